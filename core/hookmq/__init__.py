@@ -1,0 +1,1 @@
+"""HookMQ: a plugin-driven MQTT broker framework."""
