@@ -199,7 +199,7 @@ class Direction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Dropped:
     """Why and where a message was dropped; `client_id` is the publisher's (in) or the receiver's (out)."""
 
     reason: DropReason
@@ -239,6 +239,6 @@ class DisconnectReason:
 
 
 __all__ = [
-    "Action", "Certificate", "ClientInfo", "Direction", "DisconnectReason", "Drop", "DropReason", "EndedBy", "Message",
+    "Action", "Certificate", "ClientInfo", "Direction", "DisconnectReason", "Dropped", "DropReason", "EndedBy", "Message",
     "Peer", "Scope", "SessionEvent", "Subscription", "Will",
 ]  # fmt: skip
