@@ -11,7 +11,16 @@ from hookmq.codec.primitives import (
     protocol_error,
 )
 from hookmq.errors import ProtocolError
-from hookmq.properties import BY_ID, BY_NAME, EMPTY, PROPERTIES, In, Properties, PropertyKind, PropertySpec
+from hookmq.properties import (
+    BY_ID,
+    BY_NAME,
+    EMPTY,
+    PROPERTIES,
+    In,
+    Properties,
+    PropertyKind,
+    PropertySpec,
+)
 from hookmq.reason import ReasonCode
 
 SUBSCRIPTION_IDENTIFIER: Final = BY_NAME["subscription_identifier"].id
