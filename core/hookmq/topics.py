@@ -160,9 +160,11 @@ def contains(outer: str, inner: str) -> bool:
         return False
     if want[0] == "+" and have[0].startswith("$"):  # [MQTT-4.7.2-1]
         return False
-    for index, level in enumerate(want):
-        # A literal never covers "+": there is always one more name for a level.
-        if level != "+" and level != have[index]:
+    for index in range(len(want)):
+        level = want[index]
+        if (
+            level != "+" and level != have[index]
+        ):  # no literal covers "+": a level has endless names
             return False
     return True
 
