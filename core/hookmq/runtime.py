@@ -1,5 +1,6 @@
-"""What the core needs from the world: time, turns of the loop, coroutines, threads, chance and a log; and what it needs
-of one connection's transport. Only protocols: the shell implements them over asyncio, the testing kit over a virtual clock.
+"""What the core needs from the world: time, turns of the loop, coroutines, threads, chance and a log; and what it
+needs of one connection's transport. Only protocols: the shell implements them over asyncio, the testing kit over a
+virtual clock.
 """
 
 from collections.abc import Awaitable, Callable

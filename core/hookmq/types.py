@@ -236,9 +236,3 @@ class DisconnectReason:
     by: EndedBy
     will: bool = False
     error: str = ""
-
-
-__all__ = [
-    "Action", "Certificate", "ClientInfo", "Direction", "DisconnectReason", "Dropped", "DropReason", "EndedBy", "Message",
-    "Peer", "Scope", "SessionEvent", "Subscription", "Will",
-]  # fmt: skip

@@ -1,0 +1,336 @@
+"""Durable state behind one commit point: the protocols `Store` and `Journal`, the records they keep, and the store that
+forgets when the process ends.
+
+Nothing leaves the broker that relies on state not yet committed: every effect of one loop turn is one batch, the batch is
+atomic, and only then are the packets that rely on it sent. The in-memory store commits at once, so it costs nothing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from hookmq.types import Message, Subscription, Will
+
+
+class CommitId(NamedTuple):
+    """Names one commit: the identity of the store that made it and its number there, counting up from 1."""
+
+    store: str
+    number: int
+
+
+class StoreFailed(NamedTuple):
+    """A commit that did not happen, or of which nobody knows: nothing that relied on it may be acknowledged."""
+
+    reason: str
+
+
+def session_owner(client_id: str) -> str:
+    """The queue owner of a client's own messages."""
+    return "c/" + client_id
+
+
+def group_owner(share: str, topic_filter: str) -> str:
+    """The queue owner of a shared subscription's messages. A share name holds no slash, so no two collide."""
+    return f"g/{share}/{topic_filter}"
+
+
+# --- records: what a batch is made of -------------------------------------------------------------------------------
+
+
+class SessionRecord(NamedTuple):
+    """A session without its subscriptions and messages. `ended_at` is the epoch second at which its connection ended,
+    None while it is online; `expiry` counts from there. A will keeps its owner's identity, so that it is authorized as
+    its owner also after a restart."""
+
+    client_id: str
+    version: int
+    expiry: float
+    username: str | None = None
+    identity: str | None = None
+    claims: Mapping[str, Any] = {}
+    listener: str = "default"
+    mount_point: str = ""
+    host: str = ""
+    limits: Mapping[str, int] = {}
+    connected_at: float = 0.0
+    ended_at: float | None = None
+    will: Will | None = None
+    will_at: float | None = None
+    """Epoch second at which the will is due; None while the connection is up."""
+
+
+class PutSession(NamedTuple):
+    """Create or replace a session's record."""
+
+    session: SessionRecord
+
+
+class DropSession(NamedTuple):
+    """End a session: its record, subscriptions, queue and received packet ids go."""
+
+    client_id: str
+
+
+class PutSubscription(NamedTuple):
+    """Create or replace one subscription, by its filter text."""
+
+    client_id: str
+    subscription: Subscription
+
+
+class DropSubscription(NamedTuple):
+    """Remove one subscription."""
+
+    client_id: str
+    filter: str
+
+
+class PutMessage(NamedTuple):
+    """Keep a message for the queue entries that point to `id`; the last of them frees it. Stands in a batch before the
+    first `Enqueue` that names it."""
+
+    id: int
+    message: Message
+
+
+class Enqueue(NamedTuple):
+    """One queue entry: `message_id` for `owner`, at place `seq` (rising within the owner). `packet_id` is 0 until it
+    was sent; `released` is True once PUBREC came and only PUBREL may be sent [MQTT-4.3.3-6]."""
+
+    owner: str
+    seq: int
+    message_id: int
+    qos: int
+    size: int
+    retain: bool = False
+    identifiers: tuple[int, ...] = ()
+    filter: str = ""
+    packet_id: int = 0
+    released: bool = False
+    group: str = ""
+    """The share group it was taken from and returns to; '' for none."""
+
+
+class SetPacket(NamedTuple):
+    """A queue entry was sent as `packet_id`, or its PUBREC came."""
+
+    owner: str
+    seq: int
+    packet_id: int
+    released: bool
+
+
+class Dequeue(NamedTuple):
+    """A queue entry is done with: acknowledged, dropped, expired or moved."""
+
+    owner: str
+    seq: int
+
+
+class PutReceived(NamedTuple):
+    """An inbound QoS 2 packet id was taken; in one batch with its message [MQTT-4.3.3-10]."""
+
+    client_id: str
+    packet_id: int
+
+
+class DropReceived(NamedTuple):
+    """PUBREL came: the id is free."""
+
+    client_id: str
+    packet_id: int
+
+
+class PutRetained(NamedTuple):
+    """Replace a topic's retained message."""
+
+    message: Message
+
+
+class DropRetained(NamedTuple):
+    """Clear a topic's retained message."""
+
+    topic: str
+
+
+class QueueSummary(NamedTuple):
+    """What `load` tells of a queue instead of its entries: those not yet sent stay in the store until they are read."""
+
+    owner: str
+    entries: int
+    size: int
+    last_seq: int
+
+
+Record = (
+    PutSession
+    | DropSession
+    | PutSubscription
+    | DropSubscription
+    | PutMessage
+    | Enqueue
+    | SetPacket
+    | Dequeue
+    | PutReceived
+    | DropReceived
+    | PutRetained
+    | DropRetained
+)
+Loaded = Record | QueueSummary
+Queued = tuple[Enqueue, Message]
+Committed = Callable[[CommitId | StoreFailed], None]
+
+
+class Store(Protocol):
+    """Where sessions, queues and retained messages live. All calls and callbacks are on the loop's thread."""
+
+    durable: bool
+    """Whether commits outlive the process."""
+
+    identity: str
+    """Unique to this data; another folder, or a restored copy, has another."""
+
+    def load(self) -> Iterable[Loaded]:
+        """Everything kept, once, before the first commit: sessions before their subscriptions, messages that were sent
+        and not yet acknowledged as `PutMessage` and `Enqueue`, the rest of each queue as a `QueueSummary`.
+
+        Raises `StoreError` when the data cannot be trusted.
+        """
+
+    def last_commit(self) -> CommitId:
+        """The newest commit that is safe; number 0 when there was none."""
+
+    def next_message_id(self) -> int:
+        """An id above every one in use."""
+
+    def commit(self, records: Sequence[Record], done: Committed) -> None:
+        """Make `records` durable, all or none, after everything committed before, and tell `done` once: before
+        returning or later. The core never starts a second commit while one runs. An empty batch is a commit too: it
+        gives the journals a number."""
+
+    def read(
+        self,
+        owner: str,
+        after: int,
+        max_count: int,
+        max_size: int,
+        done: Callable[[list[Queued]], None],
+    ) -> None:
+        """The entries of `owner` with a `seq` above `after`, in order: at most `max_count`, and of at most `max_size`
+        payload bytes unless the first alone is larger. Sees every commit that is done."""
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Let go of everything, after the last commit."""
+
+
+class Journal(Protocol):
+    """Something that must have a message safe before its publisher is acknowledged: a log, an outbox."""
+
+    name: str
+
+    def wants(self, topic: str) -> bool:
+        """Whether messages of `topic` belong here. Compiled into the route: asked once per topic, not per message; call
+        ``broker.invalidate_routes()`` when the answer changes."""
+
+    def append(self, commit: CommitId, message: Message) -> None:
+        """Buffer `message` as part of `commit`; must not block."""
+
+    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        """Make safe what was appended up to `commit`, then tell `done`: None, or why not."""
+
+    def recover(self, last: CommitId) -> None:
+        """At start: drop what lies above `last` if it names the store this journal knows; keep everything and start a new
+        epoch if it names another."""
+
+
+class _Entry:
+    __slots__ = ("message", "uses")
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.uses = 0
+
+
+class MemoryStore:
+    """The store that forgets: what `durability: memory` means. Commits at once; it keeps queues of offline sessions."""
+
+    durable = False
+
+    def __init__(self, identity: str = "memory") -> None:
+        self.identity = identity
+        self._number = 0
+        self._messages: dict[int, _Entry] = {}
+        self._queues: dict[str, dict[int, Enqueue]] = {}
+        self._next_id = 1
+
+    def load(self) -> Iterator[Loaded]:
+        """Nothing: this store was born empty."""
+        return iter(())
+
+    def last_commit(self) -> CommitId:
+        return CommitId(self.identity, self._number)
+
+    def next_message_id(self) -> int:
+        return self._next_id
+
+    def commit(self, records: Sequence[Record], done: Committed) -> None:
+        for record in records:
+            if type(record) is Enqueue:
+                queue = self._queues.get(record.owner)
+                if queue is None:
+                    queue = self._queues[record.owner] = {}
+                queue[record.seq] = record
+                self._messages[record.message_id].uses += 1
+            elif type(record) is Dequeue:
+                self._dequeue(record.owner, record.seq)
+            elif type(record) is PutMessage:
+                self._messages[record.id] = _Entry(record.message)
+            elif type(record) is SetPacket:
+                queue = self._queues.get(record.owner)
+                if queue is not None and record.seq in queue:
+                    queue[record.seq] = queue[record.seq]._replace(
+                        packet_id=record.packet_id, released=record.released
+                    )
+            elif type(record) is DropSession:
+                self._drop_queue(session_owner(record.client_id))
+        self._number += 1
+        done(CommitId(self.identity, self._number))
+
+    def read(
+        self,
+        owner: str,
+        after: int,
+        max_count: int,
+        max_size: int,
+        done: Callable[[list[Queued]], None],
+    ) -> None:
+        page: list[Queued] = []
+        size = 0
+        for seq, entry in self._queues.get(owner, {}).items():
+            # Sequence numbers rise in a queue, and a dict keeps the order in which they came.
+            if seq <= after:
+                continue
+            if page and (len(page) >= max_count or size + entry.size > max_size):
+                break
+            page.append((entry, self._messages[entry.message_id].message))
+            size += entry.size
+        done(page)
+
+    def close(self, done: Callable[[], None]) -> None:
+        done()
+
+    def _dequeue(self, owner: str, seq: int) -> None:
+        queue = self._queues.get(owner)
+        entry = queue.pop(seq, None) if queue is not None else None
+        if entry is None or queue is None:
+            return
+        if not queue:
+            del self._queues[owner]
+        kept = self._messages[entry.message_id]
+        kept.uses -= 1
+        if kept.uses == 0:
+            del self._messages[entry.message_id]
+
+    def _drop_queue(self, owner: str) -> None:
+        for seq in list(self._queues.get(owner, ())):
+            self._dequeue(owner, seq)
