@@ -70,10 +70,10 @@ def _acknowledgement(kind: type[_A], packet: PacketType, where: In) -> BodyReade
     codes = LEGAL[packet]
 
     def read(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
+        if len(body) == 2 and (short := body[0] << 8 | body[1]):
+            return kind(short)  # nearly every acknowledgement
         reader = Reader(body)
         packet_id = _packet_id(reader)
-        if reader.pos == reader.end:
-            return kind(packet_id)
         code, properties = 0, EMPTY
         if version == 5:
             code = reader.uint8("reason code")

@@ -9,7 +9,7 @@ from hookmq.codec.bodies import READERS
 from hookmq.codec.connect import ConnectError, decode_connect
 from hookmq.codec.header import frame, legal_headers, refuse_header
 from hookmq.codec.limits import DEFAULT_LIMITS, Limits
-from hookmq.codec.packets import Connect, Packet, Publish
+from hookmq.codec.packets import Packet, Publish, new_publish
 from hookmq.codec.primitives import Reader, decode_utf8, malformed, protocol_error
 from hookmq.codec.properties import (
     SUBSCRIPTION_IDENTIFIER,
@@ -68,7 +68,9 @@ def decode_publish(
             check_response_topic(properties)
     if not topic and TOPIC_ALIAS not in properties.values:
         raise protocol_error("topic is empty")  # [MQTT-4.7.3-1] [MQTT311-4.7.3-1]
-    return Publish(topic, body[pos:], qos, header & 1 != 0, header & 8 != 0, packet_id, properties)
+    return new_publish(
+        topic, body[pos:], qos, header & 1 != 0, header & 8 != 0, packet_id, properties
+    )
 
 
 def decode(
@@ -145,19 +147,23 @@ class Decoder:
     def _read(self, data: bytes, packets: list[Packet]) -> None:
         start = self._finish_partial(data, packets) if self._partial else 0
         end = len(data)
+        largest = self._limits.max_packet_size
         while start < end:
-            self._check_header(data[start])
+            header = data[start]
+            if not self._legal[header]:
+                raise refuse_header(header, self._version, self._server)
             found = frame(data, start)
             if found is None:
                 self._partial += data[start:]
                 return
             body, stop = found
-            self._check_size(stop - start)
+            if stop - start > largest:
+                raise _too_large(stop - start, largest)
             if stop > end:
                 self._body, self._need = body - start, stop - start
                 self._partial += data[start:]
                 return
-            self._decode(data[start], data[body:stop], packets)
+            self._decode(header, data[body:stop], packets)
             start = stop
 
     def _finish_partial(self, data: bytes, packets: list[Packet]) -> int:
@@ -169,7 +175,8 @@ class Decoder:
             if found is None:
                 partial += data
                 return len(data)
-            self._check_size(found[1])
+            if found[1] > self._limits.max_packet_size:
+                raise _too_large(found[1], self._limits.max_packet_size)
             self._body, self._need = found
         taken = self._need - have
         partial += data[:taken]
@@ -180,19 +187,21 @@ class Decoder:
         self._decode(partial[0], bytes(memoryview(partial)[self._body :]), packets)
         return taken
 
-    def _check_header(self, header: int) -> None:
-        if not self._legal[header]:
-            raise refuse_header(header, self._version, self._server)
-
-    def _check_size(self, size: int) -> None:
-        if size > self._limits.max_packet_size:  # [MQTT-3.2.2-15]; equal is allowed
-            raise ProtocolError(
-                ReasonCode.PACKET_TOO_LARGE,
-                f"packet of {size} bytes, at most {self._limits.max_packet_size} are accepted",
-            )
-
     def _decode(self, header: int, body: bytes, packets: list[Packet]) -> None:
-        packet = decode(header, body, self._version, self._limits, self._server)
-        if isinstance(packet, Connect):
+        number = header >> 4
+        packet: Packet
+        if number == _PUBLISH:
+            packet = decode_publish(header, body, self._version, self._limits, self._server)
+        elif number == _CONNECT:
+            packet = decode_connect(body, self._limits)
             self.version = packet.version
+        else:
+            packet = READERS[number](body, self._version, self._limits, self._server)
         packets.append(packet)
+
+
+def _too_large(size: int, largest: int) -> ProtocolError:
+    # [MQTT-3.2.2-15]; a packet of exactly that size is accepted
+    return ProtocolError(
+        ReasonCode.PACKET_TOO_LARGE, f"packet of {size} bytes, at most {largest} are accepted"
+    )
