@@ -1,0 +1,1 @@
+"""The configuration: YAML in, one frozen `Config` out, every mistake with its line and column."""

@@ -1,0 +1,436 @@
+"""Binds marked values to types, strictly: nothing is guessed, no key is ignored, every mistake is noted with its place.
+
+Types: bool, int, float, str, Any, None, `Literal`, enums of text, `pathlib.Path`, `tuple[X, ...]`, `list[X]`,
+`frozenset[X]`, `Mapping[str, X]`, unions, dataclasses, `Rate`, and `Annotated` with ``"duration"`` (seconds) or ``"size"``
+(bytes). A class with `model_validate` and `model_json_schema` (pydantic) validates itself. Of a dataclass field's
+metadata `minimum` and `maximum` bound numbers, and ``bind: False`` keeps the field out of the configuration.
+"""
+
+import dataclasses
+import enum
+import math
+import os
+import pathlib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from hookmq.config.document import Node, scalar
+from hookmq.config.indirect import is_indirect, resolve
+from hookmq.config.problems import Path, Place, Problems, nearest
+from hookmq.config.units import (
+    Rate,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_rate,
+    parse_size,
+)
+from hookmq.errors import ConfigError
+
+FAILED: Final = object()
+"""What `Binder.bind` returns when it noted a problem."""
+
+_SECRET_KEYS: Final = (
+    "password",
+    "passwd",
+    "secret",
+    "token",
+    "passphrase",
+    "api_key",
+    "private_key",
+)
+_SEQUENCES: Final[dict[Any, Any]] = {
+    tuple: tuple, list: list, frozenset: frozenset, set: set, Sequence: tuple,
+}  # fmt: skip
+_WORDS_FOR_BOOL: Final = {
+    "yes": "true", "on": "true", "y": "true", "1": "true", "no": "false", "off": "false", "n": "false", "0": "false",
+}  # fmt: skip
+
+
+def is_secret_key(key: object) -> bool:
+    """Whether a key's name says that its value is never to be shown."""
+    name = str(key).lower()
+    return any(name == word or name.endswith("_" + word) for word in _SECRET_KEYS)
+
+
+def is_model(kind: Any) -> bool:
+    """Whether a class validates itself as pydantic's models do."""
+    return (
+        isinstance(kind, type)
+        and callable(getattr(kind, "model_validate", None))
+        and callable(getattr(kind, "model_json_schema", None))
+    )
+
+
+def bound_fields(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
+    """The fields of a dataclass that the configuration may set, each with its type."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return [
+        (field, hints[field.name])
+        for field in dataclasses.fields(kind)
+        if field.init and not field.name.startswith("_") and field.metadata.get("bind", True)
+    ]
+
+
+def unwrap(kind: Any) -> tuple[Any, str]:
+    """A type without `Annotated`, and the unit that stood there."""
+    if typing.get_origin(kind) is typing.Annotated:
+        inner, *extras = typing.get_args(kind)
+        base, unit = unwrap(inner)
+        found = next((extra for extra in extras if extra in ("duration", "size")), unit)
+        return base, found
+    return kind, "rate" if kind is Rate else ""
+
+
+def is_union(kind: Any) -> bool:
+    """Whether a type is a union, however it is written."""
+    return typing.get_origin(kind) in (typing.Union, types.UnionType)
+
+
+def describe(kind: Any) -> str:
+    """What is expected where `kind` is wanted."""
+    kind, unit = unwrap(kind)
+    if unit:
+        return {
+            "duration": "a duration such as 5s or 250ms",
+            "size": "a size such as 64KiB or a number of bytes",
+            "rate": "a rate such as 100/s or 5000/min",
+        }[unit]
+    if is_union(kind):
+        return " or ".join(dict.fromkeys(describe(arm) for arm in typing.get_args(kind)))
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        values = [_word(value) for value in typing.get_args(kind)]
+        return values[0] if len(values) == 1 else "one of " + ", ".join(values)
+    if origin in _SEQUENCES or kind in _SEQUENCES:
+        return "a list"
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return "one of " + ", ".join(str(member.value) for member in kind)
+    names: dict[Any, str] = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        pathlib.Path: "a path",
+        type(None): "null",
+    }
+    return names.get(kind, "a mapping")
+
+
+def found(node: Node) -> str:
+    """What stands there instead, in words; secrets are not told."""
+    value = node.value
+    if node.secret:
+        return f"what {node.origin} holds" if node.origin else "a secret"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f"the text {value if len(value) <= 40 else value[:39] + '…'!r}"
+    return "a list" if isinstance(value, list) else "a mapping"
+
+
+class Binder:
+    """One configuration's binding. `nodes` keeps, by path, the value that was bound with its place; `environ` and
+    `folder` serve the indirections."""
+
+    def __init__(
+        self,
+        problems: Problems,
+        environ: Mapping[str, str] | None = None,
+        folder: str | os.PathLike[str] = ".",
+    ) -> None:
+        self.problems = problems
+        self.nodes: dict[Path, Node] = {}
+        self._environ: Mapping[str, str] = os.environ if environ is None else environ
+        self._folder = pathlib.Path(folder)
+
+    def bind(self, node: Node, kind: Any, path: Path = (), bounds: Mapping[str, Any] = {}) -> Any:
+        """`node` as a value of type `kind`, or FAILED after a problem. Reads files that ``$file`` names. Raises TypeError
+        where `kind` is no type that a configuration can hold."""
+        resolved = self._resolve(node, path)
+        if resolved is None:
+            return FAILED
+        return self._bind(resolved, kind, path, bounds)
+
+    def plain(self, node: Node, path: Path = (), *, as_text: bool = False) -> Any:
+        """`node` as plain dicts, lists and scalars with its indirections resolved, or FAILED. With `as_text`, scalars
+        that came without quotes stay text."""
+        resolved = self._resolve(node, path)
+        if resolved is None:
+            return FAILED
+        value = resolved.value
+        if isinstance(value, list):
+            items = [self.plain(item, (*path, i), as_text=as_text) for i, item in enumerate(value)]
+            return FAILED if any(item is FAILED for item in items) else items
+        if isinstance(value, dict):
+            entries = {
+                key: self.plain(item, (*path, key), as_text=as_text) for key, item in value.items()
+            }
+            return FAILED if any(item is FAILED for item in entries.values()) else entries
+        if resolved.text is not None and (as_text or resolved.secret):
+            return resolved.text
+        return value
+
+    def _resolve(self, node: Node, path: Path) -> Node | None:
+        if is_indirect(node):
+            resolved = resolve(node, path, self.problems, self._environ, self._folder)
+            if resolved is None:
+                return None
+            node = resolved
+        elif path and is_secret_key(path[-1]):
+            node = dataclasses.replace(node, secret=True)
+        self.nodes[path] = node
+        return node
+
+    def _wrong(self, node: Node, kind: Any, path: Path, hint: str = "") -> Any:
+        message = f"expected {describe(kind)}, found {found(node)}"
+        self.problems.add(node.place, path, message, hint)
+        return FAILED
+
+    def _bind(self, node: Node, kind: Any, path: Path, bounds: Mapping[str, Any]) -> Any:
+        inner, unit = unwrap(kind)
+        if unit:
+            return self._quantity(node, unit, kind, path, bounds)
+        if inner is Any or inner is object:
+            return self.plain(node, path)
+        if is_union(inner):
+            return self._union(node, inner, path, bounds)
+        origin = typing.get_origin(inner)
+        if origin is Literal:
+            return self._choice(node, inner, typing.get_args(inner), path)
+        if origin in _SEQUENCES or inner in _SEQUENCES:
+            return self._sequence(node, inner, path, bounds)
+        if (origin or inner) in (Mapping, dict):
+            return self._mapping(node, inner, path, bounds)
+        if is_model(inner):
+            return self._model(node, inner, path)
+        if dataclasses.is_dataclass(inner) and isinstance(inner, type):
+            return self._dataclass(node, inner, path)
+        if isinstance(inner, type) and issubclass(inner, enum.Enum):
+            chosen = self._choice(node, inner, [member.value for member in inner], path)
+            return chosen if chosen is FAILED else inner(chosen)
+        return self._scalar(node, inner, path, bounds)
+
+    def _scalar(self, node: Node, kind: Any, path: Path, bounds: Mapping[str, Any]) -> Any:
+        value = node.value
+        if kind is type(None):
+            return None if value is None else self._wrong(node, kind, path)
+        if kind is bool:
+            if isinstance(value, bool):
+                return value
+            word = _WORDS_FOR_BOOL.get(str(value).lower(), "")
+            return self._wrong(node, kind, path, f"write {word}" if word else "")
+        if kind is str or kind is pathlib.Path:
+            text = node.text if node.text is not None else value
+            if isinstance(text, str):
+                return text if kind is str else pathlib.Path(text)
+            quotable = not node.secret and isinstance(text, int | float)
+            return self._wrong(
+                node, kind, path, f'in quotes it is text: "{_word(text)}"' if quotable else ""
+            )
+        if kind is int or kind is float:
+            good = isinstance(value, int if kind is int else int | float)
+            if isinstance(value, bool) or not good or not math.isfinite(value):
+                unquoted = isinstance(value, str) and not node.secret and _is_number(value)
+                return self._wrong(
+                    node, kind, path, "without quotes it is a number" if unquoted else ""
+                )
+            return self._bounded(node, kind(value), str, path, bounds)
+        raise TypeError(f"a configuration cannot hold {kind!r} ({path})")
+
+    def _quantity(
+        self, node: Node, unit: str, kind: Any, path: Path, bounds: Mapping[str, Any]
+    ) -> Any:
+        value = node.value
+        number = (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        )
+        try:
+            if unit == "rate":
+                return (
+                    parse_rate(value) if isinstance(value, str) else self._wrong(node, kind, path)
+                )
+            if unit == "duration":
+                result: float = float(value) if number else parse_duration(value)
+                return self._bounded(node, result, format_duration, path, bounds)
+            size = value if number and isinstance(value, int) else parse_size(value)
+            return self._bounded(node, size, format_size, path, bounds)
+        except (ValueError, TypeError, AttributeError):
+            return self._wrong(node, kind, path)
+
+    def _bounded(
+        self, node: Node, value: Any, show: Any, path: Path, bounds: Mapping[str, Any]
+    ) -> Any:
+        minimum, maximum = bounds.get("minimum"), bounds.get("maximum")
+        for limit, bad, word in (
+            (minimum, minimum is not None and value < minimum, "least"),
+            (maximum, maximum is not None and value > maximum, "most"),
+        ):
+            if bad:
+                what = found(node) if node.secret else show(value)
+                self.problems.add(
+                    node.place, path, f"expected at {word} {show(limit)}, found {what}"
+                )
+                return FAILED
+        return value
+
+    def _choice(self, node: Node, kind: Any, values: Sequence[Any], path: Path) -> Any:
+        for value in values:
+            if value == node.value and type(value) is type(node.value):
+                return value
+            if isinstance(value, str) and node.text == value:
+                return value
+        hint = ""
+        if isinstance(node.value, str) and not node.secret:
+            hint = nearest(node.value, [value for value in values if isinstance(value, str)])
+        return self._wrong(node, kind, path, hint if hint.startswith("did") else "")
+
+    def _union(self, node: Node, kind: Any, path: Path, bounds: Mapping[str, Any]) -> Any:
+        arms = typing.get_args(kind)
+        if node.value is None and type(None) in arms:
+            return None
+        arms = tuple(arm for arm in arms if arm is not type(None))
+        if len(arms) == 1:
+            return self._bind(node, arms[0], path, bounds)
+        deepest: list[ConfigError] = []
+        for arm in arms:
+            trial = Binder(Problems(), self._environ, self._folder)
+            value = trial._bind(node, arm, path, bounds)
+            if value is not FAILED and not trial.problems.errors:
+                self.nodes.update(trial.nodes)
+                return value
+            # an arm whose shape fits says more than that no arm fits
+            if isinstance(node.value, dict) and describe(arm) == "a mapping":
+                deepest = deepest or trial.problems.errors
+        if deepest:
+            self.problems.errors += deepest
+            return FAILED
+        return self._wrong(node, kind, path)
+
+    def _sequence(self, node: Node, kind: Any, path: Path, bounds: Mapping[str, Any]) -> Any:
+        make = _SEQUENCES[typing.get_origin(kind) or kind]
+        if node.value is None:
+            return make()
+        if not isinstance(node.value, list):
+            return self._wrong(node, kind, path, "a list of one is written [x]")
+        arguments = [part for part in typing.get_args(kind) if part is not Ellipsis] or [Any]
+        if len(arguments) > 1 and len(arguments) != len(node.value):
+            message = f"expected {len(arguments)} values, found {len(node.value)}"
+            self.problems.add(node.place, path, message)
+            return FAILED
+        if len(arguments) == 1:
+            arguments *= len(node.value)
+        items = [
+            self.bind(item, argument, (*path, index), bounds)
+            for index, (item, argument) in enumerate(zip(node.value, arguments, strict=True))
+        ]
+        return FAILED if any(item is FAILED for item in items) else make(items)
+
+    def _mapping(self, node: Node, kind: Any, path: Path, bounds: Mapping[str, Any]) -> Any:
+        if node.value is not None and not isinstance(node.value, dict):
+            return self._wrong(node, kind, path)
+        arguments = typing.get_args(kind) or (str, Any)
+        entries: dict[str, Node] = node.value or {}
+        values = {
+            key: self.bind(child, arguments[1], (*path, key), bounds)
+            for key, child in entries.items()
+        }
+        if arguments[0] is not str:
+            for key in entries:
+                key_node = Node(key, node.keys.get(key, node.place), text=key)
+                if self._bind(key_node, arguments[0], (*path, key), {}) is FAILED:
+                    return FAILED
+        if any(value is FAILED for value in values.values()):
+            return FAILED
+        return (
+            values if (typing.get_origin(kind) or kind) is dict else types.MappingProxyType(values)
+        )
+
+    def _dataclass(self, node: Node, kind: type, path: Path) -> Any:
+        if node.value is not None and not isinstance(node.value, dict):
+            return self._wrong(node, kind, path)
+        entries: dict[str, Node] = node.value or {}
+        fields = bound_fields(kind)
+        names = [field.name for field, _ in fields]
+        good = True
+        for key in entries:
+            if key not in names:
+                place = node.keys.get(key, node.place)
+                self.problems.add(place, (*path, key), "unknown key", nearest(key, names))
+                good = False
+        values: dict[str, Any] = {}
+        for field, hint in fields:
+            child = entries.get(field.name)
+            if child is not None:
+                value = self.bind(child, hint, (*path, field.name), field.metadata)
+                good = good and value is not FAILED
+                values[field.name] = value
+            elif (
+                field.default is dataclasses.MISSING
+                and field.default_factory is dataclasses.MISSING
+            ):
+                self.problems.add(node.place, (*path, field.name), "this key is missing")
+                good = False
+        if not good:
+            return FAILED
+        try:
+            return kind(**values)
+        except (ValueError, ConfigError) as error:
+            self._refused(node, path, error)
+            return FAILED
+
+    def _refused(self, node: Node, path: Path, error: Exception) -> None:
+        """A class refused its own values; ``ValueError("KEY: why")`` is told at KEY's place."""
+        message = error.message if isinstance(error, ConfigError) else str(error)
+        hint = error.hint if isinstance(error, ConfigError) else ""
+        key, _, rest = message.partition(": ")
+        if rest and isinstance(node.value, dict) and key in node.value:
+            child = node.value[key]
+            # what a secret is must not show; what is wrong with it stands in the manual
+            text = "this value is refused" if child.secret or is_secret_key(key) else rest
+            self.problems.add(child.place, (*path, key), text, hint)
+        else:
+            self.problems.add(node.place, path, message or "these values are refused", hint)
+
+    def _model(self, node: Node, kind: Any, path: Path) -> Any:
+        if node.value is not None and not isinstance(node.value, dict):
+            return self._wrong(node, kind, path)
+        plain = self.plain(node, path, as_text=True)
+        if plain is FAILED:
+            return FAILED
+        schema = kind.model_json_schema()
+        names = list(schema.get("properties", {}))
+        unknown = [key for key in node.value or {} if key not in names]
+        if unknown and not schema.get("additionalProperties", False):
+            for key in unknown:
+                place = node.keys.get(key, node.place)
+                self.problems.add(place, (*path, key), "unknown key", nearest(key, names))
+            return FAILED
+        try:
+            return kind.model_validate(plain or {})
+        except ValueError as error:
+            details = getattr(error, "errors", None)
+            for detail in details() if callable(details) else [{"loc": (), "msg": str(error)}]:
+                location = tuple(detail["loc"])
+                place = self._place(node, location)
+                self.problems.add(place, (*path, *location), str(detail["msg"]))
+            return FAILED
+
+    def _place(self, node: Node, location: Path) -> Place:
+        return node.at(location).place
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _is_number(text: str) -> bool:
+    return isinstance(scalar(text), int | float) and not isinstance(scalar(text), bool)

@@ -1,0 +1,102 @@
+"""Durations, sizes and rates as people write them, and back."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+DURATION: Final = {
+    "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0,
+    "d": 86400.0, "day": 86400.0, "w": 604800.0,
+}  # fmt: skip
+"""Seconds in a unit of time."""
+SIZE: Final = {
+    "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
+}  # fmt: skip
+"""Bytes in a unit of size, by its lower-case name."""
+
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_DURATION_PART = re.compile(_NUMBER + r"\s*([a-z]+)")
+_DURATION = re.compile(rf"(?:{_NUMBER}\s*[a-z]+\s*)+")
+_SIZE = re.compile(_NUMBER + r"\s*([A-Za-z]*)")
+_RATE = re.compile(r"(.+?)\s*/\s*(?:(\d+(?:\.\d+)?)\s*)?([a-z]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many in so long: ``100/s`` is Rate(100, 1), ``5000/min`` Rate(5000, 60), ``10/5s`` Rate(10, 5)."""
+
+    count: float
+    per_seconds: float
+
+    @property
+    def per_second(self) -> float:
+        """The same rate in one second."""
+        return self.count / self.per_seconds
+
+    def __str__(self) -> str:
+        unit = _exact(self.per_seconds, (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0)))
+        return f"{self.count:g}/{unit or f'{self.per_seconds:g}s'}"
+
+
+Seconds = Annotated[float, "duration"]
+Size = Annotated[int, "size"]
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``5s``, ``250ms``, ``1h30m``. Raises ValueError."""
+    text = text.strip()
+    if not _DURATION.fullmatch(text):
+        raise ValueError(text)
+    try:
+        return sum(float(number) * DURATION[unit] for number, unit in _DURATION_PART.findall(text))
+    except KeyError:
+        raise ValueError(text) from None
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``64KiB``, ``1MiB``, ``10kB``, ``512``. Raises ValueError, also where it is no whole number of bytes."""
+    match = _SIZE.fullmatch(text.strip())
+    factor = SIZE.get(match[2].lower() or "b") if match else None
+    if match is None or factor is None:
+        raise ValueError(text)
+    size = float(match[1]) * factor
+    if size != int(size):
+        raise ValueError(text)
+    return int(size)
+
+
+def parse_rate(text: str) -> Rate:
+    """The rate that ``100/s``, ``5000/min``, ``10/5s`` or ``1MiB/s`` says. Raises ValueError."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None or match[3] not in DURATION:
+        raise ValueError(text)
+    try:
+        count = float(match[1])
+    except ValueError:
+        count = parse_size(match[1])
+    per = float(match[2] or 1) * DURATION[match[3]]
+    # nan and inf are floats too, but no rates
+    if not 0 <= count < float("inf") or per <= 0:
+        raise ValueError(text)
+    return Rate(count, per)
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest text that `parse_duration` reads as exactly `seconds`; ``0s`` for nothing."""
+    for unit, factor in (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0), ("ms", 1e-3)):
+        count = seconds / factor
+        if seconds and count == int(count) and int(count) * factor == seconds:
+            return f"{int(count)}{unit}"
+    return f"{seconds:g}s" if float(f"{seconds:g}") == seconds else f"{seconds!r}s"
+
+
+def format_size(size: int) -> str:
+    """The shortest text that `parse_size` reads as exactly `size`."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return str(size)
+
+
+def _exact(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    return next((name for name, factor in units if factor == value), "")
