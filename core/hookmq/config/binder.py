@@ -1,9 +1,9 @@
 """Binds marked values to types, strictly: nothing is guessed, no key is ignored, every mistake is noted with its place.
 
 Types: bool, int, float, str, Any, None, `Literal`, enums of text, `pathlib.Path`, `tuple[X, ...]`, `list[X]`,
-`frozenset[X]`, `Mapping[str, X]`, unions, dataclasses, `Rate`, and `Annotated` with ``"duration"`` (seconds) or ``"size"``
-(bytes). A class with `model_validate` and `model_json_schema` (pydantic) validates itself. Of a dataclass field's
-metadata `minimum` and `maximum` bound numbers, and ``bind: False`` keeps the field out of the configuration.
+`frozenset[X]`, `Mapping[str, X]`, unions, dataclasses, `Rate`, and `Annotated` with ``"duration"`` or ``"size"``
+(seconds, bytes). A class with `model_validate` and `model_json_schema` (pydantic) validates itself. Of the metadata of
+a dataclass's field `minimum` and `maximum` bound numbers, and ``bind: False`` keeps it out of the configuration.
 """
 
 import dataclasses

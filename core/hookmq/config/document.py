@@ -183,7 +183,7 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise _error(place, f"nested more than {MAX_DEPTH} deep")
         if isinstance(raw, yaml.ScalarNode):
-            return Node(scalar(raw.value) if raw.style is None else raw.value, place)
+            return Node(raw.value if raw.style else scalar(raw.value), place)
         if isinstance(raw, yaml.SequenceNode):
             items = [
                 self.node(item, (*path, index), depth + 1) for index, item in enumerate(raw.value)
