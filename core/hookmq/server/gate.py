@@ -1,0 +1,86 @@
+"""What all connections of one listener share: where they are handed over, how many may be there, who is there."""
+
+import asyncio
+from typing import Final, Protocol
+
+from hookmq.metrics import Metrics
+from hookmq.server.ports import Accept
+from hookmq.server.settings import ListenerSettings
+
+READ_BUFFER: Final = 262144
+
+
+class Abortable(Protocol):
+    """A transport's owner that can be ended at once."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+class Gate:
+    """The shared part of one listener's connections. `entered` holds every transport that is open, `high_water` is in
+    bytes, `buffer` is what asyncio reads into (one for all: a read is handed over before the next begins)."""
+
+    __slots__ = (
+        "_buffer", "_empty", "accept", "close_timeout", "entered", "high_water", "loop", "max_connections", "metrics",
+        "open", "scope", "transport",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        settings: ListenerSettings,
+        accept: Accept,
+        metrics: Metrics,
+        loop: asyncio.AbstractEventLoop,
+        high_water: int,
+    ) -> None:
+        self.accept = accept
+        self.metrics = metrics
+        self.loop = loop
+        self.high_water = high_water
+        self.entered: set[Abortable] = set()
+        self.open = True
+        self._empty: asyncio.Future[None] | None = None
+        self._buffer: memoryview | None = None
+        self.apply(settings)
+
+    def apply(self, settings: ListenerSettings) -> None:
+        """Take over what may change while connections are open; those that are open keep their scope."""
+        self.transport: str = settings.type
+        self.scope = settings.scope()
+        self.max_connections = settings.max_connections
+        self.close_timeout = settings.close_timeout
+
+    @property
+    def buffer(self) -> memoryview:
+        """The shared read buffer, made when first asked for."""
+        if self._buffer is None:
+            # A view and not the bytearray: asyncio's TLS slices what it gets, and a slice of a bytearray is a copy.
+            self._buffer = memoryview(bytearray(READ_BUFFER))
+        return self._buffer
+
+    def enter(self, transport: Abortable) -> bool:
+        """Count `transport` in; False (and counted as refused) when the listener is full or no longer open."""
+        if not self.open or len(self.entered) >= self.max_connections:
+            self.metrics.connections_refused += 1
+            return False
+        self.entered.add(transport)
+        return True
+
+    def leave(self, transport: Abortable) -> None:
+        """Count `transport` out; harmless when it never entered."""
+        self.entered.discard(transport)
+        if not self.entered and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+
+    async def emptied(self) -> None:
+        """Return when nobody is in."""
+        if self.entered:
+            if self._empty is None or self._empty.done():
+                self._empty = self.loop.create_future()
+            await asyncio.shield(self._empty)
+
+    def abort_all(self) -> None:
+        """End every open transport at once."""
+        for transport in tuple(self.entered):
+            transport.abort()

@@ -1,0 +1,112 @@
+"""The settings of listeners. The configuration binds YAML to these; the `help` of a field is the manual's text."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hookmq.settings import Seconds, Size, setting
+from hookmq.types import Scope
+
+Transport = Literal["tcp", "tls", "ws", "wss", "unix"]
+VERSIONS = {"3.1": 3, "3.1.1": 4, "5": 5}
+"""A version's name to its number on the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """``tls:`` of a listener."""
+
+    certificate: str = setting("", "file with the server's certificate and its chain, PEM")
+    key: str = setting(
+        "", "file with the private key, PEM; empty when the certificate's file holds it"
+    )
+    key_password: str = setting("", "what the private key is encrypted with")
+    client_ca: str = setting("", "file with the authorities that sign clients' certificates, PEM")
+    client_certificates: Literal["none", "optional", "required"] = setting(
+        "none", "whether a client is asked for a certificate, and refused without one"
+    )
+    crl: str = setting("", "file with revoked client certificates, PEM; empty checks none")
+    minimum_version: Literal["TLSv1.2", "TLSv1.3"] = setting(
+        "TLSv1.2", "oldest TLS version accepted"
+    )
+    ciphers: str = setting(
+        "", "OpenSSL cipher list for TLS 1.2; empty takes Python's secure default"
+    )
+    handshake_timeout: Seconds = setting(10.0, "how long a handshake may take", minimum=0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class WebSocketSettings:
+    """``websocket:`` of a listener."""
+
+    path: str = setting("/mqtt", "path clients ask for; any other is 404")
+    origins: tuple[str, ...] = setting(
+        (),
+        "origins whose pages may connect, such as https://app.example.com; * is any. Empty refuses every browser, "
+        "but for pages of this very machine when the listener is bound to loopback. "
+        "Clients that send no Origin are no browsers and always pass",
+    )
+    max_message: Size = setting(
+        0, "largest frame or message accepted; 0 is twice broker.max_packet_size"
+    )
+    compression: bool = setting(False, "whether permessage-deflate is offered")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """One entry of ``listeners:``. `name` is its key there."""
+
+    name: str = setting("default", "how plugins and logs call it")
+    type: Transport = setting("tcp", "transport: tcp, tls, ws, wss or unix")
+    bind: str = setting(
+        "127.0.0.1:1883",
+        "HOST:PORT, [IPv6]:PORT or *:PORT (every address, IPv4 and IPv6); a path for unix. Port 0 takes a free one",
+    )
+    backlog: int = setting(1024, "connections the kernel holds before they are accepted", minimum=1)
+    max_connections: int = setting(
+        100000, "connections open at once on this listener; further ones are closed", minimum=1
+    )
+    connect_timeout: Seconds = setting(
+        10.0, "time from a connection's start until its whole CONNECT must have come", minimum=0.1
+    )
+    connect_bytes: Size = setting(
+        65536, "bytes a client may send before it is accepted", minimum=64
+    )
+    close_timeout: Seconds = setting(
+        5.0, "how long a closed connection may take to read its last bytes", minimum=0.1
+    )
+    versions: tuple[Literal["3.1", "3.1.1", "5"], ...] = setting(
+        ("3.1", "3.1.1", "5"), "MQTT versions accepted"
+    )
+    mount_point: str = setting("", "put before every topic and filter of its clients")
+    identity: Literal["", "common_name", "san", "fingerprint"] = setting(
+        "", "field of the client's certificate that is its user name"
+    )
+    tls: TlsSettings | None = setting(None, "certificate and key; needed by tls and wss")
+    websocket: WebSocketSettings = field(
+        default=WebSocketSettings(), metadata={"help": "for ws and wss"}
+    )
+    proxy_protocol: Literal["off", "v1", "v2", "any"] = setting(
+        "off",
+        "PROXY protocol header expected of a load balancer; a connection without one is closed",
+    )
+    proxy_timeout: Seconds = setting(5.0, "how long that header may take", minimum=0.1)
+    trusted_proxies: tuple[str, ...] = setting(
+        (), "networks whose PROXY headers and X-Forwarded-For are believed, such as 10.0.0.0/8"
+    )
+    mode: str = setting("0660", "permission bits of a unix socket, octal")
+
+    @property
+    def secure(self) -> bool:
+        """Whether it speaks TLS."""
+        return self.type in ("tls", "wss")
+
+    def scope(self) -> Scope:
+        """What the core needs to know of it."""
+        return Scope(
+            name=self.name,
+            mount_point=self.mount_point,
+            versions=frozenset(VERSIONS[version] for version in self.versions),
+            connect_timeout=self.connect_timeout,
+            connect_bytes=self.connect_bytes,
+            identity=self.identity,
+        )

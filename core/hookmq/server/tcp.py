@@ -1,0 +1,180 @@
+"""MQTT over TCP, TLS and Unix sockets: one tiny object per connection that is asyncio's protocol and the core's Wire."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from hookmq.server.gate import Gate
+from hookmq.server.tls import certificate_of
+from hookmq.types import Peer
+
+if TYPE_CHECKING:
+    from hookmq.server.ports import Connection
+
+
+def _discard(data: bytes) -> None:
+    """What a closed connection does with bytes that still come."""
+
+
+class _Stream:
+    """What both flavours share. `source` is the peer as a PROXY header named it.
+
+    Closing keeps reading and throwing away until the peer closed as well or `close_timeout` passed: a socket closed
+    with unread bytes resets the connection, and the reset makes the peer lose the CONNACK or DISCONNECT that said why.
+    """
+
+    __slots__ = ("_closing", "_connection", "_feed", "_gate", "_source", "_timer", "_transport")
+
+    def __init__(self, gate: Gate, source: Peer | None = None) -> None:
+        self._gate = gate
+        self._source = source
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._feed: Callable[[bytes], None] = _discard
+        self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Hand the transport to the broker, or close it when the listener is full."""
+        transport = cast("asyncio.Transport", transport)
+        gate = self._gate
+        if not gate.enter(self):
+            self._closing = True
+            transport.abort()
+            return
+        self._transport = transport
+        transport.set_write_buffer_limits(high=gate.high_water)
+        peer = peer_of(transport, gate.transport, self._source)
+        self._source = None
+        connection = self._connection = gate.accept(self, peer, gate.scope)
+        if not self._closing:
+            self._feed = connection.feed
+
+    def eof_received(self) -> None:
+        """The peer sent its last byte. MQTT knows no half-open connection, so ours ends too."""
+        self._end()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The transport is gone; tell the connection, once."""
+        self._gate.leave(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._closing = True
+        connection, self._connection, self._transport = self._connection, None, None
+        self._feed = _discard
+        if connection is not None:
+            connection.closed("" if error is None else str(error) or type(error).__name__)
+
+    def pause_writing(self) -> None:
+        """More than the high-water mark is unsent."""
+        if self._connection is not None:
+            self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The unsent bytes went out."""
+        if self._connection is not None:
+            self._connection.resume_writing()
+
+    # the core's side: Wire
+
+    def write(self, data: bytes) -> None:
+        """Send `data`; dropped when closing."""
+        if not self._closing and self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what was written, then close; aborts when the peer does not let it within `close_timeout`."""
+        transport = self._transport
+        if self._closing or transport is None:
+            self._closing = True
+            return
+        self._end()
+        if not transport.can_write_eof():
+            transport.close()  # TLS: sends close_notify and awaits the peer's
+            return
+        try:
+            transport.write_eof()
+            transport.resume_reading()
+        except (OSError, RuntimeError):  # reset by the peer meanwhile
+            transport.abort()
+
+    def _end(self) -> None:
+        """No more bytes in or out by our doing, and not for long by the peer's."""
+        self._closing = True
+        self._feed = _discard
+        if self._timer is None:
+            self._timer = self._gate.loop.call_later(self._gate.close_timeout, self.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closing = True
+        self._feed = _discard
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Stop reading from the socket."""
+        if not self._closing and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if not self._closing and self._transport is not None:
+            self._transport.resume_reading()
+
+
+class Stream(_Stream, asyncio.Protocol):
+    """For uvloop, which reads into a buffer of its own."""
+
+    __slots__ = ()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the peer."""
+        self._feed(data)
+
+
+class BufferedStream(_Stream, asyncio.BufferedProtocol):
+    """For asyncio, whose plain protocols allocate 256 KiB for every read, which the C library maps and unmaps again."""
+
+    __slots__ = ()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The listener's buffer."""
+        return self._gate.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` from the peer are in the buffer."""
+        self._feed(bytes(self._gate.buffer[:nbytes]))
+
+
+def peer_of(transport: asyncio.BaseTransport, kind: str, source: Peer | None = None) -> Peer:
+    """The peer of `transport` on a listener of type `kind`; `source` (host, port and perhaps a certificate) as a PROXY
+    header told it takes precedence over the socket's address, a verified certificate over the header's."""
+    secure = transport.get_extra_info("ssl_object")
+    certificate = None if secure is None else certificate_of(secure)
+    if source is not None:
+        return Peer(source.host, source.port, kind, certificate or source.certificate)
+    return address_peer(transport.get_extra_info("peername"), kind)._replace(
+        certificate=certificate
+    )
+
+
+def address_peer(address: object, kind: str) -> Peer:
+    """A socket's address as a peer: IPv4 in IPv6 as IPv4, a nameless Unix socket as ``unix``."""
+    if isinstance(address, tuple) and len(address) >= 2:
+        host = str(address[0])
+        return Peer(host[7:] if host.startswith("::ffff:") else host, int(address[1]), kind)
+    return Peer("unix" if kind == "unix" else "unknown", 0, kind)
+
+
+def stream_factory(gate: Gate) -> Callable[[Peer | None], asyncio.BaseProtocol]:
+    """What makes the protocol of one connection, of the flavour that suits the loop."""
+    flavour = Stream if type(gate.loop).__module__.startswith("uvloop") else BufferedStream
+
+    def make(source: Peer | None = None) -> asyncio.BaseProtocol:
+        return flavour(gate, source)
+
+    return make

@@ -1,0 +1,106 @@
+"""TLS contexts made of files, and what a verified client certificate says."""
+
+import hashlib
+import ssl
+from pathlib import Path
+from typing import Any, Final, cast
+
+from hookmq.errors import ConfigError
+from hookmq.server.settings import TlsSettings
+from hookmq.types import Certificate
+
+VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+VERIFY: Final = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+
+def server_context(settings: TlsSettings) -> ssl.SSLContext:
+    """A context for new handshakes, read from the files `settings` names.
+
+    Raises ConfigError that names the file which is missing, unreadable, no PEM, not matching or too weak.
+    """
+    if not settings.certificate:
+        raise ConfigError("tls.certificate is missing", hint="name the PEM file with the chain")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = VERSIONS[settings.minimum_version]
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    if settings.ciphers:
+        try:
+            context.set_ciphers(settings.ciphers)
+        except ssl.SSLError as error:
+            raise ConfigError(f"tls.ciphers {settings.ciphers!r}: {_why(error)}") from error
+    _readable("tls.certificate", settings.certificate)
+    if settings.key:
+        _readable("tls.key", settings.key)
+    try:
+        # A password is always given: without one OpenSSL would ask at the terminal for that of an encrypted key.
+        context.load_cert_chain(
+            settings.certificate, settings.key or None, password=lambda: settings.key_password
+        )
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(_pair_problem(settings, error)) from error
+    if settings.client_certificates != "none":
+        _verify_clients(context, settings)
+    return context
+
+
+def _verify_clients(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    if not settings.client_ca:
+        raise ConfigError(
+            "tls.client_ca is missing",
+            hint=f"client_certificates: {settings.client_certificates} needs the authorities to trust",
+        )
+    _load_authorities(context, "tls.client_ca", settings.client_ca)
+    if settings.crl:
+        _load_authorities(context, "tls.crl", settings.crl)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    context.verify_mode = VERIFY[settings.client_certificates]
+
+
+def _load_authorities(context: ssl.SSLContext, key: str, path: str) -> None:
+    _readable(key, path)
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise ConfigError(f"{key} {path}: {_why(error)}", hint="expected PEM") from error
+
+
+def _readable(key: str, path: str) -> None:
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{key} {path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _pair_problem(settings: TlsSettings, error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    key = settings.key or settings.certificate
+    if reason == "KEY_VALUES_MISMATCH":
+        return f"tls.key {key} does not belong to tls.certificate {settings.certificate}"
+    if reason in ("BAD_DECRYPT", "BAD_PASSWORD_READ") or isinstance(error, ValueError):
+        return f"tls.key {key} is encrypted and tls.key_password does not open it"
+    return f"tls.certificate {settings.certificate} with tls.key {key}: {_why(error)}"
+
+
+def _why(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).lower().replace("_", " ") if reason else "not PEM"
+
+
+def certificate_of(secure: ssl.SSLObject | ssl.SSLSocket) -> Certificate | None:
+    """The client's certificate, None where none was asked for, given or verified."""
+    der = secure.getpeercert(binary_form=True)
+    fields = cast("dict[str, Any]", secure.getpeercert())
+    if not der or not fields:  # not verified, no fields
+        return None
+    names = [pair for group in fields.get("subject", ()) for pair in group]
+    return Certificate(
+        common_name=next((value for key, value in names if key == "commonName"), ""),
+        subject=",".join(f"{key}={value}" for key, value in names),
+        sans=tuple(value for _, value in fields.get("subjectAltName", ())),
+        fingerprint=hashlib.sha256(der).hexdigest(),
+    )
