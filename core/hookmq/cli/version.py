@@ -1,0 +1,45 @@
+"""Print the versions of HookMQ, of Python and of what decides how fast it runs."""
+
+import argparse
+import platform
+from importlib.util import find_spec
+from pathlib import Path
+
+EXAMPLES = "examples:\n  hookmq version\n  hookmq version --json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def versions() -> dict[str, str]:
+    """What there is to tell, by name."""
+    from importlib.metadata import version
+
+    import hookmq
+    from hookmq.hooks.specs import HOOK_API
+
+    codec = Path(hookmq.__file__).parent / "codec"
+    compiled = any(codec.glob("*.so")) or any(codec.glob("*.pyd"))
+    return {
+        "hookmq": version("hookmq"),
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "loop": "uvloop" if find_spec("uvloop") else "asyncio",
+        "build": "compiled" if compiled else "pure",
+        "plugins_api": HOOK_API,
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print them."""
+    found = versions()
+    if arguments.json:
+        import json
+
+        print(json.dumps(found))
+    else:
+        for name, value in found.items():
+            print(f"{name.replace('_', ' '):<12}{value}")
+    return 0
