@@ -1,0 +1,1 @@
+"""Benchmarks of HookMQ against other MQTT brokers: `python -m bench --help`; see bench/README.md."""
