@@ -1,0 +1,119 @@
+"""One entry of ``plugins:`` in the configuration, and the plugin object made of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from hookmq.hooks.specs import SPECS, BrokerHandle
+from hookmq.hooks.stats import Stats
+from hookmq.plugin import Plugin
+from hookmq.settings import Seconds, setting
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class HookOptions:
+    """``plugins[].hooks.HOOK:`` what differs from the hook's defaults. None is the default."""
+
+    timeout: Seconds | None = setting(None, "how long an answer may be awaited")
+    on_error: Literal["deny", "pass", "drop"] | None = setting(
+        None, "what becomes of a message when the plugin fails"
+    )
+    queue: int | None = setting(
+        None, "events that may wait for an observer; the oldest are dropped", minimum=1
+    )
+    filters: tuple[str, ...] | None = setting(
+        None, "topic filters this hook is called for, instead of the plugin's"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PluginEntry:
+    """``plugins[]:`` one plugin."""
+
+    use: str = setting("", "the plugin's name, as `hookmq plugins` lists it")
+    id: str = setting("", "a name of its own, where one plugin is used twice; else that of `use`")
+    enabled: bool = setting(True, "false leaves the entry out")
+    required: bool = setting(True, "false lets the broker start without it when it fails to start")
+    listeners: tuple[str, ...] | None = setting(
+        None, "listeners whose clients it is called for; none given is all"
+    )
+    filters: tuple[str, ...] | None = setting(
+        None, "topic filters it is called for; none given is all"
+    )
+    hooks: Mapping[str, HookOptions] = field(
+        default=MappingProxyType({}), metadata={"help": "options by hook"}
+    )
+    config: Any = field(default=NOTHING, metadata={"help": "what the plugin itself is told"})
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            object.__setattr__(self, "id", self.use)
+
+    def options(self, hook: str) -> HookOptions:
+        """The options of one hook."""
+        return self.hooks.get(hook, DEFAULT_OPTIONS)
+
+
+DEFAULT_OPTIONS = HookOptions()
+
+
+class PluginInstance:
+    """A plugin at work: its entry, its object, and where that came from.
+
+    `broker` is its handle, given by `Hooks.bind`. `kept` survives reloads that keep the plugin object: counters, queue,
+    and whether it was started.
+    """
+
+    __slots__ = ("broker", "disabled", "distribution", "entry", "kept", "plugin", "version")
+
+    def __init__(
+        self,
+        entry: PluginEntry,
+        plugin: Plugin,
+        distribution: str = "",
+        version: str = "",
+    ) -> None:
+        self.entry = entry
+        self.plugin = plugin
+        self.distribution = distribution
+        self.version = version
+        self.broker: BrokerHandle | None = None
+        self.disabled = ""
+        self.kept = Kept()
+
+    @property
+    def id(self) -> str:
+        """The entry's id."""
+        return self.entry.id
+
+    def stats(self, hook: str) -> Stats:
+        """The counters of one of its hooks."""
+        stats = self.kept.stats.get(hook)
+        if stats is None:
+            stats = self.kept.stats[hook] = Stats(self.id, hook, SPECS[hook].hot)
+        return stats
+
+    def with_entry(self, entry: PluginEntry) -> "PluginInstance":
+        """The same plugin object under other options, after a reload that did not touch its own config."""
+        other = PluginInstance(entry, self.plugin, self.distribution, self.version)
+        other.broker = self.broker
+        other.disabled = self.disabled
+        other.kept = self.kept
+        return other
+
+    def __repr__(self) -> str:
+        return f"<PluginInstance {self.id!r}>"
+
+
+class Kept:
+    """What stays with a plugin object as long as it lives."""
+
+    __slots__ = ("queue", "started", "stats")
+
+    def __init__(self) -> None:
+        self.stats: dict[str, Stats] = {}
+        self.queue: Any = None
+        self.started = False

@@ -1,0 +1,527 @@
+"""Running a chain, callback-style: `done` is told the answer and the id of the plugin that gave it ("" where nobody did).
+
+While implementations answer at once everything happens within the call, which then returns None. At the first answer that
+must be awaited, and at the first implementation that runs in a thread, the rest is handed to the runtime and a `Cancel`
+is returned: after calling it `done` is never called and the plugin's coroutine is closed.
+
+Every answer is looked at: None, a verdict that is legal for the hook, or (once) an awaitable whose result is looked at in
+the same way. Anything else, an exception and a missed deadline are the plugin's failure, and a failure closes: it becomes
+a Deny that says ``decided=False``, unless the configuration chose otherwise for a transform.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from hookmq.hooks.chains import Call, Calls, cacheable, narrow
+from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits, least
+from hookmq.properties import Properties
+from hookmq.reason import ReasonCode
+from hookmq.runtime import Cancel, Runtime, Timer
+from hookmq.types import Message, Subscription
+
+_ACCEPT: Final = Accept()
+_ALLOW: Final = Allow()
+_DENY: Final = Deny()
+_NOT_ACCEPTED: Final = Deny(ReasonCode.SERVER_UNAVAILABLE, decided=False)
+_NOT_AUTHENTICATED: Final = Deny(ReasonCode.UNSPECIFIED_ERROR, decided=False)
+_UNDECIDED: Final = Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, decided=False)
+
+
+class _Failed:
+    """What an implementation "answered" that failed; it was counted and logged."""
+
+    __slots__ = ()
+
+
+_FAILED: Final = _Failed()
+
+
+class Waiting:
+    """The part of a run that waits: at most one call at a time, with its deadline."""
+
+    __slots__ = ("_began", "_call", "_cancel", "_resume", "_runtime", "_timer")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._call: Call | None = None
+        self._cancel: Cancel | None = None
+        self._resume: Callable[[Any], object] | None = None
+        self._timer: Timer | None = None
+        self._began = -1.0
+
+    def on(self, call: Call, awaitable: Any, began: float, resume: Callable[[Any], object]) -> None:
+        """Await it, then `resume` with its result or with `_FAILED`."""
+        self._start(call, began, resume)
+        self._cancel = self._runtime.spawn(awaitable, self._awaited)
+
+    def in_thread(self, call: Call, args: tuple[Any, ...], resume: Callable[[Any], object]) -> None:
+        """Call it in a thread, await what that returns if need be, then `resume`."""
+        self._start(call, call.stats.begin(), resume)
+        function = call.function
+        self._cancel = self._runtime.run_blocking(lambda: function(*args), self._returned)
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more."""
+        if self._call is None:
+            return
+        self._call.stats.pending -= 1
+        cancel = self._cancel
+        self._end()
+        if cancel is not None:
+            cancel()
+
+    def _start(self, call: Call, began: float, resume: Callable[[Any], object]) -> None:
+        self._call, self._began, self._resume = call, began, resume
+        call.stats.pending += 1
+        self._timer = self._runtime.call_later(call.timeout, self._late)
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._call = self._cancel = self._resume = self._timer = None
+
+    def _returned(self, result: Any, error: BaseException | None) -> None:
+        call = self._call
+        if call is None:
+            return
+        if error is None and hasattr(type(result), "__await__"):
+            self._cancel = self._runtime.spawn(result, self._awaited)
+            return
+        self._awaited(result, error)
+
+    def _awaited(self, result: Any, error: BaseException | None) -> None:
+        call, resume = self._call, self._resume
+        if call is None or resume is None:
+            return
+        stats = call.stats
+        stats.pending -= 1
+        stats.end(self._began)
+        self._end()
+        if error is not None:
+            stats.failed(words(error))
+            result = _FAILED
+        elif hasattr(type(result), "__await__"):
+            result = nonsense(call, result)
+        resume(result)
+
+    def _late(self) -> None:
+        call, resume, cancel = self._call, self._resume, self._cancel
+        if call is None or resume is None:
+            return
+        stats = call.stats
+        stats.pending -= 1
+        stats.end(self._began)
+        self._end()
+        if cancel is not None:
+            cancel()
+        stats.failed(f"no answer within {call.timeout:g} s", timeout=True)
+        resume(_FAILED)
+
+
+def words(error: BaseException) -> str:
+    """An error in one line."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def nonsense(call: Call, answer: Any) -> Any:
+    """Count and log an answer that the hook does not have; the failure to go on with. Nothing is left unawaited."""
+    kind = type(answer)
+    if hasattr(kind, "__await__"):
+        close = getattr(answer, "close", None) or getattr(answer, "cancel", None)
+        if close is not None:
+            close()
+        call.stats.failed(f"answered with {kind.__name__}, which cannot be awaited here")
+    else:
+        call.stats.failed(f"answered with {kind.__name__}, which {call.hook} does not have")
+    return _FAILED
+
+
+def _failure(call: Call, error: BaseException) -> _Failed:
+    call.stats.failed(words(error))
+    return _FAILED
+
+
+_UNASKED: Final = object()
+
+
+# decide ----------------------------------------------------------------------------------------------------------
+
+
+class _Rule:
+    """How one deciding hook makes one answer of many: the verdict that consents and how two of them combine, those that
+    end it at once, and the answer when a plugin failed."""
+
+    __slots__ = ("consent", "failed", "final", "merge")
+
+    def __init__(
+        self,
+        consent: type | None,
+        merge: Callable[[Any, Any], Any],
+        final: frozenset[type],
+        failed: Deny,
+    ) -> None:
+        self.consent = consent
+        self.merge = merge
+        self.final = final
+        self.failed = failed
+
+
+def _merge_accepts(first: Accept, later: Accept) -> Accept:
+    """An identity that was given stays; bounds only tighten."""
+    limits: Limits | None = later.limits
+    if limits is None or first.limits is None:
+        limits = first.limits or limits
+    else:
+        limits = first.limits.tighten(limits)
+    return Accept(
+        first.identity if first.identity is not None else later.identity,
+        first.claims if first.claims is not None else later.claims,
+        least(first.expires_at, later.expires_at),
+        limits,
+    )
+
+
+def _merge_allows(first: Allow, later: Allow) -> Allow:
+    if later is first or (later.cache_for is None and later.max_qos is None):
+        return first
+    return Allow(least(first.cache_for, later.cache_for), least(first.max_qos, later.max_qos))
+
+
+_CONNECT: Final = _Rule(Accept, _merge_accepts, frozenset({Deny}), _NOT_ACCEPTED)
+_AUTH: Final = _Rule(None, _merge_accepts, frozenset({Accept, Challenge, Deny}), _NOT_AUTHENTICATED)
+_AUTHORIZE: Final = _Rule(Allow, _merge_allows, frozenset({Deny}), _UNDECIDED)
+
+
+def run_connect(
+    runtime: Runtime,
+    calls: Calls,
+    args: tuple[Any, ...],
+    default_allow: bool,
+    done: Callable[[Accept | Deny, str], None],
+) -> Cancel | None:
+    """May a client connect? `args` are (client, connect).
+
+    Deny overrides: in order, any Deny ends it. The first that accepts is named; later ones may add an identity or claims
+    that are missing so far and tighten `expires_at` and limits. Nobody answered: what `default_allow` says. A failure:
+    Deny 0x88.
+    """
+    default = _ACCEPT if default_allow else _DENY
+    return _decide(_CONNECT, runtime, calls, args, default, done, 0, None, "", None, _UNASKED)
+
+
+def run_auth(
+    runtime: Runtime,
+    calls: Calls,
+    args: tuple[Any, ...],
+    done: Callable[[Challenge | Accept | Deny | None, str], None],
+) -> Cancel | None:
+    """One step of enhanced authentication. `args` are (client, auth). The first answer holds; None if nobody knows the
+    method. A failure: Deny 0x80."""
+    return _decide(_AUTH, runtime, calls, args, None, done, 0, None, "", None, _UNASKED)
+
+
+def run_authorize(
+    runtime: Runtime,
+    calls: Calls,
+    args: tuple[Any, ...],
+    default_allow: bool,
+    done: Callable[[Allow | Deny, str], None],
+) -> Cancel | None:
+    """May a client do that? `args` are (client, action, topic, message, subscription).
+
+    Deny overrides: in order, any Deny ends it, and it takes one Allow at least. The Allow that `done` gets has the lowest
+    `cache_for` and `max_qos` of all and names the first that allowed. Nobody answered: what `default_allow` says. A
+    failure: Deny 0x83, not to be remembered.
+    """
+    calls = narrow(calls, args[2])
+    default = _ALLOW if default_allow else _DENY
+    if not cacheable(calls):
+        done = _once(done)
+    return _decide(_AUTHORIZE, runtime, calls, args, default, done, 0, None, "", None, _UNASKED)
+
+
+def _once(done: Callable[[Allow | Deny, str], None]) -> Callable[[Allow | Deny, str], None]:
+    """`done`, told that the answer holds this one time."""
+
+    def told(verdict: Allow | Deny, by: str) -> None:
+        done(Allow(0.0, verdict.max_qos) if isinstance(verdict, Allow) else verdict, by)
+
+    return told
+
+
+def _decide(
+    rule: _Rule,
+    runtime: Runtime,
+    calls: Calls,
+    args: tuple[Any, ...],
+    default: Any,
+    done: Callable[[Any, str], None],
+    index: int,
+    consent: Any,
+    by: str,
+    waiting: Waiting | None,
+    answer: Any,
+) -> Cancel | None:
+    """Go on at `index`, whose answer may be known already; `consent` is what was said so far, `by` by whom first."""
+    while index < len(calls):
+        call = calls[index]
+        stats = call.stats
+        if answer is _UNASKED:
+            if call.blocking:
+                waiting = waiting or Waiting(runtime)
+                resume = partial(
+                    _decide, rule, runtime, calls, args, default, done, index, consent, by, waiting
+                )
+                waiting.in_thread(call, args, resume)
+                return waiting.cancel
+            began = stats.begin()
+            try:
+                answer = call.function(*args)
+            except Exception as error:
+                answer = _failure(call, error)
+            kind = type(answer)
+            if kind not in _SETTLED and hasattr(kind, "__await__") and not call.sync_only:
+                waiting = waiting or Waiting(runtime)
+                resume = partial(
+                    _decide, rule, runtime, calls, args, default, done, index, consent, by, waiting
+                )
+                waiting.on(call, answer, began, resume)
+                return waiting.cancel
+            if began >= 0.0:
+                stats.end(began)
+        kind = type(answer)
+        if answer is None:
+            stats.abstain += 1
+        elif kind is rule.consent:
+            if call.grants is not None and not call.grants(args[2]):
+                stats.abstain += 1
+            else:
+                if kind is Allow:
+                    stats.allow += 1
+                else:
+                    stats.accept += 1
+                if consent is None:
+                    consent, by = answer, call.plugin_id
+                else:
+                    consent = rule.merge(consent, answer)
+        elif kind in rule.final:
+            if kind is Deny:
+                stats.deny += 1
+            elif kind is Accept:
+                stats.accept += 1
+            else:
+                stats.challenge += 1
+            done(answer, call.plugin_id)
+            return None
+        else:
+            if answer is not _FAILED:
+                nonsense(call, answer)
+            done(rule.failed, call.plugin_id)
+            return None
+        index += 1
+        answer = _UNASKED
+    done(default if consent is None else consent, by)
+    return None
+
+
+# transform -------------------------------------------------------------------------------------------------------
+
+
+def run_transform(
+    runtime: Runtime,
+    calls: Calls,
+    client: Any,
+    value: Message | Subscription,
+    done: Callable[[Message | Subscription | Deny | Drop, str], None],
+    skip: str = "",
+) -> Cancel | None:
+    """Give a message (`on_publish`, `on_will`) or a subscription (`on_subscribe`) to each in turn.
+
+    Each sees what the one before made of it. Deny and Drop end it. `skip` is the id of the plugin that published the
+    message itself and is passed over. A failure: Deny 0x83, or on as before where ``on_error`` is ``pass``. The id told
+    to `done` is that of the plugin that ended it, else of the last that replaced the value. Of a message, QoS may be
+    lowered but not raised, and sender, origin and time of arrival stay what they were; of a subscription, `filter` stays.
+    """
+    return _transform(runtime, calls, client, value, done, skip, 0, "", None, _UNASKED)
+
+
+def _transform(
+    runtime: Runtime,
+    calls: Calls,
+    client: Any,
+    value: Any,
+    done: Callable[[Any, str], None],
+    skip: str,
+    index: int,
+    by: str,
+    waiting: Waiting | None,
+    answer: Any,
+) -> Cancel | None:
+    while index < len(calls):
+        call = calls[index]
+        stats = call.stats
+        if answer is _UNASKED:
+            if skip and call.plugin_id == skip:
+                index += 1
+                continue
+            wanted = call.topic
+            if wanted is not None and not wanted(_topic(value)):
+                index += 1
+                continue
+            if call.blocking:
+                waiting = waiting or Waiting(runtime)
+                resume = partial(
+                    _transform, runtime, calls, client, value, done, skip, index, by, waiting
+                )
+                waiting.in_thread(call, (client, value), resume)
+                return waiting.cancel
+            began = stats.begin()
+            try:
+                answer = call.function(client, value)
+            except Exception as error:
+                answer = _failure(call, error)
+            kind = type(answer)
+            if kind not in _SETTLED and hasattr(kind, "__await__"):
+                waiting = waiting or Waiting(runtime)
+                resume = partial(
+                    _transform, runtime, calls, client, value, done, skip, index, by, waiting
+                )
+                waiting.on(call, answer, began, resume)
+                return waiting.cancel
+            if began >= 0.0:
+                stats.end(began)
+        kind = type(answer)
+        if answer is None or answer is value:
+            stats.abstain += 1
+        elif kind is Deny:
+            stats.deny += 1
+            done(answer, call.plugin_id)
+            return None
+        elif kind is Drop and call.hook != "on_subscribe":
+            stats.drop += 1
+            done(answer, call.plugin_id)
+            return None
+        else:
+            if answer is not _FAILED:
+                answer = _replacement(call, value, answer)
+            if answer is not _FAILED:
+                stats.replace += 1
+                value, by = answer, call.plugin_id
+            elif call.on_error != "pass":
+                done(_UNDECIDED, call.plugin_id)
+                return None
+        index += 1
+        answer = _UNASKED
+    done(value, by)
+    return None
+
+
+def run_deliver(
+    calls: Calls, client: Any, message: Message, subscription: Subscription
+) -> Message | None:
+    """Give a message that leaves for a subscriber to each in turn; None if it is not to be sent (Drop, Deny).
+
+    A failure: on as before, or None where ``on_error`` is ``drop``. The same object comes back if nobody changed it.
+    """
+    for call in calls:
+        wanted = call.topic
+        if wanted is not None and not wanted(message.topic):
+            continue
+        stats = call.stats
+        began = stats.begin()
+        try:
+            answer = call.function(client, message, subscription)
+        except Exception as error:
+            answer = _failure(call, error)
+        if began >= 0.0:
+            stats.end(began)
+        if answer is None or answer is message:
+            stats.abstain += 1
+            continue
+        kind = type(answer)
+        if kind is Drop:
+            stats.drop += 1
+            return None
+        if kind is Deny:
+            stats.deny += 1
+            return None
+        if answer is not _FAILED:
+            answer = _replacement(call, message, answer)
+        if answer is not _FAILED:
+            stats.replace += 1
+            message = answer
+        elif call.on_error == "drop":
+            return None
+    return message
+
+
+def _topic(value: Message | Subscription) -> str:
+    return value.topic if isinstance(value, Message) else value.topic_filter
+
+
+def _replacement(call: Call, old: Any, new: Any) -> Any:
+    """`new`, checked and with what a plugin may not change put back; `_FAILED` if it cannot stand for `old`."""
+    if isinstance(old, Message) and isinstance(new, Message):
+        wrong = _wrong_message(old, new)
+        if not wrong:
+            if (new.sender, new.origin, new.received_at) == (
+                old.sender,
+                old.origin,
+                old.received_at,
+            ):
+                return new
+            return new.replace(sender=old.sender, origin=old.origin, received_at=old.received_at)
+    elif isinstance(old, Subscription) and isinstance(new, Subscription):
+        wrong = _wrong_subscription(old, new)
+        if not wrong:
+            return new
+    else:
+        return nonsense(call, new)
+    call.stats.failed(f"answered with a {type(new).__name__} {wrong}")
+    return _FAILED
+
+
+def _wrong_message(old: Message, new: Message) -> str:
+    if type(new.topic) is not str:
+        return "whose topic is not str"
+    if type(new.payload) is not bytes:
+        return "whose payload is not bytes"
+    if type(new.retain) is not bool:
+        return "whose retain is not bool"
+    if not isinstance(new.properties, Properties):
+        return "whose properties are not Properties"
+    if new.expires_at is not None and type(new.expires_at) not in (int, float):
+        return "whose expires_at is no time"
+    return _wrong_qos(old.qos, new.qos)
+
+
+def _wrong_subscription(old: Subscription, new: Subscription) -> str:
+    if type(new.topic_filter) is not str:
+        return "whose topic_filter is not str"
+    if new.filter != old.filter:
+        return "whose filter is another: change topic_filter"
+    if type(new.retain_handling) is not int or not 0 <= new.retain_handling <= 2:
+        return "whose retain_handling is not 0, 1 or 2"
+    if type(new.no_local) is not bool or type(new.retain_as_published) is not bool:
+        return "whose options are not bool"
+    if new.share is not None and type(new.share) is not str:
+        return "whose share is not str"
+    if new.identifier is not None and type(new.identifier) is not int:
+        return "whose identifier is not int"
+    return _wrong_qos(old.qos, new.qos)
+
+
+def _wrong_qos(old: int, new: Any) -> str:
+    if not isinstance(new, int) or not 0 <= new <= 2:
+        return "whose qos is not 0, 1 or 2"
+    if new > old:
+        return f"of QoS {new} where it was {old}: QoS is never raised"
+    return ""
+
+
+_SETTLED: Final[frozenset[type]] = frozenset(
+    {type(None), Accept, Allow, Challenge, Deny, Drop, Message, Subscription, _Failed}
+)
+"""Types of answers that need not be asked whether they can be awaited."""

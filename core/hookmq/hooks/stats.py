@@ -1,0 +1,88 @@
+"""What is counted of one plugin's implementation of one hook."""
+
+from collections.abc import Callable
+from typing import Final
+
+LOG_EVERY: Final = 60.0
+"""Seconds between two log lines about the same plugin and hook."""
+
+
+def _no_clock() -> float:
+    return 0.0
+
+
+def _no_log(level: str, event: str, /, **fields: object) -> None:
+    """Where failures go before there is a runtime."""
+
+
+class Stats:
+    """Counters: plain numbers, written on the event loop and read by exporters.
+
+    `calls` counts calls begun, `pending` those that wait for an answer; the others count answers by outcome. Every call,
+    or on a hot hook one in 64, is timed: `seconds` is the sum of `timed` durations.
+    """
+
+    __slots__ = (
+        "_clock", "_log", "_logged_at", "_mask", "abstain", "accept", "allow", "calls", "challenge", "deny", "drop",
+        "error", "hook", "ok", "pending", "plugin_id", "replace", "seconds", "timed", "timeout", "unlogged",
+    )  # fmt: skip
+
+    def __init__(self, plugin_id: str, hook: str, hot: bool = False) -> None:
+        self.plugin_id = plugin_id
+        self.hook = hook
+        self.calls = 0
+        self.pending = 0
+        self.ok = 0
+        self.allow = 0
+        self.deny = 0
+        self.abstain = 0
+        self.accept = 0
+        self.challenge = 0
+        self.replace = 0
+        self.drop = 0
+        self.error = 0
+        self.timeout = 0
+        self.seconds = 0.0
+        self.timed = 0
+        self.unlogged = 0
+        self._mask = 63 if hot else 0
+        self._clock: Callable[[], float] = _no_clock
+        self._log: Callable[..., None] = _no_log
+        self._logged_at: float | None = None
+
+    def bind(self, clock: Callable[[], float], log: Callable[..., None]) -> None:
+        """Give it the runtime's clock and log."""
+        self._clock = clock
+        self._log = log
+
+    def begin(self) -> float:
+        """Count a call; the time it began, or -1 if it is not to be timed."""
+        calls = self.calls
+        self.calls = calls + 1
+        return -1.0 if calls & self._mask else self._clock()
+
+    def end(self, began: float) -> None:
+        """Time the call that began then."""
+        if began >= 0.0:
+            self.seconds += self._clock() - began
+            self.timed += 1
+
+    def failed(self, error: str, timeout: bool = False) -> None:
+        """Count a failure and log it, at most once a minute."""
+        if timeout:
+            self.timeout += 1
+        else:
+            self.error += 1
+        now = self._clock()
+        if self._logged_at is not None and now - self._logged_at < LOG_EVERY:
+            self.unlogged += 1
+            return
+        unlogged, self.unlogged, self._logged_at = self.unlogged, 0, now
+        self._log(
+            "error",
+            "plugin.failed",
+            plugin=self.plugin_id,
+            hook=self.hook,
+            error=error,
+            unlogged=unlogged,
+        )

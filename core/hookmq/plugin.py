@@ -1,0 +1,121 @@
+"""What authors of plugins import. Everything here is public and kept compatible within one major version of `HOOK_API`.
+
+A plugin is a class, registered as an entry point of the group ``hookmq.plugins``; the configuration makes one object of
+it per entry. Its hooks are methods marked with ``@hookimpl``, named and with arguments as in `hookmq.hooks.specs`;
+arguments that it has no use for it leaves out.
+
+    class HelloPlugin(Plugin):
+        Config = Config
+
+        @hookimpl
+        def on_publish(self, client, message):
+            if self.matches(self.config.forbidden, message.topic):
+                return Deny(reason="not here")
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hookmq import topics
+from hookmq.codec.packets import Auth, Connect
+from hookmq.errors import ConfigError, PluginError
+from hookmq.hooks.specs import HOOK_API, BrokerHandle, hookimpl
+from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits
+from hookmq.properties import EMPTY, Properties
+from hookmq.reason import ReasonCode
+from hookmq.settings import Seconds, Settings, Size, setting
+from hookmq.types import (
+    Action,
+    ClientInfo,
+    Direction,
+    DisconnectReason,
+    Dropped,
+    DropReason,
+    EndedBy,
+    Message,
+    Peer,
+    SessionEvent,
+    Subscription,
+    Will,
+)
+
+Log = Callable[..., None]
+"""``log(level, event, **fields)``, as `hookmq.runtime.Runtime.log`."""
+
+
+def no_log(level: str, event: str, /, **fields: object) -> None:
+    """A `Log` that forgets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a plugin is told of itself: its id in the configuration, the entry point it was made of, its distribution's
+    version, and where to log."""
+
+    id: str = "plugin"
+    use: str = ""
+    version: str = ""
+    log: Log = no_log
+
+
+class Plugin:
+    """The base of every plugin.
+
+    It is constructed when the configuration is loaded, also by ``hookmq check``, and so must not open, connect or start
+    anything there: that is for `on_startup`.
+    """
+
+    Config: ClassVar[Any] = None
+    """A dataclass, or a class with pydantic's `model_validate` and `model_json_schema`, that the ``config:`` of an entry
+    is bound to; None for a plugin that has nothing to configure."""
+
+    requires_api: ClassVar[str] = ">=1.0,<2"
+    """Versions of `HOOK_API` that this class can work with."""
+
+    blocking: ClassVar[bool] = False
+    """True if hooks that are not ``async def`` may block: they then run in a thread. Not for `on_deliver`."""
+
+    authorize_actions: ClassVar[frozenset[Action]] = frozenset(
+        {Action.PUBLISH, Action.SUBSCRIBE, Action.WILL}
+    )
+    """The actions that `authorize` is called for. Add `Action.DELIVER` to be asked about each subscriber of a message."""
+
+    authorize_cached: ClassVar[bool] = True
+    """False if an answer of `authorize`, None included, may differ for the next message of the same topic: then no
+    decision that this plugin took part in is remembered."""
+
+    def __init__(self, config: Any, context: Context) -> None:
+        self.config = config
+        self.context = context
+
+    @property
+    def id(self) -> str:
+        """The plugin's id in the configuration: the key of its scratch space in `ClientInfo.state`."""
+        return self.context.id
+
+    def log(self, level: str, event: str, /, **fields: object) -> None:
+        """Log `event` (a dotted name) with the plugin's id; `level` is debug, info, warning or error. Never put payloads
+        or secrets into `fields`."""
+        self.context.log(level, event, plugin=self.context.id, **fields)
+
+    @staticmethod
+    def matches(filter: str, topic: str) -> bool:
+        """Whether a topic filter matches a topic."""
+        return topics.matches(filter, topic)
+
+    @staticmethod
+    def contains(outer: str, inner: str) -> bool:
+        """Whether `outer` matches every topic that the filter `inner` matches: the question to ask about SUBSCRIBE."""
+        return topics.contains(outer, inner)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.context.id!r}>"
+
+
+__all__ = [
+    "EMPTY", "HOOK_API", "Accept", "Action", "Allow", "Auth", "BrokerHandle", "Challenge", "ClientInfo", "ConfigError",
+    "Connect", "Context", "Deny", "Direction", "DisconnectReason", "Drop", "DropReason", "Dropped", "EndedBy", "Limits",
+    "Message", "Peer", "Plugin", "PluginError", "Properties", "ReasonCode", "Seconds", "SessionEvent", "Settings", "Size",
+    "Subscription", "Will", "hookimpl", "setting",
+]  # fmt: skip
