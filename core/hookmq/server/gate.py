@@ -10,11 +10,14 @@ from hookmq.server.settings import ListenerSettings
 READ_BUFFER: Final = 262144
 
 
-class Abortable(Protocol):
-    """A transport's owner that can be ended at once."""
+class Entrant(Protocol):
+    """What owns an open transport."""
 
     def abort(self) -> None:
         """Close at once."""
+
+    def retire(self) -> None:
+        """The listener accepts no more: end, unless the broker knows of the connection and ends it."""
 
 
 class Gate:
@@ -38,7 +41,7 @@ class Gate:
         self.metrics = metrics
         self.loop = loop
         self.high_water = high_water
-        self.entered: set[Abortable] = set()
+        self.entered: set[Entrant] = set()
         self.open = True
         self._empty: asyncio.Future[None] | None = None
         self._buffer: memoryview | None = None
@@ -59,7 +62,7 @@ class Gate:
             self._buffer = memoryview(bytearray(READ_BUFFER))
         return self._buffer
 
-    def enter(self, transport: Abortable) -> bool:
+    def enter(self, transport: Entrant) -> bool:
         """Count `transport` in; False (and counted as refused) when the listener is full or no longer open."""
         if not self.open or len(self.entered) >= self.max_connections:
             self.metrics.connections_refused += 1
@@ -67,7 +70,7 @@ class Gate:
         self.entered.add(transport)
         return True
 
-    def leave(self, transport: Abortable) -> None:
+    def leave(self, transport: Entrant) -> None:
         """Count `transport` out; harmless when it never entered."""
         self.entered.discard(transport)
         if not self.entered and self._empty is not None and not self._empty.done():
@@ -79,6 +82,12 @@ class Gate:
             if self._empty is None or self._empty.done():
                 self._empty = self.loop.create_future()
             await asyncio.shield(self._empty)
+
+    def shut(self) -> None:
+        """Let nobody in any more; who has not got through to the broker has to go."""
+        self.open = False
+        for transport in tuple(self.entered):
+            transport.retire()
 
     def abort_all(self) -> None:
         """End every open transport at once."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hookmq.errors import ConfigError
+from hookmq.server.addresses import parse_bind, parse_networks
 from hookmq.settings import Seconds, Size, setting
 from hookmq.types import Scope
 
@@ -33,6 +35,18 @@ class TlsSettings:
     )
     handshake_timeout: Seconds = setting(10.0, "how long a handshake may take", minimum=0.1)
 
+    def __post_init__(self) -> None:
+        asks = self.client_certificates != "none"
+        if not self.certificate:
+            raise ConfigError("certificate: a TLS listener needs one", hint="a PEM file")
+        if asks and not self.client_ca:
+            raise ConfigError(
+                f"client_certificates: {self.client_certificates} needs the authorities to trust",
+                hint="set client_ca",
+            )
+        if self.crl and not asks:
+            raise ConfigError("crl: no client certificate is asked for", hint="client_certificates")
+
 
 @dataclass(frozen=True, slots=True)
 class WebSocketSettings:
@@ -49,6 +63,10 @@ class WebSocketSettings:
         0, "largest frame or message accepted; 0 is twice broker.max_packet_size"
     )
     compression: bool = setting(False, "whether permessage-deflate is offered")
+
+    def __post_init__(self) -> None:
+        if not self.path.startswith("/"):
+            raise ConfigError(f"path: expected a path that begins with /, found {self.path!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +112,43 @@ class ListenerSettings:
         (), "networks whose PROXY headers and X-Forwarded-For are believed, such as 10.0.0.0/8"
     )
     mode: str = setting("0660", "permission bits of a unix socket, octal")
+
+    def __post_init__(self) -> None:
+        try:
+            networks = parse_networks(self.trusted_proxies)
+        except ValueError as error:
+            raise ConfigError(f"trusted_proxies: {error}") from None
+        if self.type == "unix":
+            if not self.bind or len(self.bind.encode()) > 107:
+                raise ConfigError("bind: expected a path of at most 107 bytes")
+        else:
+            try:
+                parse_bind(self.bind)
+            except ValueError as error:
+                raise ConfigError(f"bind: {error}") from None
+            if self.proxy_protocol != "off" and not networks:
+                # Without it anybody could name any address as his own.
+                raise ConfigError(
+                    "proxy_protocol: needs trusted_proxies", hint="the load balancer's networks"
+                )
+        if self.secure != (self.tls is not None):
+            if self.secure:
+                raise ConfigError(f"type: {self.type} needs tls: with certificate and key")
+            raise ConfigError(f"tls: a listener of type {self.type} does not use it")
+        certified = self.tls is not None and self.tls.client_certificates != "none"
+        told = self.identity == "common_name" and self.proxy_protocol in ("v2", "any")
+        if self.identity and not certified and not told:
+            raise ConfigError("identity: needs tls.client_certificates: required")
+        if not self.versions:
+            raise ConfigError("versions: at least one is needed")
+        try:
+            valid = 0 <= int(self.mode, 8) <= 0o777
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ConfigError(
+                f"mode: expected octal permission bits such as 0660, found {self.mode!r}"
+            )
 
     @property
     def secure(self) -> bool:

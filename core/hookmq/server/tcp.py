@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hookmq.server.ports import Connection
 
 
-def _discard(data: bytes) -> None:
+def discard(data: bytes) -> None:
     """What a closed connection does with bytes that still come."""
 
 
@@ -30,7 +30,7 @@ class _Stream:
         self._source = source
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
-        self._feed: Callable[[bytes], None] = _discard
+        self._feed: Callable[[bytes], None] = discard
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -64,7 +64,7 @@ class _Stream:
             self._timer = None
         self._closing = True
         connection, self._connection, self._transport = self._connection, None, None
-        self._feed = _discard
+        self._feed = discard
         if connection is not None:
             connection.closed("" if error is None else str(error) or type(error).__name__)
 
@@ -104,16 +104,19 @@ class _Stream:
     def _end(self) -> None:
         """No more bytes in or out by our doing, and not for long by the peer's."""
         self._closing = True
-        self._feed = _discard
+        self._feed = discard
         if self._timer is None:
             self._timer = self._gate.loop.call_later(self._gate.close_timeout, self.abort)
 
     def abort(self) -> None:
         """Close at once."""
         self._closing = True
-        self._feed = _discard
+        self._feed = discard
         if self._transport is not None:
             self._transport.abort()
+
+    def retire(self) -> None:
+        """Nothing: the broker knows of it and ends it."""
 
     def pause_reading(self) -> None:
         """Stop reading from the socket."""

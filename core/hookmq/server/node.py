@@ -1,0 +1,227 @@
+"""A running broker: the core, its listeners, the service manager and the signals of one process."""
+
+import asyncio
+import gc
+import socket
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1, Signals
+from typing import Any, Final
+
+from hookmq.errors import ConfigError
+from hookmq.server.listener import Listener
+from hookmq.server.ports import Broker
+from hookmq.server.runtime import AsyncioRuntime
+from hookmq.server.settings import ListenerSettings
+from hookmq.server.systemd import inherited_sockets, notify, watchdog_interval
+from hookmq.server.watchdog import Owner, Watchdog, plugin_package
+
+GC_THRESHOLDS: Final = (50_000, 50, 100)
+"""The broker makes few cycles and many long-lived objects: a collection every 700 allocations (Python's default) mostly
+looks at sessions and routes that stay. What exists after start is frozen, never looked at again."""
+Reload = Callable[[], Awaitable[None]]
+"""Reads the configuration again; raises HookMQError when it cannot be used."""
+
+
+class Node:
+    """`broker` behind `listeners`. `reload` is run on SIGHUP, after which certificates are read again too; `owner` names
+    the plugin a source file belongs to, for the watchdog. Used as
+
+        node = Node(broker, listeners, runtime)
+        await node.run()                      # until a signal
+    or
+        await node.start(); ...; await node.stop()
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        listeners: Sequence[ListenerSettings],
+        runtime: AsyncioRuntime,
+        *,
+        reload: Reload | None = None,
+        owner: Owner = plugin_package,
+    ) -> None:
+        self.broker = broker
+        self.runtime = runtime
+        self.listeners: dict[str, Listener] = {}
+        self._wanted = tuple(listeners)
+        self._reload = reload
+        self._loop = runtime.loop
+        self._watchdog = Watchdog(self._loop, broker.metrics, runtime.log, owner=owner)
+        self._hurry: asyncio.Future[None] = self._loop.create_future()
+        self._stop_wanted = asyncio.Event()
+        self._reloading: asyncio.Task[None] | None = None
+        self._pulse: asyncio.TimerHandle | None = None
+        self._started = False
+        names = [settings.name for settings in self._wanted]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(f"two listeners are named {twice[0]!r}")
+
+    async def start(self, inherited: Mapping[str, socket.socket] | None = None) -> None:
+        """Load what is stored, then open every listener, on a socket of `inherited` where one has its name. When it
+        raises (StoreError, BindError, ConfigError), nothing stays open."""
+        loaded: asyncio.Future[None] = self._loop.create_future()
+
+        def done(error: BaseException | None = None) -> None:
+            if not loaded.done():
+                loaded.set_exception(error) if error is not None else loaded.set_result(None)
+
+        sockets = dict(inherited or {})
+        try:
+            self.broker.start(done)
+            await loaded
+            for settings in self._wanted:
+                listener = Listener(
+                    settings, self.broker.accept, self.broker.metrics, self.runtime.log,
+                    self.broker.settings.broker, self._loop,
+                )  # fmt: skip
+                self.listeners[settings.name] = listener
+                await listener.open(sockets.pop(settings.name, None))
+        except BaseException:
+            await self._close_listeners()
+            raise
+        finally:
+            for name, unused in sockets.items():
+                self.runtime.log("warning", "listener.unknown_socket", name=name)
+                unused.close()
+        self._watchdog.start()
+        self._started = True
+
+    async def stop(self, reference: str = "") -> None:
+        """Accept no more, disconnect every client (naming `reference`, or `broker.server_reference`, as where to go),
+        commit, and return when all are gone or `broker.shutdown_timeout` passed; who is left then is cut off."""
+        if not self._started:
+            return
+        self._started = False
+        settings = self.broker.settings.broker
+        for listener in self.listeners.values():
+            listener.shut()
+        drained: asyncio.Future[None] = self._loop.create_future()
+        self.broker.drain(
+            reference or settings.server_reference,
+            lambda: None if drained.done() else drained.set_result(None),
+        )
+        emptied = [
+            self._loop.create_task(listener.gate.emptied()) for listener in self.listeners.values()
+        ]
+        work = asyncio.gather(drained, *emptied)
+        await asyncio.wait(
+            (work, self._hurry),
+            timeout=settings.shutdown_timeout,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if not work.done():
+            open_ = sum(len(listener.gate.entered) for listener in self.listeners.values())
+            self.runtime.log(
+                "warning", "node.drain_cut_short", connections=open_, committed=drained.done()
+            )
+            work.cancel()
+        await asyncio.wait((work,))
+        await self._close_listeners()
+        self._watchdog.stop()
+        await self.runtime.close()
+        self.runtime.log("info", "node.stopped")
+
+    async def _close_listeners(self) -> None:
+        for listener in self.listeners.values():
+            await listener.close()
+
+    async def run(self) -> None:
+        """Start, serve until SIGTERM or SIGINT, stop. SIGINT again stops at once, SIGHUP reloads, SIGUSR1 logs the state
+        (`dump`). Tells the service manager and takes the sockets it opened. Freezes the garbage collector's view of what
+        was loaded, so it is for the process whose work this is."""
+        handlers: dict[Signals, Callable[[], None]] = {
+            SIGTERM: self.request_stop,
+            SIGINT: self.request_stop,
+            SIGHUP: self.request_reload,
+            SIGUSR1: self.dump,
+        }
+        for number, handler in handlers.items():
+            self._loop.add_signal_handler(number, handler)
+        try:
+            await self.start(inherited_sockets())
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(*GC_THRESHOLDS)
+            notify("READY=1")
+            self._beat()
+            self.runtime.log("info", "node.started", listeners=self.addresses())
+            await self._stop_wanted.wait()
+            notify("STOPPING=1")
+            self.runtime.log("info", "node.stopping")
+            if self._reloading is not None:
+                self._reloading.cancel()
+            await self.stop()
+        finally:
+            if self._pulse is not None:
+                self._pulse.cancel()
+            for number in handlers:
+                self._loop.remove_signal_handler(number)
+
+    def _beat(self) -> None:
+        """From the loop, so that the service manager restarts a broker whose loop hangs."""
+        interval = watchdog_interval()
+        if interval:
+            notify("WATCHDOG=1")
+            self._pulse = self._loop.call_later(interval, self._beat)
+
+    def request_stop(self) -> None:
+        """Make `run` stop; a second time, without waiting for clients."""
+        if self._stop_wanted.is_set() and not self._hurry.done():
+            self._hurry.set_result(None)
+        self._stop_wanted.set()
+
+    def request_reload(self) -> None:
+        """Reload in the background; a request during a reload is dropped."""
+        if self._reloading is None or self._reloading.done():
+            self._reloading = self._loop.create_task(self._reload_all())
+
+    async def _reload_all(self) -> None:
+        notify(f"RELOADING=1\nMONOTONIC_USEC={int(self.runtime.now() * 1e6)}")
+        try:
+            if self._reload is not None:
+                await self._reload()
+            self.runtime.log("info", "node.reloaded")
+        except Exception as error:
+            self.runtime.log("error", "node.reload_failed", error=str(error))
+        await self.reload_certificates()
+        notify("READY=1")
+
+    async def reload_certificates(self) -> bool:
+        """Read every listener's certificates again; a listener whose new ones cannot be used keeps the old, and that is
+        logged. Whether all could be used."""
+        good = True
+        for name, listener in self.listeners.items():
+            try:
+                await listener.reload_certificates()
+            except ConfigError as error:
+                good = False
+                self.runtime.log(
+                    "error", "listener.certificates_refused", listener=name, error=str(error)
+                )
+        return good
+
+    def addresses(self) -> dict[str, str]:
+        """Where each listener listens."""
+        return {name: listener.address for name, listener in self.listeners.items()}
+
+    def state(self) -> dict[str, Any]:
+        """What goes on, in numbers; what `dump` logs."""
+        connections = {name: len(item.gate.entered) for name, item in self.listeners.items()}
+        return {
+            "listeners": self.addresses(),
+            "connections": connections,
+            "sessions": len(getattr(self.broker, "sessions", ())),
+            "tasks": len(asyncio.all_tasks(self._loop)),
+            "threads": threading.active_count(),
+            "python": sys.version.split()[0],
+            "loop": type(self._loop).__module__.partition(".")[0],
+            "metrics": self.broker.metrics.snapshot(),
+        }
+
+    def dump(self) -> None:
+        """Log `state` as ``node.state``."""
+        self.runtime.log("info", "node.state", **self.state())

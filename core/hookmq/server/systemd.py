@@ -1,0 +1,59 @@
+"""The service manager: readiness, the watchdog and sockets it opened for us (source: sd_notify(3), sd_listen_fds(3))."""
+
+import os
+import socket
+from collections.abc import Mapping, MutableMapping
+from typing import Final
+
+from hookmq.errors import BindError
+
+FIRST_DESCRIPTOR: Final = 3
+
+
+def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell the service manager `state` (``READY=1``, say); False when there is none or it does not listen. Does not
+    block."""
+    path = environ.get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
+        return False
+    address = "\0" + path[1:] if path[0] == "@" else path
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.setblocking(False)
+            sock.sendto(state.encode(), address)
+    except OSError:
+        return False
+    return True
+
+
+def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float:
+    """Seconds between two ``WATCHDOG=1``: half of what the service manager allows; 0 when it does not ask."""
+    if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return 0.0
+    digits = environ.get("WATCHDOG_USEC", "")
+    return int(digits) / 2e6 if digits.isascii() and digits.isdigit() else 0.0
+
+
+def inherited_sockets(
+    environ: MutableMapping[str, str] = os.environ, first: int = FIRST_DESCRIPTOR
+) -> dict[str, socket.socket]:
+    """The listening sockets the service manager opened, by their names (``FileDescriptorName=`` of the .socket unit),
+    which are the listeners' names. The variables are taken out of `environ`, so that no child believes them its own.
+
+    Raises BindError when names are missing or given twice.
+    """
+    owner = environ.pop("LISTEN_PID", "")
+    count = environ.pop("LISTEN_FDS", "")
+    names = environ.pop("LISTEN_FDNAMES", "").split(":")
+    if owner != str(os.getpid()) or not count.isdigit():
+        return {}
+    if len(names) != int(count) or len(set(names)) != len(names) or "" in names:
+        raise BindError(
+            f"the service manager passed {count} sockets named {':'.join(names)!r}: each needs its listener's name "
+            "(FileDescriptorName=)"
+        )
+    sockets = {}
+    for descriptor, name in enumerate(names, first):
+        os.set_inheritable(descriptor, False)
+        sockets[name] = socket.socket(fileno=descriptor)
+    return sockets
