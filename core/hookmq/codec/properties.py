@@ -31,6 +31,13 @@ AUTHENTICATION_METHOD: Final = BY_NAME["authentication_method"].id
 AUTHENTICATION_DATA: Final = BY_NAME["authentication_data"].id
 USER_PROPERTY: Final = BY_NAME["user_property"].id
 
+# Looked up once: reading a member off its enumeration costs more than the comparison.
+_BYTE: Final = PropertyKind.BYTE
+_UINT16: Final = PropertyKind.UINT16
+_UINT32: Final = PropertyKind.UINT32
+_STRING: Final = PropertyKind.STRING
+_BINARY: Final = PropertyKind.BINARY
+_PAIR: Final = PropertyKind.PAIR
 _IDS: Final = range(PROPERTIES[-1].id + 1)
 _ALLOWED: Final[dict[In, tuple[PropertySpec | None, ...]]] = {
     where: tuple(BY_ID[i] if i in BY_ID and BY_ID[i].packets & where else None for i in _IDS)
@@ -67,7 +74,7 @@ def read_properties(reader: Reader, where: In, max_user_properties: int) -> Prop
         if spec is None:
             name = BY_ID[number].name if number in BY_ID else f"0x{number:02X}"
             raise malformed(f"property {name} in {where.name}")
-        if spec.kind is PropertyKind.PAIR:
+        if spec.kind is _PAIR:
             if len(pairs) >= max_user_properties:
                 raise ProtocolError(
                     ReasonCode.QUOTA_EXCEEDED, f"more than {max_user_properties} user properties"
@@ -78,9 +85,9 @@ def read_properties(reader: Reader, where: In, max_user_properties: int) -> Prop
             identifiers.append(_number(reader, spec))
         elif number in values:
             raise protocol_error(f"property {spec.name} repeated")
-        elif spec.kind is PropertyKind.STRING:
+        elif spec.kind is _STRING:
             values[number] = reader.string(spec.name)  # [MQTT-3.3.2-13, 3.3.2-19]
-        elif spec.kind is PropertyKind.BINARY:
+        elif spec.kind is _BINARY:
             values[number] = reader.binary(spec.name)
         else:
             values[number] = _number(reader, spec)
@@ -94,11 +101,11 @@ def read_properties(reader: Reader, where: In, max_user_properties: int) -> Prop
 
 def _number(reader: Reader, spec: PropertySpec) -> int:
     kind = spec.kind
-    if kind is PropertyKind.BYTE:
+    if kind is _BYTE:
         value = reader.uint8(spec.name)
-    elif kind is PropertyKind.UINT16:
+    elif kind is _UINT16:
         value = reader.uint16(spec.name)
-    elif kind is PropertyKind.UINT32:
+    elif kind is _UINT32:
         value = reader.uint32(spec.name)
     else:
         value = reader.varint(spec.name)
@@ -132,15 +139,15 @@ def encode_properties(p: Properties) -> bytes:
     parts = [b""]
     for number, value in values.items():
         spec = BY_ID[number]
-        if spec.kind is PropertyKind.PAIR:
+        if spec.kind is _PAIR:
             for name, text in value:
                 parts += (bytes((number,)), encode_string(name), encode_string(text))
         elif spec.repeats:
             for identifier in value:
                 parts.append(_encode_number(spec, identifier))
-        elif spec.kind is PropertyKind.STRING:
+        elif spec.kind is _STRING:
             parts += (bytes((number,)), encode_string(value))
-        elif spec.kind is PropertyKind.BINARY:
+        elif spec.kind is _BINARY:
             parts += (bytes((number,)), encode_binary(value))
         else:
             parts.append(_encode_number(spec, value))
@@ -152,11 +159,11 @@ def _encode_number(spec: PropertySpec, value: int) -> bytes:
     if not spec.minimum <= value <= spec.maximum:
         raise ValueError(f"property {spec.name} cannot be {value}")
     kind = spec.kind
-    if kind is PropertyKind.BYTE:
+    if kind is _BYTE:
         return bytes((spec.id, value))
-    if kind is PropertyKind.UINT16:
+    if kind is _UINT16:
         return bytes((spec.id, value >> 8, value & 0xFF))
-    if kind is PropertyKind.UINT32:
+    if kind is _UINT32:
         return bytes((spec.id,)) + value.to_bytes(4, "big")
     return bytes((spec.id,)) + encode_varint(value)
 
