@@ -101,20 +101,20 @@ def priority(nice: int | None) -> Iterator[None]:
 
 
 def measure(scenario: scenarios.Scenario, broker: str, options: argparse.Namespace) -> report.Run:
-    """One run on a broker started for it alone. Raises PeerError if the broker does not start."""
+    """One run on a broker started for it alone."""
     words = scenario.arguments(
         payload=options.payload,
         level=5 if options.protocol == "5" else 4,
         seconds=options.seconds,
         warmup=options.warmup,
     )
-    with peers.running(broker, core=options.broker_core) as running:
-        try:
+    try:
+        with peers.running(broker, core=options.broker_core) as running:
             raw = generator.run(
                 words, port=running.port, pids=running.pids(), timeout=options.seconds + 60
             )
-        except generator.GeneratorError as error:
-            return report.Run(scenario, broker, error=str(error))
+    except (generator.GeneratorError, peers.PeerError) as error:
+        return report.Run(scenario, broker, error=" ".join(str(error).split()))
     return report.Run(scenario, broker, raw)
 
 
@@ -189,6 +189,9 @@ def main() -> int:
         for name in names:
             peer, program = peers.find(name)
             versions[name] = peer.version(program)
+            # Better now than after minutes: a broker that does not start.
+            with peers.running(name, core=None):
+                pass
     except (generator.GeneratorError, peers.PeerError) as error:
         say(f"bench: {error}")
         return 2
@@ -200,7 +203,7 @@ def main() -> int:
     try:
         with priority(options.nice):
             runs = run_all(options, names)
-    except (peers.PeerError, PermissionError) as error:
+    except PermissionError as error:
         say(f"bench: {error}")
         return 2
     rows = report.summarise(runs)

@@ -34,7 +34,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CONNECT = 1, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, SUBACK, DISCONNECT = 14 };
+enum { CONNECT = 1, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, SUBACK };
+enum { DISCONNECT = 14 };
 enum { MAX_PIDS = 64, MAX_EVENTS = 1024, READ_SIZE = 256 * 1024, STAMP = 24, SECOND = 1000000000 };
 
 /* ---- arguments ------------------------------------------------------------------------------- */
@@ -509,7 +510,8 @@ static int accept_sequence(struct flow *f, uint64_t sequence) {
     return 0;
 }
 
-static void on_publish(struct subscriber *s, const uint8_t *packet, size_t body, size_t length, uint64_t now) {
+static void on_publish(struct subscriber *s, const uint8_t *packet, size_t body, size_t length,
+                       uint64_t now) {
     const uint8_t *p = packet + body, *end = packet + length, *id = 0;
     int qos = packet[0] >> 1 & 3;
     if (end - p < 2) goto malformed;
@@ -555,7 +557,8 @@ malformed:
     stray++;
 }
 
-static void on_acknowledgement(struct publisher *p, const uint8_t *packet, size_t body, size_t length) {
+static void on_acknowledgement(struct publisher *p, const uint8_t *packet, size_t body,
+                               size_t length) {
     int type = packet[0] >> 4;
     if (length < body + 2) {
         stray++;
@@ -578,10 +581,13 @@ static void on_acknowledgement(struct publisher *p, const uint8_t *packet, size_
     complete_part(p, sequence);
 }
 
-static void on_packet(struct connection *c, const uint8_t *packet, size_t body, size_t length, uint64_t now) {
+static void on_packet(struct connection *c, const uint8_t *packet, size_t body, size_t length,
+                      uint64_t now) {
     int type = packet[0] >> 4;
-    if (!c->publisher && type == PUBLISH) on_publish((struct subscriber *)c, packet, body, length, now);
-    else if (!c->publisher && type == PUBREL && length >= body + 2) acknowledge(c, PUBCOMP, packet + body);
+    if (!c->publisher && type == PUBLISH)
+        on_publish((struct subscriber *)c, packet, body, length, now);
+    else if (!c->publisher && type == PUBREL && length >= body + 2)
+        acknowledge(c, PUBCOMP, packet + body);
     else if (c->publisher && (type == PUBACK || type == PUBREC || type == PUBCOMP))
         on_acknowledgement((struct publisher *)c, packet, body, length);
     else if (type == DISCONNECT) broken = "the broker sent DISCONNECT";
@@ -673,7 +679,8 @@ static uint64_t count_sent(void) {
 static uint64_t count_unacknowledged(void) {
     uint64_t count = 0;
     for (int i = 0; i < arg.pubs; i++)
-        for (uint64_t s = pubs[i].low; s < pubs[i].next; s++) count += pubs[i].ring[s & ring_mask].awaited != 0;
+        for (uint64_t s = pubs[i].low; s < pubs[i].next; s++)
+            count += pubs[i].ring[s & ring_mask].awaited != 0;
     return count;
 }
 
@@ -691,7 +698,9 @@ static uint64_t turn(int timeout) {
     return start;
 }
 
-struct sample { uint64_t time, delivered, sent, broker, generator, reads, writes, busy, broker_wait, wait; };
+struct sample {
+    uint64_t time, delivered, sent, broker, generator, reads, writes, busy, broker_wait, wait;
+};
 
 static struct sample take_sample(uint64_t busy) {
     return (struct sample){now_ns(), delivered, count_sent(), broker_cpu(),

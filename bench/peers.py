@@ -227,9 +227,13 @@ def _await_listener(
             return
         ended = process.poll() is not None
         if ended or time.monotonic() > deadline:
-            what = f"ended with code {process.returncode}" if ended else "does not listen"
+            what = (
+                f"ended with code {process.returncode}"
+                if ended
+                else f"does not listen after {START_SECONDS:g} s"
+            )
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-            raise PeerError(f"{peer.name} {what} (after {START_SECONDS:g} s at most)\n{tail}")
+            raise PeerError(f"{peer.name} {what}\n{tail}")
         time.sleep(0.02)
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import pathlib
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -162,6 +166,24 @@ def test_mosquitto_delivers_all(name: str, level: int) -> None:
     assert run.defects() == ""
     assert raw["sent_total"] == raw["delivered_total"] > 0
     assert run.figures()["cost"] > 0
+
+
+@needs_mosquitto
+def test_command_prints_a_table_and_writes_every_run(tmp_path: pathlib.Path) -> None:
+    target = tmp_path / "result.json"
+    words = (
+        "--peers mosquitto --scenarios fanin-q0-w20 --runs 1 --seconds 0.2 --warmup 0.1 --no-pin"
+    )
+    command = [sys.executable, "-m", "bench", *words.split(), "--json", str(target)]
+    root = pathlib.Path(generator.HERE).parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "fan-in 50 to 1, QoS 0, W20  mosquitto" in done.stdout
+    (row,) = json.loads(target.read_text())["rows"]
+    assert row["broker"] == "mosquitto"
+    assert row["void"] == []
+    assert row["cost_ratio"] == 1.0
+    assert row["runs"][0]["delivered"] > 0
 
 
 @needs_mosquitto
