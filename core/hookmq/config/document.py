@@ -7,8 +7,8 @@ to are bounded.
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import yaml
@@ -204,6 +204,18 @@ class _Reader:
             keys[name] = at
             values[name] = self.node(value, (*path, name), depth + 1)
         return Node(values, place, keys)
+
+
+def settled(node: Node, nodes: Mapping[Path, Node], path: Path = ()) -> Node:
+    """A copy of `node` in which what `nodes` has for a path stands in for what was there: the resolved indirections."""
+    node = nodes.get(path, node)
+    if isinstance(node.value, dict):
+        entries = {key: settled(child, nodes, (*path, key)) for key, child in node.value.items()}
+        return replace(node, value=entries)
+    if isinstance(node.value, list):
+        items = [settled(child, nodes, (*path, i)) for i, child in enumerate(node.value)]
+        return replace(node, value=items)
+    return node
 
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:

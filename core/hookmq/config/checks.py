@@ -1,0 +1,247 @@
+"""What must hold between the values of a configuration, each found fault at its place.
+
+The checks read the document and not the bound `Config`, so that they also run where something else is wrong: one run
+shows all mistakes. A value of the wrong type is skipped here, the binder told it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from hookmq.config.document import Node
+from hookmq.config.problems import Path, Problems, nearest
+from hookmq.errors import HookMQError
+from hookmq.hooks.specs import SPECS
+from hookmq.server.addresses import EVERY, parse_address, parse_bind, parse_networks
+from hookmq.server.settings import ListenerSettings
+from hookmq.topics import parse_share, validate_filter, validate_topic
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_DEFAULT: Final = ListenerSettings()
+_MODE: Final = re.compile(r"0?[0-7]{3}")
+
+
+def check(root: Node, problems: Problems) -> None:
+    """Note every conflict in the document `root`."""
+    names = _listeners(root, problems)
+    _plugins(root, names, problems)
+    response = _text(root, ("broker", "response_information"))
+    if response is not None and any(character in response for character in "+#\0"):
+        path = ("broker", "response_information")
+        problems.add(root.at(path).place, path, "expected a topic's beginning, without + and #")
+
+
+def _items(root: Node, key: str) -> Iterator[tuple[int, Node]]:
+    found = root.value.get(key)
+    if found is not None and isinstance(found.value, list):
+        for index, item in enumerate(found.value):
+            if isinstance(item.value, dict):
+                yield index, item
+
+
+def _text(node: Node, path: Path, default: str | None = None) -> str | None:
+    """The text at `path`; `default` where there is none, None where something else stands."""
+    for part in path:
+        if not isinstance(node.value, dict):
+            return None
+        child = node.value.get(part)
+        if child is None:
+            return default
+        node = child
+    value = node.text if node.text is not None else node.value
+    return value if isinstance(value, str) else None
+
+
+def _listeners(root: Node, problems: Problems) -> list[str]:
+    found = root.value.get("listeners")
+    if found is not None and found.value in ([], None):
+        message = "expected at least one listener"
+        problems.add(
+            found.place, ("listeners",), message, 'such as {name: tcp, bind: "127.0.0.1:1883"}'
+        )
+    seen: dict[str, Node] = {}
+    binds: list[tuple[str, str, int, Node]] = []
+    for index, item in _items(root, "listeners"):
+        path: Path = ("listeners", index)
+        name = _text(item, ("name",), _DEFAULT.name)
+        if name is not None:
+            _unique(item, (*path, "name"), name, seen, "listener", problems)
+        kind = _text(item, ("type",), _DEFAULT.type)
+        bind = _text(item, ("bind",), _DEFAULT.bind)
+        if kind is not None and bind is not None:
+            _bind(item, path, kind, bind, binds, problems)
+        if kind is not None:
+            _transport(item, path, kind, problems)
+        _topics(item, path, problems)
+        mode = _text(item, ("mode",))
+        if mode is not None and not _MODE.fullmatch(mode):
+            problems.add(
+                item.at(("mode",)).place, (*path, "mode"), "expected octal bits such as 0660"
+            )
+        networks = item.value.get("trusted_proxies")
+        for position, network in enumerate(_list(networks)):
+            if isinstance(network.value, str):
+                try:
+                    parse_networks([network.value])
+                except ValueError as error:
+                    at = (*path, "trusted_proxies", position)
+                    problems.add(network.place, at, str(error))
+    return list(seen)
+
+
+def _list(node: Node | None) -> list[Node]:
+    return node.value if node is not None and isinstance(node.value, list) else []
+
+
+def _unique(
+    item: Node, path: Path, name: str, seen: dict[str, Node], what: str, problems: Problems
+) -> None:
+    node = item.at((path[-1],))
+    if not _NAME.fullmatch(name):
+        message = f"the name {name!r} of a {what} may hold letters, digits and _ . -"
+        problems.add(node.place, path, message)
+    if name in seen:
+        hint = f"first in {seen[name].place.brief}"
+        problems.add(node.place, path, f"a second {what} is called {name!r}", hint)
+    else:
+        seen[name] = node
+
+
+def _bind(
+    item: Node,
+    path: Path,
+    kind: str,
+    bind: str,
+    binds: list[tuple[str, str, int, Node]],
+    problems: Problems,
+) -> None:
+    node = item.at(("bind",))
+    path = (*path, "bind")
+    if kind == "unix":
+        if "/" not in bind:
+            problems.add(
+                node.place, path, "expected the path of a socket, such as /run/hookmq.sock"
+            )
+            return
+        family, host, port = "unix", bind, 1
+    else:
+        try:
+            host, port = parse_bind(bind)
+        except ValueError as error:
+            problems.add(node.place, path, str(error))
+            return
+        family = "tcp"
+    for other_family, other_host, other_port, other in binds:
+        if family == other_family and port and port == other_port and _overlap(host, other_host):
+            hint = f"the other is in {other.place.brief}"
+            problems.add(node.place, path, f"{bind} is already another listener's", hint)
+            return
+    binds.append((family, host, port, node))
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether sockets bound to both hosts at one port would meet."""
+    if one == other or EVERY in (one, other):
+        return True
+    left = parse_address("127.0.0.1" if one == "localhost" else one)
+    right = parse_address("127.0.0.1" if other == "localhost" else other)
+    if left is None or right is None or left.version != right.version:
+        return False
+    return left == right or left.is_unspecified or right.is_unspecified
+
+
+def _transport(item: Node, path: Path, kind: str, problems: Problems) -> None:
+    secure, web = kind in ("tls", "wss"), kind in ("ws", "wss")
+    tls = item.value.get("tls")
+    certificate = _text(item, ("tls", "certificate"), "") if tls is not None else ""
+    indirect = tls is not None and isinstance(tls.at(("certificate",)).value, dict)
+    if secure and not certificate and not indirect:
+        hint = "tls: {certificate: server.pem, key: server.key}"
+        place = item.place if tls is None else tls.place
+        problems.add(place, (*path, "tls"), f"a listener of type {kind} needs a certificate", hint)
+    if not secure and tls is not None and tls.value is not None and kind in ("tcp", "ws", "unix"):
+        better = {"tcp": "type: tls", "ws": "type: wss"}.get(kind, "")
+        place = item.keys.get("tls", tls.place)
+        problems.add(
+            place, (*path, "tls"), f"a listener of type {kind} takes no certificate", better
+        )
+    if not web and "websocket" in item.value and kind in ("tcp", "tls", "unix"):
+        place = item.keys.get("websocket", item.place)
+        problems.add(
+            place, (*path, "websocket"), f"a listener of type {kind} is no WebSocket", "type: ws"
+        )
+    web_path = _text(item, ("websocket", "path"))
+    if web_path is not None and not web_path.startswith("/"):
+        at = ("websocket", "path")
+        problems.add(item.at(at).place, (*path, *at), "expected a path that begins with /")
+    identity = _text(item, ("identity",), "")
+    asked = _text(item, ("tls", "client_certificates"), "none") if tls is not None else "none"
+    if identity and (not secure or asked == "none"):
+        hint = "tls: {client_certificates: required, client_ca: FILE}"
+        message = "clients give no certificate on this listener"
+        problems.add(item.at(("identity",)).place, (*path, "identity"), message, hint)
+
+
+def _topics(item: Node, path: Path, problems: Problems) -> None:
+    mount = _text(item, ("mount_point",), "")
+    if mount:
+        try:
+            validate_topic(mount)
+        except HookMQError as error:
+            why = getattr(error, "detail", str(error))
+            problems.add(item.at(("mount_point",)).place, (*path, "mount_point"), why)
+
+
+def _plugins(root: Node, listeners: list[str], problems: Problems) -> None:
+    seen: dict[str, Node] = {}
+    for index, item in _items(root, "plugins"):
+        path: Path = ("plugins", index)
+        use = _text(item, ("use",), "")
+        if use == "":
+            hint = "`hookmq plugins --installed` lists what there is"
+            problems.add(item.place, (*path, "use"), "this key is missing", hint)
+            continue
+        identifier = _text(item, ("id",), "") or use
+        if identifier is not None:
+            key = "id" if "id" in item.value else "use"
+            _unique(item, (*path, key), identifier, seen, "plugin", problems)
+        _scope(item, path, listeners, problems)
+        hooks = item.value.get("hooks")
+        if hooks is not None and isinstance(hooks.value, dict):
+            _hooks(hooks, (*path, "hooks"), problems)
+
+
+def _scope(item: Node, path: Path, listeners: list[str], problems: Problems) -> None:
+    for position, name in enumerate(_list(item.value.get("listeners"))):
+        if isinstance(name.value, str) and name.value not in listeners:
+            at = (*path, "listeners", position)
+            problems.add(
+                name.place,
+                at,
+                f"there is no listener {name.value!r}",
+                nearest(name.value, listeners),
+            )
+    _filters(item.value.get("filters"), (*path, "filters"), problems)
+
+
+def _filters(node: Node | None, path: Path, problems: Problems) -> None:
+    for position, filter in enumerate(_list(node)):
+        if isinstance(filter.value, str):
+            try:
+                validate_filter(filter.value)
+                if parse_share(filter.value)[0] is not None:
+                    problems.add(
+                        filter.place, (*path, position), "a plugin is not narrowed by $share"
+                    )
+            except HookMQError as error:
+                problems.add(filter.place, (*path, position), getattr(error, "detail", str(error)))
+
+
+def _hooks(hooks: Node, path: Path, problems: Problems) -> None:
+    for name, options in hooks.value.items():
+        place = hooks.keys.get(name, hooks.place)
+        if name not in SPECS:
+            problems.add(place, (*path, name), "there is no such hook", nearest(name, list(SPECS)))
+        elif isinstance(options.value, Mapping):
+            values: Mapping[str, Any] = options.value
+            _filters(values.get("filters"), (*path, name, "filters"), problems)

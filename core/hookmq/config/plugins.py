@@ -1,0 +1,183 @@
+"""From the entries of ``plugins:`` to plugin objects: found, imported, told their configuration, constructed.
+
+Nothing is opened or started here; ``hookmq check`` does exactly this.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Final
+
+from hookmq.config.binder import FAILED
+from hookmq.config.document import Node
+from hookmq.config.model import Config
+from hookmq.config.problems import NOWHERE, Path, Problems
+from hookmq.errors import ConfigError, PluginError, PluginNotFound
+from hookmq.hooks.discovery import Installed, find, installed, load
+from hookmq.hooks.entry import PluginEntry, PluginInstance
+from hookmq.hooks.specs import HOOK_API
+from hookmq.plugin import Context, Log, Plugin, no_log
+
+Loaded = tuple[Installed, type[Plugin]]
+
+_COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_CLAUSE: Final = re.compile(r"\s*(>=|<=|==|!=|>|<|~=)\s*(\d+(?:\.\d+)*)\s*")
+
+
+def build(
+    config: Config,
+    among: Iterable[Installed] | None = None,
+    log: Log = no_log,
+    known: Sequence[PluginInstance] = (),
+) -> tuple[PluginInstance, ...]:
+    """A plugin object for every entry that is enabled, in their order. `among` are the plugins to choose from (the
+    installed ones by default). An object of `known` is taken over where its entry's ``use``, id and config are the same.
+
+    Raises PluginError for a plugin that is missing, cannot be imported, wants another `HOOK_API` or fails when it is
+    constructed; ConfigError, with every mistake in it, for what a plugin's own configuration says wrong. A plugin with
+    ``required: false`` that is missing or fails is left out, and logged; a mistake in its configuration is not forgiven.
+    """
+    offered = tuple(installed() if among is None else among)
+    problems = Problems()
+    prepared: list[tuple[PluginEntry, Installed, type[Plugin], Any]] = []
+    for index, entry in config.active:
+        try:
+            found, kind = loaded(entry, offered)
+        except PluginError as error:
+            if entry.required:
+                raise
+            log("warning", "plugin.skipped", plugin=entry.id, error=str(error))
+            continue
+        prepared.append((entry, found, kind, bound(config, index, kind, problems)))
+    problems.check()
+    instances = []
+    for entry, found, kind, value in prepared:
+        kept = next((old for old in known if _same(old, entry, kind, value)), None)
+        if kept is not None:
+            instances.append(kept.with_entry(entry))
+            continue
+        try:
+            instances.append(_construct(entry, found, kind, value, log))
+        except PluginError as error:
+            if entry.required:
+                raise
+            log("warning", "plugin.skipped", plugin=entry.id, error=str(error))
+    return tuple(instances)
+
+
+def loaded(entry: PluginEntry, offered: Sequence[Installed]) -> Loaded:
+    """The plugin's class. Raises PluginError; PluginNotFound says how to install it."""
+    try:
+        found = find(entry.use, entry.id, offered)
+    except PluginNotFound:
+        close = get_close_matches(entry.use, {one.name for one in offered}, 1, 0.6)
+        message = f"no plugin named {entry.use!r} is installed"
+        if close:
+            message += f"; did you mean {close[0]!r}?"
+        name = entry.use.replace("_", "-")
+        raise PluginNotFound(entry.id, f"{message} (pip install hookmq-{name})") from None
+    kind = load(found, entry.id)
+    if not accepts(kind.requires_api, HOOK_API):
+        raise PluginError(
+            entry.id,
+            f"{found.distribution} {found.version} works with plugin API {kind.requires_api}, "
+            f"this HookMQ has {HOOK_API}",
+        )
+    return found, kind
+
+
+def accepts(clauses: str, version: str) -> bool:
+    """Whether `version` fulfils every one of `clauses`, such as ``>=1.0,<2``. What cannot be read is not fulfilled."""
+    have = _numbers(version)
+    for clause in filter(None, map(str.strip, clauses.split(","))):
+        match = _CLAUSE.fullmatch(clause)
+        if match is None:
+            return False
+        want = _numbers(match[2])
+        if match[1] == "~=":
+            # compatible: all but the last of the numbers that were given stay
+            fixed = match[2].count(".")
+            good = have >= want and have[:fixed] == want[:fixed]
+        else:
+            good = _COMPARE[match[1]](have, want)
+        if not good:
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """A version's numbers, filled up so that 1 and 1.0 are equal."""
+    numbers = [int(part) for part in re.findall(r"\d+", version)]
+    return tuple((numbers + [0] * 4)[:4])
+
+
+def bound(config: Config, index: int, kind: type[Plugin], problems: Problems) -> Any:
+    """The plugin's own configuration as its `Config`, each mistake noted at its line and column; None for a plugin that
+    has nothing to configure. FAILED after a problem. Raises PluginError when `Config` is no type to bind to."""
+    entry = config.plugins[index]
+    path: Path = ("plugins", index, "config")
+    node = _config_node(config, index)
+    if kind.Config is None:
+        if isinstance(node.value, dict) and node.value:
+            key = next(iter(node.value))
+            place = node.keys.get(key, node.place)
+            problems.add(place, (*path, key), f"the plugin {entry.use!r} has nothing to configure")
+            return FAILED
+        return None
+    if config.origin is None:
+        from hookmq.config.binder import Binder
+
+        binder = Binder(problems)
+    else:
+        binder = config.origin.binder(problems)
+    try:
+        return binder.bind(node, kind.Config, path)
+    except (TypeError, NameError) as error:
+        raise PluginError(entry.id, f"its Config cannot be bound: {error}") from error
+
+
+def _config_node(config: Config, index: int) -> Node:
+    """The node of an entry's ``config:``, or one made of the entry when it came by no document."""
+    if config.origin is None:
+        return _as_node(config.plugins[index].config)
+    entry = config.origin.document.at(("plugins", index))
+    found = entry.value.get("config") if isinstance(entry.value, dict) else None
+    return found or Node({}, entry.place)
+
+
+def _as_node(value: Any) -> Node:
+    if isinstance(value, dict | MappingProxyType):
+        return Node({str(key): _as_node(child) for key, child in value.items()}, NOWHERE)
+    if isinstance(value, list | tuple):
+        return Node([_as_node(child) for child in value], NOWHERE)
+    return Node(value, NOWHERE)
+
+
+def _same(old: PluginInstance, entry: PluginEntry, kind: type[Plugin], value: Any) -> bool:
+    return (
+        old.id == entry.id
+        and old.entry.use == entry.use
+        and type(old.plugin) is kind
+        and bool(old.plugin.config == value)
+    )
+
+
+def _construct(
+    entry: PluginEntry, found: Installed, kind: type[Plugin], value: Any, log: Log
+) -> PluginInstance:
+    context = Context(entry.id, entry.use, found.version, log)
+    try:
+        plugin = kind(value, context)
+    except PluginError:
+        raise
+    except ConfigError as error:
+        raise PluginError(entry.id, str(error)) from error
+    except Exception as error:
+        raise PluginError(
+            entry.id, f"constructing it failed: {type(error).__name__}: {error}"
+        ) from error
+    return PluginInstance(entry, plugin, found.distribution, found.version)

@@ -1,0 +1,161 @@
+"""Logging of the process: the standard library's, as text for people or as one JSON object per line for machines.
+
+Every record has a stable event name (``client.connected``) and fields. Names: what happened to what, dotted. Fields whose
+names say that they hold secrets or payloads are dropped here, whoever logs them.
+"""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from typing import IO, Any, Final, Literal
+
+Format = Literal["auto", "text", "json"]
+
+LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+DROPPED: Final = frozenset({"password", "passwd", "passphrase", "payload", "secret", "token"})
+"""Fields that are never written, and likewise those that end in ``_`` and one of these."""
+
+_COLORS: Final = {
+    "debug": "\x1b[2m",
+    "warning": "\x1b[33m",
+    "error": "\x1b[31m",
+    "critical": "\x1b[31m",
+}
+_PLAIN: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:/@+#$%*,[]{}"
+)
+
+
+def is_dropped(name: str) -> bool:
+    """Whether a field of that name is never written."""
+    return name.lower().rpartition("_")[2] in DROPPED
+
+
+class DropSecrets(logging.Filter):
+    """Takes the fields out of a record that must not be written, in nested mappings too."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keeps every record."""
+        fields = getattr(record, "fields", None)
+        if fields:
+            record.fields = _clean(fields)
+        return True
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _clean(v) for k, v in value.items() if not is_dropped(str(k))}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"<{len(value)} bytes>"  # whatever its name, bytes come from a client
+    return value
+
+
+class TextFormatter(logging.Formatter):
+    """``TIME LEVEL event key=value``, one line each, tracebacks below."""
+
+    def __init__(self, color: bool = False) -> None:
+        super().__init__()
+        self._color = color
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as text; what clients sent cannot begin a new line or move the cursor."""
+        event, fields = _parts(record)
+        level = record.levelname.lower()
+        stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
+        words = [f"{stamp}.{int(record.msecs):03d}", f"{level:<7}", _quoted(event, free=True)]
+        words += [f"{name}={_quoted(_text(value))}" for name, value in fields.items()]
+        line = " ".join(words)
+        if self._color and level in _COLORS:
+            line = f"{_COLORS[level]}{line}\x1b[0m"
+        return line + _trace(self, record)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: ``time`` (UTC), ``level``, ``event``, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON."""
+        event, fields = _parts(record)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        entry: dict[str, Any] = {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": event,
+        }
+        for name, value in fields.items():
+            entry[name if name not in entry else f"{name}_"] = value
+        if record.name != "hookmq":
+            entry.setdefault("logger", record.name)
+        trace = _trace(self, record).lstrip("\n")
+        if trace:
+            entry["traceback"] = trace
+        return json.dumps(entry, default=str, ensure_ascii=False)
+
+
+def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Any]]:
+    event = getattr(record, "event", None)
+    fields: Mapping[str, Any] = getattr(record, "fields", None) or {}
+    if event is None:  # of a library
+        return "log", {"logger": record.name, "message": record.getMessage(), **fields}
+    return str(event), fields
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    if record.exc_info:
+        return "\n" + formatter.formatException(record.exc_info)
+    return ""
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}:{_text(child)}" for key, child in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(_text(child) for child in value)
+    return str(value)
+
+
+def _quoted(text: str, free: bool = False) -> str:
+    if text and (_PLAIN.issuperset(text) or (free and text.isprintable())):
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def chosen_format(wanted: Format, stream: IO[str]) -> Literal["text", "json"]:
+    """What ``auto`` is for `stream`: text on a terminal."""
+    if wanted == "auto":
+        return "text" if stream.isatty() else "json"
+    return wanted
+
+
+def configure(
+    level: str = "info", format: Format = "auto", stream: IO[str] | None = None
+) -> logging.Handler:
+    """Log what is at least `level` to `stream` (stderr by default), in `format`. Replaces what an earlier call set up, so
+    that a reload may call it. Returns the handler in use."""
+    stream = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(stream)
+    text = chosen_format(format, stream) == "text"
+    handler.setFormatter(TextFormatter(stream.isatty()) if text else JsonFormatter())
+    handler.addFilter(DropSecrets())
+    handler.set_name("hookmq")
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        if old.get_name() == "hookmq":
+            root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)  # libraries tell only what matters
+    logging.getLogger("hookmq").setLevel(LEVELS[level])
+    return handler
