@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
 from hookmq.hooks.specs import SPECS, BrokerHandle
 from hookmq.hooks.stats import Stats
 from hookmq.plugin import Plugin
 from hookmq.settings import Seconds, setting
-
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +41,9 @@ class PluginEntry:
         None, "topic filters it is called for; none given is all"
     )
     hooks: Mapping[str, HookOptions] = field(
-        default=MappingProxyType({}), metadata={"help": "options by hook"}
+        default_factory=dict, metadata={"help": "options by hook"}
     )
-    config: Any = field(default=NOTHING, metadata={"help": "what the plugin itself is told"})
+    config: Any = field(default=None, metadata={"help": "what the plugin itself is told"})
 
     def __post_init__(self) -> None:
         if not self.id:

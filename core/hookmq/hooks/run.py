@@ -29,12 +29,13 @@ _UNDECIDED: Final = Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, decided=False
 
 
 class _Failed:
-    """What an implementation "answered" that failed; it was counted and logged."""
+    """The type of `FAILED`."""
 
     __slots__ = ()
 
 
-_FAILED: Final = _Failed()
+FAILED: Final = _Failed()
+"""The answer of an implementation that failed; it was counted and logged."""
 
 
 class Waiting:
@@ -51,7 +52,7 @@ class Waiting:
         self._began = -1.0
 
     def on(self, call: Call, awaitable: Any, began: float, resume: Callable[[Any], object]) -> None:
-        """Await it, then `resume` with its result or with `_FAILED`."""
+        """Await it, then `resume` with its result or with `FAILED`."""
         self._start(call, began, resume)
         self._cancel = self._runtime.spawn(awaitable, self._awaited)
 
@@ -100,9 +101,9 @@ class Waiting:
         self._end()
         if error is not None:
             stats.failed(words(error))
-            result = _FAILED
+            result = FAILED
         elif hasattr(type(result), "__await__"):
-            result = nonsense(call, result)
+            result = _nonsense(call, result)
         resume(result)
 
     def _late(self) -> None:
@@ -116,7 +117,7 @@ class Waiting:
         if cancel is not None:
             cancel()
         stats.failed(f"no answer within {call.timeout:g} s", timeout=True)
-        resume(_FAILED)
+        resume(FAILED)
 
 
 def words(error: BaseException) -> str:
@@ -125,22 +126,26 @@ def words(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def nonsense(call: Call, answer: Any) -> Any:
-    """Count and log an answer that the hook does not have; the failure to go on with. Nothing is left unawaited."""
+def refuse(call: Call, answer: Any) -> str:
+    """Put away an answer that the hook does not have, so that nothing is left unawaited; what to say about it."""
     kind = type(answer)
-    if hasattr(kind, "__await__"):
-        close = getattr(answer, "close", None) or getattr(answer, "cancel", None)
-        if close is not None:
-            close()
-        call.stats.failed(f"answered with {kind.__name__}, which cannot be awaited here")
-    else:
-        call.stats.failed(f"answered with {kind.__name__}, which {call.hook} does not have")
-    return _FAILED
+    if not hasattr(kind, "__await__"):
+        return f"answered with {kind.__name__}, which {call.hook} does not have"
+    close = getattr(answer, "close", None) or getattr(answer, "cancel", None)
+    if close is not None:
+        close()
+    return f"answered with {kind.__name__}, which is not awaited here"
 
 
-def _failure(call: Call, error: BaseException) -> _Failed:
+def _nonsense(call: Call, answer: Any) -> _Failed:
+    call.stats.failed(refuse(call, answer))
+    return FAILED
+
+
+def failure(call: Call, error: BaseException) -> _Failed:
+    """Count and log an exception; the answer to go on with."""
     call.stats.failed(words(error))
-    return _FAILED
+    return FAILED
 
 
 _UNASKED: Final = object()
@@ -280,7 +285,7 @@ def _decide(
             try:
                 answer = call.function(*args)
             except Exception as error:
-                answer = _failure(call, error)
+                answer = failure(call, error)
             kind = type(answer)
             if kind not in _SETTLED and hasattr(kind, "__await__") and not call.sync_only:
                 waiting = waiting or Waiting(runtime)
@@ -316,8 +321,8 @@ def _decide(
             done(answer, call.plugin_id)
             return None
         else:
-            if answer is not _FAILED:
-                nonsense(call, answer)
+            if answer is not FAILED:
+                _nonsense(call, answer)
             done(rule.failed, call.plugin_id)
             return None
         index += 1
@@ -381,7 +386,7 @@ def _transform(
             try:
                 answer = call.function(client, value)
             except Exception as error:
-                answer = _failure(call, error)
+                answer = failure(call, error)
             kind = type(answer)
             if kind not in _SETTLED and hasattr(kind, "__await__"):
                 waiting = waiting or Waiting(runtime)
@@ -404,9 +409,9 @@ def _transform(
             done(answer, call.plugin_id)
             return None
         else:
-            if answer is not _FAILED:
+            if answer is not FAILED:
                 answer = _replacement(call, value, answer)
-            if answer is not _FAILED:
+            if answer is not FAILED:
                 stats.replace += 1
                 value, by = answer, call.plugin_id
             elif call.on_error != "pass":
@@ -434,7 +439,7 @@ def run_deliver(
         try:
             answer = call.function(client, message, subscription)
         except Exception as error:
-            answer = _failure(call, error)
+            answer = failure(call, error)
         if began >= 0.0:
             stats.end(began)
         if answer is None or answer is message:
@@ -447,9 +452,9 @@ def run_deliver(
         if kind is Deny:
             stats.deny += 1
             return None
-        if answer is not _FAILED:
+        if answer is not FAILED:
             answer = _replacement(call, message, answer)
-        if answer is not _FAILED:
+        if answer is not FAILED:
             stats.replace += 1
             message = answer
         elif call.on_error == "drop":
@@ -462,7 +467,7 @@ def _topic(value: Message | Subscription) -> str:
 
 
 def _replacement(call: Call, old: Any, new: Any) -> Any:
-    """`new`, checked and with what a plugin may not change put back; `_FAILED` if it cannot stand for `old`."""
+    """`new`, checked and with what a plugin may not change put back; `FAILED` if it cannot stand for `old`."""
     if isinstance(old, Message) and isinstance(new, Message):
         wrong = _wrong_message(old, new)
         if not wrong:
@@ -478,9 +483,9 @@ def _replacement(call: Call, old: Any, new: Any) -> Any:
         if not wrong:
             return new
     else:
-        return nonsense(call, new)
+        return _nonsense(call, new)
     call.stats.failed(f"answered with a {type(new).__name__} {wrong}")
-    return _FAILED
+    return FAILED
 
 
 def _wrong_message(old: Message, new: Message) -> str:

@@ -23,8 +23,8 @@ class Stats:
     """
 
     __slots__ = (
-        "_clock", "_log", "_logged_at", "_mask", "abstain", "accept", "allow", "calls", "challenge", "deny", "drop",
-        "error", "hook", "ok", "pending", "plugin_id", "replace", "seconds", "timed", "timeout", "unlogged",
+        "_logged_at", "abstain", "accept", "allow", "calls", "challenge", "clock", "deny", "drop", "error", "hook",
+        "last_error", "log", "mask", "ok", "pending", "plugin_id", "replace", "seconds", "timed", "timeout", "unlogged",
     )  # fmt: skip
 
     def __init__(self, plugin_id: str, hook: str, hot: bool = False) -> None:
@@ -45,26 +45,27 @@ class Stats:
         self.seconds = 0.0
         self.timed = 0
         self.unlogged = 0
-        self._mask = 63 if hot else 0
-        self._clock: Callable[[], float] = _no_clock
-        self._log: Callable[..., None] = _no_log
+        self.last_error = ""
+        self.mask = 63 if hot else 0
+        self.clock: Callable[[], float] = _no_clock
+        self.log: Callable[..., None] = _no_log
         self._logged_at: float | None = None
 
     def bind(self, clock: Callable[[], float], log: Callable[..., None]) -> None:
         """Give it the runtime's clock and log."""
-        self._clock = clock
-        self._log = log
+        self.clock = clock
+        self.log = log
 
     def begin(self) -> float:
         """Count a call; the time it began, or -1 if it is not to be timed."""
         calls = self.calls
         self.calls = calls + 1
-        return -1.0 if calls & self._mask else self._clock()
+        return -1.0 if calls & self.mask else self.clock()
 
     def end(self, began: float) -> None:
         """Time the call that began then."""
         if began >= 0.0:
-            self.seconds += self._clock() - began
+            self.seconds += self.clock() - began
             self.timed += 1
 
     def failed(self, error: str, timeout: bool = False) -> None:
@@ -73,12 +74,13 @@ class Stats:
             self.timeout += 1
         else:
             self.error += 1
-        now = self._clock()
+        self.last_error = error
+        now = self.clock()
         if self._logged_at is not None and now - self._logged_at < LOG_EVERY:
             self.unlogged += 1
             return
         unlogged, self.unlogged, self._logged_at = self.unlogged, 0, now
-        self._log(
+        self.log(
             "error",
             "plugin.failed",
             plugin=self.plugin_id,

@@ -1,0 +1,167 @@
+"""Starting and ending plugins, one after another, callback-style.
+
+What a lifecycle hook returns means nothing; that it raised, or took longer than its timeout, does.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from hookmq.errors import PluginError
+from hookmq.hooks.chains import Call
+from hookmq.hooks.entry import PluginInstance
+from hookmq.hooks.registry import adapt
+from hookmq.hooks.run import FAILED, Waiting, failure
+from hookmq.hooks.specs import SPECS
+from hookmq.observers import Queue, drain
+from hookmq.runtime import Runtime
+
+if TYPE_CHECKING:
+    from hookmq.hooks.manager import Hooks
+
+POLL: Final = 0.05
+"""Seconds between looks at calls in flight."""
+
+
+def startup(hooks: "Hooks", done: Callable[[PluginError | None], None]) -> None:
+    """As `Hooks.startup`."""
+    instances = [one for one in hooks.plugins if not one.kept.started and not one.disabled]
+
+    def ended(instance: PluginInstance, error: str) -> bool:
+        if not error:
+            instance.kept.started = True
+            return True
+        if not instance.entry.required:
+            _runtime(hooks).log("error", "plugin.disabled", plugin=instance.id, error=error)
+            hooks.disable(instance.id, f"on_startup failed: {error}")
+            return True
+        done(PluginError(instance.id, f"on_startup failed: {error}"))
+        return False
+
+    _Round(hooks, "on_startup", (), instances, ended, lambda: done(None), None).go()
+
+
+def each(
+    hooks: "Hooks",
+    hook: str,
+    args: tuple[Any, ...],
+    instances: Iterable[PluginInstance],
+    done: Callable[[], None],
+    deadline: float | None = None,
+) -> None:
+    """Run a hook of some plugins, whatever comes of it. `deadline` is a time of the runtime's clock."""
+    chosen = [one for one in instances if not one.disabled]
+    _Round(hooks, hook, args, chosen, lambda instance, error: True, done, deadline).go()
+
+
+def shutdown(
+    hooks: "Hooks", seconds: float, done: Callable[[], None], successor: "Hooks | None"
+) -> None:
+    """As `Hooks.shutdown`."""
+    runtime = _runtime(hooks)
+    deadline = runtime.now() + seconds
+    stay = {id(one.kept) for one in successor.plugins} if successor is not None else set()
+    leaving = [one for one in hooks.plugins if id(one.kept) not in stay]
+    queues: list[Queue] = [one.kept.queue for one in leaving if one.kept.queue is not None]
+    started = [one for one in reversed(leaving) if one.kept.started]
+
+    def settle() -> None:
+        left = deadline - runtime.now()
+        if left > 0 and any(s.pending for one in leaving for s in one.kept.stats.values()):
+            runtime.call_later(min(POLL, left), settle)
+        else:
+            drain(queues, runtime, farewell, max(0.0, left))
+
+    def farewell(dropped: int) -> None:
+        if dropped:
+            runtime.log("warning", "observers.dropped", events=dropped)
+        for one in started:
+            one.kept.started = False
+        left = max(0.0, deadline - runtime.now())
+        each(hooks, "on_shutdown", (left,), started, done, deadline)
+
+    settle()
+
+
+def _runtime(hooks: "Hooks") -> Runtime:
+    if hooks.runtime is None:
+        raise RuntimeError("bind() the hooks to a runtime first")
+    return hooks.runtime
+
+
+class _Round:
+    """One hook of several plugins in turn; `ended` gets each plugin's error ("" for none) and says whether to go on."""
+
+    __slots__ = (
+        "_args", "_deadline", "_done", "_ended", "_hook", "_hooks", "_instances", "_next", "_runtime", "_waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        hooks: "Hooks",
+        hook: str,
+        args: tuple[Any, ...],
+        instances: Sequence[PluginInstance],
+        ended: Callable[[PluginInstance, str], bool],
+        done: Callable[[], None],
+        deadline: float | None,
+    ) -> None:
+        self._hooks = hooks
+        self._hook = hook
+        self._args = args
+        self._instances = instances
+        self._ended = ended
+        self._done = done
+        self._deadline = deadline
+        self._next = 0
+        self._runtime = _runtime(hooks)
+        self._waiting = Waiting(self._runtime)
+
+    def go(self) -> None:
+        """Run until one waits, or to the end."""
+        while self._next < len(self._instances):
+            instance = self._instances[self._next]
+            self._next += 1
+            call = self._call(instance)
+            if call is not None:
+                began = call.stats.begin()
+                try:
+                    answer = call.function(*self._args)
+                except Exception as error:
+                    answer = failure(call, error)
+                if hasattr(type(answer), "__await__"):
+                    self._waiting.on(call, answer, began, self._answered)
+                    return
+                call.stats.end(began)
+                if not self._told(instance, answer):
+                    return
+            elif not self._ended(instance, ""):
+                return
+        self._done()
+
+    def _answered(self, answer: Any) -> None:
+        if self._told(self._instances[self._next - 1], answer):
+            self.go()
+
+    def _told(self, instance: PluginInstance, answer: Any) -> bool:
+        stats = instance.stats(self._hook)
+        if answer is FAILED:
+            return self._ended(instance, stats.last_error)
+        stats.ok += 1
+        return self._ended(instance, "")
+
+    def _call(self, instance: PluginInstance) -> Call | None:
+        spec = SPECS[self._hook]
+        for one in self._hooks.registry[self._hook]:
+            if one.instance is instance:
+                timeout = instance.entry.options(self._hook).timeout or spec.timeout or 0.0
+                if self._deadline is not None:
+                    timeout = min(timeout, max(0.0, self._deadline - self._runtime.now()))
+                function = adapt(one.function, one.arguments, spec, instance.broker)
+                return Call(
+                    instance.id,
+                    self._hook,
+                    function,
+                    timeout=timeout,
+                    stats=instance.stats(self._hook),
+                )
+        return None
