@@ -4,7 +4,7 @@ Every check names the statement of the specification that it enforces.
 """
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from hookmq.codec.limits import Limits
 from hookmq.codec.packets import (
@@ -62,10 +62,11 @@ def _packet_id(reader: Reader) -> int:
     return number
 
 
-_A = TypeVar("_A", Puback, Pubrec, Pubrel, Pubcomp)
-
-
-def _acknowledgement(kind: type[_A], packet: PacketType, where: In) -> BodyReader:
+def _acknowledgement(
+    kind: type[Puback] | type[Pubrec] | type[Pubrel] | type[Pubcomp],
+    packet: PacketType,
+    where: In,
+) -> BodyReader:
     """The reader of the four acknowledgements of PUBLISH, which differ in their codes alone."""
     codes = LEGAL[packet]
 

@@ -145,3 +145,8 @@ def test_publish_parts_refuse_a_long_topic() -> None:
 def test_no_properties_are_one_zero_byte() -> None:
     """[MQTT-2.2.2-1]"""
     assert encode_properties(EMPTY) == b"\0"
+
+
+def test_a_property_of_more_than_65535_bytes_is_refused() -> None:
+    with pytest.raises(ValueError, match="65,535"):
+        encode_properties(Properties(correlation_data=bytes(65536)))
