@@ -123,7 +123,7 @@ class Listener:
     async def reload_certificates(self) -> None:
         """Use the certificate files as they are now for new handshakes; open connections stay. Raises ConfigError, and
         goes on with the old ones, when the new ones cannot be used."""
-        context = self._context()
+        context = await self._loop.run_in_executor(None, self._context)
         if context is None or self._acceptor is None:
             return
         # A new server rather than a changed context: nothing of the old one, tickets of sessions included, lives on.

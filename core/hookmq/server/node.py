@@ -26,7 +26,8 @@ Reload = Callable[[], Awaitable[None]]
 
 class Node:
     """`broker` behind `listeners`. `reload` is run on SIGHUP, after which certificates are read again too; `owner` names
-    the plugin a source file belongs to, for the watchdog. Used as
+    the plugin a source file belongs to, for the watchdog. The runtime, the store and the plugins stay the caller's: he
+    closes them after `stop`. Used as
 
         node = Node(broker, listeners, runtime)
         await node.run()                      # until a signal
@@ -122,7 +123,6 @@ class Node:
         await asyncio.wait((work,))
         await self._close_listeners()
         self._watchdog.stop()
-        await self.runtime.close()
         self.runtime.log("info", "node.stopped")
 
     async def _close_listeners(self) -> None:

@@ -31,7 +31,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
         try:
             context.set_ciphers(settings.ciphers)
         except ssl.SSLError as error:
-            raise ConfigError(f"tls.ciphers {settings.ciphers!r}: {_why(error)}") from error
+            raise ConfigError(f"tls.ciphers {settings.ciphers!r}: no such cipher") from error
     _readable("tls.certificate", settings.certificate)
     if settings.key:
         _readable("tls.key", settings.key)
@@ -40,7 +40,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
         context.load_cert_chain(
             settings.certificate, settings.key or None, password=lambda: settings.key_password
         )
-    except (ssl.SSLError, ValueError) as error:
+    except ssl.SSLError as error:
         raise ConfigError(_pair_problem(settings, error)) from error
     if settings.client_certificates != "none":
         _verify_clients(context, settings)
@@ -81,7 +81,8 @@ def _pair_problem(settings: TlsSettings, error: Exception) -> str:
     key = settings.key or settings.certificate
     if reason == "KEY_VALUES_MISMATCH":
         return f"tls.key {key} does not belong to tls.certificate {settings.certificate}"
-    if reason in ("BAD_DECRYPT", "BAD_PASSWORD_READ") or isinstance(error, ValueError):
+    # OpenSSL's word for a wrong password depends on its version and the key's form.
+    if b"ENCRYPTED" in Path(key).read_bytes():
         return f"tls.key {key} is encrypted and tls.key_password does not open it"
     return f"tls.certificate {settings.certificate} with tls.key {key}: {_why(error)}"
 

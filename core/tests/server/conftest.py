@@ -1,0 +1,224 @@
+"""A fake broker, listeners on ephemeral loopback ports and both event loops."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import uvloop
+from hookmq.metrics import Metrics
+from hookmq.runtime import Wire
+from hookmq.server.listener import Listener
+from hookmq.server.settings import ListenerSettings
+from hookmq.settings import BrokerSettings, Settings
+from hookmq.types import Peer, Scope
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+class FakeConnection:
+    """Notes what the shell tells it; `events` holds "pause", "resume" and "closed:WHY". `heard` wakes who waits."""
+
+    def __init__(self, wire: Wire, peer: Peer, scope: Scope) -> None:
+        self.wire = wire
+        self.peer = peer
+        self.scope = scope
+        self.received = bytearray()
+        self.events: list[str] = []
+        self.echo = False
+        self._heard = asyncio.Condition()
+        self._changed = asyncio.Event()
+
+    def feed(self, data: bytes) -> None:
+        assert type(data) is bytes
+        self.received += data
+        if self.echo:
+            self.wire.write(data)
+        self._changed.set()
+
+    def closed(self, error: str = "") -> None:
+        self.events.append(f"closed:{error}")
+        self._changed.set()
+
+    def pause_writing(self) -> None:
+        self.events.append("pause")
+        self._changed.set()
+
+    def resume_writing(self) -> None:
+        self.events.append("resume")
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def until_received(self, data: bytes) -> None:
+        await self.until(lambda: len(self.received) >= len(data))
+        assert bytes(self.received) == data
+
+    @property
+    def ended(self) -> bool:
+        return any(event.startswith("closed") for event in self.events)
+
+    async def until_ended(self) -> str:
+        await self.until(lambda: self.ended)
+        assert sum(event.startswith("closed") for event in self.events) == 1
+        return self.events[-1].removeprefix("closed:")
+
+
+@dataclass
+class FakeBroker:
+    """Accepts everything; `on_accept` may act on a connection before it is returned."""
+
+    settings: Settings = field(default_factory=Settings)
+    metrics: Metrics = field(default_factory=Metrics)
+    on_accept: Callable[[FakeConnection], None] = lambda connection: None
+    connections: list[FakeConnection] = field(default_factory=list)
+    drained: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._queue: asyncio.Queue[FakeConnection] = asyncio.Queue()
+
+    def accept(self, wire: Wire, peer: Peer, scope: Scope) -> FakeConnection:
+        connection = FakeConnection(wire, peer, scope)
+        self.on_accept(connection)
+        self.connections.append(connection)
+        self._queue.put_nowait(connection)
+        return connection
+
+    async def next(self) -> FakeConnection:
+        async with asyncio.timeout(5):
+            return await self._queue.get()
+
+    def start(self, done: Callable[[BaseException | None], None]) -> None:
+        done(None)
+
+    def drain(self, reference: str, done: Callable[[], None]) -> None:
+        self.drained.append(reference)
+        for connection in self.connections:
+            connection.wire.write(b"bye")
+            connection.wire.close()
+        done()
+
+
+@dataclass
+class Log:
+    """Collects what is logged."""
+
+    records: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+
+    def __call__(self, level: str, event: str, /, **fields: object) -> None:
+        self.records.append((level, event, fields))
+
+    def events(self) -> list[str]:
+        return [event for _, event, _ in self.records]
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker()
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+async def listen(broker: FakeBroker, log: Log) -> AsyncIterator[Open]:
+    """Open a listener with the given settings; closed at the end."""
+    opened: list[Listener] = []
+
+    async def open_listener(**changes: Any) -> Listener:
+        limits = changes.pop("limits", BrokerSettings())
+        inherited = changes.pop("inherited", None)
+        defaults: dict[str, Any] = {"bind": "127.0.0.1:0", "close_timeout": 2.0}
+        settings = ListenerSettings(**defaults | changes)
+        listener = Listener(settings, broker.accept, broker.metrics, log, limits)
+        opened.append(listener)
+        await listener.open(inherited)
+        return listener
+
+    yield open_listener
+    for listener in opened:
+        await listener.close()
+
+
+@pytest.fixture(scope="session")
+def authority() -> trustme.CA:
+    return trustme.CA(key_type=trustme.KeyType.ECDSA)
+
+
+@dataclass(frozen=True)
+class Files:
+    """Certificate files in a folder."""
+
+    folder: Any
+    authority: trustme.CA
+
+    def server(self, name: str = "server", issuer: trustme.CA | None = None) -> dict[str, str]:
+        """certificate and key of a server called localhost."""
+        certificate = (issuer or self.authority).issue_cert("localhost", "127.0.0.1")
+        paths = {"certificate": self.folder / f"{name}.pem", "key": self.folder / f"{name}.key"}
+        certificate.cert_chain_pems[0].write_to_path(paths["certificate"])
+        certificate.private_key_pem.write_to_path(paths["key"])
+        return {key: str(path) for key, path in paths.items()}
+
+    def spoil(self, path: str) -> None:
+        """Make a file useless."""
+        Path(path).write_text("no PEM")
+
+    def client_ca(self) -> str:
+        path = self.folder / "ca.pem"
+        self.authority.cert_pem.write_to_path(path)
+        return str(path)
+
+    def client(self, *names: str, issuer: trustme.CA | None = None) -> ssl.SSLContext:
+        """A client's context that trusts the authority and shows a certificate when `names` are given."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.authority.configure_trust(context)
+        if names:
+            issued = (issuer or self.authority).issue_cert(*names, common_name=names[0])
+            issued.configure_cert(context)
+        return context
+
+
+@pytest.fixture
+def files(tmp_path: Any, authority: trustme.CA) -> Files:
+    return Files(tmp_path, authority)
+
+
+@pytest.fixture
+async def dial() -> AsyncIterator[Open]:
+    """Connect to a listener (or an address); closed at the end."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def connect(listener: Any, **options: Any) -> Any:
+        address = listener if isinstance(listener, str) else listener.address
+        if "/" in address:
+            reader, writer = await asyncio.open_unix_connection(address, **options)
+        else:
+            host, _, port = address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), **options)
+        writers.append(writer)
+        return reader, writer
+
+    yield connect
+    for writer in writers:
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

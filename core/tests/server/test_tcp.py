@@ -1,0 +1,325 @@
+"""TCP: bytes in order, flow control both ways, how connections end, limits."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from typing import Any
+
+import pytest
+from hookmq.errors import BindError
+from hookmq.server.tcp import address_peer
+from hookmq.settings import BrokerSettings
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def raw(listener: Any) -> socket.socket:
+    host, port = listener.address.rsplit(":", 1)
+    sock = socket.create_connection((host, int(port)))
+    sock.setblocking(False)
+    return sock
+
+
+async def test_bytes_arrive_and_leave_in_order(listen: Any, dial: Any, broker: Any) -> None:
+    reader, writer = await dial(await listen(name="in", connect_bytes=100, versions=("5",)))
+    connection = await broker.next()
+    connection.echo = True
+    data = bytes(range(256)) * 4096
+    writer.write(data)
+    assert await reader.readexactly(len(data)) == data
+    await connection.until_received(data)
+    assert connection.peer.host == "127.0.0.1"
+    assert connection.peer.port == writer.get_extra_info("sockname")[1]
+    assert connection.peer.transport == "tcp"
+    assert connection.peer.certificate is None
+    assert (connection.scope.name, connection.scope.versions) == ("in", frozenset({5}))
+    assert connection.scope.connect_bytes == 100
+    writer.close()
+    assert await connection.until_ended() == ""
+
+
+async def test_nagle_is_off_on_accepted_sockets(listen: Any, dial: Any, broker: Any) -> None:
+    _, writer = await dial(await listen())
+    connection = await broker.next()
+    sock = connection.wire._transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    writer.close()
+    await connection.until_ended()
+
+
+async def test_two_connections_do_not_mix(listen: Any, dial: Any, broker: Any) -> None:
+    listener = await listen()
+    _, first = await dial(listener)
+    one = await broker.next()
+    _, second = await dial(listener)
+    two = await broker.next()
+    for _ in range(50):
+        first.write(b"a" * 1000)
+        second.write(b"b" * 1000)
+    await one.until_received(b"a" * 50_000)
+    await two.until_received(b"b" * 50_000)
+    first.close()
+    second.close()
+
+
+async def test_slow_reader_pauses_and_resumes(listen: Any, dial: Any, broker: Any) -> None:
+    listener = await listen(limits=BrokerSettings(max_write_buffer=65536))
+    reader, writer = await dial(listener, limit=1024)
+    connection = await broker.next()
+    size = 0
+    while "pause" not in connection.events:
+        connection.wire.write(b"x" * 65536)
+        size += 65536
+        assert size < 1 << 26, "never paused"
+    assert "resume" not in connection.events
+    assert len(await reader.readexactly(size)) == size
+    await connection.until(lambda: "resume" in connection.events)
+    assert connection.events == ["pause", "resume"]
+    writer.close()
+
+
+async def test_pause_reading_holds_bytes_until_resumed(listen: Any, dial: Any, broker: Any) -> None:
+    _, writer = await dial(await listen())
+    connection = await broker.next()
+    connection.wire.pause_reading()
+    connection.wire.pause_reading()
+    other = await probe(listen, dial, broker)
+    writer.write(b"held")
+    await writer.drain()
+    await other()  # a whole exchange on another connection: the bytes had their chance
+    assert connection.received == b""
+    connection.wire.resume_reading()
+    connection.wire.resume_reading()
+    await connection.until_received(b"held")
+    writer.close()
+
+
+async def probe(listen: Any, dial: Any, broker: Any) -> Any:
+    """An echo on a connection of its own, to let the loop see what else is due."""
+    reader, writer = await dial(await listen(name="probe"))
+    connection = await broker.next()
+    connection.echo = True
+
+    async def exchange() -> None:
+        for _ in range(3):
+            writer.write(b"?")
+            assert await reader.readexactly(1) == b"?"
+
+    return exchange
+
+
+async def test_close_flushes_to_a_slow_reader(listen: Any, dial: Any, broker: Any) -> None:
+    reader, writer = await dial(await listen(), limit=1024)
+    connection = await broker.next()
+    connection.wire.write(b"y" * 5_000_000)
+    connection.wire.close()
+    connection.wire.write(b"dropped")
+    connection.wire.close()
+    assert await drain(reader) == 5_000_000
+    writer.close()
+    assert await connection.until_ended() == ""
+
+
+async def drain(reader: asyncio.StreamReader) -> int:
+    size = 0
+    while chunk := await reader.read(65536):
+        size += len(chunk)
+    return size
+
+
+async def test_last_words_survive_bytes_nobody_read(listen: Any, dial: Any, broker: Any) -> None:
+    """Closing with unread bytes would reset the connection and the peer could lose what was said last."""
+    reader, writer = await dial(await listen())
+    connection = await broker.next()
+    connection.wire.pause_reading()
+    writer.write(b"z" * 200_000)
+    connection.wire.write(b"reason")
+    connection.wire.close()
+    assert await reader.read(-1) == b"reason"
+    writer.write(b"z" * 200_000)
+    writer.close()
+    await writer.wait_closed()
+    await connection.until_ended()
+    assert b"z" not in connection.received
+
+
+async def test_close_gives_up_on_a_peer_that_never_closes(
+    listen: Any, dial: Any, broker: Any
+) -> None:
+    listener = await listen(close_timeout=0.1)
+    with raw(listener):
+        connection = await broker.next()
+        connection.wire.write(b"w" * 20_000_000)
+        connection.wire.close()
+        await connection.until_ended()
+        assert not listener.gate.entered
+
+
+async def test_abort_resets_at_once(listen: Any, dial: Any, broker: Any) -> None:
+    reader, writer = await dial(await listen())
+    connection = await broker.next()
+    connection.wire.write(b"w" * 20_000_000)
+    connection.wire.abort()
+    connection.wire.abort()
+    await connection.until_ended()
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(20_000_000)
+    writer.close()
+
+
+async def test_half_open_peer_ends_the_connection(listen: Any, dial: Any, broker: Any) -> None:
+    listener = await listen()
+    reader, writer = await dial(listener)
+    connection = await broker.next()
+    writer.write(b"last")
+    writer.write_eof()
+    assert await reader.read(-1) == b""
+    await connection.until_ended()
+    assert connection.received == b"last"
+    assert not listener.gate.entered
+    writer.close()
+
+
+async def test_half_open_peer_that_does_not_read_is_cut_off(
+    listen: Any, dial: Any, broker: Any
+) -> None:
+    listener = await listen(close_timeout=0.1)
+    with raw(listener) as sock:
+        connection = await broker.next()
+        connection.wire.write(b"w" * 20_000_000)
+        sock.shutdown(socket.SHUT_WR)
+        await connection.until_ended()
+
+
+async def test_reset_by_peer_is_told_as_an_error(listen: Any, dial: Any, broker: Any) -> None:
+    sock = raw(await listen())
+    connection = await broker.next()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+    assert "reset" in (await connection.until_ended()).lower()
+
+
+async def test_wire_is_silent_after_the_end(listen: Any, dial: Any, broker: Any) -> None:
+    _, writer = await dial(await listen())
+    connection = await broker.next()
+    writer.close()
+    await connection.until_ended()
+    wire = connection.wire
+    for call in (wire.close, wire.abort, wire.pause_reading, wire.resume_reading):
+        call()
+    wire.write(b"nobody")
+    assert connection.events == ["closed:"]
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+async def test_broker_may_end_it_while_accepting(
+    listen: Any, dial: Any, broker: Any, how: str
+) -> None:
+    def refuse(connection: Any) -> None:
+        connection.wire.write(b"no")
+        getattr(connection.wire, how)()
+
+    broker.on_accept = refuse
+    reader, writer = await dial(await listen())
+    connection = await broker.next()
+    writer.write(b"never fed")
+    try:
+        said = await reader.read(-1)
+    except ConnectionError:
+        said = b""
+    assert said == b"no" or how == "abort"
+    writer.close()
+    await connection.until_ended()
+    assert connection.received == b""
+
+
+async def test_full_listener_closes_and_counts(listen: Any, dial: Any, broker: Any) -> None:
+    listener = await listen(max_connections=1)
+    _, first = await dial(listener)
+    connection = await broker.next()
+    reader, second = await dial(listener)
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read(-1) == b""
+    assert broker.metrics.connections_refused == 1
+    first.close()
+    await connection.until_ended()
+    _, third = await dial(listener)
+    await broker.next()
+    assert len(broker.connections) == 2
+    second.close()
+    third.close()
+
+
+async def test_shut_listener_accepts_no_more_and_keeps_the_open(
+    listen: Any, dial: Any, broker: Any
+) -> None:
+    listener = await listen()
+    reader, writer = await dial(listener)
+    connection = await broker.next()
+    connection.echo = True
+    listener.shut()
+    listener.shut()
+    with pytest.raises(OSError, match=r"refused|Connect call failed"):
+        await dial(listener)
+    writer.write(b"still")
+    assert await reader.readexactly(5) == b"still"
+    writer.close()
+
+
+async def test_address_in_use_names_address_and_reason(listen: Any) -> None:
+    first = await listen()
+    with pytest.raises(BindError, match="in use") as caught:
+        await listen(name="second", bind=first.address)
+    assert caught.value.exit_code == 4
+    assert first.address in str(caught.value)
+    assert "'second'" in str(caught.value)
+
+
+@pytest.mark.parametrize("bind", ["192.0.2.1:0", "no.such.host.invalid:0"])
+async def test_foreign_address_is_a_bind_error(listen: Any, bind: str) -> None:
+    with pytest.raises(BindError, match=bind):
+        await listen(bind=bind)
+
+
+@pytest.mark.parametrize("bind", ["*:0", "[::1]:0", "localhost:0"])
+async def test_every_way_to_write_an_address(
+    listen: Any, dial: Any, broker: Any, bind: str
+) -> None:
+    if bind != "localhost:0" and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    listener = await listen(bind=bind)
+    port = listener.address.rsplit(":", 1)[1]
+    host = "::1" if bind.startswith("[") else "127.0.0.1"
+    _, writer = await dial(f"[{host}]:{port}")
+    connection = await broker.next()
+    assert connection.peer.host == host  # not ::ffff:127.0.0.1
+    writer.close()
+
+
+async def test_inherited_socket_is_used(listen: Any, dial: Any, broker: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+        listener = await listen(bind="127.0.0.1:1", inherited=sock.dup())
+    assert listener.address == f"127.0.0.1:{port}"
+    _, writer = await dial(listener)
+    connection = await broker.next()
+    accepted = connection.wire._transport.get_extra_info("socket")
+    assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    writer.close()
+
+
+async def test_inherited_socket_of_another_kind_is_refused(listen: Any) -> None:
+    left, right = socket.socketpair()
+    with left, right, pytest.raises(BindError, match="AF_UNIX"):
+        await listen(inherited=left)
+
+
+@given(
+    st.one_of(st.none(), st.text(), st.tuples(st.ip_addresses().map(str), st.integers(0, 65535)))
+)
+def test_peer_of_any_address(address: object) -> None:
+    peer = address_peer(address, "tcp")
+    assert peer.transport == "tcp"
+    assert not peer.host.startswith("::ffff:")
+    assert peer.port == (address[1] if isinstance(address, tuple) else 0)
