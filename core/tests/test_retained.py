@@ -159,6 +159,41 @@ def test_a_search_is_right_whatever_happens_meanwhile(
     assert index._root.children is None  # no node is left behind
 
 
+@unhurried
+@given(st.lists(st.tuples(st.sampled_from("123456"), st.booleans()), max_size=40))
+def test_few_siblings_come_and_go(changes: list[tuple[str, bool]]) -> None:
+    index = make()
+    model: dict[str, str] = {}
+    for name, stays in changes:
+        topic = f"a/{name}"
+        if stays:
+            assert index.set(topic, name) == model.get(topic)
+            model[topic] = name
+        else:
+            assert index.delete(topic) == model.pop(topic, None)
+        assert dict(index.match("a/+")) == model
+        assert dict(index.match(f"+/{name}")) == {k: v for k, v in model.items() if k == topic}
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 100])
+@pytest.mark.parametrize("siblings", [1, 3, 4, 5, 6, 40])
+def test_one_sibling_comes_and_goes_often(siblings: int, rounds: int) -> None:
+    others = [f"a/{n}" for n in range(siblings)]
+    index = make("a/x", *others[:2])
+    for n in range(rounds):
+        index.delete("a/x")
+        if n == 0:  # the dict of children is made while a removed one is still in the list
+            for topic in others[2:]:
+                index.set(topic, "")
+        assert found(index, "a/+") == sorted(others)
+        index.set("a/x", "")
+        assert found(index, "a/+") == sorted([*others, "a/x"])
+    index.delete("a/x")
+    while others:
+        assert found(index, "a/+") == sorted(others)
+        index.delete(others.pop())
+
+
 # -- a search that stands still
 
 
@@ -182,6 +217,16 @@ def test_a_deleted_and_set_topic_is_another_one() -> None:
         index.set(first, "again")
         assert first not in dict(search)
         assert len(dict(index.match(filter))) == 3
+    index = make("first", "a", "a/1")
+    search = index.match("+")
+    assert next(search)[0] == "first"
+    index.delete("a")  # its node stays, for the sake of a/1
+    index.set("a", "again")
+    assert list(search) == []
+    search = index.match("a/1")
+    index.delete("a/1")
+    index.set("a/1", "again")
+    assert list(search) == []
 
 
 def test_the_value_is_that_of_the_moment() -> None:
@@ -208,6 +253,17 @@ def test_a_search_that_finds_nothing_can_be_interrupted() -> None:
     index = make(*(f"{n}/a" for n in range(100)))
     assert list(index.scan("+/b", pace=10)) == [None] * 10
     assert list(index.match("+/b")) == []
+
+
+def test_a_search_ends_however_fast_topics_come() -> None:
+    index = make("a/1", "a/2")
+    search = index.scan("a/+", pace=1)
+    steps = 0
+    for _ in search:
+        steps += 1
+        index.set(f"a/new{steps}", "x")
+        assert steps < 10
+    assert steps == 4
 
 
 def test_searches_do_not_hinder_one_another() -> None:

@@ -47,6 +47,7 @@ SUBSCRIBER = st.sampled_from(["ann", "bob", "cy"])
 OPERATION = st.one_of(
     st.tuples(st.just("subscribe"), FILTER, SUBSCRIBER, st.integers(0, 2)),
     st.tuples(st.just("unsubscribe"), FILTER, SUBSCRIBER, st.just(0)),
+    st.tuples(st.just("unsubscribe held"), st.just(""), st.just(""), st.integers(0, 20)),
     st.tuples(st.just("lookup"), TOPIC, st.just(""), st.just(0)),
     st.tuples(st.just("invalidate"), FILTER, st.just(""), st.just(0)),
     st.tuples(st.just("clear"), st.just(""), st.just(""), st.just(0)),
@@ -75,6 +76,10 @@ def test_the_router_does_what_brute_force_does(
         given_out.extend(router.lookup(crowd.format(n)) for n in range(FEW + 10))
 
     for what, text, who, value in operations:
+        if what == "unsubscribe held":
+            if not held:
+                continue
+            what, (text, who) = "unsubscribe", list(held)[value % len(held)]
         if what == "subscribe":
             assert router.subscribe(text, who, value) == held.get((text, who))
             held[text, who] = value
@@ -183,6 +188,19 @@ def test_depth_is_no_matter() -> None:
     assert router.lookup(topic).matched == [("bob", deep[:-1] + "#", 2)]
 
 
+@pytest.mark.parametrize(
+    "inner", ["a", "a/b", "a/+", "a/#", "a/b/c", "a/+/c", "+", "+/b", "+/#", "+/+/c"]
+)
+@pytest.mark.parametrize("outer", ["a/#", "a/+", "+", "+/#", "a/b/#", "+/+", "a/+/#"])
+def test_what_goes_leaves_what_is_below_and_above(inner: str, outer: str) -> None:
+    router = make()
+    router.subscribe(inner, "ann", 1)
+    router.subscribe(outer, "bob", 2)
+    router.unsubscribe(outer, "bob")
+    topic = inner.replace("+", "x").replace("#", "x")
+    assert router.match(topic) == [("ann", inner, 1)]
+
+
 # -- the cache
 
 
@@ -271,12 +289,24 @@ def test_a_leading_wildcard_drops_many_unseen_but_nothing_under_a_dollar() -> No
     assert still_valid(hidden) == set()
 
 
+def test_routes_that_are_gone_do_not_count_as_many() -> None:
+    router = make()
+    for _ in range(FEW):
+        for topic in ("a/b", "a/c"):
+            router.lookup(topic)
+            router.invalidate(topic)
+    routes = look_up(router, ["a/b", "a/c"])
+    router.invalidate("+/b")
+    assert still_valid(routes) == {"a/c"}
+
+
 def test_a_scan_of_topics_cannot_fill_the_memory() -> None:
     router = make(cache_size=100)
-    routes = look_up(router, [f"scan/{n}" for n in range(1000)])
-    assert still_valid(routes) == {f"scan/{n}" for n in range(900, 1000)}
+    routes = look_up(router, [f"{n}/scan" for n in range(1000)])
+    assert still_valid(routes) == {f"{n}/scan" for n in range(900, 1000)}
     assert router.evicted == 900
     assert router.invalidated == 0
+    assert len(router._plain) == len(router._routes) == 100
     router.clear_cache()
     assert still_valid(routes) == set()
     assert (router._routes, router._plain, router._plain_count) == ({}, {}, 0)
