@@ -43,7 +43,7 @@ class PluginEntry:
     hooks: Mapping[str, HookOptions] = field(
         default_factory=dict, metadata={"help": "options by hook"}
     )
-    config: Any = field(default=None, metadata={"help": "what the plugin itself is told"})
+    config: Any = field(default_factory=dict, metadata={"help": "what the plugin itself is told"})
 
     def __post_init__(self) -> None:
         if not self.id:

@@ -70,6 +70,10 @@ def register(instances: Sequence[PluginInstance]) -> Registry:
             if any(one.instance is instance for one in found)
         }
         _check_actions(instance, registry["authorize"])
+        if instance.plugin.blocking and "on_deliver" in mine:
+            raise PluginError(
+                instance.id, "on_deliver must answer at once, so its plugin cannot be blocking"
+            )
         _check_entry(instance.entry, mine)
     return registry
 

@@ -281,7 +281,9 @@ def _decide(
                 )
                 waiting.in_thread(call, args, resume)
                 return waiting.cancel
-            began = stats.begin()
+            count = stats.calls
+            stats.calls = count + 1
+            began = -1.0 if count & stats.mask else stats.clock()
             try:
                 answer = call.function(*args)
             except Exception as error:
@@ -382,7 +384,9 @@ def _transform(
                 )
                 waiting.in_thread(call, (client, value), resume)
                 return waiting.cancel
-            began = stats.begin()
+            count = stats.calls
+            stats.calls = count + 1
+            began = -1.0 if count & stats.mask else stats.clock()
             try:
                 answer = call.function(client, value)
             except Exception as error:
@@ -435,7 +439,9 @@ def run_deliver(
         if wanted is not None and not wanted(message.topic):
             continue
         stats = call.stats
-        began = stats.begin()
+        count = stats.calls
+        stats.calls = count + 1
+        began = -1.0 if count & stats.mask else stats.clock()
         try:
             answer = call.function(client, message, subscription)
         except Exception as error:

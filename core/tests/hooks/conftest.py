@@ -1,0 +1,61 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hookmq.hooks.entry import PluginEntry, PluginInstance
+from hookmq.hooks.manager import Hooks
+from hookmq.hooks.specs import SPECS
+from hookmq.plugin import Context, Plugin, hookimpl
+from hookmq.testing.runtime import VirtualRuntime
+from hookmq.types import ClientInfo, Peer, Scope
+
+
+def _make(plugin_id: str, **members: Any) -> Plugin:
+    """A plugin whose members named as hooks are its implementations."""
+    body = {k: hookimpl(v) if k in SPECS and callable(v) else v for k, v in members.items()}
+    made: type[Plugin] = type("Made", (Plugin,), body)
+    return made(None, Context(plugin_id))
+
+
+@pytest.fixture
+def runtime() -> VirtualRuntime:
+    return VirtualRuntime()
+
+
+@pytest.fixture
+def make() -> Callable[..., Plugin]:
+    return _make
+
+
+@pytest.fixture
+def client() -> ClientInfo:
+    return ClientInfo("c1", 5, None, Peer("127.0.0.1", 1), Scope("tcp"))
+
+
+@pytest.fixture
+def instance() -> Callable[..., PluginInstance]:
+    """`instance(plugin, **entry)`: a plugin with an entry of the configuration."""
+
+    def instance(plugin: Plugin, **entry: Any) -> PluginInstance:
+        return PluginInstance(PluginEntry(use=plugin.id, id=plugin.id, **entry), plugin)
+
+    return instance
+
+
+@pytest.fixture
+def bound(runtime: VirtualRuntime) -> Callable[..., Hooks]:
+    """`bound(*instances_or_plugins)`: hooks that work, each plugin's handle a string with its id."""
+
+    def bound(*plugins: Plugin | PluginInstance) -> Hooks:
+        made = [
+            one
+            if isinstance(one, PluginInstance)
+            else PluginInstance(PluginEntry(use=one.id, id=one.id), one)
+            for one in plugins
+        ]
+        hooks = Hooks(made)
+        handle: Any = lambda one: f"handle of {one.id}"  # noqa: E731
+        hooks.bind(runtime, handle)
+        return hooks
+
+    return bound

@@ -1,0 +1,86 @@
+"""What hooks.specs promises of every hook; the design's table, written out."""
+
+import inspect
+
+import pytest
+from hookmq.hooks.specs import OBSERVERS, SPECS, Kind, Specs
+from hookmq.hooks.stats import Stats
+
+SIGNATURES = [
+    "on_connect(client, connect, broker)",
+    "on_auth(client, auth, broker)",
+    "authorize(client, action, topic, message, subscription, broker)",
+    "on_publish(client, message, broker)",
+    "on_subscribe(client, subscription, broker)",
+    "on_deliver(client, message, subscription)",
+    "on_will(client, message, broker)",
+    "on_session(client, event, broker)",
+    "on_subscribed(client, subscription, code, broker)",
+    "on_unsubscribed(client, subscription, broker)",
+    "on_published(client, message, matched, broker)",
+    "on_delivered(client, message, broker)",
+    "on_dropped(client, message, why, broker)",
+    "on_retained(topic, message, broker)",
+    "on_auth_failed(client, code, reason, broker)",
+    "on_denied(client, action, topic, code, rule, broker)",
+    "on_disconnect(client, reason, broker)",
+    "on_startup(broker)",
+    "on_ready(broker)",
+    "on_reload(old, new)",
+    "on_shutdown(broker, deadline)",
+    "provide_store(config, broker)",
+    "provide_journal(config, broker)",
+    "register_listeners(registry)",
+    "register_http(router)",
+    "register_cli(group)",
+    "register_metrics(registry)",
+]
+
+
+def test_the_hooks_are_these() -> None:
+    assert [spec.signature for spec in SPECS.values()] == SIGNATURES
+
+
+def test_every_method_of_specs_is_in_the_table() -> None:
+    assert {name for name in vars(Specs) if not name.startswith("_")} == set(SPECS)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_no_argument_has_a_default(name: str) -> None:
+    parameters = inspect.signature(getattr(Specs, name)).parameters.values()
+    assert all(p.default is p.empty for p in parameters)
+
+
+@pytest.mark.parametrize(
+    ("hook", "timeout", "on_error"),
+    [
+        ("on_connect", 5, ("deny",)),
+        ("on_auth", 5, ("deny",)),
+        ("authorize", 0.25, ("deny",)),
+        ("on_publish", 1, ("deny", "pass")),
+        ("on_subscribe", 1, ("deny",)),
+        ("on_deliver", None, ("pass", "drop")),
+        ("on_will", 1, ("deny",)),
+        ("on_disconnect", 30, ()),
+        ("on_startup", 30, ()),
+        ("provide_store", None, ()),
+        ("register_http", None, ()),
+    ],
+)
+def test_timeouts_and_failures(hook: str, timeout: float | None, on_error: tuple[str, ...]) -> None:
+    assert (SPECS[hook].timeout, SPECS[hook].on_error) == (timeout, on_error)
+
+
+def test_only_observers_have_a_queue() -> None:
+    assert {n for n, s in SPECS.items() if s.queue} == OBSERVERS
+    assert {n for n, s in SPECS.items() if s.kind is Kind.OBSERVE} == OBSERVERS
+    assert {s.queue for s in SPECS.values()} == {0, 10_000}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_outcome_is_counted(name: str) -> None:
+    stats = Stats("p", name)
+    assert SPECS[name].outcomes
+    assert [getattr(stats, outcome) for outcome in SPECS[name].outcomes] == [0] * len(
+        SPECS[name].outcomes
+    )
