@@ -129,12 +129,7 @@ def _dispatch(words: list[str]) -> int:
         return 0 if words else 2
     name, rest = words[0], words[1:]
     if name == "help":
-        if rest and rest[0] in COMMANDS:
-            name, rest = rest[0], ["--help"]
-        else:
-            name, rest = "--help", []
-            print(top_parser().format_help(), end="")
-            return 0
+        return _help(rest)
     if name not in COMMANDS:
         close = get_close_matches(name, COMMANDS, 1, 0.5)
         hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -143,6 +138,17 @@ def _dispatch(words: list[str]) -> int:
     parsed = command_parser(name).parse(rest)
     code: int = parsed.run(parsed)
     return code
+
+
+def _help(rest: list[str]) -> int:
+    if rest == ["--markdown"]:  # the manual's page
+        from hookmq.cli.reference import reference
+
+        print(reference(), end="")
+    else:
+        chosen = command_parser(rest[0]) if rest and rest[0] in COMMANDS else top_parser()
+        print(chosen.format_help(), end="")
+    return 0
 
 
 def _report(error: Exception) -> int:

@@ -382,18 +382,19 @@ class Binder:
         try:
             return kind(**values)
         except (ValueError, ConfigError) as error:
-            self._refused(node, path, error)
+            self._refused(node, names, path, error)
             return FAILED
 
-    def _refused(self, node: Node, path: Path, error: Exception) -> None:
+    def _refused(self, node: Node, names: Sequence[str], path: Path, error: Exception) -> None:
         """A class refused its own values; ``ValueError("KEY: why")`` is told at KEY's place."""
         message = error.message if isinstance(error, ConfigError) else str(error)
         hint = error.hint if isinstance(error, ConfigError) else ""
         key, _, rest = message.partition(": ")
-        if rest and isinstance(node.value, dict) and key in node.value:
-            child = node.value[key]
-            # what a secret is must not show; what is wrong with it stands in the manual
-            text = "this value is refused" if child.secret or is_secret_key(key) else rest
+        if rest and key in names:
+            child = node.at((key,))
+            # what a secret is must not show; what may be wrong with it stands in the manual
+            hidden = child.secret or is_secret_key(key)
+            text = "this value is refused" if hidden else rest
             self.problems.add(child.place, (*path, key), text, hint)
         else:
             self.problems.add(node.place, path, message or "these values are refused", hint)

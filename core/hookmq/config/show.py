@@ -34,6 +34,11 @@ def masked(value: str) -> str:
     return _PASSWORD_IN_URL.sub(rf"\1:{MASK}@", value)
 
 
+def format_value(value: Any, unit: str = "") -> str:
+    """One value as YAML; `unit` is ``duration``, ``size`` or nothing."""
+    return _inline(value, unit)
+
+
 def _lines(
     value: Any, path: Path, nodes: Mapping[Path, Node], depth: int, lead: str = ""
 ) -> Iterator[tuple[str, str]]:

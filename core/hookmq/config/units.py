@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, Final
 
 DURATION: Final = {
@@ -35,7 +36,7 @@ class Rate:
 
     def __str__(self) -> str:
         unit = _exact(self.per_seconds, (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0)))
-        return f"{self.count:g}/{unit or f'{self.per_seconds:g}s'}"
+        return f"{_digits(self.count)}/{unit or f'{_digits(self.per_seconds)}s'}"
 
 
 Seconds = Annotated[float, "duration"]
@@ -87,7 +88,7 @@ def format_duration(seconds: float) -> str:
         count = seconds / factor
         if seconds and count == int(count) and int(count) * factor == seconds:
             return f"{int(count)}{unit}"
-    return f"{seconds:g}s" if float(f"{seconds:g}") == seconds else f"{seconds!r}s"
+    return f"{_digits(seconds)}s"
 
 
 def format_size(size: int) -> str:
@@ -96,6 +97,12 @@ def format_size(size: int) -> str:
         if size and size % factor == 0:
             return f"{size // factor}{unit}"
     return str(size)
+
+
+def _digits(value: float) -> str:
+    """A number without exponent, that is read as exactly `value`."""
+    text = format(Decimal(repr(value)), "f")
+    return text.removesuffix(".0")
 
 
 def _exact(value: float, units: tuple[tuple[str, float], ...]) -> str:

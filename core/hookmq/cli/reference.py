@@ -1,0 +1,18 @@
+"""The manual's page of the command line, made from the commands' own parsers."""
+
+from hookmq.cli import COMMANDS, command_parser, top_parser
+
+INTRODUCTION = """\
+# Command line
+
+Generated from the commands' own help; a test keeps it up to date. The flags of `pub`, `sub` and `rr` are those of
+mosquitto_pub, mosquitto_sub and mosquitto_rr.
+"""
+
+
+def reference() -> str:
+    """The page, in Markdown."""
+    pages = [("hookmq", top_parser())] + [(f"hookmq {n}", command_parser(n)) for n in COMMANDS]
+    return INTRODUCTION + "".join(
+        f"\n## {name}\n\n```text\n{parser.format_help()}```\n" for name, parser in pages
+    )
