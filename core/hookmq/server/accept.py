@@ -40,6 +40,7 @@ class ProxyAcceptor:
         self._transport = transport
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
+        self._announcing: set[asyncio.Task[None]] = set()  # those that read a header
         self._retry: asyncio.TimerHandle | None = None
         gate.loop.add_reader(sock.fileno(), self._ready)
 
@@ -49,7 +50,7 @@ class ProxyAcceptor:
             self._retry.cancel()
         self._gate.loop.remove_reader(self._sock.fileno())
         self._sock.close()
-        for task in self._tasks:
+        for task in self._announcing:
             task.cancel()
 
     def _ready(self) -> None:
@@ -72,7 +73,7 @@ class ProxyAcceptor:
 
     def _enter(self, sock: socket.socket, address: Any) -> None:
         gate = self._gate
-        full = len(gate.entered) + len(self._tasks) >= gate.max_connections
+        full = len(gate.entered) + len(self._announcing) >= gate.max_connections
         trusted = sock.family == socket.AF_UNIX or within(str(address[0]), self._trusted)
         if full or not trusted:
             self._refuse(sock, "full" if full else "proxy not trusted", address)
@@ -80,7 +81,9 @@ class ProxyAcceptor:
         sock.setblocking(False)
         task = gate.loop.create_task(self._welcome(sock, address))
         self._tasks.add(task)
+        self._announcing.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._announcing.discard)
 
     def _refuse(self, sock: socket.socket, why: str, address: Any) -> None:
         self._gate.metrics.connections_refused += 1
@@ -100,6 +103,10 @@ class ProxyAcceptor:
         except (ProxyError, OSError) as error:
             self._refuse(sock, str(error), address)
             return
+        # From here on it must not be cancelled: uvloop would drop the transport without a word to its protocol.
+        task = asyncio.current_task()
+        assert task is not None
+        self._announcing.discard(task)
         try:
             await self._gate.loop.connect_accepted_socket(
                 lambda: self._make(header.source), sock, **self._transport

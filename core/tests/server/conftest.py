@@ -117,9 +117,11 @@ class Log:
     """Collects what is logged."""
 
     records: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    on_record: Callable[[], None] = lambda: None
 
     def __call__(self, level: str, event: str, /, **fields: object) -> None:
         self.records.append((level, event, fields))
+        self.on_record()
 
     def events(self) -> list[str]:
         return [event for _, event, _ in self.records]

@@ -339,10 +339,12 @@ async def test_shutting_lets_go_who_is_still_telling(listen: Any, dial: Any, bro
     await broker.next()
     reader, writer = await dial(listener)
     writer.write(V1[:5])
-    _, last = await dial(listener)
+    last_reader, last = await dial(listener)
     last.write(V1)
-    await broker.next()  # accepted after it, so it was accepted too
+    connection = await broker.next()  # accepted after it, so it was accepted too
     listener.shut()
+    connection.wire.write(b"goes on")
+    assert await last_reader.readexactly(7) == b"goes on"
     try:
         assert await reader.read() == b""
     except ConnectionError:

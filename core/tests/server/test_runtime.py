@@ -103,11 +103,13 @@ async def test_spawn_takes_a_future(runtime: AsyncioRuntime) -> None:
 
 async def test_nothing_is_told_after_a_cancel(runtime: AsyncioRuntime) -> None:
     outcome = Outcome()
-    cancel = runtime.spawn(answer(1), outcome)
-    await turns(1)
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    cancel = runtime.spawn(future, outcome)
+    await turns()
     cancel()
     cancel()
     await turns()
+    assert future.cancelled()
     assert outcome.told == []
 
 

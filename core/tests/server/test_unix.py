@@ -9,15 +9,36 @@ import pytest
 from hookmq.errors import BindError
 
 
+class Spot(str):
+    """A path, with what tests ask of it."""
+
+    __slots__ = ()
+
+    def there(self) -> bool:
+        return Path(self).exists()
+
+    def mode(self) -> int:
+        return stat.S_IMODE(Path(self).stat().st_mode)
+
+    def put(self, text: str) -> None:
+        Path(self).write_text(text)
+
+    def text(self) -> str:
+        return Path(self).read_text()
+
+    def remove(self) -> None:
+        Path(self).unlink()
+
+
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "mqtt.sock"
+def path(tmp_path: Path) -> Spot:
+    return Spot(str(tmp_path / "mqtt.sock"))
 
 
-async def test_exchange_and_permissions(listen: Any, dial: Any, broker: Any, path: Path) -> None:
-    listener = await listen(type="unix", bind=str(path), mode="0620")
-    assert listener.address == str(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o620
+async def test_exchange_and_permissions(listen: Any, dial: Any, broker: Any, path: Spot) -> None:
+    listener = await listen(type="unix", bind=path, mode="0620")
+    assert listener.address == path
+    assert path.mode() == 0o620
     reader, writer = await dial(listener)
     connection = await broker.next()
     assert connection.peer == ("unix", 0, "unix", None)
@@ -30,66 +51,66 @@ async def test_exchange_and_permissions(listen: Any, dial: Any, broker: Any, pat
     writer.close()
     await connection.until_ended()
     await listener.close()
-    assert not path.exists()
+    assert not path.there()
 
 
 async def test_socket_of_a_dead_process_is_replaced(
-    listen: Any, dial: Any, broker: Any, path: Path
+    listen: Any, dial: Any, broker: Any, path: Spot
 ) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
-    await dial(await listen(type="unix", bind=str(path)))
+        dead.bind(path)
+    await dial(await listen(type="unix", bind=path))
     await broker.next()
 
 
 async def test_socket_somebody_listens_on_stays(
-    listen: Any, dial: Any, broker: Any, path: Path
+    listen: Any, dial: Any, broker: Any, path: Spot
 ) -> None:
-    first = await listen(type="unix", bind=str(path))
+    first = await listen(type="unix", bind=path)
     with pytest.raises(BindError, match=r"mqtt\.sock: address already in use"):
-        await listen(type="unix", bind=str(path))
+        await listen(type="unix", bind=path)
     await dial(first)
     await broker.next()
 
 
-async def test_a_file_stays(listen: Any, path: Path) -> None:
-    path.write_text("precious")
+async def test_a_file_stays(listen: Any, path: Spot) -> None:
+    path.put("precious")
     with pytest.raises(BindError, match="no socket"):
-        await listen(type="unix", bind=str(path))
-    assert path.read_text() == "precious"
+        await listen(type="unix", bind=path)
+    assert path.text() == "precious"
 
 
-async def test_missing_folder(listen: Any, path: Path) -> None:
+async def test_missing_folder(listen: Any, path: Spot) -> None:
     with pytest.raises(BindError, match="no such file"):
-        await listen(type="unix", bind=str(path / "deeper"))
+        await listen(type="unix", bind=path + "/deeper")
 
 
-async def test_a_successors_socket_is_not_removed(listen: Any, path: Path) -> None:
-    listener = await listen(type="unix", bind=str(path))
-    path.unlink()
+async def test_a_successors_socket_is_not_removed(listen: Any, path: Spot) -> None:
+    listener = await listen(type="unix", bind=path)
+    path.remove()
     with socket.socket(socket.AF_UNIX) as successor:
-        successor.bind(str(path))
+        successor.bind(path)
         await listener.close()
-        assert path.exists()
+        assert path.there()
 
 
 async def test_inherited_socket_is_used_and_not_removed(
-    listen: Any, dial: Any, broker: Any, path: Path
+    listen: Any, dial: Any, broker: Any, path: Spot
 ) -> None:
     with socket.socket(socket.AF_UNIX) as lent:
-        lent.bind(str(path))
+        lent.bind(path)
         lent.listen()
         listener = await listen(type="unix", bind="elsewhere", inherited=lent.dup())
         await dial(listener)
         await broker.next()
         await listener.close()
-        assert path.exists()
+        assert path.there()
 
 
 async def test_proxy_header_over_a_unix_socket(
-    listen: Any, dial: Any, broker: Any, path: Path
+    listen: Any, dial: Any, broker: Any, path: Spot
 ) -> None:
-    listener = await listen(type="unix", bind=str(path), proxy_protocol="any")
+    listener = await listen(type="unix", bind=path, proxy_protocol="any")
     _, writer = await dial(listener)
     writer.write(b"PROXY TCP4 192.0.2.7 198.51.100.1 40001 1883\r\n!")
     connection = await broker.next()
