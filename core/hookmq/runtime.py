@@ -3,7 +3,7 @@ needs of one connection's transport. Only protocols: the shell implements them o
 virtual clock.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Protocol
 
 Done = Callable[[Any, BaseException | None], None]
@@ -17,6 +17,21 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Make sure that it never runs; harmless when it has."""
+
+
+class Promise(Protocol):
+    """An awaitable whose result somebody else gives; `asyncio.Future` is one."""
+
+    def __await__(self) -> Generator[Any, Any, Any]: ...
+
+    def done(self) -> bool:
+        """Whether it has a result, an exception or was cancelled."""
+
+    def set_result(self, result: Any, /) -> None:
+        """Give the result; once."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Give the exception that awaiting raises; once."""
 
 
 class Runtime(Protocol):
@@ -39,6 +54,9 @@ class Runtime(Protocol):
 
     def call_later(self, delay: float, call: Callable[[], None]) -> Timer:
         """Run `call` once, `delay` seconds from now."""
+
+    def promise(self) -> Promise:
+        """A result to be awaited by a coroutine that `spawn` drives, and given later."""
 
     def spawn(self, awaitable: Awaitable[Any], done: Done) -> Cancel:
         """Drive `awaitable` to its end and tell `done`, always in a later turn than this call."""

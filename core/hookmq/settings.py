@@ -29,7 +29,7 @@ class BrokerSettings:
     """``broker:`` what the broker as a whole accepts and offers."""
 
     max_packet_size: Size = setting(
-        1048576, "largest packet accepted, header included", minimum=128, maximum=268435460
+        1048576, "largest packet accepted, header included", minimum=256, maximum=268435460
     )
     max_qos: int = setting(2, "highest QoS offered; SUBSCRIBE for more is granted this", maximum=2)
     retain_available: bool = setting(True, "whether retained messages are kept")

@@ -279,7 +279,10 @@ class MemoryStore:
                 queue = self._queues.get(record.owner)
                 if queue is None:
                     queue = self._queues[record.owner] = {}
+                ordered = not queue or record.seq > next(reversed(queue))
                 queue[record.seq] = record
+                if not ordered:  # returned to its group, before what waits there
+                    self._queues[record.owner] = dict(sorted(queue.items()))
                 self._messages[record.message_id].uses += 1
             elif type(record) is Dequeue:
                 self._dequeue(record.owner, record.seq)

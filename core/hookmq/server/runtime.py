@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from hookmq.runtime import Cancel, Done, Timer
+from hookmq.runtime import Cancel, Done, Promise, Timer
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -66,6 +66,10 @@ class AsyncioRuntime:
     def call_later(self, delay: float, call: Callable[[], None]) -> Timer:
         """Run `call` once, `delay` seconds from now."""
         return self._call_later(delay, call)
+
+    def promise(self) -> Promise:
+        """A future of the loop."""
+        return self.loop.create_future()
 
     def spawn(self, awaitable: Awaitable[Any], done: Done) -> Cancel:
         """Drive `awaitable` in a task of its own; `done` is told in a later turn, never after the cancel."""

@@ -1,0 +1,292 @@
+"""The broker as the shell sees it: start from what is stored, accept connections, reload, drain."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+
+from hookmq.broker.connection import Connection
+from hookmq.broker.core import Core
+from hookmq.broker.deliver import restore
+from hookmq.broker.groups import Group
+from hookmq.broker.handle import Handle
+from hookmq.broker.sessions import create, end, leave, publish_will, subscribe
+from hookmq.broker.table import TABLE
+from hookmq.errors import StoreError
+from hookmq.hooks.manager import Hooks
+from hookmq.metrics import Metrics
+from hookmq.qos import Delivery, Outgoing
+from hookmq.reason import ReasonCode
+from hookmq.runtime import Runtime, Wire
+from hookmq.session import Session
+from hookmq.settings import Settings
+from hookmq.store import (
+    Enqueue,
+    Journal,
+    MemoryStore,
+    PutMessage,
+    PutReceived,
+    PutRetained,
+    PutSession,
+    PutSubscription,
+    Queued,
+    QueueSummary,
+    SessionRecord,
+    Store,
+)
+from hookmq.types import (
+    ClientInfo,
+    DisconnectReason,
+    EndedBy,
+    Message,
+    Peer,
+    Scope,
+    SessionEvent,
+    Subscription,
+)
+
+
+class Broker:
+    """One broker. All calls are made on the loop's thread and return at once; what takes longer tells a callback.
+
+    `on_failure` is told once when the store or a journal failed: from then on nothing is acknowledged, and the shell
+    should tell the clients (`drain`) and end the process with an error.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        hooks: Hooks | None = None,
+        store: Store | None = None,
+        journals: Sequence[Journal] = (),
+        metrics: Metrics | None = None,
+    ) -> None:
+        hooks = hooks or Hooks()
+        self.core = Core(
+            settings,
+            runtime,
+            hooks,
+            store or MemoryStore(),
+            journals,
+            metrics or Metrics(),
+            self._handle,
+        )
+        self.connections: set[Connection] = set()
+        self._drained: Callable[[], None] | None = None
+
+    def _handle(self, core: Core) -> Callable[..., Handle]:
+        return partial(Handle, core)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.core.settings
+
+    @property
+    def metrics(self) -> Metrics:
+        """The counters."""
+        return self.core.metrics
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """Every session, by client id."""
+        return self.core.sessions
+
+    @property
+    def on_failure(self) -> Callable[[str], None] | None:
+        """Told once when a commit failed."""
+        return self.core.on_failure
+
+    @on_failure.setter
+    def on_failure(self, call: Callable[[str], None] | None) -> None:
+        self.core.on_failure = call
+
+    # --- connections -----------------------------------------------------------------------------------------------
+
+    def accept(self, wire: Wire, peer: Peer, scope: Scope) -> Connection:
+        """A new connection from `peer` by the listener of `scope`. Over the broker's limit it is closed at once."""
+        core = self.core
+        connection = Connection(core, wire, peer, scope, TABLE, self._ended)
+        if core.draining or len(self.connections) >= core.settings.broker.max_connections:
+            core.metrics.connections_refused += 1
+            connection.end(DisconnectReason(ReasonCode.SERVER_BUSY, EndedBy.SERVER))
+            return connection
+        self.connections.add(connection)
+        return connection
+
+    def _ended(self, connection: Connection, reason: DisconnectReason) -> None:
+        self.connections.discard(connection)
+        core = self.core
+        session = connection.session
+        client = connection.client
+        if session is not None and session.connection is connection and client is not None:
+            keeps_will = reason.by is EndedBy.CLIENT and (
+                reason.code is ReasonCode.SUCCESS or connection.version < 5
+            )  # [MQTT-3.14.4-3]: only a normal DISCONNECT takes the will along
+            will = session.will is not None and not keeps_will
+            told = DisconnectReason(reason.code, reason.by, will, reason.error)
+            core.runtime.log(
+                "info",
+                "client.disconnected",
+                client_id=client.client_id,
+                code=f"0x{reason.code:02X}",
+                by=reason.by.value,
+                error=reason.error or None,
+            )
+            leave(core, session, not keeps_will)
+            core.observe("on_disconnect", client, told)
+        if self._drained is not None and not self.connections:
+            self._finish_drain()
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def start(self, done: Callable[[BaseException | None], None]) -> None:
+        """Take up what the store keeps; then `done` is told None, or the StoreError that forbids to start."""
+        core = self.core
+        try:
+            last = core.store.last_commit()
+            for journal in core.journals:
+                journal.recover(last)
+            self._load()
+        except StoreError as error:
+            done(error)
+            return
+        done(None)
+
+    def _load(self) -> None:
+        core = self.core
+        shared: dict[int, Outgoing] = {}
+        messages: dict[int, Message] = {}
+        queues: dict[str, QueueSummary] = {}
+        for item in core.store.load():
+            if isinstance(item, PutSession):
+                self._load_session(item.session)
+            elif isinstance(item, PutSubscription):
+                session = core.sessions[item.client_id]
+                subscribe(core, session, item.subscription)
+            elif isinstance(item, PutReceived):
+                session = core.sessions[item.client_id]
+                if session.received is None:
+                    session.received = set()
+                session.received.add(item.packet_id)
+            elif isinstance(item, PutRetained):
+                core.retained.set(item.message.topic, Outgoing(item.message))
+                core.retained_bytes += len(item.message.payload)
+            elif isinstance(item, PutMessage):
+                messages[item.id] = item.message
+            elif isinstance(item, Enqueue):
+                found = core.sessions.get(item.owner[2:])
+                if found is not None:
+                    delivery = restore(core, found, item, messages[item.message_id], shared)
+                    found.inflight[item.packet_id] = delivery
+                    found.last_seq = max(found.last_seq, item.seq)
+                    found.loaded_seq = max(found.loaded_seq, item.seq)
+                    found.last_packet_id = item.packet_id
+            elif isinstance(item, QueueSummary):
+                queues[item.owner] = item
+        for session in core.sessions.values():
+            summary = queues.get(session.owner)
+            if summary is not None:
+                session.stored = session.queued = summary.entries
+                session.queued_bytes = summary.size
+                core.queued_bytes += summary.size
+                session.last_seq = max(session.last_seq, summary.last_seq)
+        for group in core.groups.values():
+            if group.owner in queues:
+                self._load_group(group)
+        self._set_deadlines()
+
+    def _load_session(self, kept: SessionRecord) -> None:
+        core = self.core
+        scope = Scope(name=kept.listener, mount_point=kept.mount_point)
+        client = ClientInfo(
+            kept.client_id, kept.version, kept.username, Peer(kept.host), scope, False, 0, kept.connected_at,
+            kept.identity, kept.claims,
+        )  # fmt: skip
+        session = create(core, client)
+        core.metrics.sessions_created -= 1
+        session.expiry = kept.expiry
+        session.durable = True
+        # Who was connected when we went down lost the connection then; nobody knows when that was but now.
+        session.ended_at = kept.ended_at if kept.ended_at is not None else core.runtime.time()
+        session.will = kept.will
+        session.will_at = kept.will_at
+        if kept.will is not None and kept.will_at is None:
+            session.will_at = session.ended_at + min(kept.will.delay, kept.expiry)
+        session.queue_messages = kept.limits.get(
+            "queue_messages", core.settings.session.queue_messages
+        )
+        session.max_subscriptions = kept.limits.get(
+            "max_subscriptions", core.settings.session.max_subscriptions
+        )
+
+    def _load_group(self, group: Group) -> None:
+        core = self.core
+        after = -(1 << 62)
+        while True:
+            page: list[Queued] = []
+            core.store.read(group.owner, after, 1000, 1 << 24, page.extend)
+            if not page:
+                return
+            for entry, message in page:
+                outgoing = Outgoing(message, entry.message_id)
+                delivery = Delivery(
+                    outgoing, entry.qos, False, (), Subscription("", ""), group, entry.seq
+                )
+                group.queue.append(delivery)
+                group.queued += 1
+                group.queued_bytes += outgoing.size
+                core.queued_bytes += outgoing.size
+                group.first_seq = min(group.first_seq, entry.seq)
+                group.last_seq = max(group.last_seq, entry.seq)
+                after = entry.seq
+
+    def _set_deadlines(self) -> None:
+        core = self.core
+        now = core.runtime.time()
+        for session in list(core.sessions.values()):
+            ended = session.ended_at
+            if ended is None:
+                continue
+            if session.will_at is not None:
+                delay = max(0.0, session.will_at - now)
+                session.will_due = core.deadlines.after(delay, partial(publish_will, core, session))
+            if session.expiry != inf:
+                left = max(0.0, ended + session.expiry - now)
+                session.expiry_due = core.deadlines.after(
+                    left, partial(end, core, session, SessionEvent.EXPIRED)
+                )
+
+    def reload(self, settings: Settings, hooks: Hooks) -> None:
+        """Go on with other settings and hooks. Connected clients stay; every decision that was remembered is made anew,
+        and subscriptions are asked about again."""
+        core = self.core
+        hooks.bind(core.runtime, partial(Handle, core))
+        core.use(settings, hooks)
+        for connection in self.connections:
+            connection.chains = core.chains(connection.scope.name)
+            connection.limits = core.limits
+            connection.forget_decisions()
+
+    def drain(self, reference: str, done: Callable[[], None]) -> None:
+        """Disconnect every client, naming `reference` as another server to use where it is given, commit what is left,
+        then tell `done`. Nobody is accepted any more."""
+        core = self.core
+        core.draining = True
+        self._drained = done
+        code = ReasonCode.USE_ANOTHER_SERVER if reference else ReasonCode.SERVER_SHUTTING_DOWN
+        for connection in list(self.connections):
+            connection.disconnect(code, "", reference)
+        if not self.connections:
+            self._finish_drain()
+
+    def _finish_drain(self) -> None:
+        done, self._drained = self._drained, None
+        if done is None:
+            return
+        core = self.core
+        if core.failed is not None:
+            done()
+            return
+        core.committer.then(done)
+        core.schedule()

@@ -1,0 +1,138 @@
+"""The one commit point: what a turn changed becomes one batch, and what relies on it waits for it.
+
+While one commit runs the next batch collects, so that the cost of a disk is shared by all that wait (group commit). For a
+commit the journals flush first, in parallel, then the store commits, then the waiting packets leave. A failure of either
+stops everything: nothing is acknowledged any more.
+"""
+
+from collections.abc import Callable, Sequence
+
+from hookmq.store import CommitId, Journal, Record, Store, StoreFailed
+from hookmq.types import Message
+
+MAX_RECORDS = 20000
+"""A batch is cut at the first safe place after so many records."""
+
+
+class Committer:
+    """Collects records and the calls that wait for them; `failed` is told once, with the reason."""
+
+    __slots__ = (
+        "_cuts", "_failed", "_identity", "_journaled", "_pending", "_records", "_running", "_taken", "_waiters",
+        "added", "commits", "journals", "number", "store",
+    )  # fmt: skip
+
+    def __init__(
+        self, store: Store, journals: Sequence[Journal], failed: Callable[[str], None]
+    ) -> None:
+        self.store = store
+        self.journals = tuple(journals)
+        self._failed: Callable[[str], None] | None = failed
+        self._identity = store.identity
+        self.number = store.last_commit().number + 1
+        """The number of the commit that collects now."""
+        self.commits = 0
+        self.added = 0
+        """Records and journaled messages so far: whoever notes it before an effect sees whether that added any."""
+        self._records: list[Record] = []
+        self._waiters: list[Callable[[], None]] = []
+        self._cuts: list[int] = []
+        self._journaled = False
+        self._running = False
+        self._pending = 0
+        self._taken: list[Record] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is collected or being committed."""
+        return self._running or bool(self._records) or bool(self._waiters) or self._journaled
+
+    def add(self, record: Record) -> None:
+        """Make `record` part of the batch that collects."""
+        self.added += 1
+        self._records.append(record)
+
+    def journal(self, journal: Journal, message: Message) -> None:
+        """Make `message` part of the batch in `journal`."""
+        self._journaled = True
+        self.added += 1
+        journal.append(CommitId(self._identity, self.number), message)
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Run `call` when everything added so far is committed. Also marks a place where a batch may be cut: the records
+        of one effect are added before it, never around it."""
+        self._waiters.append(call)
+        self._cuts.append(len(self._records))
+
+    def flush(self) -> None:
+        """Start a commit if there is something to commit and none runs."""
+        while not self._running and self._failed is not None:
+            if not self._records and not self._journaled:
+                # Nothing to make safe: what waits only kept its place behind an earlier commit.
+                if not self._waiters:
+                    return
+                waiters, self._waiters = self._waiters, []
+                self._cuts = []
+                for call in waiters:
+                    call()
+                continue
+            self._start()
+
+    def _start(self) -> None:
+        records, waiters, cuts = self._records, self._waiters, self._cuts
+        take, calls = len(records), len(waiters)
+        if take > MAX_RECORDS and not self._journaled:
+            # A journal was told this commit's number for every message it holds, so that such a batch stays whole.
+            calls = next((i + 1 for i, cut in enumerate(cuts) if cut >= MAX_RECORDS), calls)
+            if calls < len(waiters):
+                take = cuts[calls - 1]
+                calls = sum(1 for cut in cuts if cut <= take)
+        self._records, self._waiters = records[take:], waiters[calls:]
+        self._cuts = [cut - take for cut in cuts[calls:]]
+        self._running = True
+        self._taken = records if take == len(records) else records[:take]
+        ready = waiters if calls == len(waiters) else waiters[:calls]
+        commit = CommitId(self._identity, self.number)
+        self.number += 1
+        if not self._journaled:
+            self._commit(ready)
+            return
+        self._journaled = False
+        self._pending = len(self.journals)
+
+        def flushed(result: StoreFailed | None) -> None:
+            if result is not None:
+                self._fail(result.reason)
+                return
+            self._pending -= 1
+            if self._pending == 0 and self._failed is not None:
+                self._commit(ready)
+
+        for journal in self.journals:
+            journal.flush(commit, flushed)
+
+    def _commit(self, ready: list[Callable[[], None]]) -> None:
+        synchronous = True
+
+        def done(result: CommitId | StoreFailed) -> None:
+            if isinstance(result, StoreFailed):
+                self._fail(result.reason)
+                return
+            self.commits += 1
+            for call in ready:
+                call()
+            self._running = False
+            if not synchronous:
+                self.flush()
+
+        records, self._taken = self._taken, []
+        self.store.commit(records, done)
+        synchronous = False
+
+    def _fail(self, reason: str) -> None:
+        failed, self._failed = self._failed, None
+        self._waiters = []
+        self._cuts = []
+        self._records = []
+        if failed is not None:
+            failed(reason)

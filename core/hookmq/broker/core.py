@@ -1,0 +1,258 @@
+"""What the whole broker shares: sessions, routes, retained messages, the commit point and the turn of the loop.
+
+Every module of this package takes a `Core` and changes it; none keeps state of its own. At the end of a turn everything
+that happened in it is committed as one batch and written with one write per connection.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hookmq.broker.committer import Committer
+from hookmq.broker.deadlines import Deadlines
+from hookmq.broker.groups import Group
+from hookmq.broker.routes import Route, Subscriber, Target
+from hookmq.codec import Limits
+from hookmq.hooks.chains import Chains, narrow
+from hookmq.hooks.entry import PluginInstance
+from hookmq.hooks.manager import Hooks
+from hookmq.hooks.specs import OBSERVERS, BrokerHandle
+from hookmq.metrics import Metrics
+from hookmq.qos import Outgoing
+from hookmq.reason import ReasonCode
+from hookmq.retained import RetainedIndex
+from hookmq.router import Router
+from hookmq.runtime import Runtime
+from hookmq.session import CLEAN, DIRTY, Session
+from hookmq.settings import Settings
+from hookmq.store import Journal, PutMessage, Store
+from hookmq.types import Action, ClientInfo, Direction, Dropped, DropReason, Message, Subscription
+
+
+def _observed(hooks: Hooks) -> frozenset[str]:
+    return frozenset(
+        name
+        for name in OBSERVERS
+        if any(not one.instance.disabled for one in hooks.registry.get(name, ()))
+    )
+
+
+class Core:
+    """Shared state of one broker; see the module's text."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        hooks: Hooks,
+        store: Store,
+        journals: Sequence[Journal],
+        metrics: Metrics,
+        handles: Callable[["Core"], Callable[[PluginInstance], BrokerHandle]],
+    ) -> None:
+        self.settings = settings
+        self.runtime = runtime
+        self.hooks = hooks
+        hooks.bind(runtime, handles(self))
+        self.observed = _observed(hooks)
+        """Observer hooks that some plugin implements; the others cost one test."""
+        self.metrics = metrics
+        self.limits = Limits(
+            settings.broker.max_packet_size,
+            settings.broker.max_user_properties,
+            settings.broker.max_filters,
+        )
+        self.deadlines = Deadlines(runtime)
+        self.sessions: dict[str, Session] = {}
+        self.groups: dict[tuple[str, str], Group] = {}
+        self.retained: RetainedIndex[Outgoing] = RetainedIndex()
+        self.retained_bytes = 0
+        self.router: Router[Subscriber, Subscription, Route] = Router(
+            self._compile, max_levels=settings.broker.max_topic_levels
+        )
+        self.journals = tuple(journals)
+        self.store = store
+        self.committer = Committer(store, journals, self._commit_failed)
+        self.next_message_id = store.next_message_id()
+        self.queued_bytes = 0
+        self.dirty: list[Session] = []
+        self.scheduled = False
+        self.fan_outs: dict[str, deque[Any]] = {}
+        """Large fan-outs on their way, by topic."""
+        self.draining = False
+        self.depth = 0
+        """How many messages of plugins led to the one in hand."""
+        self.failed: str | None = None
+        self.on_failure: Callable[[str], None] | None = None
+        """Told once when a commit failed: the shell tells clients and ends the process."""
+
+    def use(self, settings: Settings, hooks: Hooks) -> None:
+        """Go on with other settings and hooks: every route and every remembered decision is made anew."""
+        self.settings = settings
+        self.hooks = hooks
+        self.observed = _observed(hooks)
+        self.limits = Limits(
+            settings.broker.max_packet_size,
+            settings.broker.max_user_properties,
+            settings.broker.max_filters,
+        )
+        self.router.clear_cache()
+
+    # --- the turn --------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Have `end_turn` run at the end of this turn."""
+        if not self.scheduled:
+            self.scheduled = True
+            self.runtime.call_soon(self.end_turn)
+
+    def end_turn(self) -> None:
+        """Commit what this turn changed, then write what may leave, once per connection."""
+        self.scheduled = False
+        self.committer.flush()
+        self.flush()
+
+    def flush(self) -> None:
+        """One write for every session with packets."""
+        dirty = self.dirty
+        if not dirty:
+            return
+        self.dirty = []
+        metrics = self.metrics
+        sent = 0
+        for session in dirty:
+            if session.state == DIRTY:
+                session.state = CLEAN
+            out = session.out
+            connection = session.connection
+            if connection is not None and out:
+                data = out[0] if len(out) == 1 else b"".join(out)
+                out.clear()
+                sent += len(data)
+                connection.wire.write(data)
+        metrics.bytes_sent += sent
+        metrics.writes += len(dirty)
+
+    def mark(self, session: Session) -> None:
+        """Have `session.out` written at the end of this turn."""
+        if session.state == CLEAN:
+            session.state = DIRTY
+        elif session.state == DIRTY:
+            return
+        self.dirty.append(session)
+        if not self.scheduled:
+            self.scheduled = True
+            self.runtime.call_soon(self.end_turn)
+
+    # --- the store -------------------------------------------------------------------------------------------------
+
+    def keep(self, outgoing: Outgoing) -> int:
+        """The message's id in the store; the first call puts the message into the batch, to be followed by the queue
+        entry that needs it."""
+        if outgoing.id == 0:
+            outgoing.id = self.next_message_id
+            self.next_message_id += 1
+            self.committer.add(PutMessage(outgoing.id, outgoing.message))
+        return outgoing.id
+
+    def _commit_failed(self, reason: str) -> None:
+        # Nothing that waited is acknowledged, now or later: a retried fsync may lie.
+        self.failed = reason
+        self.runtime.log("error", "store.failed", reason=reason)
+        if self.on_failure is not None:
+            self.on_failure(reason)
+
+    # --- what happened ---------------------------------------------------------------------------------------------
+
+    def dropped(
+        self,
+        message: Message | None,
+        client: ClientInfo | None,
+        reason: DropReason,
+        direction: Direction,
+        detail: str = "",
+    ) -> None:
+        """Count a message that goes no further and tell whoever observes; `client` is the publisher (in) or the
+        receiver (out)."""
+        self.metrics.count_drop(reason, direction)
+        if message is None or "on_dropped" not in self.observed:
+            return
+        client_id = client.client_id if client is not None else None
+        listener = client.listener if client is not None else ""
+        why = Dropped(reason, direction, client_id, detail)
+        self.hooks.observers.notify("on_dropped", listener, client, message, why)
+
+    def observe(self, hook: str, client: ClientInfo | None, *args: object) -> None:
+        """Tell the observers of `hook` about `client`; free where nobody observes it."""
+        if hook in self.observed:
+            listener = client.listener if client is not None else ""
+            self.hooks.observers.notify(hook, listener, client, *args)
+
+    def observe_retained(self, topic: str, message: Message | None) -> None:
+        """Tell the observers of retained messages; None: cleared."""
+        if "on_retained" in self.observed:
+            self.hooks.observers.notify("on_retained", "", topic, message)
+
+    def denied(
+        self, client: ClientInfo, action: Action, topic: str, code: ReasonCode, rule: str
+    ) -> None:
+        """Log a refused action and tell the observers; `rule` is what decided: a plugin's id, or ``default``."""
+        self.runtime.log(
+            "info",
+            "authz.denied",
+            client_id=client.client_id,
+            action=action.value,
+            topic=topic,
+            code=f"0x{code:02X}",
+            rule=rule or "default",
+        )
+        self.observe("on_denied", client, action, topic, code, rule or "default")
+
+    # --- routes ----------------------------------------------------------------------------------------------------
+
+    def _compile(self, topic: str, entries: list[tuple[Subscriber, str, Subscription]]) -> Route:
+        targets: dict[Session, Target] = {}
+        groups: list[Group] = []
+        for subscriber, _, subscription in entries:
+            if isinstance(subscriber, Group):
+                groups.append(subscriber)
+                continue
+            target = targets.get(subscriber)
+            if target is None:
+                targets[subscriber] = Target(subscriber, subscription)
+            else:
+                target.merge(subscription)
+        for session, target in targets.items():
+            target.plain = (
+                session.kind != 0
+                and not target.identifiers
+                and not target.no_local
+                and not self._transforms(session.client.listener, topic)
+            )
+        return Route(
+            topic,
+            list(targets.values()),
+            groups,
+            [journal for journal in self.journals if journal.wants(topic)],
+            self.settings.broker.fan_out_slice,
+        )
+
+    def _transforms(self, listener: str, topic: str) -> bool:
+        """Whether a plugin has a say in each delivery of `topic` to clients of `listener`."""
+        chains = self.chains(listener)
+        return bool(
+            (chains.on_deliver and narrow(chains.on_deliver, topic))
+            or (
+                chains.authorize[Action.DELIVER] and narrow(chains.authorize[Action.DELIVER], topic)
+            )
+        )
+
+    def chains(self, listener: str) -> Chains:
+        """The compiled hook chains of a listener's clients."""
+        return self.hooks.chains(listener)
+
+    def reroute(self, session: Session) -> None:
+        """Have every route compiled anew that leads to `session`: how it takes its messages changed."""
+        for subscription in session.subscriptions.values():
+            if subscription.share is None:
+                self.router.invalidate(subscription.topic_filter)

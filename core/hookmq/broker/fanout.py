@@ -1,0 +1,166 @@
+"""From one accepted message to everybody who wants it: retained store, journals, sessions, groups.
+
+Small fan-outs happen at once. A large one is cut into slices, one a turn, so that it does not stall the others; the list
+of targets is taken once, and messages of one topic go out first in, first out.
+"""
+
+from collections import deque
+from functools import partial
+
+from hookmq.broker.core import Core
+from hookmq.broker.deliver import offer, offer_group
+from hookmq.broker.routes import Route, Target
+from hookmq.qos import Acknowledgement, Outgoing
+from hookmq.session import Session
+from hookmq.store import DropRetained, PutRetained
+from hookmq.types import Direction, DropReason, Message
+
+
+class FanOut:
+    """One message's way to many targets, `done` of them served."""
+
+    __slots__ = ("acknowledgement", "done", "outgoing", "sender", "targets", "waiter")
+
+    def __init__(
+        self,
+        outgoing: Outgoing,
+        targets: tuple[Target, ...],
+        sender: Session | None,
+        acknowledgement: Acknowledgement | None,
+        waiter: Acknowledgement | None,
+    ) -> None:
+        self.outgoing = outgoing
+        self.targets = targets
+        self.sender = sender
+        self.acknowledgement = acknowledgement
+        self.waiter = waiter
+        self.done = 0
+
+
+def publish(
+    core: Core, message: Message, sender: Session | None, acknowledgement: Acknowledgement | None
+) -> int:
+    """Hand `message` on to everybody and return how many matched: sessions, groups and journals. The one way a message
+    takes, whoever sent it; it was authorized and transformed before.
+
+    `acknowledgement` is made to wait for what it relies on: the last slice, unless fan-out is asynchronous, and the start
+    of deliveries under back-pressure. The commit is the caller's to wait for.
+    """
+    route = core.router.lookup(message.topic)
+    outgoing = Outgoing(message)
+    if message.retain:
+        retain(core, message)
+    for journal in route.journals:
+        core.committer.journal(journal, message)
+    waiter = None
+    if core.settings.session.inflight_overflow == "backpressure" and acknowledgement is not None:
+        waiter = acknowledgement
+    topic = message.topic
+    waiting = core.fan_outs.get(topic)
+    if waiting is not None or len(route.targets) > core.settings.broker.fan_out_slice:
+        _cut(core, route, FanOut(outgoing, route.targets, sender, acknowledgement, waiter))
+    else:
+        for target in route.targets:
+            _serve(core, target, outgoing, sender, waiter)
+    for group in route.groups:
+        offer_group(core, group, outgoing)
+    if "on_published" in core.observed:
+        client = sender.client if sender is not None else None
+        core.observe("on_published", client, message, route.matched)
+    return route.matched
+
+
+def _serve(
+    core: Core,
+    target: Target,
+    outgoing: Outgoing,
+    sender: Session | None,
+    waiter: Acknowledgement | None,
+) -> None:
+    session = target.session
+    if session is sender:
+        waiter = None  # a client never waits for itself
+        if target.no_local:
+            remote = target.without_local()
+            if remote is None:
+                return
+            target = remote
+    message = outgoing.message
+    qos = min(message.qos, target.qos)  # [MQTT-3.8.4-8]
+    retain_flag = message.retain and target.retain_as_published  # [MQTT-3.3.1-12, 3.3.1-13]
+    offer(
+        core, session, outgoing, qos, retain_flag, target.identifiers, target.subscription, waiter
+    )
+
+
+def _cut(core: Core, route: Route, job: FanOut) -> None:
+    # What must outlive us is queued now, all of it: a message's queue entries and the sender's QoS 2 id are one batch,
+    # or a crash between two slices would lose it for some, or deliver it twice. The others are served in slices.
+    rest = []
+    qos = job.outgoing.message.qos
+    for target in job.targets:
+        if qos and target.qos and target.session.durable:
+            _serve(core, target, job.outgoing, job.sender, job.waiter)
+        else:
+            rest.append(target)
+    job.targets = tuple(rest)
+    if core.settings.broker.async_fan_out:
+        job.acknowledgement = None
+    elif job.acknowledgement is not None:
+        job.acknowledgement.hold()
+    jobs = core.fan_outs.get(route.topic)
+    if jobs is None:
+        jobs = core.fan_outs[route.topic] = deque()
+        core.router.invalidate(route.topic)  # no fast path while slices are on their way
+        core.runtime.call_soon(partial(_slice, core, route.topic))
+    jobs.append(job)
+
+
+def _slice(core: Core, topic: str) -> None:
+    """Serve the next slice of the first job of `topic`."""
+    jobs = core.fan_outs[topic]
+    job = jobs[0]
+    end = min(job.done + core.settings.broker.fan_out_slice, len(job.targets))
+    sessions = core.sessions
+    message = job.outgoing.message
+    for target in job.targets[job.done : end]:
+        session = target.session
+        if sessions.get(session.client_id) is session:
+            _serve(core, target, job.outgoing, job.sender, job.waiter)
+        else:  # left between two slices
+            core.dropped(message, session.client, DropReason.SESSION_ENDED, Direction.OUT)
+    job.done = end
+    if end == len(job.targets):
+        jobs.popleft()
+        if job.acknowledgement is not None:
+            core.committer.then(job.acknowledgement.met)
+    if jobs:
+        core.runtime.call_soon(partial(_slice, core, topic))
+    else:
+        del core.fan_outs[topic]
+        core.router.invalidate(topic)
+    core.schedule()
+
+
+def retain(core: Core, message: Message) -> None:
+    """Make `message` its topic's retained message, or clear it with an empty payload [MQTT-3.3.1-5, 3.3.1-6, 3.3.1-7]."""
+    topic = message.topic
+    limits = core.settings.broker
+    known = core.retained.get(topic)
+    if not message.payload:
+        if known is not None:
+            core.retained.delete(topic)
+            core.retained_bytes -= len(known.message.payload)
+            core.committer.add(DropRetained(topic))
+            core.observe_retained(topic, None)
+        return
+    freed = len(known.message.payload) if known is not None else 0
+    if (known is None and len(core.retained) >= limits.max_retained) or (
+        core.retained_bytes - freed + len(message.payload) > limits.max_retained_bytes
+    ):
+        core.dropped(message, None, DropReason.RETAIN_LIMIT, Direction.IN)
+        return
+    core.retained.set(topic, Outgoing(message))
+    core.retained_bytes += len(message.payload) - freed
+    core.committer.add(PutRetained(message))
+    core.observe_retained(topic, message)

@@ -1,0 +1,317 @@
+"""What an open connection may send about messages: PUBLISH and the four acknowledgements, PINGREQ, DISCONNECT.
+
+These are the handlers of the table in `broker.table`; each takes the connection and a decoded packet.
+"""
+
+from functools import partial
+
+from hookmq.broker.connection import Connection
+from hookmq.broker.deliver import acknowledged, pump, received
+from hookmq.broker.ingest import Ingest, Outcome
+from hookmq.codec import (
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    encode,
+)
+from hookmq.errors import ProtocolError
+from hookmq.properties import EMPTY, In, Properties
+from hookmq.qos import PACKET_IDS, PUBACK, PUBCOMP, PUBREC, PUBREL, Acknowledgement
+from hookmq.reason import PacketType, ReasonCode, clamp
+from hookmq.session import Session
+from hookmq.store import DropReceived, PutReceived
+from hookmq.topics import validate_topic
+from hookmq.types import DisconnectReason, EndedBy, Message
+
+_TOPIC_ALIAS = 0x23
+_SUBSCRIPTION_IDENTIFIER = 0x0B
+
+
+def on_publish(connection: Connection, packet: Packet) -> None:
+    """PUBLISH: check it, then the one pipeline; the acknowledgement follows by QoS [MQTT-3.3.4-1]."""
+    assert isinstance(packet, Publish)
+    core = connection.core
+    session = connection.session
+    client = connection.client
+    assert session is not None
+    assert client is not None
+    limits = core.settings.broker
+    qos = packet.qos
+    if qos > limits.max_qos:  # [MQTT-3.2.2-11]
+        raise ProtocolError(ReasonCode.QOS_NOT_SUPPORTED, f"QoS {qos} is not offered")
+    if packet.retain and not limits.retain_available:  # [MQTT-3.2.2-14]
+        raise ProtocolError(ReasonCode.RETAIN_NOT_SUPPORTED, "retained messages are not offered")
+    topic = _topic(connection, packet)
+    core.metrics.messages_received += 1
+    properties = packet.properties
+    if properties is not EMPTY:
+        properties = properties.only(In.WILL, without=(_TOPIC_ALIAS, _SUBSCRIPTION_IDENTIFIER))
+    if limits.check_payload_format and properties.payload_format_indicator == 1:
+        try:
+            packet.payload.decode()
+        except UnicodeDecodeError:
+            outcome = Outcome(ReasonCode.PAYLOAD_FORMAT_INVALID, "payload is not UTF-8")
+            _refuse(connection, packet, outcome)
+            return
+    now = core.runtime.time()
+    interval = properties.message_expiry_interval if properties is not EMPTY else None
+    message = Message(
+        client.scope.mount_point + topic,
+        packet.payload,
+        qos,
+        packet.retain,
+        properties,
+        client.client_id,
+        "client",
+        now,
+        None if interval is None else now + interval,
+    )
+    if qos == 2 and session.received is not None and packet.packet_id in session.received:
+        # [MQTT-4.3.3-10]: the sender did not see our PUBREC; its message was taken already
+        repeated = Outcome(ReasonCode.SUCCESS, matched=1)
+        repeated.relies = (
+            session.durable and core.committer.busy
+        )  # on the commit of the first, perhaps
+        _acknowledge(connection, packet, repeated, None)
+        return
+    unfinished = connection.unacknowledged + (len(session.received) if session.received else 0)
+    if qos and unfinished >= connection.receive_maximum:
+        core.metrics.receive_maximum_exceeded += 1
+        if limits.receive_maximum_policy == "strict" and connection.version == 5:
+            # [MQTT-3.3.4-7]
+            raise ProtocolError(
+                ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "too many unfinished publishes"
+            )
+    acknowledgement = Acknowledgement(connection.release) if qos else None
+    if connection.decisions is None:
+        connection.decisions = {}
+    run = Ingest(
+        core,
+        connection.chains,
+        message,
+        partial(_ingested, connection, packet, acknowledgement),
+        client=client,
+        sender=session,
+        decisions=connection.decisions,
+        acknowledgement=acknowledgement,
+    )
+    if qos == 2:
+        run.before = partial(_take_id, connection, session, packet.packet_id)
+    connection.flow = run
+    run.run()
+    if run.waiting:
+        connection.wait(run.cancel)
+    elif run.plain and packet.properties is EMPTY:
+        _learn(connection, session, packet, message)
+
+
+def _topic(connection: Connection, packet: Publish) -> str:
+    """The topic that is meant, after topic alias; checked."""
+    core = connection.core
+    topic = packet.topic
+    alias = packet.properties.topic_alias
+    if alias is not None:
+        if not 0 < alias <= core.settings.broker.topic_alias_maximum:
+            # [MQTT-3.3.2-8, 3.3.2-9, 3.2.2-17, 3.2.2-18]
+            raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
+        known = connection.inbound_aliases
+        if topic:
+            if known is None:
+                known = connection.inbound_aliases = {}
+            validate_topic(topic, core.settings.broker.max_topic_levels)
+            known[alias] = topic  # [MQTT-3.3.2-12]
+            return topic
+        if known is None or alias not in known:  # [MQTT-3.3.2-7]
+            raise ProtocolError(
+                ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} stands for nothing"
+            )
+        return known[alias]
+    validate_topic(topic, core.settings.broker.max_topic_levels)
+    return topic
+
+
+def _take_id(connection: Connection, session: Session, packet_id: int) -> None:
+    """The message is accepted: its id is taken until PUBREL, in the batch that holds the message."""
+    if session.received is None:
+        session.received = set()
+    session.received.add(packet_id)
+    if session.durable:
+        connection.core.committer.add(PutReceived(session.client_id, packet_id))
+
+
+def _learn(connection: Connection, session: Session, packet: Publish, message: Message) -> None:
+    """Remember a PUBLISH that nothing stood in the way of, if the next may go the fast path."""
+    core = connection.core
+    if packet.retain or packet.dup or message.topic != packet.topic or connection.waiting:
+        return
+    if "on_published" in core.observed or message.topic in core.fan_outs:
+        return
+    route = core.router.lookup(message.topic)
+    if packet.qos == 0:
+        if not route.simple:
+            return
+    elif (
+        not route.volatile
+        or core.settings.session.inflight_overflow != "pending"
+        or (packet.qos == 2 and session.durable)
+    ):
+        return
+    connection.remember(packet.topic.encode(), 0x30 | packet.qos << 1, route)
+
+
+def _ingested(
+    connection: Connection,
+    packet: Publish,
+    acknowledgement: Acknowledgement | None,
+    outcome: Outcome,
+) -> None:
+    """The pipeline is done with a PUBLISH of this connection, at once or after a plugin answered."""
+    resumed = connection.waiting
+    connection.flow = None
+    core = connection.core
+    if outcome.matched < 0:
+        _refuse(connection, packet, outcome)
+    else:
+        _acknowledge(connection, packet, outcome, acknowledgement)
+    core.schedule()
+    if resumed:
+        connection.go_on()
+
+
+def _refuse(connection: Connection, packet: Publish, outcome: Outcome) -> None:
+    """A PUBLISH was denied: an error code where the version has one, else as configured [MQTT311-3.3.5-2]."""
+    core = connection.core
+    if outcome.disconnect:
+        connection.disconnect(outcome.code, outcome.reason)
+        return
+    if connection.version < 5:
+        if core.settings.broker.mqtt3_denied_publish == "disconnect":
+            connection.disconnect(outcome.code, outcome.reason)
+            return
+        if packet.qos == 2:
+            session = connection.session
+            assert session is not None
+            _take_id(connection, session, packet.packet_id)
+            outcome.relies = session.durable
+        outcome.code = ReasonCode.SUCCESS
+    _acknowledge(connection, packet, outcome, None)
+
+
+def _acknowledge(
+    connection: Connection,
+    packet: Publish,
+    outcome: Outcome,
+    acknowledgement: Acknowledgement | None,
+) -> None:
+    """Send PUBACK or PUBREC when everything that the PUBLISH caused is committed."""
+    qos = packet.qos
+    if qos == 0:
+        return
+    core = connection.core
+    kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
+    if connection.version < 5 or (outcome.code is ReasonCode.SUCCESS and not outcome.reason):
+        data = (PUBACK if qos == 1 else PUBREC) + PACKET_IDS[packet.packet_id]
+    else:
+        code = clamp(kind, outcome.code)
+        reason = outcome.reason if connection.problem_information else ""
+        make = Puback if qos == 1 else Pubrec
+        data = encode(make(packet.packet_id, code, Properties(reason_string=reason or None)), 5)
+        if len(data) > connection.max_packet_size:  # [MQTT-3.4.2-2, 3.5.2-2]
+            data = encode(make(packet.packet_id, code), 5)
+    if acknowledgement is None:
+        acknowledgement = Acknowledgement(connection.release)
+    acknowledgement.data = data
+    acknowledgement.publish = qos == 1
+    if outcome.relies:
+        acknowledgement.hold()
+        core.committer.then(acknowledgement.met)
+    connection.answer(acknowledgement)
+
+
+def on_puback(connection: Connection, packet: Packet) -> None:
+    """PUBACK: a QoS 1 delivery is complete; what waits may go."""
+    assert isinstance(packet, Puback)
+    session = connection.session
+    assert session is not None
+    delivery = session.inflight.get(packet.packet_id)
+    if delivery is not None and delivery.qos == 1:
+        acknowledged(connection.core, session, packet.packet_id, packet.code)
+        pump(connection.core, session)
+
+
+def on_pubrec(connection: Connection, packet: Packet) -> None:
+    """PUBREC: PUBREL follows, or the delivery has failed [MQTT-4.3.3-4]."""
+    assert isinstance(packet, Pubrec)
+    session = connection.session
+    assert session is not None
+    core = connection.core
+    if packet.code >= 0x80:
+        delivery = session.inflight.get(packet.packet_id)
+        if delivery is not None and delivery.qos == 2:
+            acknowledged(core, session, packet.packet_id, packet.code)
+            pump(core, session)
+        return
+    if received(core, session, packet.packet_id):
+        return
+    if connection.version == 5:
+        connection.send_packet(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+    else:
+        # The client holds on to a flow that we have finished: let it finish too.
+        connection.send(PUBREL + PACKET_IDS[packet.packet_id])
+
+
+def on_pubrel(connection: Connection, packet: Packet) -> None:
+    """PUBREL: the id is free; PUBCOMP in any case [MQTT-4.3.3-11]."""
+    assert isinstance(packet, Pubrel)
+    session = connection.session
+    assert session is not None
+    core = connection.core
+    taken = session.received
+    if taken is not None and packet.packet_id in taken:
+        taken.discard(packet.packet_id)
+        answer = Acknowledgement(connection.release, PUBCOMP + PACKET_IDS[packet.packet_id])
+        if session.durable:
+            core.committer.add(DropReceived(session.client_id, packet.packet_id))
+            answer.hold()
+            core.committer.then(answer.met)
+            core.schedule()
+        connection.answer(answer)
+    elif connection.version == 5:
+        connection.send_packet(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+    else:
+        connection.send(PUBCOMP + PACKET_IDS[packet.packet_id])
+
+
+def on_pubcomp(connection: Connection, packet: Packet) -> None:
+    """PUBCOMP: a QoS 2 delivery is complete."""
+    assert isinstance(packet, Pubcomp)
+    session = connection.session
+    assert session is not None
+    delivery = session.inflight.get(packet.packet_id)
+    if delivery is not None and delivery.qos == 2:
+        acknowledged(connection.core, session, packet.packet_id, 0)
+        pump(connection.core, session)
+
+
+def on_pingreq(connection: Connection, packet: Packet) -> None:
+    """PINGREQ [MQTT-3.12.4-1]."""
+    connection.send(b"\xd0\x00")
+
+
+def on_disconnect(connection: Connection, packet: Packet) -> None:
+    """DISCONNECT: the client leaves; only code 0x00 takes its will along [MQTT-3.14.4-3]."""
+    assert isinstance(packet, Disconnect)
+    session = connection.session
+    assert session is not None
+    expiry = packet.properties.session_expiry_interval
+    if expiry is not None and expiry != session.expiry:
+        if not session.expiry:
+            # Edge of section 3.14.2.2.2: a session that was to end cannot be kept after all.
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "session expiry was 0 at CONNECT")
+        session.expiry = min(float(expiry), connection.core.settings.session.max_expiry)
+    connection.flush()
+    connection.end(DisconnectReason(ReasonCode(packet.code), EndedBy.CLIENT))

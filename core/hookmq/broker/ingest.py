@@ -1,0 +1,219 @@
+"""The one pipeline of a message into the broker, whatever its source: a client, a will, a plugin.
+
+    authorize -> on_publish chain -> [topic changed? authorize again] -> fan-out
+
+Each step may answer at once or later; completion is a callback. A message that waits holds back only its own source.
+"""
+
+from collections.abc import Callable
+
+from hookmq.broker.authorizer import Decisions, authorize
+from hookmq.broker.core import Core
+from hookmq.broker.fanout import publish
+from hookmq.errors import ProtocolError
+from hookmq.hooks.chains import Calls, Chains, narrow
+from hookmq.hooks.run import run_transform
+from hookmq.hooks.verdicts import Allow, Deny, Drop
+from hookmq.qos import Acknowledgement
+from hookmq.reason import ReasonCode
+from hookmq.runtime import Cancel
+from hookmq.session import Session
+from hookmq.topics import validate_topic
+from hookmq.types import Action, ClientInfo, Direction, DropReason, Message, Subscription
+
+SYSTEM = "$SYS/"
+"""Topics of the broker itself: no client may publish there."""
+
+
+class Outcome:
+    """What became of a message: `code` for its acknowledgement, `reason` in words for MQTT 5 clients, whether the
+    connection is to end, how many matched (-1: it was not accepted), and whether it `relies` on a commit."""
+
+    __slots__ = ("code", "disconnect", "matched", "reason", "relies")
+
+    def __init__(
+        self, code: ReasonCode, reason: str = "", disconnect: bool = False, matched: int = -1
+    ) -> None:
+        self.code = code
+        self.reason = reason
+        self.disconnect = disconnect
+        self.matched = matched
+        self.relies = False
+
+
+class Ingest:
+    """One message on its way in. `run` starts it; `done` is told the outcome, at once or later; `cancel` stops it for a
+    client that left.
+
+    `client` is None for messages of the broker itself and of plugins, which are not asked for permission: whoever
+    configured the plugin trusts it. `before` is called when the message was accepted and is about to be handed on, so
+    that records of the source stand in the same batch.
+    """
+
+    __slots__ = (
+        "acknowledgement", "action", "before", "cancelled", "chains", "client", "core", "decisions", "done", "message",
+        "plain", "sender", "skip", "step",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        core: Core,
+        chains: Chains,
+        message: Message,
+        done: Callable[[Outcome], None],
+        *,
+        client: ClientInfo | None = None,
+        sender: Session | None = None,
+        action: Action = Action.PUBLISH,
+        decisions: Decisions | None = None,
+        acknowledgement: Acknowledgement | None = None,
+        skip: str = "",
+    ) -> None:
+        self.core = core
+        self.chains = chains
+        self.message = message
+        self.done = done
+        self.client = client
+        self.sender = sender
+        self.action = action
+        self.decisions = decisions
+        self.acknowledgement = acknowledgement
+        self.skip = skip
+        self.before: Callable[[], None] | None = None
+        self.step: Cancel | None = None
+        self.cancelled = False
+        self.plain = True
+        """Whether nothing but a remembered permission stood in its way: the next like it may take the fast path."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a plugin has still to answer."""
+        return self.step is not None
+
+    def cancel(self) -> None:
+        """Give up: the source is gone. `done` is not called any more."""
+        self.cancelled = True
+        step, self.step = self.step, None
+        if step is not None:
+            step()
+
+    def run(self) -> None:
+        """Start."""
+        if self.client is None:
+            self._transform()
+        else:
+            self._authorize(self._authorized)
+
+    def _authorize(self, then: Callable[[Allow | Deny, str], None]) -> None:
+        client = self.client
+        message = self.message
+        assert client is not None
+        if message.topic.startswith(SYSTEM):
+            then(Deny(reason="topics below $SYS are the broker's own"), "broker")
+            return
+        step = authorize(
+            self.core,
+            client,
+            self.chains,
+            self.decisions,
+            self.action,
+            message.topic,
+            message.qos,
+            message.retain,
+            message,
+            None,
+            then,
+        )
+        if step is not None:
+            self.step = step
+
+    def _authorized(self, verdict: Allow | Deny, by: str) -> None:
+        if self._refused(verdict, by):
+            return
+        self._transform()
+
+    def _refused(self, verdict: Allow | Deny, by: str) -> bool:
+        self.step = None
+        if self.cancelled:
+            return True
+        if isinstance(verdict, Deny):
+            self._deny(verdict, by)
+            return True
+        if verdict.cache_for is not None:
+            self.plain = False
+        if verdict.max_qos is not None and verdict.max_qos < self.message.qos:
+            self._deny(Deny(reason=f"QoS above {verdict.max_qos} is not allowed here"), by)
+            return True
+        return False
+
+    def _deny(self, verdict: Deny, by: str) -> None:
+        reason = DropReason.DENIED if verdict.decided else DropReason.UNDECIDED
+        self.core.dropped(self.message, self.client, reason, Direction.IN, by)
+        if self.client is not None:
+            self.core.denied(self.client, self.action, self.message.topic, verdict.code, by)
+        self._end(Outcome(verdict.code, verdict.reason or "", verdict.disconnect))
+
+    def _transform(self) -> None:
+        calls = self._calls()
+        if not calls:
+            self._accept()
+            return
+        self.plain = False
+        step = run_transform(
+            self.core.runtime, calls, self.client, self.message, self._transformed, self.skip
+        )
+        if step is not None:
+            self.step = step
+
+    def _calls(self) -> Calls:
+        topic = self.message.topic
+        calls = self.chains.on_publish
+        if self.action is Action.WILL:
+            calls = self.chains.on_will + calls
+        return narrow(calls, topic) if calls else calls
+
+    def _transformed(self, result: Message | Subscription | Deny | Drop, by: str) -> None:
+        self.step = None
+        if self.cancelled:
+            return
+        if isinstance(result, Deny):
+            self._deny(result, by)
+            return
+        if isinstance(result, Drop):
+            self.core.dropped(self.message, self.client, DropReason.PLUGIN, Direction.IN, by)
+            self._end(Outcome(result.code, matched=0))
+            return
+        assert isinstance(result, Message)
+        before, self.message = self.message, result
+        if result.topic == before.topic:
+            self._accept()
+            return
+        try:
+            validate_topic(result.topic, self.core.settings.broker.max_topic_levels)
+        except ProtocolError as error:
+            self._deny(Deny(error.code, error.detail, decided=False), by)
+            return
+        if self.client is None:
+            self._accept()
+        else:
+            # The plugin moved the message: it must be allowed where it goes, not only where it came from.
+            self._authorize(self._authorized_again)
+
+    def _authorized_again(self, verdict: Allow | Deny, by: str) -> None:
+        if not self._refused(verdict, by):
+            self._accept()
+
+    def _accept(self) -> None:
+        committer = self.core.committer
+        added = committer.added
+        if self.before is not None:
+            self.before()
+        matched = publish(self.core, self.message, self.sender, self.acknowledgement)
+        code = ReasonCode.SUCCESS if matched else ReasonCode.NO_MATCHING_SUBSCRIBERS
+        outcome = Outcome(code, matched=matched)
+        outcome.relies = committer.added != added
+        self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        self.step = None
+        self.done(outcome)

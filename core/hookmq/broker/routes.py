@@ -1,0 +1,100 @@
+"""Routes: for one topic, who gets its messages and how. Compiled once per topic by the router, valid until a
+subscription that concerns the topic changes.
+
+A target is plain where the bytes that came in may go out as they are: nothing of the message is the receiver's own. Only
+the others cost an encoding and a call each.
+"""
+
+from collections.abc import Sequence
+
+from hookmq.broker.groups import Group
+from hookmq.session import Session
+from hookmq.store import Journal
+from hookmq.types import Subscription
+
+Subscriber = Session | Group
+
+
+class Target:
+    """One session's share in a topic: its overlapping subscriptions merged into one copy at the highest QoS, with all
+    identifiers [MQTT-3.3.4-2, 3.3.4-3, 3.3.4-4]."""
+
+    __slots__ = (
+        "identifiers",
+        "no_local",
+        "plain",
+        "qos",
+        "retain_as_published",
+        "session",
+        "subscription",
+        "subscriptions",
+    )
+
+    def __init__(self, session: Session, subscription: Subscription) -> None:
+        self.session = session
+        self.qos = subscription.qos
+        self.no_local = subscription.no_local
+        self.retain_as_published = subscription.retain_as_published
+        self.identifiers: tuple[int, ...] = (
+            () if subscription.identifier is None else (subscription.identifier,)
+        )
+        self.subscription = subscription
+        self.subscriptions: list[Subscription] | None = None
+        self.plain = False
+
+    def merge(self, subscription: Subscription) -> None:
+        """Take in another subscription of the same session."""
+        if self.subscriptions is None:
+            self.subscriptions = [self.subscription]
+        self.subscriptions.append(subscription)
+        if subscription.qos > self.qos:
+            self.qos = subscription.qos
+            self.subscription = subscription
+        self.no_local = self.no_local or subscription.no_local
+        self.retain_as_published = self.retain_as_published or subscription.retain_as_published
+        if subscription.identifier is not None:
+            self.identifiers += (subscription.identifier,)
+
+    def without_local(self) -> "Target | None":
+        """What is left of it for a message that the session itself sent [MQTT-3.8.3-3]; None when nothing is."""
+        if not self.no_local:
+            return self
+        remote: Target | None = None
+        for subscription in self.subscriptions or [self.subscription]:
+            if subscription.no_local:
+                continue
+            if remote is None:
+                remote = Target(self.session, subscription)
+            else:
+                remote.merge(subscription)
+        return remote
+
+
+class Route:
+    """Who gets the messages of `topic`. `plain3` and `plain5` are the sessions that take shared bytes of MQTT 3.x and
+    5.0, `rest` the other targets; `targets` are all. `simple`: nothing but plain targets."""
+
+    __slots__ = (
+        "groups", "journals", "matched", "plain3", "plain5", "rest", "simple", "targets", "topic", "valid", "volatile",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        targets: Sequence[Target],
+        groups: Sequence[Group],
+        journals: Sequence[Journal],
+        slice_size: int,
+    ) -> None:
+        self.valid = True
+        self.topic = topic
+        self.targets = tuple(targets)
+        self.groups = tuple(groups)
+        self.journals = tuple(journals)
+        self.plain3 = [t.session for t in targets if t.plain and t.session.kind == 3]
+        self.plain5 = [t.session for t in targets if t.plain and t.session.kind == 5]
+        self.rest = tuple(t for t in targets if not t.plain)
+        self.simple = not (self.rest or groups or journals) and len(targets) <= slice_size
+        self.volatile = self.simple and not any(t.session.durable for t in targets)
+        """Simple, and no target's state goes through the store: QoS 1 and 2 need no commit either."""
+        self.matched = len(self.targets) + len(self.groups) + len(self.journals)

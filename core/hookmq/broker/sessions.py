@@ -1,0 +1,296 @@
+"""A session's life: created, resumed, left by its connection, expired; and the will that may follow.
+
+connection ends -> expiry 0: the session ends at once
+                -> expiry > 0: kept; will due after its delay, session due after its expiry, whichever is first
+the will is published at the earlier of the two, unless the client returns before [MQTT-3.1.2-8, 3.1.3-9]
+"""
+
+from functools import partial
+from math import inf
+
+from hookmq.broker.core import Core
+from hookmq.broker.deliver import give_back, pump, settle
+from hookmq.broker.groups import Group
+from hookmq.broker.ingest import Ingest, Outcome
+from hookmq.session import BEHIND, Session
+from hookmq.store import (
+    Dequeue,
+    DropSession,
+    DropSubscription,
+    PutSession,
+    SessionRecord,
+    group_owner,
+    session_owner,
+)
+from hookmq.types import (
+    Action,
+    ClientInfo,
+    Direction,
+    DropReason,
+    SessionEvent,
+    Subscription,
+    Will,
+)
+
+
+def create(core: Core, client: ClientInfo) -> Session:
+    """A new, empty session for `client`."""
+    session = Session(client, session_owner(client.client_id))
+    core.sessions[client.client_id] = session
+    core.metrics.sessions_created += 1
+    return session
+
+
+def record(session: Session) -> PutSession:
+    """The session as the store keeps it."""
+    client = session.client
+    return PutSession(
+        SessionRecord(
+            client.client_id,
+            client.version,
+            session.expiry,
+            client.username,
+            client.identity,
+            client.claims,
+            client.listener,
+            client.scope.mount_point,
+            client.peer.host,
+            {
+                "queue_messages": session.queue_messages,
+                "max_subscriptions": session.max_subscriptions,
+            },
+            client.connected_at,
+            session.ended_at,
+            session.will,
+            session.will_at,
+        )
+    )
+
+
+def leave(core: Core, session: Session, will: bool) -> None:
+    """The session's connection has ended; `will` tells whether its will is to be published."""
+    session.connection = None
+    session.epoch += 1
+    session.state = BEHIND
+    session.out = []
+    session.resend = None
+    now = core.runtime.time()
+    session.ended_at = now
+    for group in session.groups:
+        group.leave(session)
+    _forget_qos0(core, session)
+    if not will:
+        session.will = None
+    if not session.expiry:
+        end(core, session, SessionEvent.ENDED)
+        return
+    _return_shared(core, session)
+    for delivery in session.inflight.values():
+        settle(core, delivery)
+    for delivery in session.queue or ():
+        settle(core, delivery)
+    if session.will is not None:
+        delay = min(session.will.delay, core.settings.session.max_will_delay, session.expiry)
+        if delay <= 0:
+            publish_will(core, session)
+        else:
+            session.will_at = now + delay
+            session.will_due = core.deadlines.after(delay, partial(publish_will, core, session))
+    if session.expiry != inf:
+        session.expiry_due = core.deadlines.after(
+            session.expiry, partial(end, core, session, SessionEvent.EXPIRED)
+        )
+    core.committer.add(record(session))
+    core.schedule()
+
+
+def _forget_qos0(core: Core, session: Session) -> None:
+    for delivery in session.queue_qos0 or ():
+        session.queued_bytes -= delivery.outgoing.size
+        core.queued_bytes -= delivery.outgoing.size
+        message = delivery.outgoing.message
+        core.dropped(message, session.client, DropReason.CLIENT_LEFT, Direction.OUT)
+    session.queue_qos0 = None
+
+
+def _return_shared(core: Core, session: Session) -> None:
+    """Messages of shared subscriptions that were not acknowledged go back to their groups."""
+    if not session.groups:
+        return
+    kept = give_back(core, session, list(session.inflight.values()))
+    session.inflight = {delivery.packet_id: delivery for delivery in kept}
+    hand_out_waiting(core, session.groups)
+
+
+def hand_out_waiting(core: Core, groups: tuple[Group, ...]) -> None:
+    """Let the members with room take what came back to their groups."""
+    for group in groups:
+        if group.queued:
+            for member in list(group.online):
+                pump(core, member)
+
+
+def expired(core: Core, session: Session) -> bool:
+    """Whether a session's time is over, judged at its client's return rather than by whoever sweeps
+    [MQTT-4.1.0-2]."""
+    ended = session.ended_at
+    return ended is not None and ended + session.expiry <= core.runtime.time()
+
+
+def end(core: Core, session: Session, event: SessionEvent) -> None:
+    """End a session: its will is due now at the latest, its subscriptions and messages go [MQTT-3.1.2-8, 4.1.0-2]."""
+    if core.sessions.get(session.client_id) is session:
+        del core.sessions[session.client_id]
+    if session.expiry_due is not None:
+        session.expiry_due.cancel()
+        session.expiry_due = None
+    _forget_qos0(core, session)
+    if session.groups:
+        queued = list(session.inflight.values())
+        kept = give_back(core, session, queued)
+        session.inflight = {delivery.packet_id: delivery for delivery in kept}
+    groups = session.groups
+    for subscription in list(session.subscriptions.values()):
+        unsubscribe(core, session, subscription, record_it=False)
+    for delivery in [*session.inflight.values(), *(session.queue or ())]:
+        settle(core, delivery)
+    count = len(session.inflight) + session.queued
+    if count:
+        core.metrics.count_drop(DropReason.SESSION_ENDED, Direction.OUT, count)
+        if "on_dropped" in core.observed:
+            _tell_dropped(core, session)
+    core.queued_bytes -= session.queued_bytes
+    session.queue = None
+    session.backlog = None
+    session.inflight = {}
+    session.received = None
+    session.queued = session.queued_bytes = session.stored = 0
+    if session.durable:
+        core.committer.add(DropSession(session.client_id))
+        core.schedule()
+    if event is SessionEvent.EXPIRED:
+        core.metrics.sessions_expired += 1
+    core.observe("on_session", session.client, event)
+    hand_out_waiting(core, groups)
+    publish_will(core, session)
+
+
+def _tell_dropped(core: Core, session: Session) -> None:
+    for delivery in [*session.inflight.values(), *(session.queue or ())]:
+        message = delivery.outgoing.message
+        if message.topic:
+            # Counted by the caller, all at once.
+            core.metrics.count_drop(DropReason.SESSION_ENDED, Direction.OUT, -1)
+            core.dropped(message, session.client, DropReason.SESSION_ENDED, Direction.OUT)
+
+
+def publish_will(core: Core, session: Session) -> None:
+    """Publish the session's will, if it still has one: once, through the one pipeline, as its owner
+    [MQTT-3.1.2-10, 3.1.2-8]."""
+    will, session.will = session.will, None
+    session.will_at = None
+    if session.will_due is not None:
+        session.will_due.cancel()
+        session.will_due = None
+    if will is None:
+        return
+    core.metrics.wills_published += 1
+    now = core.runtime.time()
+    interval = will.message.properties.message_expiry_interval
+    message = will.message.replace(
+        received_at=now, expires_at=None if interval is None else now + interval
+    )
+    if session.durable and core.sessions.get(session.client_id) is session:
+        core.committer.add(record(session))
+    client = session.client
+
+    def done(outcome: Outcome) -> None:
+        core.runtime.log(
+            "debug",
+            "will.published",
+            client_id=client.client_id,
+            topic=message.topic,
+            matched=outcome.matched,
+        )
+        core.schedule()
+
+    Ingest(
+        core, core.chains(client.listener), message, done, client=client, action=Action.WILL
+    ).run()
+
+
+def cancel_will(session: Session) -> None:
+    """The client is back in time, or took its will back [MQTT-3.1.3-9, 3.14.4-3]."""
+    session.will = None
+    session.will_at = None
+    if session.will_due is not None:
+        session.will_due.cancel()
+        session.will_due = None
+
+
+def set_will(session: Session, will: Will | None) -> None:
+    """Keep the will of a new connection [MQTT-3.1.2-7]."""
+    cancel_will(session)
+    session.will = will
+
+
+# --- subscriptions ------------------------------------------------------------------------------------------------------
+
+
+def subscribe(core: Core, session: Session, subscription: Subscription) -> Subscription | None:
+    """Add or replace a subscription [MQTT-3.8.4-3]; returns the one it replaces."""
+    known = session.subscriptions.get(subscription.filter)
+    if known is not None and (
+        known.topic_filter != subscription.topic_filter or known.share != subscription.share
+    ):
+        unsubscribe(core, session, known, record_it=False)
+    session.subscriptions[subscription.filter] = subscription
+    if subscription.share is None:
+        core.router.subscribe(subscription.topic_filter, session, subscription)
+        return known
+    key = (subscription.share, subscription.topic_filter)
+    group = core.groups.get(key)
+    if group is None:
+        strategy = core.settings.broker.shared_groups.get(
+            subscription.share, core.settings.broker.shared_strategy
+        )
+        group = core.groups[key] = Group(*key, group_owner(*key), strategy)
+        core.router.subscribe(subscription.topic_filter, group, subscription)
+    group.members[session] = subscription
+    if group not in session.groups:
+        session.groups += (group,)
+    if session.connection is not None:
+        group.enter(session)
+    return known
+
+
+def unsubscribe(
+    core: Core, session: Session, subscription: Subscription, record_it: bool = True
+) -> None:
+    """Remove a subscription: nothing new is queued for it; what was started is finished [MQTT-3.10.4-2, 3.10.4-3]."""
+    session.subscriptions.pop(subscription.filter, None)
+    if record_it and session.durable:
+        core.committer.add(DropSubscription(session.client_id, subscription.filter))
+        core.schedule()
+    if subscription.share is None:
+        core.router.unsubscribe(subscription.topic_filter, session)
+        return
+    key = (subscription.share, subscription.topic_filter)
+    group = core.groups.get(key)
+    if group is None:
+        return
+    group.members.pop(session, None)
+    group.leave(session)
+    session.groups = tuple(g for g in session.groups if g is not group)
+    if group.members:
+        return
+    core.router.unsubscribe(group.topic_filter, group)
+    del core.groups[key]
+    while group.queue:  # the last member left: nobody will ever take these
+        waiting = group.queue.popleft()
+        core.queued_bytes -= waiting.outgoing.size
+        message = waiting.outgoing.message
+        core.dropped(message, None, DropReason.SESSION_ENDED, Direction.OUT, group.owner)
+        if waiting.seq:
+            core.committer.add(Dequeue(group.owner, waiting.seq))
+    group.queued = group.queued_bytes = 0

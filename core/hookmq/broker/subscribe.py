@@ -1,0 +1,424 @@
+"""SUBSCRIBE and UNSUBSCRIBE, the retained messages that follow, and subscriptions taken away again.
+
+A SUBSCRIBE is handled filter after filter, as if each came alone [MQTT-3.8.4-5]; SUBACK leaves after the commit of all,
+before the retained messages that they cause.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hookmq.broker.authorizer import authorize
+from hookmq.broker.connection import Connection
+from hookmq.broker.core import Core
+from hookmq.broker.deliver import finish, pump
+from hookmq.broker.sessions import subscribe, unsubscribe
+from hookmq.codec import Packet, Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
+from hookmq.errors import ProtocolError
+from hookmq.hooks.chains import narrow
+from hookmq.hooks.run import run_transform
+from hookmq.hooks.verdicts import Allow, Deny, Drop
+from hookmq.qos import Acknowledgement, Outgoing
+from hookmq.reason import PacketType, ReasonCode, clamp
+from hookmq.runtime import Cancel
+from hookmq.session import Session
+from hookmq.store import PutSubscription
+from hookmq.topics import has_wildcard, parse_share, validate_filter
+from hookmq.types import Action, ClientInfo, Direction, DropReason, Message, Subscription
+
+
+class Subscribing:
+    """One SUBSCRIBE on its way through its filters."""
+
+    __slots__ = (
+        "cancelled",
+        "codes",
+        "connection",
+        "packet",
+        "reason",
+        "retained",
+        "session",
+        "step",
+    )
+
+    def __init__(self, connection: Connection, session: Session, packet: Subscribe) -> None:
+        self.connection = connection
+        self.session = session
+        self.packet = packet
+        self.codes: list[int] = []
+        self.retained: list[Subscription] = []
+        self.reason = ""
+        self.step: Cancel | None = None
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """The client left."""
+        self.cancelled = True
+        step, self.step = self.step, None
+        if step is not None:
+            step()
+
+    def run(self) -> None:
+        """Go on with the next filter for as long as answers come at once."""
+        requests = self.packet.requests
+        while len(self.codes) < len(requests):
+            before = len(self.codes)
+            self._request(requests[before])
+            if self.cancelled:
+                return
+            if len(self.codes) == before:
+                # Undecided yet: `_next` goes on when the answer is there.
+                if not self.connection.waiting:
+                    self.connection.wait(self.cancel)
+                return
+        self._answer()
+
+    def _next(self, code: int) -> None:
+        """The verdict on the filter in hand."""
+        late = self.step is not None
+        self.step = None
+        if self.cancelled:
+            return
+        self.codes.append(code)
+        if late:
+            self.run()
+
+    def _request(self, request: SubscribeRequest) -> None:
+        connection = self.connection
+        core = connection.core
+        client = connection.client
+        assert client is not None
+        limits = core.settings.broker
+        try:
+            validate_filter(request.filter, limits.max_topic_levels)
+        except ProtocolError as error:
+            # [MQTT-4.7.1-1, 4.7.1-2, 4.8.2-1, 4.8.2-2]: refused; 3.x has but one code for it
+            self._fail(error.code, error.detail)
+            return
+        share, topic_filter = parse_share(request.filter)
+        identifiers = self.packet.properties.subscription_identifier
+        if share is not None and not limits.shared_available:
+            self._fail(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED)
+            return
+        if identifiers and not limits.subscription_identifiers_available:
+            self._fail(ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED)
+            return
+        if not limits.wildcard_available and has_wildcard(topic_filter):
+            self._fail(ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED)  # [MQTT311-3.8.3-2]
+            return
+        session = self.session
+        if (
+            len(session.subscriptions) >= session.max_subscriptions
+            and request.filter not in session.subscriptions
+        ):
+            self._fail(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions")
+            return
+        bridge = connection.bridge
+        subscription = Subscription(
+            request.filter,
+            client.scope.mount_point + topic_filter,
+            min(request.qos, limits.max_qos),  # [MQTT-3.2.2-10]
+            request.no_local or bridge,
+            request.retain_as_published or bridge,
+            request.retain_handling,
+            identifiers[0] if identifiers else None,
+            share,
+        )
+        self._authorize(subscription)
+
+    def _authorize(self, subscription: Subscription) -> None:
+        connection = self.connection
+        client = connection.client
+        assert client is not None
+        if connection.decisions is None:
+            connection.decisions = {}
+
+        def decided(verdict: Allow | Deny, by: str) -> None:
+            if self.cancelled:
+                return
+            if isinstance(verdict, Deny):
+                self._deny(subscription, verdict, by)
+                return
+            granted = subscription
+            if verdict.max_qos is not None and verdict.max_qos < granted.qos:
+                granted = granted.replace(qos=verdict.max_qos)
+            self._transform(granted)
+
+        asked = _asked(subscription)
+        step = authorize(
+            connection.core,
+            client,
+            connection.chains,
+            connection.decisions,
+            Action.SUBSCRIBE,
+            asked,
+            subscription.qos,
+            False,
+            None,
+            subscription,
+            decided,
+        )
+        if step is not None:
+            self.step = step
+
+    def _transform(self, subscription: Subscription) -> None:
+        connection = self.connection
+        calls = connection.chains.on_subscribe
+        if calls:
+            calls = narrow(calls, subscription.topic_filter)
+        if not calls:
+            self._add(subscription)
+            return
+
+        def changed(result: Message | Subscription | Deny | Drop, by: str) -> None:
+            if self.cancelled:
+                return
+            if isinstance(result, Deny):
+                self._deny(subscription, result, by)
+                return
+            assert isinstance(result, Subscription)
+            limits = connection.core.settings.broker
+            try:
+                validate_filter(result.topic_filter, limits.max_topic_levels)
+            except ProtocolError as error:
+                self._deny(subscription, Deny(error.code, error.detail, decided=False), by)
+                return
+            # What UNSUBSCRIBE must name stays the client's own text.
+            self._add(result.replace(filter=subscription.filter))
+
+        step = run_transform(
+            connection.core.runtime, calls, connection.client, subscription, changed
+        )
+        if step is not None:
+            self.step = step
+
+    def _deny(self, subscription: Subscription, verdict: Deny, by: str) -> None:
+        connection = self.connection
+        client = connection.client
+        assert client is not None
+        core = connection.core
+        core.denied(client, Action.SUBSCRIBE, subscription.filter, verdict.code, by)
+        if verdict.disconnect:
+            self.cancelled = True
+            connection.disconnect(verdict.code, verdict.reason or "")
+            return
+        self._fail(verdict.code, verdict.reason or "")
+
+    def _fail(self, code: ReasonCode, reason: str = "") -> None:
+        if reason and not self.reason:
+            self.reason = reason
+        connection = self.connection
+        if connection.version == 5:
+            self._next(clamp(PacketType.SUBACK, code))
+        elif connection.version == 3:
+            # 3.1 knows no failure code: as fielded, the QoS asked for is granted and nothing delivered.
+            self._next(self.packet.requests[len(self.codes)].qos)
+        else:
+            self._next(ReasonCode.UNSPECIFIED_ERROR)  # [MQTT311-3.9.3-2]
+
+    def _add(self, subscription: Subscription) -> None:
+        core = self.connection.core
+        session = self.session
+        known = subscribe(core, session, subscription)
+        if session.durable:
+            core.committer.add(PutSubscription(session.client_id, subscription))
+        handling = subscription.retain_handling
+        if subscription.share is None and (handling == 0 or (handling == 1 and known is None)):
+            # [MQTT-3.3.1-9, 3.3.1-10, 3.3.1-11]; shared subscriptions get none
+            self.retained.append(subscription)
+        core.observe("on_subscribed", session.client, subscription, ReasonCode(subscription.qos))
+        self._next(subscription.qos)
+
+    def _answer(self) -> None:
+        connection = self.connection
+        core = connection.core
+        packet = Suback(self.packet.packet_id, tuple(self.codes))
+        data = encode(packet, connection.version)
+        if connection.version == 5 and self.reason and connection.problem_information:
+            worded = encode(
+                replace(packet, properties=packet.properties.replace(reason_string=self.reason)), 5
+            )
+            if len(worded) <= connection.max_packet_size:  # [MQTT-3.9.2-1]
+                data = worded
+        answer = Acknowledgement(connection.release, data)
+        if self.session.durable:
+            answer.hold()
+            core.committer.then(answer.met)
+            core.schedule()
+        connection.answer(answer)
+        if self.retained:
+            if answer.left or connection.answers:
+                core.committer.then(self._send_retained)
+                core.schedule()
+            else:
+                self._send_retained()
+        if connection.waiting:
+            connection.go_on()
+
+    def _send_retained(self) -> None:
+        session = self.session
+        if session.connection is not self.connection:
+            return
+        send_retained(self.connection.core, session, self.retained)
+
+
+def _asked(subscription: Subscription) -> str:
+    """The filter as `authorize` is asked about it: what is matched, behind its share name."""
+    if subscription.share is None:
+        return subscription.topic_filter
+    return f"$share/{subscription.share}/{subscription.topic_filter}"
+
+
+def send_retained(core: Core, session: Session, subscriptions: list[Subscription]) -> None:
+    """Have the retained messages of `subscriptions` sent as there is room."""
+    backlog = session.backlog
+    if backlog is None:
+        backlog = session.backlog = deque()
+    for subscription in subscriptions:
+        backlog.append(_retained(core, session, subscription))
+    pump(core, session)
+    core.schedule()
+
+
+def _retained(
+    core: Core, session: Session, subscription: Subscription
+) -> Iterator[tuple[Outgoing, Subscription] | None]:
+    """The retained messages for one subscription, None now and then where it looked at many that are not."""
+    now = core.runtime.time()
+    for found in core.retained.scan(subscription.topic_filter):
+        if session.subscriptions.get(subscription.filter) is not subscription:
+            return
+        if found is None:
+            yield None
+            continue
+        outgoing = found[1]
+        message = outgoing.message
+        if message.expires_at is not None and message.expires_at <= now:
+            continue
+        if subscription.no_local and message.sender == session.client_id:  # [MQTT-3.8.3-3]
+            continue
+        yield outgoing, subscription
+
+
+def on_subscribe(connection: Connection, packet: Packet) -> None:
+    """SUBSCRIBE [MQTT-3.8.4-1]."""
+    assert isinstance(packet, Subscribe)
+    session = connection.session
+    assert session is not None
+    Subscribing(connection, session, packet).run()
+
+
+def on_unsubscribe(connection: Connection, packet: Packet) -> None:
+    """UNSUBSCRIBE: by the filter's text, character for character [MQTT-3.10.4-1, 3.10.4-4, 3.10.4-5]."""
+    assert isinstance(packet, Unsubscribe)
+    session = connection.session
+    assert session is not None
+    core = connection.core
+    codes = []
+    added = core.committer.added
+    for text in packet.filters:  # [MQTT-3.10.4-6]
+        known = session.subscriptions.get(text)
+        if known is None:
+            codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+            continue
+        unsubscribe(core, session, known)
+        core.observe("on_unsubscribed", session.client, known)
+        codes.append(ReasonCode.SUCCESS)
+    answer = Acknowledgement(
+        connection.release, encode(Unsuback(packet.packet_id, tuple(codes)), connection.version)
+    )
+    if core.committer.added != added:
+        answer.hold()
+        core.committer.then(answer.met)
+        core.schedule()
+    connection.answer(answer)
+
+
+# --- revocation ---------------------------------------------------------------------------------------------------------
+
+REVOKE_SLICE = 200
+"""Subscriptions asked about again in one turn."""
+
+
+def revoke(core: Core, client_id: str | None, filter: str | None) -> None:
+    """Ask again about every subscription of `client_id` (None: of everybody) to `filter` (None: to anything), live and
+    stored, a slice a turn. What is denied is removed, with the messages that wait for it."""
+    chosen: list[tuple[Session, Subscription]] = []
+    sessions = core.sessions.values() if client_id is None else _one(core.sessions.get(client_id))
+    for session in sessions:
+        if session.connection is not None:
+            session.connection.forget_decisions()
+        chosen += (
+            (session, subscription)
+            for subscription in session.subscriptions.values()
+            if filter is None or filter in (subscription.filter, subscription.topic_filter)
+        )
+    _ask_again(core, deque(chosen))
+
+
+def _one(session: Session | None) -> tuple[Session, ...]:
+    return () if session is None else (session,)
+
+
+def _ask_again(core: Core, chosen: deque[tuple[Session, Subscription]]) -> None:
+    for _ in range(min(REVOKE_SLICE, len(chosen))):
+        session, subscription = chosen.popleft()
+        if session.subscriptions.get(subscription.filter) is subscription:
+            _ask(core, session, subscription)
+    if chosen:
+        core.runtime.call_soon(lambda: _ask_again(core, chosen))
+    core.schedule()
+
+
+def _ask(core: Core, session: Session, subscription: Subscription) -> None:
+    client = session.client
+    chains = core.chains(client.listener)
+
+    def decided(verdict: Allow | Deny, by: str) -> None:
+        if session.subscriptions.get(subscription.filter) is not subscription:
+            return
+        if isinstance(verdict, Deny):
+            _take_away(core, session, client, subscription, verdict, by)
+            core.schedule()
+
+    authorize(
+        core,
+        client,
+        chains,
+        None,
+        Action.SUBSCRIBE,
+        _asked(subscription),
+        subscription.qos,
+        False,
+        None,
+        subscription,
+        decided,
+    )
+
+
+def _take_away(
+    core: Core,
+    session: Session,
+    client: ClientInfo,
+    subscription: Subscription,
+    verdict: Deny,
+    by: str,
+) -> None:
+    core.denied(client, Action.SUBSCRIBE, subscription.filter, verdict.code, by)
+    unsubscribe(core, session, subscription)
+    core.observe("on_unsubscribed", client, subscription)
+    queue = session.queue
+    if queue:
+        kept = deque(d for d in queue if d.subscription.filter != subscription.filter)
+        for delivery in queue:
+            if delivery.subscription.filter == subscription.filter:
+                session.queued -= 1
+                session.queued_bytes -= delivery.outgoing.size
+                core.queued_bytes -= delivery.outgoing.size
+                finish(core, session, delivery)
+                message = delivery.outgoing.message
+                core.dropped(message, client, DropReason.REVOKED, Direction.OUT, by)
+        session.queue = kept
+    connection = session.connection
+    if connection is not None and core.settings.broker.on_revoke == "disconnect":
+        connection.disconnect(ReasonCode.NOT_AUTHORIZED, "subscription revoked")

@@ -1,0 +1,108 @@
+"""A session: what the broker remembers of a client between and during its connections.
+
+Plain state, without clock or I/O. Its queue holds what waits for the client: QoS 0 only while the client is connected
+and slow (or as configured), QoS 1 and 2 in order. The head of a durable session's queue is in memory, the rest stays in
+the store (`stored`) and is read a page at a time.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
+
+from hookmq.qos import Delivery, Outgoing
+from hookmq.reason import ReasonCode
+from hookmq.runtime import Wire
+from hookmq.types import ClientInfo, Subscription, Will
+
+
+class Link(Protocol):
+    """A session's connection, as the rooms below it use it."""
+
+    wire: Wire
+    max_packet_size: int
+    problem_information: bool
+    writable: bool
+    aliases: dict[str, int] | None
+    alias_maximum: int
+
+    def disconnect(self, code: ReasonCode, reason: str = "") -> None:
+        """Tell the client why (MQTT 5) and close."""
+
+    def forget_decisions(self) -> None:
+        """Ask again before anything that was remembered as allowed or denied."""
+
+
+class Due(Protocol):
+    """Something set for later."""
+
+    def cancel(self) -> None:
+        """Make sure that it does not happen."""
+
+
+CLEAN: Final = 0
+"""Connected, writable, nothing to flush: messages may be appended to `out`."""
+DIRTY: Final = 1
+"""As CLEAN, and in the broker's list of sessions to flush this turn."""
+BEHIND: Final = 2
+"""Away, slow or with QoS 0 messages waiting: messages go through the queue."""
+
+
+class Session:
+    """One client's session. `epoch` rises with every connection: whoever carries an older one may no longer act for it
+    (takeover by generation)."""
+
+    __slots__ = (
+        "backlog", "client", "client_id", "connection", "durable", "ended_at", "epoch", "expiry", "expiry_due",
+        "groups", "inflight", "kind", "last_packet_id", "last_seq", "loaded_seq", "max_subscriptions", "out", "owner",
+        "queue", "queue_messages", "queue_qos0", "queued", "queued_bytes", "reading", "received", "resend", "state",
+        "stored", "subscriptions", "takeovers", "will", "will_at", "will_due", "window",
+    )  # fmt: skip
+
+    def __init__(self, client: ClientInfo, owner: str) -> None:
+        self.client_id = client.client_id
+        self.client = client
+        self.owner = owner
+        """Its name as a queue owner in the store."""
+        self.connection: Link | None = None
+        self.epoch = 0
+        self.expiry = 0.0
+        self.durable = False
+        """Whether it outlives its connection, so that its state goes through the store."""
+        self.ended_at: float | None = None
+        """Epoch second at which its last connection ended; None while one is up."""
+        self.expiry_due: Due | None = None
+        self.subscriptions: dict[str, Subscription] = {}
+        self.max_subscriptions = 0
+        self.groups: tuple[Any, ...] = ()
+        """Shared subscriptions it is a member of."""
+        self.inflight: dict[int, Delivery] = {}
+        self.resend: deque[Delivery] | None = None
+        """Of those in flight, what this connection has not been sent yet."""
+        self.window = 0
+        """QoS 1 and 2 messages that may be in flight on this connection [MQTT-3.3.4-9]."""
+        self.last_packet_id = 0
+        self.received: set[int] | None = None
+        """Inbound QoS 2 packet ids between PUBLISH and PUBREL."""
+        self.queue: deque[Delivery] | None = None
+        self.queue_qos0: deque[Delivery] | None = None
+        self.queue_messages = 0
+        """How many messages may wait."""
+        self.queued = 0
+        self.queued_bytes = 0
+        """Messages (of QoS 1 and 2) and bytes (of all) waiting, the stored ones included."""
+        self.stored = 0
+        """Entries of the queue that are in the store only; all come after those in memory."""
+        self.last_seq = 0
+        self.loaded_seq = 0
+        self.reading = False
+        self.backlog: deque[Iterator[tuple[Outgoing, Subscription] | None]] | None = None
+        """Retained messages that subscriptions still have to be sent, drawn as there is room."""
+        self.will: Will | None = None
+        self.will_at: float | None = None
+        self.will_due: Due | None = None
+        self.takeovers: deque[float] | None = None
+        self.out: list[bytes] = []
+        """Packets of this turn, for one write."""
+        self.state = BEHIND
+        self.kind = 0
+        """How its messages may be encoded: 3 or 5 for bytes shared with others of that version, 0 for its own."""
