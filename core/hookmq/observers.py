@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from hookmq.hooks.chains import Call, Narrowing
 from hookmq.hooks.entry import PluginInstance
-from hookmq.hooks.run import refuse, words
+from hookmq.hooks.run import Held, in_thread, refuse, words
 from hookmq.runtime import Cancel, Runtime, Timer
 from hookmq.types import Subscription
 
@@ -257,7 +257,7 @@ class Queue:
                 # It returned an awaitable, and the thread stopped there.
                 self._began = runtime.now()
                 self._timer = runtime.call_later(lane.call.timeout, self._late)
-                self._cancel = runtime.spawn(outcome, self._awaited)
+                self._cancel = runtime.spawn(outcome.take(), self._awaited)
                 return
         self._again()
 
@@ -319,15 +319,15 @@ def _oldest(lane: Lane) -> int:
 
 
 def _work(work: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
-    """In the thread: the outcome of each, None for done or the error; an awaitable ends it."""
+    """In the thread: the outcome of each, None for done, or the error; what must be awaited ends it."""
     outcomes: list[Any] = []
     for function, args in work:
         try:
-            answer = function(*args)
+            answer = in_thread(function, args)
         except Exception as error:
             outcomes.append(error)
             continue
-        if hasattr(type(answer), "__await__"):
+        if isinstance(answer, Held):
             outcomes.append(answer)
             break
         outcomes.append(None)

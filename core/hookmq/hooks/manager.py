@@ -18,6 +18,7 @@ from hookmq.hooks.chains import (
 )
 from hookmq.hooks.entry import PluginEntry, PluginInstance
 from hookmq.hooks.registry import Implementation, Registry, adapt, register
+from hookmq.hooks.run import put_away
 from hookmq.hooks.specs import OBSERVERS, SPECS, BrokerHandle, Kind
 from hookmq.observers import Observers, Queue, Watch
 from hookmq.plugin import Plugin
@@ -173,8 +174,7 @@ class Hooks:
                 instance.stats(hook).error += 1
                 raise PluginError(instance.id, f"{hook} failed: {error!r}") from error
             if hasattr(type(answer), "__await__"):
-                if hasattr(answer, "close"):
-                    answer.close()
+                put_away(answer)
                 instance.stats(hook).error += 1
                 raise PluginError(instance.id, f"{hook} must answer at once, not with a coroutine")
             instance.stats(hook).ok += 1

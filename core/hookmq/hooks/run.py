@@ -38,6 +38,37 @@ FAILED: Final = _Failed()
 """The answer of an implementation that failed; it was counted and logged."""
 
 
+class Held:
+    """An awaitable on its way out of a thread. If it is cancelled there, nobody takes it and it is closed."""
+
+    __slots__ = ("_awaitable",)
+
+    def __init__(self, awaitable: Any) -> None:
+        self._awaitable = awaitable
+
+    def take(self) -> Any:
+        """The awaitable, to be awaited."""
+        awaitable, self._awaitable = self._awaitable, None
+        return awaitable
+
+    def __del__(self) -> None:
+        if self._awaitable is not None:
+            put_away(self._awaitable)
+
+
+def in_thread(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """In the thread: what `function` answers, held where it must be awaited."""
+    answer = function(*args)
+    return Held(answer) if hasattr(type(answer), "__await__") else answer
+
+
+def put_away(awaitable: Any) -> None:
+    """Close what nobody will await."""
+    close = getattr(awaitable, "close", None) or getattr(awaitable, "cancel", None)
+    if close is not None:
+        close()
+
+
 class Waiting:
     """The part of a run that waits: at most one call at a time, with its deadline."""
 
@@ -59,8 +90,9 @@ class Waiting:
     def in_thread(self, call: Call, args: tuple[Any, ...], resume: Callable[[Any], object]) -> None:
         """Call it in a thread, await what that returns if need be, then `resume`."""
         self._start(call, call.stats.begin(), resume)
-        function = call.function
-        self._cancel = self._runtime.run_blocking(lambda: function(*args), self._returned)
+        self._cancel = self._runtime.run_blocking(
+            partial(in_thread, call.function, args), self._returned
+        )
 
     def cancel(self) -> None:
         """Nobody wants the answer any more."""
@@ -86,8 +118,8 @@ class Waiting:
         call = self._call
         if call is None:
             return
-        if error is None and hasattr(type(result), "__await__"):
-            self._cancel = self._runtime.spawn(result, self._awaited)
+        if isinstance(result, Held):
+            self._cancel = self._runtime.spawn(result.take(), self._awaited)
             return
         self._awaited(result, error)
 
@@ -131,9 +163,7 @@ def refuse(call: Call, answer: Any) -> str:
     kind = type(answer)
     if not hasattr(kind, "__await__"):
         return f"answered with {kind.__name__}, which {call.hook} does not have"
-    close = getattr(answer, "close", None) or getattr(answer, "cancel", None)
-    if close is not None:
-        close()
+    put_away(answer)
     return f"answered with {kind.__name__}, which is not awaited here"
 
 
