@@ -68,11 +68,23 @@ def compare(old: Config, new: Config) -> Report:
     """What changes from `old` to `new`. Changes nothing."""
     applied: list[Change] = []
     restart: list[Change] = []
+    moved = moved_listeners(old, new)
     for path, before, after in _differences(old, new, ()):
         secret = any(is_secret_key(part) for part in path) or _given_secretly(old, new, path)
         change = Change(dotted(path), _shown(before, secret), _shown(after, secret))
-        (applied if _live(path, before, after) else restart).append(change)
+        live = _live(path, before, after) or (path[0] == "listeners" and path[1] in moved)
+        (applied if live else restart).append(change)
     return Report(tuple(applied), tuple(restart))
+
+
+def moved_listeners(old: Config, new: Config) -> frozenset[str]:
+    """The names of listeners that listen elsewhere: a new socket is opened, so that every key of theirs is applied."""
+    before = {listener.name: listener for listener in old.listeners}
+    return frozenset(
+        listener.name
+        for listener in new.listeners
+        if listener.name in before and listener.bind != before[listener.name].bind
+    )
 
 
 def _differences(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:

@@ -62,10 +62,9 @@ def _lines(
                 if _is_mapping(item):
                     yield from _lines(item, (*here, index), nodes, depth + 2, "  " * depth + "  - ")
                 else:
-                    yield (
-                        f"{'  ' * depth}  - {_inline(item, '')}",
-                        _origin(nodes.get((*here, index))),
-                    )
+                    at = nodes.get((*here, index))
+                    text = f"'{MASK}'" if at is not None and at.secret else _inline(item, "")
+                    yield f"{'  ' * depth}  - {text}", _origin(at)
         else:
             yield f"{indent}{name}: {_inline(child, unit, here, nodes)}", origin
 
@@ -76,6 +75,8 @@ def _entries(value: Any) -> Iterator[tuple[str, Any, str]]:
             yield str(key), child, ""
         return
     for field, hint in bound_fields(type(value)):
+        if field.name == "websocket" and getattr(value, "type", "ws") not in ("ws", "wss"):
+            continue  # it has none, and the key would be refused
         unit = unwrap(hint)[1] or next(
             (unwrap(arm)[1] for arm in getattr(hint, "__args__", ()) if unwrap(arm)[1]), ""
         )

@@ -1,0 +1,176 @@
+"""From entries to plugin objects."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hookmq.config.model import Config, loads
+from hookmq.config.plugins import accepts, build
+from hookmq.errors import ConfigError, PluginError, PluginNotFound
+from hookmq.hooks.discovery import Installed
+from hookmq.plugin import Context, Plugin, hookimpl
+from hookmq.settings import setting
+
+HEAD = "version: 1\nlisteners: [{name: tcp}]\nplugins:\n"
+
+
+@dataclass(frozen=True)
+class Settings:
+    url: str
+    size: int = setting(1, "how much", maximum=9)
+
+
+class Hello(Plugin):
+    Config = Settings
+
+    @hookimpl
+    def on_publish(self, client: Any, message: Any) -> None:
+        return None
+
+
+class Bare(Plugin):
+    pass
+
+
+class Future(Plugin):
+    requires_api = ">=2"
+
+
+class Broken(Plugin):
+    def __init__(self, config: Any, context: Context) -> None:
+        raise RuntimeError("no disk")
+
+
+class Point:
+    """As much of an entry point as is used."""
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self.load = load
+
+
+def offer(name: str, kind: type[Plugin], distribution: str = "") -> Installed:
+    point: Any = Point(lambda: kind)
+    return Installed(name, f"m:{kind.__name__}", distribution or f"hookmq-{name}", "1.2", point)
+
+
+OFFERED = (
+    offer("hello", Hello),
+    offer("bare", Bare),
+    offer("future", Future),
+    offer("broken", Broken),
+)
+
+
+def config(text: str) -> Config:
+    return loads(HEAD + text, "f", (), {"URL": "u"})
+
+
+def test_plugins_are_built_in_order_with_their_configuration() -> None:
+    built = build(
+        config(
+            "  - {use: hello, id: b, config: {url: x}}\n"
+            "  - {use: bare}\n"
+            "  - {use: hello, config: {url: {$env: URL}}}\n"
+        ),
+        OFFERED,
+    )
+    assert [one.id for one in built] == ["b", "bare", "hello"]
+    assert [one.plugin.config for one in built] == [Settings("x"), None, Settings("u")]
+    assert (built[0].plugin.id, built[0].version) == ("b", "1.2")
+
+
+def test_a_plugin_that_is_off_is_not_even_looked_for() -> None:
+    assert build(config("  - {use: nowhere, enabled: false}\n"), OFFERED) == ()
+
+
+def test_mistakes_of_all_plugins_are_told_at_their_places() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(
+            config(
+                "  - use: hello\n    config: {url: 5, size: 12}\n"
+                "  - {use: hello, id: b}\n"
+                "  - {use: bare, config: {x: 1}}\n"
+            ),
+            OFFERED,
+        )
+    assert str(caught.value).splitlines() == [
+        'f:5:19: plugins[0].config.url: expected text, found the number 5 (in quotes it is text: "5")',
+        "f:5:28: plugins[0].config.size: expected at most 9, found 12",
+        "f:6:5: plugins[1].config.url: this key is missing",
+        "f:7:26: plugins[2].config.x: the plugin 'bare' has nothing to configure",
+    ]
+
+
+def test_a_missing_plugin_says_how_to_get_it() -> None:
+    with pytest.raises(PluginNotFound) as caught:
+        build(config("  - {use: helo}\n"), OFFERED)
+    assert str(caught.value) == (
+        "plugin 'helo': no plugin named 'helo' is installed; did you mean 'hello'? (pip install hookmq-helo)"
+    )
+    assert caught.value.exit_code == 3
+    with pytest.raises(PluginNotFound, match=r"pip install hookmq-auth-jwt"):
+        build(config("  - {use: auth_jwt}\n"), OFFERED)
+
+
+def test_two_distributions_of_one_name_are_named() -> None:
+    twice = (offer("hello", Hello, "one"), offer("hello", Bare, "two"))
+    with pytest.raises(PluginError, match=r"one 1\.2 and two 1\.2"):
+        build(config("  - {use: hello}\n"), twice)
+
+
+def test_another_api_is_refused_before_construction() -> None:
+    with pytest.raises(PluginError, match=r"works with plugin API >=2, this HookMQ has 1\."):
+        build(config("  - {use: future}\n"), OFFERED)
+
+
+def test_a_constructor_that_fails_is_the_plugins_error() -> None:
+    with pytest.raises(PluginError) as caught:
+        build(config("  - {use: broken}\n"), OFFERED)
+    assert str(caught.value) == "plugin 'broken': constructing it failed: RuntimeError: no disk"
+
+
+def test_what_is_not_required_is_left_out_and_logged() -> None:
+    logged: list[tuple[str, str, object]] = []
+
+    def log(level: str, event: str, /, **fields: object) -> None:
+        logged.append((level, event, fields["plugin"]))
+
+    text = (
+        "  - {use: broken, required: false}\n  - {use: nowhere, required: false}\n  - {use: bare}\n"
+    )
+    assert [one.id for one in build(config(text), OFFERED, log)] == ["bare"]
+    assert logged == [
+        ("warning", "plugin.skipped", "nowhere"),
+        ("warning", "plugin.skipped", "broken"),
+    ]
+
+
+def test_an_object_whose_configuration_stayed_is_kept() -> None:
+    first = build(config("  - {use: hello, config: {url: a}}\n  - {use: bare}\n"), OFFERED)
+    text = "  - {use: bare, listeners: [tcp]}\n  - {use: hello, config: {url: b}}\n"
+    second = build(config(text), OFFERED, known=first)
+    assert second[0].plugin is first[1].plugin
+    assert second[0].entry.listeners == ("tcp",)
+    assert second[1].plugin is not first[0].plugin
+
+
+def test_a_plugin_built_of_no_document_is_bound_too() -> None:
+    from hookmq.hooks.entry import PluginEntry
+    from hookmq.server.settings import ListenerSettings
+
+    made = Config(1, (ListenerSettings(),), plugins=(PluginEntry("hello", config={"url": "x"}),))
+    assert build(made, OFFERED)[0].plugin.config == Settings("x")
+
+
+@pytest.mark.parametrize(
+    ("clauses", "version", "fits"),
+    [
+        (">=1.0,<2", "1.0", True), (">=1.0,<2", "1.7", True), (">=1.0,<2", "2.0", False), (">=1.1", "1.0", False),
+        ("==1", "1.0", True), ("!=1.0", "1.0", False), ("~=1.2", "1.9", True), ("~=1.2", "2.0", False),
+        ("~=1.2", "1.1", False), (">1", "1.0", False), ("<=1.10", "1.9", True), ("", "1.0", True), ("1.0", "1.0", False),
+        ("about 1", "1.0", False),
+    ],
+)  # fmt: skip
+def test_ranges_of_versions(clauses: str, version: str, fits: bool) -> None:
+    assert accepts(clauses, version) is fits
