@@ -90,7 +90,7 @@ class BrokerSettings:
         "round_robin", "who of a shared subscription's members gets a message"
     )
     shared_groups: Mapping[str, ShareStrategy] = field(
-        default=MappingProxyType({}), metadata={"help": "strategy by group name"}
+        default_factory=lambda: MappingProxyType({}), metadata={"help": "strategy by group name"}
     )
     max_retained: int = setting(1000000, "retained messages kept")
     max_retained_bytes: Size = setting(1 << 30, "payload bytes of retained messages kept")

@@ -136,7 +136,7 @@ class ClientInfo:
     connected_at: float = 0.0
     identity: str | None = None
     """Who the client was found to be; None where nobody asked."""
-    claims: Mapping[str, Any] = field(default=NO_CLAIMS)
+    claims: Mapping[str, Any] = field(default_factory=lambda: NO_CLAIMS)
     expires_at: float | None = None
     """When the credential ends and the client is disconnected with 0xA0; None for never."""
     _state: dict[str, Any] | None = None
