@@ -149,6 +149,7 @@ async def test_pool_is_bounded_and_a_waiting_call_can_be_cancelled(
     cancel = runtime.run_blocking(lambda: ran.append(2), second)
     runtime.run_blocking(lambda: ran.append(3), third)
     cancel()
+    await turns()  # the cancel reaches the pool in the next turn
     assert ran == []
     release.set()
     await third.once()
