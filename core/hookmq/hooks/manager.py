@@ -23,6 +23,8 @@ from hookmq.hooks.specs import OBSERVERS, SPECS, BrokerHandle, Kind
 from hookmq.observers import Observers, Queue, Watch
 from hookmq.plugin import Plugin
 from hookmq.runtime import Runtime
+from hookmq.settings import Settings
+from hookmq.store import Journal, Store
 from hookmq.types import Action
 
 Metric = tuple[str, Mapping[str, str], float]
@@ -145,15 +147,16 @@ class Hooks:
 
     # provide and register ----------------------------------------------------------------------------------------
 
-    def provide_store(self, config: Any) -> Any:
+    def provide_store(self, config: Settings) -> Store | None:
         """The store that a plugin provides, or None. Raises PluginError if one fails or if two provide."""
         provided = self._collect("provide_store", (config,))
         if len(provided) > 1:
             first, second = provided[0][0], provided[1][0]
             raise PluginError(second, f"provides a store, and plugin {first!r} does as well")
-        return provided[0][1] if provided else None
+        store: Store | None = provided[0][1] if provided else None
+        return store
 
-    def provide_journals(self, config: Any) -> tuple[Any, ...]:
+    def provide_journals(self, config: Settings) -> tuple[Journal, ...]:
         """The journals that plugins provide. Raises PluginError if one fails."""
         return tuple(journal for _, journal in self._collect("provide_journal", (config,)))
 

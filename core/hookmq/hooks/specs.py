@@ -18,6 +18,7 @@ from hookmq.metrics import Metrics
 from hookmq.properties import EMPTY, Properties
 from hookmq.reason import ReasonCode
 from hookmq.settings import Settings
+from hookmq.store import Journal, Store
 from hookmq.types import (
     Action,
     ClientInfo,
@@ -53,7 +54,8 @@ class BrokerHandle(Protocol):
         properties: Properties = EMPTY,
     ) -> None:
         """Publish with the origin ``plugin:ID``. It goes the way of every message, but past this plugin's own
-        `on_publish`. Returns at once; what is refused is counted, logged and told to `on_dropped`."""
+        `on_publish`. Returns at once; what is refused is counted, logged and told to `on_dropped`. Raises PluginError
+        for a topic or QoS that MQTT does not know."""
 
     def publish_and_wait(
         self,
@@ -237,12 +239,12 @@ class Specs:
     # provide -----------------------------------------------------------------------------------------------------
 
     @hookspec
-    def provide_store(self, config: Settings, broker: BrokerHandle) -> Any:
-        """The store of sessions and retained messages (`hookmq.store.Store`), or None."""
+    def provide_store(self, config: Settings, broker: BrokerHandle) -> Store | None:
+        """The store of sessions and retained messages, or None."""
 
     @hookspec
-    def provide_journal(self, config: Settings, broker: BrokerHandle) -> Any:
-        """A journal that must hold a message before it is acknowledged (`hookmq.store.Journal`), or None."""
+    def provide_journal(self, config: Settings, broker: BrokerHandle) -> Journal | None:
+        """A journal that must hold a message before it is acknowledged, or None."""
 
     # register ----------------------------------------------------------------------------------------------------
 

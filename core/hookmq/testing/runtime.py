@@ -36,7 +36,7 @@ class VirtualTimer:
 
 
 class Event:
-    """Awaited until it is set. ``value = await event``; `fail` raises in those who await."""
+    """Awaited until it is set, by any number: ``value = await event``; `fail` raises in those who await."""
 
     __slots__ = ("_error", "_runtime", "_waiting", "is_set", "value")
 
@@ -65,6 +65,39 @@ class Event:
         if self._error is not None:
             raise self._error
         return self.value
+
+
+class VirtualPromise(Event):
+    """`hookmq.runtime.Promise`, strict as asyncio's future is: a second result is an error, and when who awaits it is
+    cancelled, so is it."""
+
+    __slots__ = ()
+
+    def done(self) -> bool:
+        """Whether it has a result, an exception or was cancelled."""
+        return self.is_set
+
+    def set_result(self, result: Any, /) -> None:
+        """Give the result; once."""
+        self._once()
+        self.set(result)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Give the exception that awaiting raises; once."""
+        self._once()
+        self.fail(exception)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        try:
+            return (yield from super().__await__())
+        except (asyncio.CancelledError, GeneratorExit):
+            if not self.is_set:
+                self.fail(asyncio.CancelledError())
+            raise
+
+    def _once(self) -> None:
+        if self.is_set:
+            raise asyncio.InvalidStateError("it has a result")
 
 
 class Task:
@@ -199,6 +232,10 @@ class VirtualRuntime:
         timer = VirtualTimer(self._now + max(0.0, delay), self._order, call)
         heapq.heappush(self._timers, timer)
         return timer
+
+    def promise(self) -> VirtualPromise:
+        """A result to be given later."""
+        return VirtualPromise(self)
 
     def spawn(self, awaitable: Awaitable[Any], done: Done) -> Cancel:
         """Drive `awaitable` from the next turn on."""
