@@ -1,7 +1,114 @@
-"""Run the broker until SIGTERM or SIGINT (a second one at once); SIGHUP reads the configuration again.
+"""Run the broker until SIGTERM or SIGINT (a second one ends it at once); SIGHUP reads the configuration again.
 
 Without -c it listens on this machine only: 127.0.0.1:1883 (TCP) and 127.0.0.1:8083/mqtt (WebSocket).
 """
 
 import argparse
+import socket
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from hookmq.cli.source import add_source, config_of
+
+if TYPE_CHECKING:
+    from hookmq.config.model import Config
+    from hookmq.hooks.manager import Hooks
+
+EXAMPLES = """\
+examples:
+  hookmq serve
+  hookmq serve -c hookmq.yaml
+  hookmq serve -o listeners[0].bind=127.0.0.1:1884 -o log.level=debug
+  hookmq serve -c hookmq.yaml --check
+
+signals: TERM and INT stop (twice: at once), HUP reloads, USR1 logs the state
+exit codes: 0 stopped, 1 failed while running, 2 configuration, 3 plugin, 4 listener address"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    add_source(parser)
+    parser.add_argument("--log-format", choices=("auto", "text", "json"), help="as log.format")
+    parser.add_argument("--loop", choices=("auto", "asyncio", "uvloop"), help="as loop")
+    parser.add_argument("--check", action="store_true", help="as hookmq check: validate and leave")
+    parser.set_defaults(quiet=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    from hookmq.cli import check
+
+    if arguments.log_format:
+        arguments.option.append(f"log.format={arguments.log_format}")
+    if arguments.loop:
+        arguments.option.append(f"loop={arguments.loop}")
+    if arguments.check:
+        return check.run(arguments)
+
+    from hookmq import logs
+    from hookmq.server.loop import run as run_loop
+
+    config = config_of(arguments)
+    logs.configure(config.log.level, config.log.format)
+    hooks = check.validate(config, config.loop)
+    failure: str | None = run_loop(serve(config, hooks, arguments), config.loop)
+    if failure is not None:
+        print(f"hookmq: the store failed: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace) -> str | None:
+    """Run one broker to its end; the reason when its store failed."""
+    from hookmq.broker import Broker
+    from hookmq.config.live import Live, start_plugins, told
+    from hookmq.server.node import Node
+    from hookmq.server.runtime import AsyncioRuntime
+    from hookmq.store import MemoryStore
+
+    class PluginNode(Node):
+        """A node whose plugins start before anything is opened, and hear when all is open."""
+
+        async def start(self, inherited: Mapping[str, socket.socket] | None = None) -> None:
+            await start_plugins(hooks)
+            await super().start(inherited)
+            await told(hooks.ready)
+            _greet(config, hooks, self)
+
+    runtime = AsyncioRuntime()
+    store = hooks.provide_store(config.settings) or MemoryStore(runtime.token(8))
+    journals = hooks.provide_journals(config.settings)
+    broker = Broker(config.settings, runtime, hooks, store, journals)
+    failures: list[str] = []
+    node = PluginNode(broker, config.listeners, runtime, reload=lambda: live.reread())
+    live = Live(config, hooks, broker, node, lambda: config_of(arguments))
+
+    def failed(reason: str) -> None:
+        """Nothing is acknowledged any more: tell the clients and end."""
+        failures.append(reason)
+        node.request_stop()
+
+    broker.on_failure = failed
+    try:
+        await node.run()
+    finally:
+        await live.settle()
+        seconds = broker.settings.broker.shutdown_timeout
+        await told(lambda done: live.hooks.shutdown(seconds, done))
+        await told(store.close)
+        await runtime.close()
+    return failures[0] if failures else None
+
+
+def _greet(config: "Config", hooks: "Hooks", node: object) -> None:
+    """Log what the operator should know, and to people say what to try next."""
+    from hookmq.cli.summary import banner, warnings
+    from hookmq.logs import chosen_format
+    from hookmq.server.node import Node
+
+    assert isinstance(node, Node)
+    for warning in warnings(config, hooks):
+        node.runtime.log("warning", warning.event, **dict(warning.fields))
+    if chosen_format(config.log.format, sys.stderr) == "text":
+        print(banner(config, hooks, node.addresses()), file=sys.stderr, flush=True)

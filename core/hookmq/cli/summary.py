@@ -1,12 +1,13 @@
 """What a configuration means in practice, for `check` and for the banner of `serve`: who can reach the broker, who may
 connect, what they may do and what survives a restart."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hookmq.config.model import Config
 from hookmq.hooks.manager import Hooks
-from hookmq.server.addresses import is_loopback, parse_bind
+from hookmq.server.addresses import EVERY, is_loopback, parse_bind
 from hookmq.server.settings import ListenerSettings
 
 SURVIVES: Final = {
@@ -103,3 +104,34 @@ def warnings(config: Config, hooks: Hooks) -> list[Warning]:
             )
             found.append(Warning("journal.volatile_store", text, (("plugins", journals),)))
     return found
+
+
+def banner(config: Config, hooks: Hooks, addresses: Mapping[str, str]) -> str:
+    """What `serve` tells people when it is ready. `addresses` are where the listeners really listen."""
+    from importlib.metadata import version
+
+    lines = [f"HookMQ {version('hookmq')} is ready."]
+    local: list[ListenerSettings] = []
+    for listener in config.listeners:
+        actual = replace(listener, bind=addresses.get(listener.name, listener.bind))
+        local.append(actual)
+        lines.append(f"  {listener.name:<8} {where(actual)}")
+    if hooks.plugins:
+        lines.append(f"  plugins  {', '.join(one.id for one in hooks.plugins)}")
+    lines += [f"  note     {warning.text}" for warning in warnings(config, hooks)]
+    tcp = next((one for one in local if one.type == "tcp"), None)
+    if tcp is not None:
+        at = _options(tcp)
+        lines += [
+            "Try it in another terminal:",
+            f"  hookmq sub{at} -t 'hello/#' -v",
+            f"  hookmq pub{at} -t hello/world -m 'it works'",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _options(listener: ListenerSettings) -> str:
+    """The options that lead `pub` and `sub` to a listener."""
+    host, port = parse_bind(listener.bind)
+    options = "" if host in ("127.0.0.1", "localhost", EVERY, "0.0.0.0", "::") else f" -h {host}"
+    return options if port == 1883 else f"{options} -p {port}"

@@ -15,6 +15,8 @@ from hookmq.config.problems import Path, dotted
 from hookmq.config.show import MASK, masked
 from hookmq.server.settings import ListenerSettings
 
+RESTART_KEYS: Final = frozenset({"broker.max_topic_levels", "broker.max_write_buffer"})
+"""Keys of the core that its parts were built with."""
 LIVE_LISTENER_KEYS: Final = frozenset(
     {
         "mount_point", "versions", "connect_timeout", "connect_bytes", "identity", "max_connections", "close_timeout",
@@ -131,7 +133,7 @@ def _live(path: Path, before: Any, after: Any) -> bool:
         if len(path) == 2:
             return True  # opened or closed as a whole
         return path[2] in LIVE_LISTENER_KEYS and not _security_kind(path, before, after)
-    return path[0] not in ("loop", "version")
+    return path[0] not in ("loop", "version") and dotted(path) not in RESTART_KEYS
 
 
 def _security_kind(path: Path, before: Any, after: Any) -> bool:
