@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1, Signals
 from typing import Any, Final
 
-from hookmq.errors import ConfigError
+from hookmq.errors import ConfigError, StoreError
 from hookmq.server.listener import Listener
 from hookmq.server.ports import Broker
 from hookmq.server.runtime import AsyncioRuntime
@@ -56,6 +56,8 @@ class Node:
         self._reloading: asyncio.Task[None] | None = None
         self._pulse: asyncio.TimerHandle | None = None
         self._started = False
+        self._failure = ""
+        broker.on_failure = self._failed
         names = [settings.name for settings in self._wanted]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -132,7 +134,8 @@ class Node:
     async def run(self) -> None:
         """Start, serve until SIGTERM or SIGINT, stop. SIGINT again stops at once, SIGHUP reloads, SIGUSR1 logs the state
         (`dump`). Tells the service manager and takes the sockets it opened. Freezes the garbage collector's view of what
-        was loaded, so it is for the process whose work this is."""
+        was loaded, so it is for the process whose work this is. A store that fails stops it too; then it raises
+        StoreError, as an fsync tried again may lie."""
         handlers: dict[Signals, Callable[[], None]] = {
             SIGTERM: self.request_stop,
             SIGINT: self.request_stop,
@@ -155,11 +158,18 @@ class Node:
             if self._reloading is not None:
                 self._reloading.cancel()
             await self.stop()
+            if self._failure:
+                raise StoreError(self._failure)
         finally:
             if self._pulse is not None:
                 self._pulse.cancel()
             for number in handlers:
                 self._loop.remove_signal_handler(number)
+
+    def _failed(self, reason: str) -> None:
+        self._failure = reason or "a commit failed"
+        self.runtime.log("error", "node.store_failed", error=self._failure)
+        self._stop_wanted.set()
 
     def _beat(self) -> None:
         """From the loop, so that the service manager restarts a broker whose loop hangs."""

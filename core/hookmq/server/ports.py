@@ -32,6 +32,9 @@ Accept = Callable[[Wire, Peer, Scope], Connection]
 class Broker(Protocol):
     """What `Node` starts, feeds and drains."""
 
+    on_failure: Callable[[str], None] | None
+    """Told once, with the reason, when a commit failed: nothing is acknowledged any more."""
+
     @property
     def settings(self) -> Settings:
         """The settings in force."""

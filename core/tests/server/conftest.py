@@ -86,6 +86,7 @@ class FakeBroker:
     on_accept: Callable[[FakeConnection], None] = lambda connection: None
     connections: list[FakeConnection] = field(default_factory=list)
     drained: list[str] = field(default_factory=list)
+    on_failure: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         self._queue: asyncio.Queue[FakeConnection] = asyncio.Queue()

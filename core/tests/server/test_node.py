@@ -169,6 +169,22 @@ async def test_run_until_a_signal(
     assert broker.drained == [""]
 
 
+async def test_a_store_that_fails_ends_it_with_an_error(
+    broker: Any, dial: Any, runtime: Any, log: Any
+) -> None:
+    node = Node(broker, (listener(),), runtime)
+    running = asyncio.create_task(node.run())
+    await until(lambda: "node.started" in log.events())
+    reader, writer = await dial(node.addresses()["default"])
+    await broker.next()
+    broker.on_failure("no space left on device")
+    assert await closed(reader) == b"bye"
+    writer.close()
+    with pytest.raises(StoreError, match="no space left"):
+        await running
+    assert "node.store_failed" in log.events()
+
+
 async def test_sockets_of_the_service_manager(
     broker: Any, dial: Any, runtime: Any, log: Any
 ) -> None:
