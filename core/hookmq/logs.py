@@ -103,7 +103,8 @@ class JsonFormatter(logging.Formatter):
 
 def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Any]]:
     event = getattr(record, "event", None)
-    fields: Mapping[str, Any] = getattr(record, "fields", None) or {}
+    given: Mapping[str, Any] = getattr(record, "fields", None) or {}
+    fields = {name: value for name, value in given.items() if value is not None}
     if event is None:  # of a library
         return "log", {"logger": record.name, "message": record.getMessage(), **fields}
     return str(event), fields

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed while running, 2 wrong configuration or arguments, 
 """
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -56,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The parsed arguments; exits with 2 when there is one too many, naming the option most like it."""
-        known, extra = self.parse_known_args(arguments)
+        known, extra = self.parse_known_intermixed_args(arguments)
         if extra:
             options = [option for action in self._actions for option in action.option_strings]
             close = get_close_matches(extra[0].partition("=")[0], options, 1, 0.6)
@@ -112,7 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # the reader of our output left; the interpreter must not find the pipe again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if os.environ.get("HOOKMQ_DEBUG"):

@@ -41,5 +41,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(found))
     else:
         for name, value in found.items():
-            print(f"{name.replace('_', ' '):<12}{value}")
+            print(f"{name.replace('_', ' '):<13}{value}")
     return 0

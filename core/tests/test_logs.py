@@ -1,0 +1,110 @@
+"""Logging: stable names, fields, and nothing that must not be written."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hookmq import logs
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root, own = logging.getLogger(), logging.getLogger("hookmq")
+    before = (root.level, own.level)
+    stream = io.StringIO()
+    yield stream
+    root.setLevel(before[0])
+    own.setLevel(before[1])
+    for handler in root.handlers[:]:
+        if handler.get_name() == "hookmq":
+            root.removeHandler(handler)
+
+
+def tell(event: str, severity: int = logging.INFO, /, **fields: object) -> None:
+    logging.getLogger("hookmq").log(severity, event, extra={"event": event, "fields": fields})
+
+
+def test_text_is_one_line_of_pairs(stream: io.StringIO) -> None:
+    logs.configure("info", "text", stream)
+    tell("client.connected", client_id="a b", listener="tcp", clean=True, age=1.5, none=None)
+    words = stream.getvalue().split(" ", 1)[1]
+    assert words == 'info    client.connected client_id="a b" listener=tcp clean=true age=1.5\n'
+
+
+def test_what_clients_sent_cannot_forge_lines(stream: io.StringIO) -> None:
+    logs.configure("info", "text", stream)
+    tell("client.connected", client_id="x\n00:00 error  forged", user="\x1b[2J", empty="")
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert "\x1b" not in text
+    assert 'client_id="x\\n00:00 error  forged" user="\\u001b[2J" empty=""' in text
+
+
+def test_json_is_one_object_per_line(stream: io.StringIO) -> None:
+    logs.configure("info", "json", stream)
+    tell("client.connected", client_id="ä\n", level="mine", listeners=["a"], odd=object)
+    entry = json.loads(stream.getvalue())
+    assert (entry["event"], entry["level"], entry["level_"]) == ("client.connected", "info", "mine")
+    assert (entry["client_id"], entry["listeners"]) == ("ä\n", ["a"])
+    assert entry["time"].endswith("Z")
+
+
+def test_auto_is_json_where_nobody_looks(stream: io.StringIO) -> None:
+    assert logs.chosen_format("auto", stream) == "json"
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert logs.chosen_format("auto", Terminal()) == "text"
+    terminal = Terminal()
+    logs.configure("info", "auto", terminal)
+    tell("store.failed", logging.ERROR)
+    assert terminal.getvalue().startswith("\x1b[31m")
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_secrets_and_payloads_are_never_written(stream: io.StringIO, format: logs.Format) -> None:
+    logs.configure("debug", format, stream)
+    fields: dict[str, Any] = {
+        "password": "hunter2", "payload": b"hunter2", "api_token": "hunter2", "Secret": "hunter2",
+        "deep": {"key_password": "hunter2", "list": [{"token": "hunter2"}], "seen": "yes"}, "data": b"hunter2",
+    }  # fmt: skip
+    tell("plugin.event", **fields)
+    text = stream.getvalue()
+    assert "hunter2" not in text
+    assert "yes" in text
+    assert "7 bytes" in text
+
+
+def test_the_level_holds_and_a_second_call_replaces_the_first(stream: io.StringIO) -> None:
+    logs.configure("info", "text", io.StringIO())
+    logs.configure("warning", "text", stream)
+    tell("client.connected")
+    tell("auth.anonymous", logging.WARNING)
+    assert stream.getvalue().count("\n") == 1
+    names = [handler.get_name() for handler in logging.getLogger().handlers]
+    assert names.count("hookmq") == 1
+
+
+def test_libraries_are_told_by_name_and_tracebacks_follow(stream: io.StringIO) -> None:
+    logs.configure("info", "json", stream)
+    logging.getLogger("aiohttp.server").info("quiet")
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("aiohttp.server").exception("it %s", "failed")
+    entry = json.loads(stream.getvalue())
+    assert (entry["event"], entry["logger"], entry["message"]) == (
+        "log",
+        "aiohttp.server",
+        "it failed",
+    )
+    assert entry["traceback"].endswith("ValueError: why")
+    stream.truncate(0)
+    logs.configure("info", "text", stream)
+    logging.getLogger("x").warning("plain")
+    assert "warning log logger=x message=plain" in stream.getvalue()
