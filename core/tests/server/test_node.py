@@ -159,8 +159,8 @@ async def test_run_until_a_signal(
                 break
     assert reloaded == [1]
     assert told[0] == "READY=1"
-    assert told[-1] == "STOPPING=1"
-    assert "WATCHDOG=1" in told
+    assert "WATCHDOG=1" in told  # until the end, a drain may take long
+    assert [state for state in told if state != "WATCHDOG=1"][-1] == "STOPPING=1"
     reloading = next(i for i, state in enumerate(told) if state.startswith("RELOADING=1\nMONO"))
     assert "READY=1" in told[reloading:]
     state = next(fields for _, event, fields in log.records if event == "node.state")
