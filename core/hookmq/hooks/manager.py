@@ -209,6 +209,8 @@ class Hooks:
             entry, plugin = one.instance.entry, one.instance.plugin
             options = entry.options(hook)
             mode = _mode(one)
+            # An observer's thread is not waited for.
+            awaited = ("async",) if spec.kind is Kind.OBSERVE else ("async", "thread")
             actions = sorted(plugin.authorize_actions) if hook == "authorize" else ()
             rows.append(
                 Row(
@@ -221,7 +223,7 @@ class Hooks:
                     entry.listeners,
                     _filters(one),
                     tuple(map(str, actions)),
-                    None if mode == "sync" else options.timeout or spec.timeout,
+                    options.timeout or spec.timeout if mode in awaited else None,
                     _on_error(one),
                     options.queue or spec.queue,
                     one.instance.disabled,
