@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from hookmq.hooks.chains import Call, Narrowing
 from hookmq.hooks.entry import PluginInstance
-from hookmq.hooks.run import Held, in_thread, refuse, words
+from hookmq.hooks.run import Held, in_thread, refuse, spawn, words
 from hookmq.runtime import Cancel, Runtime, Timer
 from hookmq.types import Subscription
 
@@ -144,7 +144,7 @@ class Queue:
         self._began = runtime.now()
         if call.is_async:
             self._timer = runtime.call_later(call.timeout, self._late)
-            self._cancel = runtime.spawn(self._consume(self._turn), self._consumed)
+            self._cancel = spawn(runtime, self._consume(self._turn), self._consumed)
         else:
             work = [(lane.call.function, args) for lane, args in self._threaded()]
             self._cancel = runtime.run_blocking(partial(_work, work), self._worked)
@@ -257,7 +257,7 @@ class Queue:
                 # It returned an awaitable, and the thread stopped there.
                 self._began = runtime.now()
                 self._timer = runtime.call_later(lane.call.timeout, self._late)
-                self._cancel = runtime.spawn(outcome.take(), self._awaited)
+                self._cancel = spawn(runtime, outcome.take(), self._awaited)
                 return
         self._again()
 

@@ -11,13 +11,14 @@ a Deny that says ``decided=False``, unless the configuration chose otherwise for
 
 from collections.abc import Callable
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from typing import Any, Final
 
 from hookmq.hooks.chains import Call, Calls, cacheable, narrow
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits, least
 from hookmq.properties import Properties
 from hookmq.reason import ReasonCode
-from hookmq.runtime import Cancel, Runtime, Timer
+from hookmq.runtime import Cancel, Done, Runtime, Timer
 from hookmq.types import Message, Subscription
 
 _ACCEPT: Final = Accept()
@@ -69,6 +70,18 @@ def put_away(awaitable: Any) -> None:
         close()
 
 
+def spawn(runtime: Runtime, awaitable: Any, done: Done) -> Cancel:
+    """Spawn `awaitable`. The cancel also closes a coroutine that had not begun: a runtime may drop it unawaited."""
+    cancel = runtime.spawn(awaitable, done)
+
+    def close() -> None:
+        cancel()
+        if iscoroutine(awaitable) and getcoroutinestate(awaitable) == CORO_CREATED:
+            awaitable.close()
+
+    return close
+
+
 class Waiting:
     """The part of a run that waits: at most one call at a time, with its deadline."""
 
@@ -85,7 +98,7 @@ class Waiting:
     def on(self, call: Call, awaitable: Any, began: float, resume: Callable[[Any], object]) -> None:
         """Await it, then `resume` with its result or with `FAILED`."""
         self._start(call, began, resume)
-        self._cancel = self._runtime.spawn(awaitable, self._awaited)
+        self._cancel = spawn(self._runtime, awaitable, self._awaited)
 
     def in_thread(self, call: Call, args: tuple[Any, ...], resume: Callable[[Any], object]) -> None:
         """Call it in a thread, await what that returns if need be, then `resume`."""
@@ -119,7 +132,7 @@ class Waiting:
         if call is None:
             return
         if isinstance(result, Held):
-            self._cancel = self._runtime.spawn(result.take(), self._awaited)
+            self._cancel = spawn(self._runtime, result.take(), self._awaited)
             return
         self._awaited(result, error)
 
