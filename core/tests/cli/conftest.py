@@ -1,6 +1,7 @@
 """A whole broker in a thread, for the commands that are clients."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -38,6 +39,17 @@ class Running(NamedTuple):
 
     tcp: list[str]
     ws: list[str]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """`serve` in this process sets logging up, and for good."""
+    root, own = logging.getLogger(), logging.getLogger("hookmq")
+    before = (root.handlers[:], root.level, own.level)
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    own.setLevel(before[2])
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,223 @@
+"""``pub``, ``sub`` and ``rr`` against a real broker."""
+
+import io
+import json
+import pathlib
+import socket
+import threading
+from typing import Any
+
+import pytest
+from hookmq.cli import main
+from hookmq.cli.link import Link
+from hookmq.cli.options import Target
+
+Captured = pytest.CaptureFixture[bytes]
+pytestmark = pytest.mark.usefixtures("broker")
+
+
+@pytest.fixture
+def tcp(broker: Any) -> list[str]:
+    found: list[str] = broker.tcp
+    return found
+
+
+def target(options: list[str]) -> Target:
+    return Target(options[1], int(options[3]), 5, 60, True)
+
+
+class Subscriber:
+    """`hookmq sub` in a thread, known to be subscribed; its output is read through `capfdbinary`."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.code: int | None = None
+        self._thread = threading.Thread(target=self._run, args=(words,))
+
+    def _run(self, words: list[str]) -> None:
+        self.code = main(words)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> int | None:
+        self._thread.join(10)
+        return self.code
+
+
+def retain(tcp: list[str], topic: str, text: str, *words: str) -> None:
+    assert main(["pub", *tcp, "-t", topic, "-m", text, "-r", "-q", "1", *words]) == 0
+
+
+@pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
+@pytest.mark.parametrize("qos", ["0", "1", "2"])
+def test_what_is_published_is_received(
+    tcp: list[str], version: str, qos: str, capfdbinary: Captured
+) -> None:
+    topic = f"round/{version}/{qos}"
+    assert main(["pub", *tcp, "-V", version, "-q", qos, "-t", topic, "-m", "x", "-r"]) == 0
+    words = ["sub", *tcp, "-V", version, "-q", qos, "-t", topic, "-C", "1", "-W", "10s"]
+    assert main([*words, "-F", "%t %p %q %r"]) == 0
+    assert capfdbinary.readouterr().out == f"{topic} x {qos} 1\n".encode()
+
+
+def test_over_websocket_and_by_url(broker: Any, capfdbinary: Captured) -> None:
+    port = broker.ws[3]
+    assert main(["pub", "-L", f"ws://127.0.0.1:{port}/web/a", "-m", "x", "-r", "-q", "1"]) == 0
+    assert main(["sub", *broker.ws, "-t", "web/#", "-v", "-C", "1", "-W", "10"]) == 0
+    assert capfdbinary.readouterr().out == b"web/a x\n"
+
+
+def test_lines_files_and_nothing(
+    tcp: list[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Captured
+) -> None:
+    class Stdin:
+        buffer = io.BytesIO(b"one\r\ntwo\nthree")
+
+    (tmp_path / "file").write_bytes(b"\x00\xff")
+    with_session = ["-i", "keeper", "-c", "-q", "1"]
+    assert main(["sub", *tcp, *with_session, "-t", "src/#", "-E"]) == 0
+    monkeypatch.setattr("sys.stdin", Stdin())
+    assert main(["pub", *tcp, "-q", "1", "-t", "src/line", "-l"]) == 0
+    Stdin.buffer = io.BytesIO(b"all\nof it")
+    assert main(["pub", *tcp, "-q", "1", "-t", "src/stdin", "-s"]) == 0
+    assert main(["pub", *tcp, "-q", "1", "-t", "src/file", "-f", str(tmp_path / "file")]) == 0
+    assert main(["pub", *tcp, "-q", "1", "-t", "src/null", "-n"]) == 0
+    assert main(["pub", *tcp, "-q", "1", "-t", "src/twice", "-m", "x", "--repeat", "2"]) == 0
+    capfdbinary.readouterr()
+    words = ["sub", *tcp, *with_session, "-t", "src/#", "-C", "8", "-W", "10s", "-F", "%t=%x"]
+    assert main(words) == 0
+    assert capfdbinary.readouterr().out.splitlines() == [
+        b"src/line=" + b"one".hex().encode(),
+        b"src/line=" + b"two".hex().encode(),
+        b"src/line=" + b"three".hex().encode(),
+        b"src/stdin=" + b"all\nof it".hex().encode(),
+        b"src/file=00ff",
+        b"src/null=",
+        b"src/twice=78",
+        b"src/twice=78",
+    ]
+    assert main(["sub", *tcp, *with_session, "-U", "src/#"]) == 0
+
+
+def test_what_is_printed_can_be_narrowed(tcp: list[str], capfdbinary: Captured) -> None:
+    for name in ("a", "b", "c"):
+        retain(tcp, f"narrow/{name}", name)
+    words = ["sub", *tcp, "-t", "narrow/#", "-T", "narrow/b", "-N", "-C", "2", "-W", "10"]
+    assert main(words) == 0
+    assert sorted(capfdbinary.readouterr().out) == sorted(b"ac")
+    assert main(["sub", *tcp, "-t", "narrow/#", "-R", "-W", "0.2s"]) == 27
+    assert main(["sub", *tcp, "-t", "narrow/#", "-R", "-W", "0.2s", "-V", "5"]) == 27
+    assert capfdbinary.readouterr().out == b""
+
+
+def test_retained_messages_alone(tcp: list[str], capfdbinary: Captured) -> None:
+    retain(tcp, "only/kept", "kept")
+    link = Link(target(tcp))
+    link.open()
+    words = ["sub", *tcp, "-t", "only/#", "--retained-only", "-W", "10s"]
+    sub = Subscriber(words)
+    sub.start()
+    out = b""
+    while b"kept" not in out:
+        out += capfdbinary.readouterr().out
+    link.publish("only/live", b"live", 1)
+    assert sub.join() == 0
+    link.close()
+    assert (out + capfdbinary.readouterr().out) == b"kept\n"
+
+
+def test_properties_travel(tcp: list[str], capfdbinary: Captured) -> None:
+    retain(tcp, "prop/a", "x", "-V", "5", "-D", "publish", "user-property", "k", "v",
+           "-D", "publish", "content-type", "text/plain")  # fmt: skip
+    words = ["sub", *tcp, "-V", "5", "-t", "prop/#", "-C", "1", "-W", "10", "-F", "json"]
+    assert main([*words, "-D", "subscribe", "subscription-identifier", "12"]) == 0
+    record = json.loads(capfdbinary.readouterr().out)
+    assert record["properties"] == {
+        "content-type": "text/plain",
+        "user-properties": [["k", "v"]],
+        "subscription-identifier": [12],
+    }
+
+
+def test_a_request_gets_its_response(tcp: list[str], capfdbinary: Captured) -> None:
+    server = Link(target(tcp))
+    server.open()
+    server.subscribe(["svc"], 1)
+    assert (event := server.next(10)) is not None
+    assert event.kind == "subscribed"
+
+    def answer() -> None:
+        while (event := server.next(10)) is not None:
+            if event.message is not None:
+                asked: Any = event.message.properties
+                from paho.mqtt.packettypes import PacketTypes
+                from paho.mqtt.properties import Properties
+
+                reply = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+                reply.CorrelationData = b"of another"
+                server.publish(asked.ResponseTopic, b"not yours", 1, properties=reply)
+                reply.CorrelationData = asked.CorrelationData
+                server.publish(
+                    asked.ResponseTopic, event.message.payload.upper(), 1, properties=reply
+                )
+                return
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert main(["rr", *tcp, "-t", "svc", "-m", "hello", "-q", "1", "-W", "10s"]) == 0
+    thread.join(10)
+    server.close()
+    assert capfdbinary.readouterr().out == b"HELLO\n"
+    assert main(["rr", *tcp, "-t", "nobody", "-e", "reply", "-n", "-W", "0.2"]) == 27
+
+
+def test_what_is_refused_is_told(tcp: list[str], capfdbinary: Captured) -> None:
+    def told(code: int, *words: str) -> str:
+        assert main([words[0], *tcp, *words[1:]]) == code
+        return capfdbinary.readouterr().err.decode()
+
+    assert "refused: Not authorized (not here)" in told(
+        1, "pub", "-V", "5", "-q", "1", "-t", "no/a", "-m", "x"
+    )
+    assert "the subscription was refused: not authorized (0x87) (not here)" in told(
+        1, "sub", "-V", "5", "-t", "no/a"
+    )
+    assert "(0x80)" in told(1, "sub", "-t", "no/a")
+    assert "refused the connection: Not authorized" in told(
+        1, "pub", "-u", "bad", "-t", "a", "-m", "x"
+    )
+    assert "the subscription to 'no/a' was refused" in told(
+        1, "rr", "-t", "a", "-e", "no/a", "-m", "x"
+    )
+    assert told(1, "sub", "-V", "5", "-t", "no/a", "--quiet") == ""
+
+
+def test_debug_tells_the_packets_on_stderr(tcp: list[str], capfdbinary: Captured) -> None:
+    assert main(["pub", *tcp, "-d", "-t", "a", "-m", "hunter2"]) == 0
+    err = capfdbinary.readouterr().err
+    assert b"Sending CONNECT" in err
+    assert b"hunter2" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("pub -m x", "which topic?"), ("pub -t a", "which message?"), ("pub -t a/# -m x", "is a filter"),
+        ("sub", "which topics?"), ("sub -t a -F %z", "unknown field '%z'"), ("rr -m x", "which topic?"),
+        ("rr -t a", "which message?"), ("pub -t a -m x -n", "not allowed with"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_exit_with_2(words: str, message: str, capfdbinary: Captured) -> None:
+    assert main(words.split()) == 2
+    assert message in capfdbinary.readouterr().err.decode()
+
+
+def test_nobody_there(capfdbinary: Captured) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = str(sock.getsockname()[1])
+        assert main(["pub", "-h", "127.0.0.1", "-p", port, "-t", "a", "-m", "x"]) == 1
+    assert capfdbinary.readouterr().err.startswith(
+        f"hookmq: cannot connect to 127.0.0.1:{port}: ".encode()
+    )
+    assert main(["pub", "-t", "a", "-f", "/no/such/file"]) == 1

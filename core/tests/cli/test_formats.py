@@ -1,0 +1,58 @@
+"""How messages are printed."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from hookmq.cli.formats import FIELDS, Received, as_json, check, iso, render
+from hookmq.errors import ConfigError
+
+PROPERTIES = SimpleNamespace(
+    ContentType="text", ResponseTopic="r", CorrelationData=b"\x00c", MessageExpiryInterval=9, PayloadFormatIndicator=1,
+    SubscriptionIdentifier=[3, 4], UserProperty=[("a", "1"), ("a", "2")], TopicAlias=None,
+)  # fmt: skip
+MESSAGE = Received("a/b", b"21\xff", 1, True, 7, PROPERTIES)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("%t %p", b"a/b 21\xff"), ("%x %X", b"3231ff 3231FF"), ("%l %q %r %m %%", b"3 1 1 7 %"), ("%C %R", b"text r"),
+        ("%D", b"\x00c"), ("%E %F %S %A.", b"9 1 3 4 ."), ("%P", b"a:1 a:2"), ("[%5t] [%-5t]", b"[  a/b] [a/b  ]"),
+        ("%05l", b"00003"), ("%.1t", b"a"), ("\u00e4%q", b"\xc3\xa41"), ("%U", b"1000.500000"),
+    ],
+)  # fmt: skip
+def test_fields(template: str, expected: bytes) -> None:
+    assert render(MESSAGE, template, 1000.5) == expected
+
+
+def test_every_field_renders_without_properties() -> None:
+    bare = Received("t", b"x", 0, False)
+    for name in FIELDS:
+        assert isinstance(render(bare, f"%{name}", 0.0), bytes)
+
+
+def test_escapes_and_unknown_fields() -> None:
+    assert check(r"%t\t%p\n\\ \q") == "%t\t%p\n\\ \\q"
+    with pytest.raises(ConfigError, match="unknown field '%z'"):
+        check("%t %z")
+
+
+def test_json() -> None:
+    record = json.loads(as_json(MESSAGE, 0.0, parse=False))
+    assert record["payload_hex"] == "3231ff"
+    assert "payload" not in record
+    assert (record["topic"], record["qos"], record["retain"], record["mid"]) == ("a/b", 1, 1, 7)
+    assert record["properties"]["user-properties"] == [["a", "1"], ["a", "2"]]
+    assert record["properties"]["correlation-data"] == "\x00c"
+    assert record["properties"]["subscription-identifier"] == [3, 4]
+    number = Received("t", b'{"a": 1}', 0, False)
+    assert json.loads(as_json(number, 0.0, parse=False))["payload"] == '{"a": 1}'
+    assert json.loads(as_json(number, 0.0, parse=True))["payload"] == {"a": 1}
+    text = Received("t", b"no json", 0, False)
+    assert json.loads(as_json(text, 0.0, parse=True))["payload"] == "no json"
+
+
+def test_time_has_microseconds_and_an_offset() -> None:
+    assert iso(1.25)[19:26] == ".250000"
+    assert iso(1.25)[26] in "+-"

@@ -1,0 +1,126 @@
+"""The flags of ``pub``, ``sub`` and ``rr``."""
+
+import argparse
+from typing import Any
+
+import pytest
+from hookmq.cli import command_parser
+from hookmq.cli.options import Target, parse_property, target_of
+from hookmq.errors import ConfigError
+
+
+def target(*words: str, command: str = "sub") -> tuple[Target, argparse.Namespace]:
+    arguments = command_parser(command).parse(words)
+    return target_of(arguments), arguments
+
+
+def test_without_options_it_is_this_machine() -> None:
+    found, _ = target()
+    assert found == Target("localhost", 1883, 4, 60, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("-h h -p 5 -u u -P p -k 7 -i me", {"host": "h", "port": 5, "username": "u", "password": "p", "keep_alive": 7,
+                                             "client_id": "me"}),
+        ("-V mqttv31", {"version": 3}),
+        ("-V 5 -x 60", {"version": 5, "session_expiry": 60}),
+        ("-V mqttv5 -x never", {"session_expiry": 0xFFFFFFFF}),
+        ("-c -i me", {"clean_start": False}),
+        ("--ws", {"websocket": True, "port": 8083, "path": "/mqtt"}),
+        ("--ws --tls --ws-path /x", {"websocket": True, "tls": True, "port": 8084, "path": "/x"}),
+        ("--insecure", {"tls": True, "insecure": True, "port": 8883}),
+        ("-L mqtt://u:p%40q@h:5/a/b", {"host": "h", "port": 5, "username": "u", "password": "p@q"}),
+        ("-L mqtts://h", {"host": "h", "port": 8883, "tls": True}),
+        ("-L ws://[::1]/a", {"host": "::1", "websocket": True}),
+        ("-L mqtt://h -u other", {"username": "other"}),
+    ],
+)  # fmt: skip
+def test_where_and_as_whom(words: str, expected: dict[str, Any]) -> None:
+    found, _ = target(*words.split())
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "topic"), [("mqtt://h/a/b", "a/b"), ("mqtt://h/a/%23", "a/#"), ("mqtt://h/a/#", "a/#"), ("mqtt://h", None)]
+)  # fmt: skip
+def test_a_url_holds_the_topic(url: str, topic: str | None) -> None:
+    assert target("-L", url)[1].url_topic == topic
+
+
+def test_a_will() -> None:
+    found, _ = target(
+        "--will-topic", "t", "--will-payload", "bye", "--will-qos", "1", "--will-retain"
+    )
+    assert found.will is not None
+    assert (found.will.topic, found.will.payload, found.will.qos, found.will.retain) == (
+        "t", b"bye", 1, True,
+    )  # fmt: skip
+
+
+def test_properties() -> None:
+    found, _ = target(
+        "-V", "5", "-D", "publish", "user-property", "a", "b", "-D", "connect", "receive-maximum", "5",
+        "-D", "will", "correlation-data", "x",
+    )  # fmt: skip
+    assert found.properties == (
+        ("publish", "UserProperty", ("a", "b")),
+        ("connect", "ReceiveMaximum", 5),
+        ("will", "CorrelationData", b"x"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("publish", "expected PACKET NAME VALUE"),
+        ("publsh content-type x", "packet is one of connect, publish"),
+        ("publish receive-maximum 1", "publish takes content-type"),
+        ("publish user-property a", "expected a name and value"),
+        ("publish message-expiry-interval soon", "expected a whole number, found 'soon'"),
+    ],
+)
+def test_wrong_properties(words: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_property(words.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("-L mqtt://h -h x", "not both"),
+        ("-L http://u:hunter2@h", r"-L http://h: expected mqtt, mqtts, ws, wss://"),
+        ("-L mqtt://u:hunter2@h:99999", r"-L mqtt://h:99999: Port out of range"),
+        ("-P x", "a password needs a user name"),
+        ("--cert a", "--cert and --key go together"),
+        ("--cafile /no/such", "/no/such: cannot be read"),
+        ("-c", "needs a client id"),
+        ("-x 5", "need -V mqttv5"),
+        ("-D publish content-type x", "need -V mqttv5"),
+        ("--will-payload x", "needs --will-topic"),
+    ],
+)
+def test_what_does_not_go_together(words: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        target(*words.split())
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words", ["-q 3", "-p 0", "-p x", "-k -1", "-W soon", "-C x", "-V mqttv4", "-x ?"]
+)
+def test_wrong_values_exit_with_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command_parser("sub").parse(words.split())
+    assert caught.value.code == 2
+    assert words.split()[0] in capsys.readouterr().err
+
+
+def test_the_password_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getpass", lambda prompt: "typed")
+    assert target("-u", "u", "-P", "-")[0].password == "typed"
+
+
+def test_request_response_speaks_mqtt_5() -> None:
+    assert target(command="rr")[0].version == 5

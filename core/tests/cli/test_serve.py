@@ -1,0 +1,124 @@
+"""``hookmq serve``: a process from its start to its end."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hookmq.cli import main
+
+CONFIG = """version: 1
+listeners:
+  - {name: tcp, bind: "127.0.0.1:0"}
+  - {name: ws, type: ws, bind: "127.0.0.1:0"}
+auth: {default: allow}
+authz: {default: allow}
+"""
+
+
+class Server:
+    """A running ``hookmq serve`` that logs JSON lines."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.seen: list[dict[str, Any]] = []
+
+    def event(self, name: str) -> dict[str, Any]:
+        """The next event of that name; fails when the process ends before it."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            entry: dict[str, Any] = json.loads(line)
+            self.seen.append(entry)
+            if entry["event"] == name:
+                return entry
+        raise AssertionError(f"no {name} in {self.seen}")
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+@contextmanager
+def serving(*words: str) -> Iterator[Server]:
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("HOOKMQ")}
+    command = [sys.executable, "-m", "hookmq.cli", "serve", "--log-format", "json", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        try:
+            yield Server(process)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_it_serves_reloads_and_stops(loop: str, tmp_path: pathlib.Path) -> None:
+    if loop == "uvloop":
+        pytest.importorskip("uvloop", reason="an optional dependency")
+    path = tmp_path / "hookmq.yaml"
+    path.write_text(CONFIG)
+    with serving("-c", str(path), "--loop", loop) as server:
+        where = server.event("node.started")["listeners"]
+        events = [entry["event"] for entry in server.seen]
+        assert "auth.anonymous" in events
+        assert "store.memory" in events
+        port = where["tcp"].rpartition(":")[2]
+        assert main(["pub", "-h", "127.0.0.1", "-p", port, "-t", "a", "-m", "x", "-q", "1"]) == 0
+        path.write_text(CONFIG + "broker: {max_qos: 1}\nloop: asyncio\n")
+        server.process.send_signal(signal.SIGHUP)
+        report = server.event("config.reloaded")
+        assert report["applied"] == ["broker.max_qos: 2 -> 1"]
+        path.write_text(CONFIG + "broker: {max_qos: 7}\n")
+        server.process.send_signal(signal.SIGHUP)
+        assert "expected at most 2, found 7" in server.event("node.reload_failed")["error"]
+        assert server.stop() == 0
+
+
+def run(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "hookmq.cli", "serve", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+
+def test_an_address_that_is_taken_exits_with_4() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        done = run("-o", f"listeners.0.bind=127.0.0.1:{port}", "-o", "listeners.1.bind=127.0.0.1:0")
+    assert done.returncode == 4
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"hookmq: listener 'tcp' cannot listen on 127.0.0.1:{port}: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_wrong_before_the_start_is_told_in_this_process(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "-o", "broker.max_qos=5"]) == 2
+    path = tmp_path / "f.yaml"
+    path.write_text(CONFIG + "plugins: [{use: no_such_thing}]\n")
+    assert main(["serve", "-c", str(path)]) == 3
+    err = capsys.readouterr().err
+    assert "option -o broker.max_qos: broker.max_qos: expected at most 2, found 5" in err
+    assert "pip install hookmq-no-such-thing" in err
+
+
+def test_the_banner_says_what_to_try() -> None:
+    from hookmq.cli.summary import banner
+    from hookmq.config.model import default_config
+    from hookmq.hooks.manager import Hooks
+
+    config = default_config(environ={})
+    text = banner(config, Hooks(), {"tcp": "127.0.0.1:1883", "ws": "127.0.0.1:8083"})
+    assert "  tcp      mqtt://127.0.0.1:1883\n" in text
+    assert "  ws       ws://127.0.0.1:8083/mqtt\n" in text
+    assert "anonymous clients are allowed, from this machine only" in text
+    assert "a restart forgets them" in text
+    assert "  hookmq sub -t 'hello/#' -v\n" in text
+    text = banner(config, Hooks(), {"tcp": "127.0.0.1:2000"})
+    assert "  hookmq pub -p 2000 -t hello/world -m 'it works'\n" in text

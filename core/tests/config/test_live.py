@@ -1,0 +1,254 @@
+"""A changed configuration, applied to a running broker."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hookmq.broker import Broker
+from hookmq.config.live import Live, start_plugins
+from hookmq.config.model import Config, loads
+from hookmq.config.plugins import build
+from hookmq.errors import BindError, ConfigError, HookMQError, PluginError
+from hookmq.hooks.discovery import Installed
+from hookmq.hooks.manager import Hooks
+from hookmq.plugin import Plugin, hookimpl
+from hookmq.server.addresses import parse_bind
+from hookmq.server.node import Node
+from hookmq.server.runtime import AsyncioRuntime
+from hookmq.store import MemoryStore
+
+BASE = """version: 1
+listeners:
+  - {name: a, bind: '127.0.0.1:0'}
+auth: {default: allow}
+authz: {default: allow}
+plugins:
+  - {use: noted, config: {text: one}}
+"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    text: str = ""
+
+
+class Noted(Plugin):
+    Config = Settings
+    told: list[str] = []
+
+    def note(self, what: str) -> None:
+        self.told.append(f"{what} {self.id}={self.config.text}")
+
+    @hookimpl
+    async def on_startup(self) -> None:
+        if self.config.text == "bad":
+            raise RuntimeError("no")
+        self.note("start")
+
+    @hookimpl
+    def on_reload(self, old: Any, new: Any) -> None:
+        self.note("reload")
+
+    @hookimpl
+    async def on_shutdown(self) -> None:
+        self.note("stop")
+
+
+class Keeper(Plugin):
+    Config = Settings
+
+    @hookimpl
+    def provide_store(self) -> MemoryStore:
+        return MemoryStore()
+
+
+class Point:
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self.load = load
+
+
+def offer(name: str, kind: type[Plugin]) -> Installed:
+    point: Any = Point(lambda: kind)
+    return Installed(name, f"m:{kind.__name__}", f"hookmq-{name}", "1", point)
+
+
+@pytest.fixture(autouse=True)
+def offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (offer("noted", Noted), offer("keeper", Keeper))
+    monkeypatch.setattr("hookmq.config.plugins.installed", lambda: found)
+    Noted.told = []
+
+
+def config(text: str) -> Config:
+    return loads(text, "f", (), {})
+
+
+@asynccontextmanager
+async def running(text: str = BASE) -> AsyncIterator[Live]:
+    first = config(text)
+    runtime = AsyncioRuntime()
+    hooks = Hooks(build(first))
+    broker = Broker(first.settings, runtime, hooks, hooks.provide_store(first.settings))
+    await start_plugins(hooks)
+    node = Node(broker, first.listeners, runtime)
+    applied: list[Config] = []
+    live = Live(first, hooks, broker, node, lambda: config(text), applied.append)
+    await node.start()
+    try:
+        yield live
+    finally:
+        await live.settle()
+        await node.stop()
+        await runtime.close()
+
+
+def port_of(live: Live, name: str) -> int:
+    return parse_bind(live.node.addresses()[name])[1]
+
+
+async def ping(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connected MQTT 3.1.1 client."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(bytes.fromhex("100c00044d5154540402003c0000"))
+    assert await reader.readexactly(4) == bytes.fromhex("20020000")
+    return reader, writer
+
+
+async def still_there(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(bytes.fromhex("c000"))
+    assert await reader.readexactly(2) == bytes.fromhex("d000")
+
+
+async def settled(live: Live) -> None:
+    """Let the work that a reload leaves behind come to its end."""
+    while live._tasks:
+        await asyncio.wait(tuple(live._tasks))
+
+
+async def test_settings_change_under_connected_clients() -> None:
+    async with running() as live:
+        reader, writer = await ping(port_of(live, "a"))
+        report = await live.reload(config(BASE + "broker: {max_qos: 1}\nloop: asyncio\n"))
+        assert [str(change) for change in report.applied] == ["broker.max_qos: 2 -> 1"]
+        assert [str(change) for change in report.restart] == ["loop: auto -> asyncio"]
+        assert live.broker.settings.broker.max_qos == 1
+        await still_there(reader, writer)
+        again = await live.reload(config(BASE + "broker: {max_qos: 1}\nloop: asyncio\n"))
+        assert again.applied == ()
+        assert [change.path for change in again.restart] == ["loop"]
+        writer.close()
+
+
+async def test_plugins_are_kept_replaced_added_and_ended() -> None:
+    async with running() as live:
+        first = live.hooks.plugins[0].plugin
+        await live.reload(config(BASE + "  - {use: noted, id: two, config: {text: x}}\n"))
+        await settled(live)
+        assert live.hooks.plugins[0].plugin is first
+        assert Noted.told == ["start noted=one", "start two=x", "reload noted=one"]
+        Noted.told.clear()
+        await live.reload(config(BASE.replace("one", "new")))
+        await settled(live)
+        assert Noted.told == ["start noted=new", "stop two=x", "stop noted=one"]
+
+
+async def test_a_plugin_that_does_not_start_changes_nothing() -> None:
+    async with running() as live:
+        before, hooks = live.config, live.hooks
+        with pytest.raises(PluginError, match="on_startup failed"):
+            await live.reload(
+                config(
+                    BASE.replace("one", "good") + "  - {use: noted, id: two, config: {text: bad}}\n"
+                )
+            )
+        assert (live.config, live.hooks) == (before, hooks)
+        assert Noted.told == ["start noted=one", "start noted=good", "stop noted=good"]
+
+
+async def test_listeners_open_close_and_move_without_a_client_noticing() -> None:
+    async with running() as live:
+        port = port_of(live, "a")
+        reader, writer = await ping(port)
+        await live.reload(config(BASE.replace("name: a,", "name: b,")))
+        assert list(live.node.listeners) == ["b"]
+        await still_there(reader, writer)
+        with pytest.raises(OSError, match="onnect"):
+            await ping(port)
+        other = await ping(port_of(live, "b"))
+        await live.reload(
+            config(BASE.replace("name: a, bind: '127.0.0.1:0'", "name: b, bind: 'localhost:0'"))
+        )
+        await still_there(*other)
+        await still_there(reader, writer)
+        for end in (writer, other[1]):
+            end.close()
+        await settled(live)
+
+
+async def test_an_address_that_is_taken_changes_nothing() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        taken = sock.getsockname()[1]
+        async with running() as live:
+            text = BASE.replace("plugins:", "broker: {max_qos: 1}\nplugins:").replace(
+                "auth:",
+                f"  - {{name: b, bind: 'localhost:0'}}\n  - {{name: c, bind: '127.0.0.1:{taken}'}}\nauth:",
+                1,
+            )
+            with pytest.raises(BindError, match="cannot listen"):
+                await live.reload(config(text))
+            assert list(live.node.listeners) == ["a"]
+            assert live.broker.settings.broker.max_qos == 2
+
+
+async def test_an_open_listener_takes_what_it_can() -> None:
+    async with running() as live:
+        text = BASE.replace("name: a,", "name: a, max_connections: 1, mount_point: m/, backlog: 5,")
+        report = await live.reload(config(text))
+        assert {change.path for change in report.applied} == {
+            "listeners.a.max_connections", "listeners.a.mount_point",
+        }  # fmt: skip
+        assert [change.path for change in report.restart] == ["listeners.a.backlog"]
+        gate = live.node.listeners["a"].gate
+        assert (gate.max_connections, gate.scope.mount_point) == (1, "m/")
+        assert live.config.listeners[0].backlog == 1024
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("", "keeper"), ("keeper", ""), ("keeper, config: {text: a}", "keeper, config: {text: b}")],
+)
+async def test_the_store_stays_until_a_restart(before: str, after: str) -> None:
+    def text(use: str) -> str:
+        return BASE + (f"  - {{use: {use}}}\n" if use else "")
+
+    async with running(text(before)) as live:
+        with pytest.raises(
+            ConfigError, match=r"'keeper' \(provide_store\) cannot come, go or change"
+        ):
+            await live.reload(config(text(after)))
+        assert len(live.hooks.plugins) == 1 + bool(before)
+
+
+async def test_reading_again_tells_what_happened(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "hookmq")
+    async with running() as live:
+        caplog.clear()
+        await live.reread()
+        (record,) = caplog.records
+        fields = record.__dict__["fields"]
+        assert record.getMessage() == "config.reloaded"
+        assert fields == {"applied": [], "needs_restart": [], "rejected": []}
+
+        def fail() -> Config:
+            raise ConfigError("gone")
+
+        live._source = fail
+        with pytest.raises(HookMQError, match="gone"):
+            await live.reread()
