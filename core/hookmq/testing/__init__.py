@@ -1,0 +1,48 @@
+"""The testing kit: a whole broker in memory, on a virtual clock, in one thread, without a port or a sleep.
+
+    from hookmq.testing import Harness
+
+    with Harness(plugins=[MyPlugin(MyPlugin.Config(), Context("mine"))]) as harness:
+        one = harness.connect("one")
+        two = harness.connect("two", version=4)
+        two.subscribe("greetings/#", qos=1)
+        one.publish("greetings/all", b"hello", qos=1)
+        two.expect_message("greetings/all", b"hello", qos=1)
+        harness.clock.advance(60)
+        two.expect_nothing()
+
+With pytest the fixtures `harness` and `broker_harness` are there by themselves. Everything is imported when it is first
+used, so that the pytest plugin costs a run that does not use it nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookmq.testing.client import MemoryClient, will
+    from hookmq.testing.harness import Harness
+    from hookmq.testing.plugins import make_plugin
+    from hookmq.testing.recorder import HookCall, HookRecorder
+    from hookmq.testing.runtime import VirtualRuntime
+    from hookmq.testing.stores import RecordingJournal, SlowStore
+    from hookmq.testing.wire import MemoryWire, Write
+
+_HOMES = {
+    "Harness": "harness", "HookCall": "recorder", "HookRecorder": "recorder",
+    "MemoryClient": "client", "MemoryWire": "wire",
+    "RecordingJournal": "stores", "SlowStore": "stores", "VirtualRuntime": "runtime",
+    "Write": "wire", "make_plugin": "plugins", "will": "client",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+__all__ = [
+    "Harness", "HookCall", "HookRecorder", "MemoryClient", "MemoryWire",
+    "RecordingJournal", "SlowStore", "VirtualRuntime", "Write", "make_plugin", "will",
+]  # fmt: skip
