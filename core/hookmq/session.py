@@ -53,9 +53,10 @@ class Session:
 
     __slots__ = (
         "backlog", "client", "client_id", "connection", "durable", "ended_at", "epoch", "expiry", "expiry_due",
-        "groups", "inflight", "kind", "last_packet_id", "last_seq", "loaded_seq", "max_subscriptions", "out", "owner",
-        "queue", "queue_messages", "queue_qos0", "queued", "queued_bytes", "reading", "received", "resend", "state",
-        "stored", "subscriptions", "takeovers", "will", "will_at", "will_due", "window",
+        "groups", "inflight", "kind", "last_packet_id", "last_seq", "loaded_seq", "max_subscriptions", "out",
+        "owner", "paused", "queue", "queue_messages", "queue_qos0", "queued", "queued_bytes", "reading", "received",
+        "resend", "revoked", "state", "stored", "subscriptions", "takeovers", "will", "will_at", "will_due",
+        "window",
     )  # fmt: skip
 
     def __init__(self, client: ClientInfo, owner: str) -> None:
@@ -97,6 +98,10 @@ class Session:
         self.reading = False
         self.backlog: deque[Iterator[tuple[Outgoing, Subscription] | None]] | None = None
         """Retained messages that subscriptions still have to be sent, drawn as there is room."""
+        self.paused = 0
+        """Subscriptions whose right is being asked about again: until that is decided its messages wait."""
+        self.revoked: set[str] | None = None
+        """Filters that were taken away while messages for them were still in the store."""
         self.will: Will | None = None
         self.will_at: float | None = None
         self.will_due: Due | None = None

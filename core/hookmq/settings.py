@@ -113,6 +113,7 @@ class BrokerSettings:
         4, "how many times over plugins may answer a message with a message", minimum=1
     )
     authz_cache: int = setting(1024, "decisions remembered per connection")
+    authz_cache_total: int = setting(1000000, "decisions remembered for all connections together")
     shutdown_timeout: Seconds = setting(10.0, "how long a drain may take")
 
 

@@ -47,6 +47,7 @@ def authorize(
                 done(known[0], known[1])
                 return None
             del decisions[key]
+            core.remembered -= 1
     core.metrics.authz_cache_misses += 1
     memory = decisions if all(call.cacheable for call in calls) else None
 
@@ -80,4 +81,8 @@ def remember(core: Core, decisions: Decisions, key: Key, verdict: Allow | Deny, 
     if len(decisions) >= limit:
         # The oldest goes: a scan of topics must not push the rest out over and over at a cost.
         del decisions[next(iter(decisions))]
+    elif key not in decisions:
+        if core.remembered >= core.settings.broker.authz_cache_total:
+            return
+        core.remembered += 1
     decisions[key] = (verdict, by, until)

@@ -9,6 +9,9 @@ from hookmq.broker.core import Core
 from hookmq.broker.deliver import restore
 from hookmq.broker.groups import Group
 from hookmq.broker.handle import Handle
+from hookmq.broker.handshake import kind_of
+from hookmq.broker.retry import watch_retries
+from hookmq.broker.revoke import revoke
 from hookmq.broker.sessions import create, end, leave, publish_will, subscribe
 from hookmq.broker.table import TABLE
 from hookmq.errors import StoreError
@@ -133,8 +136,8 @@ class Broker:
                 by=reason.by.value,
                 error=reason.error or None,
             )
-            leave(core, session, not keeps_will)
             core.observe("on_disconnect", client, told)
+            leave(core, session, not keeps_will)
         if self._drained is not None and not self.connections:
             self._finish_drain()
 
@@ -151,6 +154,7 @@ class Broker:
         except StoreError as error:
             done(error)
             return
+        watch_retries(core)
         done(None)
 
     def _load(self) -> None:
@@ -262,11 +266,16 @@ class Broker:
         and subscriptions are asked about again."""
         core = self.core
         hooks.bind(core.runtime, partial(Handle, core))
+        before = core.limits
         core.use(settings, hooks)
         for connection in self.connections:
             connection.chains = core.chains(connection.scope.name)
-            connection.limits = core.limits
-            connection.forget_decisions()
+            if connection.limits is before:
+                connection.limits = core.limits
+            session = connection.session
+            if session is not None and session.connection is connection:
+                session.kind = kind_of(connection)
+        revoke(core, None, None)
 
     def drain(self, reference: str, done: Callable[[], None]) -> None:
         """Disconnect every client, naming `reference` as another server to use where it is given, commit what is left,

@@ -1,8 +1,8 @@
 """The one commit point: what a turn changed becomes one batch, and what relies on it waits for it.
 
-While one commit runs the next batch collects, so that the cost of a disk is shared by all that wait (group commit). For a
-commit the journals flush first, in parallel, then the store commits, then the waiting packets leave. A failure of either
-stops everything: nothing is acknowledged any more.
+While one commit runs the next batch collects, so that the cost of a disk is shared by all that wait (group commit). For
+a commit the journals flush first, in parallel, then the store commits, then the waiting packets leave. A failure of
+either stops everything: nothing is acknowledged any more.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,16 +18,21 @@ class Committer:
     """Collects records and the calls that wait for them; `failed` is told once, with the reason."""
 
     __slots__ = (
-        "_cuts", "_failed", "_identity", "_journaled", "_pending", "_records", "_running", "_taken", "_waiters",
+        "_cuts", "_failed", "_guarded", "_identity", "_journaled", "_pending", "_records", "_running", "_taken", "_waiters",
         "added", "commits", "journals", "number", "store",
     )  # fmt: skip
 
     def __init__(
-        self, store: Store, journals: Sequence[Journal], failed: Callable[[str], None]
+        self,
+        store: Store,
+        journals: Sequence[Journal],
+        failed: Callable[[str], None],
+        guarded: Callable[[Callable[[], None]], None],
     ) -> None:
         self.store = store
         self.journals = tuple(journals)
         self._failed: Callable[[str], None] | None = failed
+        self._guarded = guarded
         self._identity = store.identity
         self.number = store.last_commit().number + 1
         """The number of the commit that collects now."""
@@ -59,8 +64,8 @@ class Committer:
         journal.append(CommitId(self._identity, self.number), message)
 
     def then(self, call: Callable[[], None]) -> None:
-        """Run `call` when everything added so far is committed. Also marks a place where a batch may be cut: the records
-        of one effect are added before it, never around it."""
+        """Run `call` when everything added so far is committed. Also marks a place where a batch may be cut: the
+        records of one effect are added before it, never around it."""
         self._waiters.append(call)
         self._cuts.append(len(self._records))
 
@@ -74,7 +79,7 @@ class Committer:
                 waiters, self._waiters = self._waiters, []
                 self._cuts = []
                 for call in waiters:
-                    call()
+                    self._guarded(call)
                 continue
             self._start()
 
@@ -120,7 +125,7 @@ class Committer:
                 return
             self.commits += 1
             for call in ready:
-                call()
+                self._guarded(call)
             self._running = False
             if not synchronous:
                 self.flush()

@@ -106,8 +106,8 @@ class Connection:
     table use the rest."""
 
     __slots__ = (
-        "alias_maximum", "aliases", "answers", "assigned_id", "bridge", "chains", "client", "connect", "core",
-        "credential_due", "decision", "decisions", "due", "ended", "epoch", "excess", "flow", "held", "held_bytes",
+        "alias_maximum", "aliases", "answers", "assigned_id", "bridge", "carried", "chains", "client", "connect",
+        "core", "credential_due", "decision", "decisions", "due", "epoch", "excess", "gone", "held", "held_bytes",
         "hold_due", "inbound_aliases", "keep_alive", "legal", "limits", "max_packet_size", "memo", "on_end",
         "partial", "peer", "phase", "problem_information", "re_authenticating", "re_authentication", "reading",
         "receive_maximum", "scope", "seen", "session", "table", "unacknowledged", "version", "waiting", "wanted",
@@ -146,14 +146,12 @@ class Connection:
         self.seen = core.runtime.now()
         self.due = core.deadlines.after(scope.connect_timeout, self._connect_timeout)
         self.partial: bytearray | None = None
-        self.wanted = scope.connect_bytes
-        """Bytes that may still come before the client is accepted; in OPEN, the size of the partial packet, 0 unknown."""
+        self.wanted = 0
+        """The size of the partial packet; 0 while its header is not whole."""
         self.memo: dict[bytes, Permit] = _NO_MEMO
         self.decisions: Decisions | None = None
         self.decision: Cancel | None = None
         """Stops what `waiting` waits for."""
-        self.flow: object | None = None
-        """An authentication exchange in progress."""
         self.re_authenticating = False
         self.re_authentication: Cancel | None = None
         self.credential_due: Deadline | None = None
@@ -169,12 +167,15 @@ class Connection:
         self.unacknowledged = 0
         """QoS 1 publishes of the client whose PUBACK has not left."""
         self.receive_maximum = 65535
+        self.carried = 0
+        """QoS 2 publishes unfinished from an earlier connection: they do not count against this one's maximum."""
         self.max_packet_size = 268435460
         self.problem_information = True
         self.inbound_aliases: dict[int, str] | None = None
         self.aliases: dict[str, int] | None = None
         self.alias_maximum = 0
-        self.ended: DisconnectReason | None = None
+        self.gone: DisconnectReason | None = None
+        """How the transport ended, while what the client sent before its DISCONNECT is still being decided."""
 
     # --- bytes in --------------------------------------------------------------------------------------------------
 
@@ -200,17 +201,24 @@ class Connection:
         """Join `data` to the partial packet; None while that is still not whole."""
         partial = self.partial
         assert partial is not None
-        if self.phase is not Phase.OPEN:
-            self.wanted -= len(data)
-            if self.wanted < 0:
-                raise ProtocolError(
-                    ReasonCode.PACKET_TOO_LARGE, "too many bytes before CONNECT was accepted"
-                )
         partial += data
-        if self.phase is Phase.OPEN and len(partial) < self.wanted:
+        size = len(partial)
+        if size < self.wanted:
+            self._check_budget(size)
             return None
         self.partial = None
         return bytes(partial)
+
+    def _check_budget(self, size: int) -> None:
+        """Before a client is accepted it may send `connect_bytes`: more is refused before CONNECT is whole, and not read
+        while its decision is pending."""
+        if self.phase is Phase.OPEN or size + self.held_bytes <= self.scope.connect_bytes:
+            return
+        if self.phase is not Phase.DECIDING:
+            raise ProtocolError(
+                ReasonCode.PACKET_TOO_LARGE, "too large before CONNECT was accepted"
+            )
+        self.stop_reading()
 
     def _read(self, data: bytes) -> None:
         core = self.core
@@ -222,7 +230,9 @@ class Connection:
         five = self.version == 5
         memo = self.memo
         session = self.session
-        most = self.limits.max_packet_size if self.phase is Phase.OPEN else self.scope.connect_bytes
+        most = self.limits.max_packet_size
+        if self.phase is Phase.NEW:
+            most = min(most, self.scope.connect_bytes)
         freed = False
         while end - pos >= 2:
             header = data[pos]
@@ -356,14 +366,10 @@ class Connection:
             raise refuse_header(header, self.version, True)
         framed = frame(data, pos)
         size = framed[1] - pos if framed is not None else 0
-        if self.phase is Phase.OPEN:
-            if size > self.limits.max_packet_size:  # [MQTT-3.2.2-15]: before its body is kept
-                raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"packet of {size} bytes")
-            self.wanted = size
-        elif max(size, end - pos) > self.scope.connect_bytes:
-            raise ProtocolError(
-                ReasonCode.PACKET_TOO_LARGE, "too large before CONNECT was accepted"
-            )
+        if size > self.limits.max_packet_size:  # [MQTT-3.2.2-15]: before its body is kept
+            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"packet of {size} bytes")
+        self._check_budget(max(size, end - pos))
+        self.wanted = size
         self.partial = bytearray(data[pos:end])
 
     def _take(self, header: int, body: bytes) -> None:
@@ -448,7 +454,10 @@ class Connection:
             taken = session.received
             if taken is None:
                 taken = session.received = set()
-            if number in taken or len(taken) + self.unacknowledged >= self.receive_maximum:
+            if (
+                number in taken
+                or len(taken) + self.unacknowledged >= self.receive_maximum + self.carried
+            ):
                 return False
             taken.add(number)
         five = self.version == 5
@@ -522,20 +531,28 @@ class Connection:
 
     def remember(self, topic: bytes, header: int, route: Route) -> None:
         """Let the next PUBLISH with these topic bytes and this first byte take the fast path."""
+        core = self.core
         memo = self.memo
-        limit = self.core.settings.broker.authz_cache
-        if memo is _NO_MEMO:
-            if not limit:
+        limit = core.settings.broker.authz_cache
+        if len(memo) >= limit:
+            if not memo:
                 return
-            memo = self.memo = {}
-        elif len(memo) >= limit:
             del memo[next(iter(memo))]
+        elif topic not in memo:
+            if core.remembered >= core.settings.broker.authz_cache_total:
+                return
+            core.remembered += 1
+        if memo is _NO_MEMO:
+            memo = self.memo = {}
         memo[topic] = Permit(header, route, self.version == 5)
 
     def forget_decisions(self) -> None:
         """Ask again before anything that was remembered as allowed or denied."""
+        self.core.remembered -= len(self.memo)
         self.memo = _NO_MEMO
-        self.decisions = None
+        if self.decisions is not None:
+            self.core.remembered -= len(self.decisions)
+            self.decisions = None
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 
@@ -598,6 +615,8 @@ class Connection:
             self._internal(error)
         if not held:
             self.held = None
+            if self.gone is not None and not self.waiting:
+                self.end(self.gone)
         self.go_on_reading()
 
     # --- answers ---------------------------------------------------------------------------------------------------
@@ -764,15 +783,20 @@ class Connection:
 
     def closed(self, error: str = "") -> None:
         """The transport has ended, by whatever cause."""
-        if self.phase is not Phase.CLOSED:
-            self.end(DisconnectReason(ReasonCode.UNSPECIFIED_ERROR, EndedBy.NETWORK, error=error))
+        if self.phase is Phase.CLOSED:
+            return
+        self.gone = DisconnectReason(ReasonCode.UNSPECIFIED_ERROR, EndedBy.NETWORK, error=error)
+        if self.phase is Phase.OPEN and self.held and self.held[-1][0] == _DISCONNECT:
+            # It said goodbye, behind something that a plugin still decides: what it sent before is done first.
+            self.writable = False
+            return
+        self.end(self.gone)
 
     def end(self, reason: DisconnectReason) -> None:
         """The end, once: stop everything that waits, close the transport, hand over to `on_end`."""
         if self.phase is Phase.CLOSED:
             return
         self.phase = Phase.CLOSED
-        self.ended = reason
         self.due.cancel()
         if self.hold_due is not None:
             self.hold_due.cancel()
@@ -787,7 +811,7 @@ class Connection:
         self.waiting = False
         self.held = None
         self.partial = None
-        self.memo = _NO_MEMO
+        self.forget_decisions()
         self.answers = None
         self.wire.close()
         self.on_end(self, reason)
@@ -823,5 +847,6 @@ class Connection:
 
 
 _NO_MEMO: Final[dict[bytes, Permit]] = {}
+_DISCONNECT: Final = 0xE0
 _TYPES: Final = (PacketType.CONNECT, *PacketType)
 """Packet types by number; the reserved 0 never gets here."""

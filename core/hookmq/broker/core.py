@@ -28,6 +28,9 @@ from hookmq.settings import Settings
 from hookmq.store import Journal, PutMessage, Store
 from hookmq.types import Action, ClientInfo, Direction, Dropped, DropReason, Message, Subscription
 
+_DENIALS = 1000
+"""Clients whose denials are counted between two lines of the log."""
+
 
 def _observed(hooks: Hooks) -> frozenset[str]:
     return frozenset(
@@ -62,7 +65,7 @@ class Core:
             settings.broker.max_user_properties,
             settings.broker.max_filters,
         )
-        self.deadlines = Deadlines(runtime)
+        self.deadlines = Deadlines(runtime, self.guarded)
         self.sessions: dict[str, Session] = {}
         self.groups: dict[tuple[str, str], Group] = {}
         self.retained: RetainedIndex[Outgoing] = RetainedIndex()
@@ -72,7 +75,7 @@ class Core:
         )
         self.journals = tuple(journals)
         self.store = store
-        self.committer = Committer(store, journals, self._commit_failed)
+        self.committer = Committer(store, journals, self._commit_failed, self.guarded)
         self.next_message_id = store.next_message_id()
         self.queued_bytes = 0
         self.dirty: list[Session] = []
@@ -80,6 +83,9 @@ class Core:
         self.fan_outs: dict[str, deque[Any]] = {}
         """Large fan-outs on their way, by topic."""
         self.draining = False
+        self.remembered = 0
+        """Decisions and fast paths remembered by all connections together."""
+        self.denials: dict[str, tuple[float, int]] = {}
         self.depth = 0
         """How many messages of plugins led to the one in hand."""
         self.failed: str | None = None
@@ -196,7 +202,17 @@ class Core:
     def denied(
         self, client: ClientInfo, action: Action, topic: str, code: ReasonCode, rule: str
     ) -> None:
-        """Log a refused action and tell the observers; `rule` is what decided: a plugin's id, or ``default``."""
+        """Tell the observers of a refused action, and log it, at most once a second for one client; `rule` is what
+        decided: a plugin's id, or ``default``."""
+        self.observe("on_denied", client, action, topic, code, rule or "default")
+        now = self.runtime.now()
+        since, unsaid = self.denials.get(client.client_id, (-1.0, 0))
+        if since >= 0 and now - since < 1.0:
+            self.denials[client.client_id] = (since, unsaid + 1)
+            return
+        if len(self.denials) >= _DENIALS:
+            self.denials.clear()
+        self.denials[client.client_id] = (now, 0)
         self.runtime.log(
             "info",
             "authz.denied",
@@ -205,8 +221,17 @@ class Core:
             topic=topic,
             code=f"0x{code:02X}",
             rule=rule or "default",
+            unsaid=unsaid or None,
         )
-        self.observe("on_denied", client, action, topic, code, rule or "default")
+
+    def guarded(self, call: Callable[[], None]) -> None:
+        """Run `call`; what it raises is our fault, is logged, and stops nobody else [MQTT311-4.8.0-2]."""
+        try:
+            call()
+        except Exception as error:
+            self.runtime.log(
+                "error", "internal.error", error=repr(error), traceback=error.__traceback__
+            )
 
     # --- routes ----------------------------------------------------------------------------------------------------
 

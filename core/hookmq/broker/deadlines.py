@@ -35,10 +35,11 @@ class Deadline:
 class Deadlines:
     """All deadlines of one broker; calls due at one time run in the order in which they were set."""
 
-    __slots__ = ("_armed", "_cancelled", "_heap", "_next", "_runtime", "_timer")
+    __slots__ = ("_armed", "_cancelled", "_guarded", "_heap", "_next", "_runtime", "_timer")
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, guarded: Callable[[Callable[[], None]], None]) -> None:
         self._runtime = runtime
+        self._guarded = guarded
         self._heap: list[Deadline] = []
         self._next = 0
         self._cancelled = 0
@@ -87,5 +88,5 @@ class Deadlines:
                 self._cancelled -= 1
                 continue
             entry.call = None
-            call()
+            self._guarded(call)
         self._arm()

@@ -72,7 +72,7 @@ def _offer_qos0(core: Core, session: Session, delivery: Delivery) -> None:
             message = delivery.outgoing.message
             core.dropped(message, session.client, DropReason.OFFLINE_QOS0, Direction.OUT)
         return
-    if connection.writable and not session.queue_qos0:
+    if connection.writable and not session.queue_qos0 and not session.paused:
         start(core, session, delivery, stored=False)
         return
     queue = session.queue_qos0
@@ -89,7 +89,7 @@ def _offer_qos0(core: Core, session: Session, delivery: Delivery) -> None:
 def has_room(session: Session) -> bool:
     """Whether a QoS 1 or 2 message could be sent to the client now [MQTT-3.3.4-9, 4.9.0-2]."""
     connection = session.connection
-    if connection is None or not connection.writable:
+    if connection is None or not connection.writable or session.paused:
         return False
     resend = session.resend
     return len(session.inflight) - (len(resend) if resend else 0) < session.window
@@ -195,11 +195,11 @@ def pump(core: Core, session: Session) -> None:
         return
     resend = session.resend
     while resend and connection.writable and has_room(session):
-        _send_again(core, session, resend.popleft())
+        send_again(core, session, resend.popleft())
     if resend is not None and not resend:
         session.resend = resend = None
     waiting = session.queue_qos0
-    while waiting and connection.writable:
+    while waiting and connection.writable and not session.paused:
         delivery = waiting.popleft()
         _unqueue(core, session, delivery, counted=False)
         start(core, session, delivery, stored=False)
@@ -268,7 +268,13 @@ _ALL_SENT: Final = (Outgoing(Message("", b"")), Subscription("", ""))
 def settle_state(session: Session) -> None:
     """Open or close the fast path: messages may be appended to `out` only when nothing waits before them."""
     connection = session.connection
-    if connection is None or not connection.writable or session.queue_qos0 or session.resend:
+    if (
+        connection is None
+        or not connection.writable
+        or session.queue_qos0
+        or session.resend
+        or session.paused
+    ):
         session.state = BEHIND
     elif session.state == BEHIND:
         session.state = CLEAN
@@ -290,8 +296,14 @@ def load_page(core: Core, session: Session) -> None:
             queue = session.queue = deque()
         shared: dict[int, Outgoing] = {}
         for entry, message in page:
-            queue.append(restore(core, session, entry, message, shared))
             session.loaded_seq = entry.seq
+            delivery = restore(core, session, entry, message, shared)
+            if session.revoked and entry.filter in session.revoked:
+                _unqueue(core, session, delivery, counted=True)
+                finish(core, session, delivery)
+                core.dropped(message, session.client, DropReason.REVOKED, Direction.OUT)
+                continue
+            queue.append(delivery)
         session.stored = max(0, session.stored - len(page)) if page else 0
         if session.epoch == epoch and not synchronous:
             pump(core, session)
@@ -360,6 +372,8 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
     head, tail = encode(core, session, delivery)
     size = len(head) + len(tail) + (2 if delivery.qos else 0)
     if size > connection.max_packet_size:  # [MQTT-3.1.2-24, 3.1.2-25]
+        if connection.aliases and message.topic in connection.aliases:
+            connection.aliases[message.topic] = 0  # an alias that was to be given here was not
         _give_up(core, session, delivery, DropReason.TOO_LARGE, stored)
         return
     core.metrics.messages_delivered += 1
@@ -429,9 +443,12 @@ def _give_up(
         core.schedule()
 
 
-def _send_again(core: Core, session: Session, delivery: Delivery) -> None:
-    """Repeat an unfinished delivery after the session was resumed, under its old id [MQTT-4.4.0-1]."""
+def send_again(core: Core, session: Session, delivery: Delivery) -> None:
+    """Repeat an unfinished delivery under its old id, after the session was resumed [MQTT-4.4.0-1] (or, to 3.x, when an
+    answer is overdue)."""
     number = delivery.packet_id
+    if core.settings.session.retry_interval:
+        delivery.sent_at = core.runtime.now()
     if session.inflight.get(number) is not delivery:
         return
     if delivery.released:  # [MQTT-4.3.3-6]: after PUBREC only PUBREL is sent again
@@ -523,7 +540,7 @@ def offer_group(core: Core, group: Group, outgoing: Outgoing) -> None:
             connection = session.connection
             subscription = group.members[session]
             qos = min(message.qos, subscription.qos)  # [MQTT-4.8.2-3]
-            if connection is None or not connection.writable:
+            if connection is None or not connection.writable or session.paused:
                 continue
             if qos and (not has_room(session) or session.queued):
                 continue
@@ -700,10 +717,10 @@ def _encode_own(
         )
     alias = 0
     name = topic
-    if connection is not None and connection.alias_maximum:
+    held_back = delivery.qos == 2 and session.durable
+    if connection is not None and connection.alias_maximum and not held_back:
+        # What waits for a commit might leave after a packet that relies on the alias it gives.
         alias, name = _alias(core, connection.aliases, connection.alias_maximum, topic)
-        if connection.aliases is None and alias == 0:
-            connection.aliases = {topic: 0}
     properties = _properties(message, delivery.identifiers, remaining, alias)
     return encode_publish_parts(
         name.encode(), message.payload, delivery.qos, delivery.retain, False, properties

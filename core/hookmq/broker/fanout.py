@@ -54,7 +54,7 @@ def publish(
         core.committer.journal(journal, message)
     waiter = None
     if core.settings.session.inflight_overflow == "backpressure" and acknowledgement is not None:
-        waiter = acknowledgement
+        waiter = _back_pressure(core, acknowledgement)
     topic = message.topic
     waiting = core.fan_outs.get(topic)
     if waiting is not None or len(route.targets) > core.settings.broker.fan_out_slice:
@@ -64,10 +64,29 @@ def publish(
             _serve(core, target, outgoing, sender, waiter)
     for group in route.groups:
         offer_group(core, group, outgoing)
+    if waiter is not None:
+        waiter.met()
     if "on_published" in core.observed:
         client = sender.client if sender is not None else None
         core.observe("on_published", client, message, route.matched)
     return route.matched
+
+
+def _back_pressure(core: Core, acknowledgement: Acknowledgement) -> Acknowledgement:
+    """What the deliveries of a message count on: when all have started, or after a time, the publisher's
+    acknowledgement need not wait for them any more."""
+    acknowledgement.hold()
+    timeout = core.settings.session.backpressure_timeout
+    due = core.deadlines.after(timeout, acknowledgement.met)
+
+    def started() -> None:
+        if due.call is not None:
+            due.cancel()
+            acknowledgement.met()
+
+    waiter = Acknowledgement(started)
+    waiter.hold()
+    return waiter
 
 
 def _serve(

@@ -5,8 +5,8 @@ from functools import partial
 
 from hookmq.broker.core import Core
 from hookmq.broker.ingest import Ingest, Outcome
+from hookmq.broker.revoke import revoke
 from hookmq.broker.sessions import cancel_will
-from hookmq.broker.subscribe import revoke
 from hookmq.errors import PluginError, ProtocolError
 from hookmq.hooks.entry import PluginInstance
 from hookmq.metrics import Metrics

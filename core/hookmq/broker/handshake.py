@@ -13,6 +13,7 @@ from math import inf
 from hookmq.broker.authorizer import authorize
 from hookmq.broker.connection import Connection, Phase
 from hookmq.broker.deliver import pump, settle_state
+from hookmq.broker.revoke import revoke
 from hookmq.broker.sessions import (
     create,
     end,
@@ -510,6 +511,7 @@ def _attach(
     session.queue_messages = _lower(settings.queue_messages, limits.queue_messages)
     session.max_subscriptions = _lower(settings.max_subscriptions, limits.max_subscriptions)
     connection.receive_maximum = _lower(broker.receive_maximum, limits.receive_maximum)
+    connection.carried = len(session.received) if session.received else 0
     if limits.max_packet_size is not None:
         most = max(256, _lower(broker.max_packet_size, limits.max_packet_size))
         connection.limits = replace(connection.limits, max_packet_size=most)
@@ -517,7 +519,7 @@ def _attach(
         offered = properties.topic_alias_maximum or 0
         connection.alias_maximum = min(offered, broker.outbound_topic_alias)
         connection.aliases = {} if connection.alias_maximum else None
-    kind = _kind(connection)
+    kind = kind_of(connection)
     if (kind != session.kind or old_scope.name != client.scope.name) and session.subscriptions:
         session.kind = kind
         core.reroute(session)
@@ -542,7 +544,7 @@ def _expiry(connect: Connect, ceiling: float, limits: Limits) -> float:
     return expiry if limits.session_expiry is None else min(expiry, float(limits.session_expiry))
 
 
-def _kind(connection: Connection) -> int:
+def kind_of(connection: Connection) -> int:
     """Whether this client takes bytes that it shares with others, and of which version."""
     core = connection.core
     if (
@@ -591,6 +593,9 @@ def _accepted(
     settle_state(session)
     if present:
         pump(core, session)
+        if connection.chains.authorize[Action.SUBSCRIBE]:
+            # A right may have been taken away while the client was.
+            revoke(core, client.client_id, None)
     core.schedule()
     if connection.waiting or connection.held:
         connection.go_on()

@@ -79,7 +79,7 @@ def on_publish(connection: Connection, packet: Packet) -> None:
         _acknowledge(connection, packet, repeated, None)
         return
     unfinished = connection.unacknowledged + (len(session.received) if session.received else 0)
-    if qos and unfinished >= connection.receive_maximum:
+    if qos and unfinished >= connection.receive_maximum + connection.carried:
         core.metrics.receive_maximum_exceeded += 1
         if limits.receive_maximum_policy == "strict" and connection.version == 5:
             # [MQTT-3.3.4-7]
@@ -101,7 +101,6 @@ def on_publish(connection: Connection, packet: Packet) -> None:
     )
     if qos == 2:
         run.before = partial(_take_id, connection, session, packet.packet_id)
-    connection.flow = run
     run.run()
     if run.waiting:
         connection.wait(run.cancel)
@@ -171,7 +170,6 @@ def _ingested(
 ) -> None:
     """The pipeline is done with a PUBLISH of this connection, at once or after a plugin answered."""
     resumed = connection.waiting
-    connection.flow = None
     core = connection.core
     if outcome.matched < 0:
         _refuse(connection, packet, outcome)

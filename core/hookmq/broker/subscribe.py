@@ -11,7 +11,8 @@ from dataclasses import replace
 from hookmq.broker.authorizer import authorize
 from hookmq.broker.connection import Connection
 from hookmq.broker.core import Core
-from hookmq.broker.deliver import finish, pump
+from hookmq.broker.deliver import pump
+from hookmq.broker.revoke import asked
 from hookmq.broker.sessions import subscribe, unsubscribe
 from hookmq.codec import Packet, Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
 from hookmq.errors import ProtocolError
@@ -24,7 +25,7 @@ from hookmq.runtime import Cancel
 from hookmq.session import Session
 from hookmq.store import PutSubscription
 from hookmq.topics import has_wildcard, parse_share, validate_filter
-from hookmq.types import Action, ClientInfo, Direction, DropReason, Message, Subscription
+from hookmq.types import Action, Message, Subscription
 
 
 class Subscribing:
@@ -144,14 +145,14 @@ class Subscribing:
                 granted = granted.replace(qos=verdict.max_qos)
             self._transform(granted)
 
-        asked = _asked(subscription)
+        name = asked(subscription)
         step = authorize(
             connection.core,
             client,
             connection.chains,
             connection.decisions,
             Action.SUBSCRIBE,
-            asked,
+            name,
             subscription.qos,
             False,
             None,
@@ -219,6 +220,8 @@ class Subscribing:
     def _add(self, subscription: Subscription) -> None:
         core = self.connection.core
         session = self.session
+        if session.revoked:
+            session.revoked.discard(subscription.filter)
         known = subscribe(core, session, subscription)
         if session.durable:
             core.committer.add(PutSubscription(session.client_id, subscription))
@@ -252,6 +255,8 @@ class Subscribing:
                 core.schedule()
             else:
                 self._send_retained()
+        if self.session.groups:
+            pump(core, self.session)  # messages may wait for a member with room
         if connection.waiting:
             connection.go_on()
 
@@ -260,13 +265,6 @@ class Subscribing:
         if session.connection is not self.connection:
             return
         send_retained(self.connection.core, session, self.retained)
-
-
-def _asked(subscription: Subscription) -> str:
-    """The filter as `authorize` is asked about it: what is matched, behind its share name."""
-    if subscription.share is None:
-        return subscription.topic_filter
-    return f"$share/{subscription.share}/{subscription.topic_filter}"
 
 
 def send_retained(core: Core, session: Session, subscriptions: list[Subscription]) -> None:
@@ -332,93 +330,3 @@ def on_unsubscribe(connection: Connection, packet: Packet) -> None:
         core.committer.then(answer.met)
         core.schedule()
     connection.answer(answer)
-
-
-# --- revocation ---------------------------------------------------------------------------------------------------------
-
-REVOKE_SLICE = 200
-"""Subscriptions asked about again in one turn."""
-
-
-def revoke(core: Core, client_id: str | None, filter: str | None) -> None:
-    """Ask again about every subscription of `client_id` (None: of everybody) to `filter` (None: to anything), live and
-    stored, a slice a turn. What is denied is removed, with the messages that wait for it."""
-    chosen: list[tuple[Session, Subscription]] = []
-    sessions = core.sessions.values() if client_id is None else _one(core.sessions.get(client_id))
-    for session in sessions:
-        if session.connection is not None:
-            session.connection.forget_decisions()
-        chosen += (
-            (session, subscription)
-            for subscription in session.subscriptions.values()
-            if filter is None or filter in (subscription.filter, subscription.topic_filter)
-        )
-    _ask_again(core, deque(chosen))
-
-
-def _one(session: Session | None) -> tuple[Session, ...]:
-    return () if session is None else (session,)
-
-
-def _ask_again(core: Core, chosen: deque[tuple[Session, Subscription]]) -> None:
-    for _ in range(min(REVOKE_SLICE, len(chosen))):
-        session, subscription = chosen.popleft()
-        if session.subscriptions.get(subscription.filter) is subscription:
-            _ask(core, session, subscription)
-    if chosen:
-        core.runtime.call_soon(lambda: _ask_again(core, chosen))
-    core.schedule()
-
-
-def _ask(core: Core, session: Session, subscription: Subscription) -> None:
-    client = session.client
-    chains = core.chains(client.listener)
-
-    def decided(verdict: Allow | Deny, by: str) -> None:
-        if session.subscriptions.get(subscription.filter) is not subscription:
-            return
-        if isinstance(verdict, Deny):
-            _take_away(core, session, client, subscription, verdict, by)
-            core.schedule()
-
-    authorize(
-        core,
-        client,
-        chains,
-        None,
-        Action.SUBSCRIBE,
-        _asked(subscription),
-        subscription.qos,
-        False,
-        None,
-        subscription,
-        decided,
-    )
-
-
-def _take_away(
-    core: Core,
-    session: Session,
-    client: ClientInfo,
-    subscription: Subscription,
-    verdict: Deny,
-    by: str,
-) -> None:
-    core.denied(client, Action.SUBSCRIBE, subscription.filter, verdict.code, by)
-    unsubscribe(core, session, subscription)
-    core.observe("on_unsubscribed", client, subscription)
-    queue = session.queue
-    if queue:
-        kept = deque(d for d in queue if d.subscription.filter != subscription.filter)
-        for delivery in queue:
-            if delivery.subscription.filter == subscription.filter:
-                session.queued -= 1
-                session.queued_bytes -= delivery.outgoing.size
-                core.queued_bytes -= delivery.outgoing.size
-                finish(core, session, delivery)
-                message = delivery.outgoing.message
-                core.dropped(message, client, DropReason.REVOKED, Direction.OUT, by)
-        session.queue = kept
-    connection = session.connection
-    if connection is not None and core.settings.broker.on_revoke == "disconnect":
-        connection.disconnect(ReasonCode.NOT_AUTHORIZED, "subscription revoked")

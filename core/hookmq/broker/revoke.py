@@ -1,0 +1,131 @@
+"""Rights that may have changed: subscriptions, live and stored, are asked about again, and those denied are taken away.
+
+Until a plugin has answered, the session's messages wait. Work is done in slices, so that a change that concerns everybody
+stalls nobody.
+"""
+
+from collections import deque
+from functools import partial
+
+from hookmq.broker.authorizer import authorize
+from hookmq.broker.core import Core
+from hookmq.broker.deliver import finish, pump, settle_state
+from hookmq.broker.sessions import unsubscribe
+from hookmq.hooks.chains import overlaps
+from hookmq.hooks.verdicts import Allow, Deny
+from hookmq.qos import Delivery
+from hookmq.reason import ReasonCode
+from hookmq.session import Session
+from hookmq.topics import matches, parse_share
+from hookmq.types import Action, Direction, DropReason, Subscription
+
+SLICE = 200
+"""Subscriptions asked about in one turn."""
+_Chosen = deque[tuple[Session, Subscription]]
+
+
+def asked(subscription: Subscription) -> str:
+    """The filter as `authorize` is asked about it: what is matched, behind its share name."""
+    if subscription.share is None:
+        return subscription.topic_filter
+    return f"$share/{subscription.share}/{subscription.topic_filter}"
+
+
+def revoke(core: Core, client_id: str | None, filter: str | None) -> None:
+    """Ask again about the subscriptions of `client_id` (None: of everybody) that `filter` overlaps (None: about all)."""
+    chosen: _Chosen = deque()
+    if client_id is None:
+        sessions = list(core.sessions.values())
+    else:
+        one = core.sessions.get(client_id)
+        sessions = [] if one is None else [one]
+    wanted = None if filter is None else parse_share(filter)[1]
+    for session in sessions:
+        if session.connection is not None:
+            session.connection.forget_decisions()
+        for subscription in session.subscriptions.values():
+            if wanted is None or overlaps(wanted, subscription.topic_filter):
+                session.paused += 1
+                chosen.append((session, subscription))
+        if session.paused:
+            settle_state(session)
+    _ask_slice(core, chosen)
+
+
+def _ask_slice(core: Core, chosen: _Chosen) -> None:
+    for _ in range(min(SLICE, len(chosen))):
+        session, subscription = chosen.popleft()
+        if session.subscriptions.get(subscription.filter) is subscription:
+            _ask(core, session, subscription)
+        else:
+            _decided(core, session)
+    if chosen:
+        core.runtime.call_soon(partial(_ask_slice, core, chosen))
+    core.schedule()
+
+
+def _decided(core: Core, session: Session) -> None:
+    session.paused -= 1
+    if not session.paused:
+        settle_state(session)
+        pump(core, session)
+        core.schedule()
+
+
+def _ask(core: Core, session: Session, subscription: Subscription) -> None:
+    client = session.client
+
+    def answered(verdict: Allow | Deny, by: str) -> None:
+        stands = session.subscriptions.get(subscription.filter) is subscription
+        if stands and isinstance(verdict, Deny):
+            _take_away(core, session, subscription, verdict, by)
+        _decided(core, session)
+
+    authorize(
+        core,
+        client,
+        core.chains(client.listener),
+        None,
+        Action.SUBSCRIBE,
+        asked(subscription),
+        subscription.qos,
+        False,
+        None,
+        subscription,
+        answered,
+    )
+
+
+def _take_away(
+    core: Core, session: Session, subscription: Subscription, verdict: Deny, by: str
+) -> None:
+    client = session.client
+    core.denied(client, Action.SUBSCRIBE, subscription.filter, verdict.code, by)
+    unsubscribe(core, session, subscription)
+    core.observe("on_unsubscribed", client, subscription)
+    if session.queue:
+        session.queue = deque(d for d in session.queue if _still_wanted(core, session, d, by))
+    if session.stored:
+        if session.revoked is None:
+            session.revoked = set()
+        session.revoked.add(subscription.filter)
+    connection = session.connection
+    if connection is not None and core.settings.broker.on_revoke == "disconnect":
+        connection.disconnect(ReasonCode.NOT_AUTHORIZED, "subscription revoked")
+
+
+def _still_wanted(core: Core, session: Session, delivery: Delivery, by: str) -> bool:
+    """Whether a waiting message belongs to a subscription that stands; it is dropped if not."""
+    if delivery.subscription.filter in session.subscriptions:
+        return True
+    message = delivery.outgoing.message
+    for other in session.subscriptions.values():
+        if other.share is None and matches(other.topic_filter, message.topic):
+            delivery.subscription = other
+            return True
+    session.queued -= 1
+    session.queued_bytes -= delivery.outgoing.size
+    core.queued_bytes -= delivery.outgoing.size
+    finish(core, session, delivery)
+    core.dropped(message, session.client, DropReason.REVOKED, Direction.OUT, by)
+    return False
