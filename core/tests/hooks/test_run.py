@@ -268,6 +268,18 @@ def test_a_cancelled_decision_tells_nothing(bench: Bench, way: str, turns: int, 
     assert not bench.runtime.tasks
 
 
+@pytest.mark.parametrize("way", ["async", "thread, then awaited"])
+def test_a_runtime_that_forgets_a_coroutine_leaves_none_unawaited(
+    bench: Bench, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # asyncio's task ends a coroutine that it never began without touching what that would have awaited
+    monkeypatch.setattr(bench.runtime, "spawn", lambda awaitable, done: lambda: None)
+    cancel = bench.run("on_publish", bench.call("on_publish", "p", way, None))
+    bench.runtime.run_until_idle()
+    cancel()
+    assert bench.told == []
+
+
 def test_cancel_reaches_the_call_that_waits_now(bench: Bench) -> None:
     first = bench.call("on_connect", "p", "async", Accept())
     second = bench.call("on_connect", "q", "thread, then awaited", Accept())

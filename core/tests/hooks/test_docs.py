@@ -1,0 +1,76 @@
+"""The manual's page on hooks is true: each hook has its heading, its facts and an example that loads."""
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import hookmq.plugin
+import pytest
+from hookmq.hooks.manager import Hooks
+from hookmq.hooks.specs import QUEUE, SPECS
+from hookmq.observers import FAILURES, OPEN_FOR
+from hookmq.plugin import Context, Plugin
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "hooks.md"
+
+if not PAGE.exists():
+    pytest.skip("the manual is not part of this copy (an sdist)", allow_module_level=True)
+
+TEXT = PAGE.read_text()
+SECTIONS: dict[str, str] = dict(re.findall(r"^### ([^\n]*)\n(.*?)(?=^##|\Z)", TEXT, re.M | re.S))
+
+
+def test_the_headings_are_the_hooks_in_their_order() -> None:
+    assert list(SECTIONS) == [spec.signature for spec in SPECS.values()]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_facts(name: str) -> None:
+    spec = SPECS[name]
+    body = SECTIONS[spec.signature]
+    awaited = "no" if spec.timeout is None else f"yes, within {spec.timeout:g} s"
+    assert f"- Kind: {spec.kind}\n" in body
+    assert re.search(rf"^- Async: {re.escape(awaited)}\b", body, re.M)
+    assert re.search(r"^- Failure: .+", body, re.M)
+    assert re.search(r"^- Wire: .+", body, re.M)
+    for choice in spec.on_error[1:]:
+        assert f"on_error: {choice}" in body
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_example_is_an_implementation(name: str) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", SECTIONS[SPECS[name].signature], re.S)
+    names: dict[str, Any] = {one: getattr(hookmq.plugin, one) for one in hookmq.plugin.__all__}
+    exec(f"class Example(Plugin):\n{textwrap.indent(code, '    ')}", names)
+    example: type[Plugin] = names["Example"]
+    hooks = Hooks.of(example(None, Context("example")))
+    assert {hook for hook, found in hooks.registry.items() if found} == {name}
+
+
+def test_the_plugin_at_the_top_loads() -> None:
+    code = re.findall(r"```python\n(.*?)```", TEXT, re.S)[0]
+    scope: dict[str, Any] = {"__name__": "hookmq_hello"}
+    exec(code, scope)
+    hello: type[Plugin] = scope["HelloPlugin"]
+    assert Hooks.of(hello(hello.Config(), Context("hello"))).registry["on_publish"]
+
+
+def test_numbers() -> None:
+    assert (QUEUE, FAILURES, OPEN_FOR) == (10_000, 20, 30.0)
+    assert "10,000 events per hook" in TEXT
+    assert "After twenty failures in a row the plugin is left alone for thirty seconds" in TEXT
+
+
+def test_every_metric_is_listed() -> None:
+    for name in (
+        "calls_total",
+        "duration_seconds_sum",
+        "queue_depth",
+        "dropped_total",
+        "circuit_open",
+    ):
+        assert f"`hookmq_hook_{name}`" in TEXT
+    outcomes = {outcome for spec in SPECS.values() for outcome in spec.outcomes}
+    (row,) = re.findall(r"`hookmq_hook_calls_total` \| .*", TEXT)
+    assert {outcome for outcome in outcomes if outcome not in row} == set()
