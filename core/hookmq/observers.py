@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from hookmq.hooks.chains import Call, Narrowing
 from hookmq.hooks.entry import PluginInstance
-from hookmq.hooks.run import Held, in_thread, refuse, spawn, words
+from hookmq.hooks.waiting import Held, in_thread, refuse, spawn, words
 from hookmq.runtime import Cancel, Runtime, Timer
 from hookmq.types import Subscription
 

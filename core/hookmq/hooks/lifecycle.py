@@ -10,8 +10,8 @@ from hookmq.errors import PluginError
 from hookmq.hooks.chains import Call
 from hookmq.hooks.entry import PluginInstance
 from hookmq.hooks.registry import adapt
-from hookmq.hooks.run import FAILED, Waiting, failure
 from hookmq.hooks.specs import SPECS
+from hookmq.hooks.waiting import FAILED, Waiting, failure
 from hookmq.observers import Queue, drain
 from hookmq.runtime import Runtime
 

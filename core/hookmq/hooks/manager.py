@@ -18,8 +18,8 @@ from hookmq.hooks.chains import (
 )
 from hookmq.hooks.entry import PluginEntry, PluginInstance
 from hookmq.hooks.registry import Implementation, Registry, adapt, register
-from hookmq.hooks.run import put_away
 from hookmq.hooks.specs import OBSERVERS, SPECS, BrokerHandle, Kind
+from hookmq.hooks.waiting import put_away
 from hookmq.observers import Observers, Queue, Watch
 from hookmq.plugin import Plugin
 from hookmq.runtime import Runtime
