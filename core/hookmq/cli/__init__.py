@@ -50,6 +50,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", Formatter)
         super().__init__(allow_abbrev=False, **options)
+        self.color = False
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and exit with 2."""
@@ -67,10 +68,17 @@ class Parser(argparse.ArgumentParser):
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help as it was written, in a fixed width that does not depend on the terminal."""
+    """Help as it was written, the same on every terminal and in every version of Python."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=100)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        # as from Python 3.13 on: the value stands once, behind the last name
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
 
 
 def top_parser() -> Parser:

@@ -64,7 +64,7 @@ def report(config: "Config", hooks: "Hooks") -> str:
     from hookmq.cli.summary import (
         durability,
         is_local,
-        warnings,
+        notices,
         what_is_allowed,
         where,
         who_connects,
@@ -80,7 +80,7 @@ def report(config: "Config", hooks: "Hooks") -> str:
     rows.append(("store", durability(hooks)))
     rows += [("plugin", f"{one.id} ({one.distribution} {one.version})") for one in hooks.plugins]
     rows += [("off", entry.id) for entry in config.plugins if not entry.enabled]
-    rows += [("note", warning.text) for warning in warnings(config, hooks)]
+    rows += [("note", notice.text) for notice in notices(config, hooks)]
     shown = ""
     for name, text in rows:
         lines.append(f"  {name if name != shown else '':<8} {text}")

@@ -1,10 +1,4 @@
-"""Show the configuration in force, describe it as JSON Schema, or write one to start from.
-
-show        every value and where it came from; secrets are masked
-schema      JSON Schema of the whole, installed plugins included
-init        the commented default configuration
-reference   the manual's page of all keys, in Markdown
-"""
+"""Show the configuration in force, describe it as JSON Schema, or write one to start from."""
 
 import argparse
 import sys
@@ -14,6 +8,12 @@ from hookmq.cli.source import add_source, config_of
 from hookmq.errors import ConfigError
 
 EXAMPLES = """\
+actions:
+  show        every value and where it came from, plugins' own included; secrets are masked
+  schema      JSON Schema of the whole, installed plugins included
+  init        the commented default configuration
+  reference   the manual's page of all keys, in Markdown
+
 examples:
   hookmq config init hookmq.yaml
   hookmq config show -c hookmq.yaml
@@ -43,9 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    from hookmq.config.plugins import effective
     from hookmq.config.show import show
 
-    print(show(config_of(arguments), origins=not arguments.no_origins), end="")
+    print(show(effective(config_of(arguments)), origins=not arguments.no_origins), end="")
     return 0
 
 

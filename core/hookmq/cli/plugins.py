@@ -1,8 +1,4 @@
-"""List the plugins a configuration uses, or all that are installed, and explain what runs for a hook.
-
-list           the plugins of the configuration, in the order of their calls (the default)
-explain HOOK   what is called for a hook, in which order, with which timeouts
-"""
+"""List the plugins a configuration uses, or all that are installed, and explain what runs for a hook."""
 
 import argparse
 import json
@@ -16,6 +12,10 @@ if TYPE_CHECKING:
     from hookmq.hooks.manager import Hooks
 
 EXAMPLES = """\
+actions:
+  list           the plugins of the configuration, in the order of their calls (the default)
+  explain HOOK   what is called for a hook, in which order, with which timeouts
+
 examples:
   hookmq plugins --installed
   hookmq plugins -c hookmq.yaml

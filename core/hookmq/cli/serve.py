@@ -62,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace) -> str | None:
     """Run one broker to its end; the reason when its store failed."""
     from hookmq.broker import Broker
+    from hookmq.cli.summary import notices
     from hookmq.config.live import Live, start_plugins, told
     from hookmq.server.node import Node
     from hookmq.server.runtime import AsyncioRuntime
@@ -81,7 +82,16 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     journals = hooks.provide_journals(config.settings)
     broker = Broker(config.settings, runtime, hooks, store, journals)
     failures: list[str] = []
-    node = PluginNode(broker, config.listeners, runtime, reload=lambda: live.reread())
+
+    async def reload() -> None:
+        """Reload, and say what is open now that was not."""
+        before = notices(live.config, live.hooks)
+        await live.reread()
+        for notice in notices(live.config, live.hooks):
+            if notice not in before:
+                runtime.log("warning", notice.event, **dict(notice.fields))
+
+    node = PluginNode(broker, config.listeners, runtime, reload=reload)
     live = Live(config, hooks, broker, node, lambda: config_of(arguments))
 
     def failed(reason: str) -> None:
@@ -103,12 +113,12 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
 
 def _greet(config: "Config", hooks: "Hooks", node: object) -> None:
     """Log what the operator should know, and to people say what to try next."""
-    from hookmq.cli.summary import banner, warnings
+    from hookmq.cli.summary import banner, notices
     from hookmq.logs import chosen_format
     from hookmq.server.node import Node
 
     assert isinstance(node, Node)
-    for warning in warnings(config, hooks):
-        node.runtime.log("warning", warning.event, **dict(warning.fields))
+    for notice in notices(config, hooks):
+        node.runtime.log("warning", notice.event, **dict(notice.fields))
     if chosen_format(config.log.format, sys.stderr) == "text":
         print(banner(config, hooks, node.addresses()), file=sys.stderr, flush=True)

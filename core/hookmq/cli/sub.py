@@ -26,11 +26,11 @@ examples:
   hookmq sub -t '#' -F json | jq .
   hookmq sub -i me -c -q 1 -t jobs                  a session that the broker keeps
 
-fields of -F: """
-    + ", ".join(f"%{name} {what}" for name, what in list(FIELDS.items())[:11])
-    + ",\n"
-    + ", ".join(f"%{name} {what}" for name, what in list(FIELDS.items())[11:])
-    + "\nexit code 27: -W ended it"
+fields of -F, each with an optional width as in %-20t:
+"""
+    + "".join(f"  %{name}  {what}\n" for name, what in FIELDS.items())
+    + """
+exit code 27: -W ended it"""
 )
 
 

@@ -19,7 +19,7 @@ SURVIVES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Warning:
+class Notice:
     """Something an operator should know: a log event and its text."""
 
     event: str
@@ -72,7 +72,7 @@ def durability(hooks: Hooks) -> str:
     return f"plugin {instance.id}{survives}"
 
 
-def warnings(config: Config, hooks: Hooks) -> list[Warning]:
+def notices(config: Config, hooks: Hooks) -> list[Notice]:
     """What is allowed but may not be meant."""
     found = []
     anonymous = config.auth.default == "allow" and not deciders(hooks, "on_connect")
@@ -80,7 +80,7 @@ def warnings(config: Config, hooks: Hooks) -> list[Warning]:
     if anonymous and remote:
         names = ", ".join(f"{listener.name} ({listener.bind})" for listener in remote)
         found.append(
-            Warning(
+            Notice(
                 "auth.anonymous_remote",
                 f"everybody who reaches {names} may connect: set auth.default to deny and name a plugin that decides",
                 (("listeners", [listener.name for listener in remote]),),
@@ -88,21 +88,21 @@ def warnings(config: Config, hooks: Hooks) -> list[Warning]:
         )
     elif anonymous:
         found.append(
-            Warning("auth.anonymous", "anonymous clients are allowed, from this machine only")
+            Notice("auth.anonymous", "anonymous clients are allowed, from this machine only")
         )
     if config.auth.default == "deny" and not deciders(hooks, "on_connect"):
         text = "nobody can connect: auth.default is deny and no plugin answers on_connect"
-        found.append(Warning("auth.nobody", text))
+        found.append(Notice("auth.nobody", text))
     if not hooks.registry["provide_store"]:
         text = "sessions, queues and retained messages are in memory: a restart forgets them"
-        found.append(Warning("store.memory", text))
+        found.append(Notice("store.memory", text))
         journals = deciders(hooks, "provide_journal")
         if journals:
             text = (
                 f"{', '.join(journals)}: with a store in memory a journal keeps all it has, and exactly-once across"
                 " a restart is not promised"
             )
-            found.append(Warning("journal.volatile_store", text, (("plugins", journals),)))
+            found.append(Notice("journal.volatile_store", text, (("plugins", journals),)))
     return found
 
 
@@ -118,7 +118,7 @@ def banner(config: Config, hooks: Hooks, addresses: Mapping[str, str]) -> str:
         lines.append(f"  {listener.name:<8} {where(actual)}")
     if hooks.plugins:
         lines.append(f"  plugins  {', '.join(one.id for one in hooks.plugins)}")
-    lines += [f"  note     {warning.text}" for warning in warnings(config, hooks)]
+    lines += [f"  note     {notice.text}" for notice in notices(config, hooks)]
     tcp = next((one for one in local if one.type == "tcp"), None)
     if tcp is not None:
         at = _options(tcp)

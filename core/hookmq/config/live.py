@@ -100,6 +100,7 @@ class Live:
             for listener in opened:
                 await listener.close()
             await self._end(hooks, self.hooks)
+            self.hooks.bind(self.node.runtime)  # queues that both have obey the old options again
             raise
         # from here on nothing fails
         self.broker.reload(new.settings, hooks)

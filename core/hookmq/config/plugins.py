@@ -3,6 +3,7 @@
 Nothing is opened or started here; ``hookmq check`` does exactly this.
 """
 
+import dataclasses
 import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +11,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final
 
-from hookmq.config.binder import FAILED
+from hookmq.config.binder import FAILED, Binder
 from hookmq.config.document import Node
 from hookmq.config.model import Config
 from hookmq.config.problems import NOWHERE, Path, Problems
@@ -115,9 +116,36 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple((numbers + [0] * 4)[:4])
 
 
-def bound(config: Config, index: int, kind: type[Plugin], problems: Problems) -> Any:
+def effective(config: Config, among: Iterable[Installed] | None = None) -> Config:
+    """`config` with every plugin's own configuration as its `Config`, defaults included, to be shown. What belongs to a
+    plugin that is not installed, or that validates itself, stays as it was written. Raises ConfigError for mistakes."""
+    offered = tuple(installed() if among is None else among)
+    problems = Problems()
+    entries = list(config.plugins)
+    nodes: dict[Path, Node] = dict(config.origin.nodes) if config.origin else {}
+    for index, entry in config.active:
+        try:
+            _, kind = loaded(entry, offered)
+        except PluginError:
+            continue
+        if dataclasses.is_dataclass(kind.Config):
+            value = bound(config, index, kind, problems, nodes)
+            entries[index] = dataclasses.replace(entry, config=value)
+    problems.check()
+    origin = dataclasses.replace(config.origin, nodes=nodes) if config.origin else None
+    return dataclasses.replace(config, plugins=tuple(entries), origin=origin)
+
+
+def bound(
+    config: Config,
+    index: int,
+    kind: type[Plugin],
+    problems: Problems,
+    nodes: dict[Path, Node] | None = None,
+) -> Any:
     """The plugin's own configuration as its `Config`, each mistake noted at its line and column; None for a plugin that
-    has nothing to configure. FAILED after a problem. Raises PluginError when `Config` is no type to bind to."""
+    has nothing to configure. FAILED after a problem. What was bound goes to `nodes`, by path. Raises PluginError when
+    `Config` is no type to bind to."""
     entry = config.plugins[index]
     path: Path = ("plugins", index, "config")
     node = _config_node(config, index)
@@ -128,16 +156,14 @@ def bound(config: Config, index: int, kind: type[Plugin], problems: Problems) ->
             problems.add(place, (*path, key), f"the plugin {entry.use!r} has nothing to configure")
             return FAILED
         return None
-    if config.origin is None:
-        from hookmq.config.binder import Binder
-
-        binder = Binder(problems)
-    else:
-        binder = config.origin.binder(problems)
+    binder = config.origin.binder(problems) if config.origin else Binder(problems)
     try:
-        return binder.bind(node, kind.Config, path)
+        value = binder.bind(node, kind.Config, path)
     except (TypeError, NameError) as error:
         raise PluginError(entry.id, f"its Config cannot be bound: {error}") from error
+    if nodes is not None:
+        nodes.update(binder.nodes)
+    return value
 
 
 def _config_node(config: Config, index: int) -> Node:

@@ -73,6 +73,11 @@ def test_it_serves_reloads_and_stops(loop: str, tmp_path: pathlib.Path) -> None:
         server.process.send_signal(signal.SIGHUP)
         report = server.event("config.reloaded")
         assert report["applied"] == ["broker.max_qos: 2 -> 1"]
+        server.event("node.reloaded")  # a request before it would be dropped
+        path.write_text(CONFIG.replace('bind: "127.0.0.1:0"}', 'bind: "*:0"}', 1))
+        server.process.send_signal(signal.SIGHUP)
+        assert server.event("auth.anonymous_remote")["listeners"] == ["tcp"]
+        server.event("node.reloaded")
         path.write_text(CONFIG + "broker: {max_qos: 7}\n")
         server.process.send_signal(signal.SIGHUP)
         assert "expected at most 2, found 7" in server.event("node.reload_failed")["error"]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from hookmq.config.model import Config, loads
-from hookmq.config.plugins import accepts, build
+from hookmq.config.plugins import accepts, build, effective
+from hookmq.config.show import show
 from hookmq.errors import ConfigError, PluginError, PluginNotFound
 from hookmq.hooks.discovery import Installed
 from hookmq.plugin import Context, Plugin, hookimpl
@@ -161,6 +162,17 @@ def test_a_plugin_built_of_no_document_is_bound_too() -> None:
 
     made = Config(1, (ListenerSettings(),), plugins=(PluginEntry("hello", config={"url": "x"}),))
     assert build(made, OFFERED)[0].plugin.config == Settings("x")
+
+
+def test_what_is_shown_are_the_effective_values() -> None:
+    text = "  - {use: hello, config: {url: {$env: URL}}}\n  - {use: nowhere, config: {a: 1}}\n"
+    shown = show(effective(config(text), OFFERED))
+    lines = {line.split(":")[0].strip(): line for line in shown.splitlines()}
+    assert lines["url"].split("#")[0].strip() == "url: '***'"
+    assert lines["size"].endswith("# default")
+    assert lines["a"].endswith("# f:5")
+    with pytest.raises(ConfigError, match="found 12"):
+        effective(config("  - {use: hello, config: {url: x, size: 12}}\n"), OFFERED)
 
 
 @pytest.mark.parametrize(
