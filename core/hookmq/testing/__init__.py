@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hookmq.testing.client import MemoryClient, will
+    from hookmq.testing.contracts import JournalContract, PluginContract, StoreContract
     from hookmq.testing.harness import Harness
     from hookmq.testing.plugins import make_plugin
     from hookmq.testing.recorder import HookCall, HookRecorder
     from hookmq.testing.runtime import VirtualRuntime
-    from hookmq.testing.stores import RecordingJournal, SlowStore
+    from hookmq.testing.stores import DurableStore, RecordingJournal, SlowStore
     from hookmq.testing.wire import MemoryWire, Write
 
 _HOMES = {
-    "Harness": "harness", "HookCall": "recorder", "HookRecorder": "recorder",
-    "MemoryClient": "client", "MemoryWire": "wire",
-    "RecordingJournal": "stores", "SlowStore": "stores", "VirtualRuntime": "runtime",
+    "DurableStore": "stores", "Harness": "harness", "HookCall": "recorder", "HookRecorder": "recorder",
+    "JournalContract": "contracts", "MemoryClient": "client", "MemoryWire": "wire", "PluginContract": "contracts",
+    "RecordingJournal": "stores", "SlowStore": "stores", "StoreContract": "contracts", "VirtualRuntime": "runtime",
     "Write": "wire", "make_plugin": "plugins", "will": "client",
 }  # fmt: skip
 
@@ -43,6 +44,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Harness", "HookCall", "HookRecorder", "MemoryClient", "MemoryWire",
-    "RecordingJournal", "SlowStore", "VirtualRuntime", "Write", "make_plugin", "will",
+    "DurableStore", "Harness", "HookCall", "HookRecorder", "JournalContract", "MemoryClient", "MemoryWire",
+    "PluginContract", "RecordingJournal", "SlowStore", "StoreContract", "VirtualRuntime", "Write", "make_plugin", "will",
 ]  # fmt: skip

@@ -466,11 +466,9 @@ class MemoryClient:
     def _fail(self, wanted: str) -> NoReturn:
         lines = [f"{self.connect.client_id!r} (v{self.version}): {wanted}"]
         lines.append("connection: " + ("closed" if self.wire.closed else "open"))
-        ended = self.connection.ended
-        if ended is not None:
-            lines.append(f"ended: {_code_text(ended.code)} by {ended.by} {ended.error!r}")
         lines += [f"unread: {show(packet)}" for packet in self.unread] or ["unread: nothing"]
         lines += [f"received: {show(packet)}" for packet in self.received[-10:]]
+        lines += [f"log: {event} {fields}" for _, event, fields in self.harness.logs[-5:]]
         raise AssertionError("\n".join(lines))
 
     def __repr__(self) -> str:

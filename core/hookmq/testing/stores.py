@@ -1,18 +1,156 @@
-"""Stores and journals for tests: commits that wait until they are let through, and journals that remember."""
+"""Stores and journals for tests: one that outlives the broker, commits that wait until they are let through, and a
+journal that remembers.
+"""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hookmq.store import (
     CommitId,
     Committed,
+    Dequeue,
+    DropReceived,
+    DropRetained,
+    DropSession,
+    DropSubscription,
+    Enqueue,
     Loaded,
     MemoryStore,
+    PutMessage,
+    PutReceived,
+    PutRetained,
+    PutSession,
+    PutSubscription,
     Queued,
+    QueueSummary,
     Record,
+    SetPacket,
     Store,
     StoreFailed,
+    session_owner,
 )
 from hookmq.types import Message
+
+
+class DurableStore:
+    """A store that outlives the broker, though not the process: for `Harness.restart`. The plainest store there can be,
+    and so the measure of what `StoreContract` means.
+
+    `messages`, `sessions`, `subscriptions`, `received`, `retained` and `queues` hold what is committed.
+    """
+
+    durable = True
+
+    def __init__(self, identity: str = "durable") -> None:
+        self.identity = identity
+        self.number = 0
+        self.next_id = 1
+        self.messages: dict[int, Message] = {}
+        self.sessions: dict[str, PutSession] = {}
+        self.subscriptions: dict[tuple[str, str], PutSubscription] = {}
+        self.received: set[PutReceived] = set()
+        self.retained: dict[str, PutRetained] = {}
+        self.queues: dict[str, dict[int, Enqueue]] = {}
+
+    def load(self) -> Iterator[Loaded]:
+        """What was committed."""
+        yield from list(self.sessions.values())
+        yield from list(self.subscriptions.values())
+        yield from sorted(self.received)
+        yield from list(self.retained.values())
+        for owner, queue in list(self.queues.items()):
+            waiting = []
+            for entry in self._in_order(owner):
+                if entry.packet_id:
+                    yield PutMessage(entry.message_id, self.messages[entry.message_id])
+                    yield entry
+                else:
+                    waiting.append(entry)
+            size = sum(entry.size for entry in waiting)
+            yield QueueSummary(owner, len(waiting), size, max(queue))
+
+    def last_commit(self) -> CommitId:
+        """The newest one."""
+        return CommitId(self.identity, self.number)
+
+    def next_message_id(self) -> int:
+        """Above every id that was ever used."""
+        return self.next_id
+
+    def commit(self, records: Sequence[Record], done: Committed) -> None:
+        """At once."""
+        for record in records:
+            self._apply(record)
+        used = {entry.message_id for queue in self.queues.values() for entry in queue.values()}
+        self.messages = {id: message for id, message in self.messages.items() if id in used}
+        self.number += 1
+        done(self.last_commit())
+
+    def read(
+        self,
+        owner: str,
+        after: int,
+        max_count: int,
+        max_size: int,
+        done: Callable[[list[Queued]], None],
+    ) -> None:
+        """At once."""
+        page: list[Queued] = []
+        size = 0
+        for entry in self._in_order(owner):
+            if entry.seq <= after:
+                continue
+            size += entry.size
+            if page and (len(page) >= max_count or size > max_size):
+                break
+            page.append((entry, self.messages[entry.message_id]))
+        done(page)
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Nothing to let go of."""
+        done()
+
+    def _in_order(self, owner: str) -> list[Enqueue]:
+        queue = self.queues.get(owner, {})
+        return [queue[seq] for seq in sorted(queue)]
+
+    def _apply(self, record: Record) -> None:
+        match record:
+            case PutSession(session):
+                self.sessions[session.client_id] = record
+            case DropSession(client_id):
+                self.sessions.pop(client_id, None)
+                self.queues.pop(session_owner(client_id), None)
+                self.received = {one for one in self.received if one.client_id != client_id}
+                for key in [key for key in self.subscriptions if key[0] == client_id]:
+                    del self.subscriptions[key]
+            case PutSubscription(client_id, subscription):
+                self.subscriptions[client_id, subscription.filter] = record
+            case DropSubscription(client_id, filter):
+                self.subscriptions.pop((client_id, filter), None)
+            case PutMessage(id, message):
+                self.messages[id] = message
+                self.next_id = max(self.next_id, id + 1)
+            case Enqueue():
+                if record.message_id not in self.messages:
+                    raise AssertionError(f"{record} before its message")
+                self.queues.setdefault(record.owner, {})[record.seq] = record
+            case SetPacket(owner, seq, packet_id, released):
+                queue = self.queues.get(owner, {})
+                if seq in queue:
+                    queue[seq] = queue[seq]._replace(packet_id=packet_id, released=released)
+            case Dequeue(owner, seq):
+                queue = self.queues.get(owner, {})
+                queue.pop(seq, None)
+                if not queue:
+                    self.queues.pop(owner, None)
+            case PutReceived():
+                self.received.add(record)
+            case DropReceived(client_id, packet_id):
+                self.received.discard(PutReceived(client_id, packet_id))
+            case PutRetained(message):
+                self.retained[message.topic] = record
+            case DropRetained(topic):
+                self.retained.pop(topic, None)
 
 
 class SlowStore:
