@@ -15,7 +15,7 @@ from hookmq.runtime import Wire
 from hookmq.types import ClientInfo, Subscription, Will
 
 
-class Link(Protocol):
+class ConnectionView(Protocol):
     """A session's connection, as the rooms below it use it."""
 
     wire: Wire
@@ -64,7 +64,7 @@ class Session:
         self.client = client
         self.owner = owner
         """Its name as a queue owner in the store."""
-        self.connection: Link | None = None
+        self.connection: ConnectionView | None = None
         self.epoch = 0
         self.expiry = 0.0
         self.durable = False

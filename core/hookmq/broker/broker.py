@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
+from hookmq.broker.attach import kind_of
 from hookmq.broker.connection import Connection
 from hookmq.broker.core import Core
-from hookmq.broker.deliver import restore
 from hookmq.broker.groups import Group
 from hookmq.broker.handle import Handle
-from hookmq.broker.handshake import kind_of
+from hookmq.broker.link import Link
+from hookmq.broker.queue import restore
 from hookmq.broker.retry import watch_retries
 from hookmq.broker.revoke import revoke
 from hookmq.broker.sessions import create, end, leave, publish_will, subscribe
@@ -74,7 +75,7 @@ class Broker:
             metrics or Metrics(),
             self._handle,
         )
-        self.connections: set[Connection] = set()
+        self.connections: set[Link] = set()
         self._drained: Callable[[], None] | None = None
 
     def _handle(self, core: Core) -> Callable[..., Handle]:
@@ -117,7 +118,7 @@ class Broker:
         self.connections.add(connection)
         return connection
 
-    def _ended(self, connection: Connection, reason: DisconnectReason) -> None:
+    def _ended(self, connection: Link, reason: DisconnectReason) -> None:
         self.connections.discard(connection)
         core = self.core
         session = connection.session

@@ -1,6 +1,7 @@
 """The one commit point: what a turn changed becomes one batch, and what relies on it waits for it.
 
-While one commit runs the next batch collects, so that the cost of a disk is shared by all that wait (group commit). For
+While one commit runs the next batch collects, so that the cost of a disk is shared by all that wait (group commit).
+For
 a commit the journals flush first, in parallel, then the store commits, then the waiting packets leave. A failure of
 either stops everything: nothing is acknowledged any more.
 """
@@ -18,8 +19,8 @@ class Committer:
     """Collects records and the calls that wait for them; `failed` is told once, with the reason."""
 
     __slots__ = (
-        "_cuts", "_failed", "_guarded", "_identity", "_journaled", "_pending", "_records", "_running", "_taken", "_waiters",
-        "added", "commits", "journals", "number", "store",
+        "_cuts", "_failed", "_guarded", "_identity", "_journaled", "_pending", "_records", "_running", "_taken",
+        "_waiters", "added", "commits", "journals", "number", "store",
     )  # fmt: skip
 
     def __init__(

@@ -8,8 +8,9 @@ from collections import deque
 from functools import partial
 
 from hookmq.broker.core import Core
-from hookmq.broker.deliver import offer, offer_group
+from hookmq.broker.deliver import offer
 from hookmq.broker.routes import Route, Target
+from hookmq.broker.shared import offer_group
 from hookmq.qos import Acknowledgement, Outgoing
 from hookmq.session import Session
 from hookmq.store import DropRetained, PutRetained

@@ -5,9 +5,10 @@ These are the handlers of the table in `broker.table`; each takes the connection
 
 from functools import partial
 
-from hookmq.broker.connection import Connection
-from hookmq.broker.deliver import acknowledged, pump, received
+from hookmq.broker.deliver import pump
 from hookmq.broker.ingest import Ingest, Outcome
+from hookmq.broker.link import Link
+from hookmq.broker.send import acknowledged, received
 from hookmq.codec import (
     Disconnect,
     Packet,
@@ -31,7 +32,7 @@ _TOPIC_ALIAS = 0x23
 _SUBSCRIPTION_IDENTIFIER = 0x0B
 
 
-def on_publish(connection: Connection, packet: Packet) -> None:
+def on_publish(connection: Link, packet: Packet) -> None:
     """PUBLISH: check it, then the one pipeline; the acknowledgement follows by QoS [MQTT-3.3.4-1]."""
     assert isinstance(packet, Publish)
     core = connection.core
@@ -108,7 +109,7 @@ def on_publish(connection: Connection, packet: Packet) -> None:
         _learn(connection, session, packet, message)
 
 
-def _topic(connection: Connection, packet: Publish) -> str:
+def _topic(connection: Link, packet: Publish) -> str:
     """The topic that is meant, after topic alias; checked."""
     core = connection.core
     topic = packet.topic
@@ -133,7 +134,7 @@ def _topic(connection: Connection, packet: Publish) -> str:
     return topic
 
 
-def _take_id(connection: Connection, session: Session, packet_id: int) -> None:
+def _take_id(connection: Link, session: Session, packet_id: int) -> None:
     """The message is accepted: its id is taken until PUBREL, in the batch that holds the message."""
     if session.received is None:
         session.received = set()
@@ -142,7 +143,7 @@ def _take_id(connection: Connection, session: Session, packet_id: int) -> None:
         connection.core.committer.add(PutReceived(session.client_id, packet_id))
 
 
-def _learn(connection: Connection, session: Session, packet: Publish, message: Message) -> None:
+def _learn(connection: Link, session: Session, packet: Publish, message: Message) -> None:
     """Remember a PUBLISH that nothing stood in the way of, if the next may go the fast path."""
     core = connection.core
     if packet.retain or packet.dup or message.topic != packet.topic or connection.waiting:
@@ -163,7 +164,7 @@ def _learn(connection: Connection, session: Session, packet: Publish, message: M
 
 
 def _ingested(
-    connection: Connection,
+    connection: Link,
     packet: Publish,
     acknowledgement: Acknowledgement | None,
     outcome: Outcome,
@@ -180,7 +181,7 @@ def _ingested(
         connection.go_on()
 
 
-def _refuse(connection: Connection, packet: Publish, outcome: Outcome) -> None:
+def _refuse(connection: Link, packet: Publish, outcome: Outcome) -> None:
     """A PUBLISH was denied: an error code where the version has one, else as configured [MQTT311-3.3.5-2]."""
     core = connection.core
     if outcome.disconnect:
@@ -200,7 +201,7 @@ def _refuse(connection: Connection, packet: Publish, outcome: Outcome) -> None:
 
 
 def _acknowledge(
-    connection: Connection,
+    connection: Link,
     packet: Publish,
     outcome: Outcome,
     acknowledgement: Acknowledgement | None,
@@ -230,7 +231,7 @@ def _acknowledge(
     connection.answer(acknowledgement)
 
 
-def on_puback(connection: Connection, packet: Packet) -> None:
+def on_puback(connection: Link, packet: Packet) -> None:
     """PUBACK: a QoS 1 delivery is complete; what waits may go."""
     assert isinstance(packet, Puback)
     session = connection.session
@@ -241,7 +242,7 @@ def on_puback(connection: Connection, packet: Packet) -> None:
         pump(connection.core, session)
 
 
-def on_pubrec(connection: Connection, packet: Packet) -> None:
+def on_pubrec(connection: Link, packet: Packet) -> None:
     """PUBREC: PUBREL follows, or the delivery has failed [MQTT-4.3.3-4]."""
     assert isinstance(packet, Pubrec)
     session = connection.session
@@ -262,7 +263,7 @@ def on_pubrec(connection: Connection, packet: Packet) -> None:
         connection.send(PUBREL + PACKET_IDS[packet.packet_id])
 
 
-def on_pubrel(connection: Connection, packet: Packet) -> None:
+def on_pubrel(connection: Link, packet: Packet) -> None:
     """PUBREL: the id is free; PUBCOMP in any case [MQTT-4.3.3-11]."""
     assert isinstance(packet, Pubrel)
     session = connection.session
@@ -284,7 +285,7 @@ def on_pubrel(connection: Connection, packet: Packet) -> None:
         connection.send(PUBCOMP + PACKET_IDS[packet.packet_id])
 
 
-def on_pubcomp(connection: Connection, packet: Packet) -> None:
+def on_pubcomp(connection: Link, packet: Packet) -> None:
     """PUBCOMP: a QoS 2 delivery is complete."""
     assert isinstance(packet, Pubcomp)
     session = connection.session
@@ -295,12 +296,12 @@ def on_pubcomp(connection: Connection, packet: Packet) -> None:
         pump(connection.core, session)
 
 
-def on_pingreq(connection: Connection, packet: Packet) -> None:
+def on_pingreq(connection: Link, packet: Packet) -> None:
     """PINGREQ [MQTT-3.12.4-1]."""
     connection.send(b"\xd0\x00")
 
 
-def on_disconnect(connection: Connection, packet: Packet) -> None:
+def on_disconnect(connection: Link, packet: Packet) -> None:
     """DISCONNECT: the client leaves; only code 0x00 takes its will along [MQTT-3.14.4-3]."""
     assert isinstance(packet, Disconnect)
     session = connection.session

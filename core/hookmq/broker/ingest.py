@@ -170,7 +170,8 @@ class Ingest:
         calls = self.chains.on_publish
         if self.action is Action.WILL:
             calls = self.chains.on_will + calls
-        return narrow(calls, topic) if calls else calls
+        # All of them if any: one narrowed to where another moves the message has a say there too.
+        return calls if calls and narrow(calls, topic) else ()
 
     def _transformed(self, result: Message | Subscription | Deny | Drop, by: str) -> None:
         self.step = None

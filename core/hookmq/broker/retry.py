@@ -6,7 +6,7 @@ MQTT 5 forbids it [MQTT-4.4.0-1]; 3.x allows it, and some devices lean on it. On
 from functools import partial
 
 from hookmq.broker.core import Core
-from hookmq.broker.deliver import send_again
+from hookmq.broker.send import send_again
 from hookmq.session import Session
 
 

@@ -9,7 +9,8 @@ from functools import partial
 
 from hookmq.broker.authorizer import authorize
 from hookmq.broker.core import Core
-from hookmq.broker.deliver import finish, pump, settle_state
+from hookmq.broker.deliver import pump
+from hookmq.broker.send import finish, settle_state
 from hookmq.broker.sessions import unsubscribe
 from hookmq.hooks.chains import overlaps
 from hookmq.hooks.verdicts import Allow, Deny

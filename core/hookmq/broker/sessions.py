@@ -9,9 +9,11 @@ from functools import partial
 from math import inf
 
 from hookmq.broker.core import Core
-from hookmq.broker.deliver import give_back, pump, settle
+from hookmq.broker.deliver import pump
 from hookmq.broker.groups import Group
 from hookmq.broker.ingest import Ingest, Outcome
+from hookmq.broker.send import settle
+from hookmq.broker.shared import give_back
 from hookmq.session import BEHIND, Session
 from hookmq.store import (
     Dequeue,

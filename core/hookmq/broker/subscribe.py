@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hookmq.broker.authorizer import authorize
-from hookmq.broker.connection import Connection
 from hookmq.broker.core import Core
 from hookmq.broker.deliver import pump
+from hookmq.broker.link import Link
 from hookmq.broker.revoke import asked
 from hookmq.broker.sessions import subscribe, unsubscribe
 from hookmq.codec import Packet, Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
@@ -42,7 +42,7 @@ class Subscribing:
         "step",
     )
 
-    def __init__(self, connection: Connection, session: Session, packet: Subscribe) -> None:
+    def __init__(self, connection: Link, session: Session, packet: Subscribe) -> None:
         self.connection = connection
         self.session = session
         self.packet = packet
@@ -298,7 +298,7 @@ def _retained(
         yield outgoing, subscription
 
 
-def on_subscribe(connection: Connection, packet: Packet) -> None:
+def on_subscribe(connection: Link, packet: Packet) -> None:
     """SUBSCRIBE [MQTT-3.8.4-1]."""
     assert isinstance(packet, Subscribe)
     session = connection.session
@@ -306,7 +306,7 @@ def on_subscribe(connection: Connection, packet: Packet) -> None:
     Subscribing(connection, session, packet).run()
 
 
-def on_unsubscribe(connection: Connection, packet: Packet) -> None:
+def on_unsubscribe(connection: Link, packet: Packet) -> None:
     """UNSUBSCRIBE: by the filter's text, character for character [MQTT-3.10.4-1, 3.10.4-4, 3.10.4-5]."""
     assert isinstance(packet, Unsubscribe)
     session = connection.session

@@ -6,14 +6,14 @@ NEW knows only CONNECT [MQTT-3.1.0-1]. While DECIDING every packet is held. CHAL
 
 from typing import Final
 
-from hookmq.broker import handshake, inbound, subscribe
-from hookmq.broker.connection import Connection, Phase, Table
+from hookmq.broker import authenticate, handshake, inbound, subscribe
+from hookmq.broker.link import Link, Phase, Table
 from hookmq.codec import Disconnect, Packet
 from hookmq.reason import PacketType, ReasonCode
 from hookmq.types import DisconnectReason, EndedBy
 
 
-def _gave_up(connection: Connection, packet: Packet) -> None:
+def _gave_up(connection: Link, packet: Packet) -> None:
     assert isinstance(packet, Disconnect)
     connection.end(DisconnectReason(ReasonCode(packet.code), EndedBy.CLIENT))
 
@@ -31,6 +31,6 @@ TABLE: Final[Table] = {
     (Phase.OPEN, PacketType.UNSUBSCRIBE): subscribe.on_unsubscribe,
     (Phase.OPEN, PacketType.PINGREQ): inbound.on_pingreq,
     (Phase.OPEN, PacketType.DISCONNECT): inbound.on_disconnect,
-    (Phase.OPEN, PacketType.AUTH): handshake.on_re_auth,
+    (Phase.OPEN, PacketType.AUTH): authenticate.on_re_auth,
 }
-"""All transitions. In the OPEN phase the first three kinds and PUBREL also have a fast path in `Connection`."""
+"""All transitions. In the OPEN phase the first three kinds and PUBREL also have a fast path in `Link`."""

@@ -1,0 +1,277 @@
+"""The session of a client that may come in: taken over, resumed or created, and the CONNACK when that is committed."""
+
+from collections import deque
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from hookmq.broker.connack import FOREVER, connack
+from hookmq.broker.deliver import pump
+from hookmq.broker.link import Link, Phase
+from hookmq.broker.revoke import revoke
+from hookmq.broker.send import settle_state
+from hookmq.broker.sessions import (
+    create,
+    end,
+    expired,
+    record,
+    set_will,
+)
+from hookmq.codec import Connect
+from hookmq.hooks.verdicts import Accept, Deny, Limits
+from hookmq.properties import Properties
+from hookmq.reason import ReasonCode
+from hookmq.session import BEHIND, CLEAN, Session
+from hookmq.types import (
+    Action,
+    ClientInfo,
+    EndedBy,
+    SessionEvent,
+    Will,
+)
+
+_WINDOW = 60.0
+
+
+def find_session(connection: Link, limits: Limits, will: Will | None) -> None:
+    """The client is welcome: find its session, after a pause if its id flaps between two connections."""
+    core = connection.core
+    client = connection.client
+    assert client is not None
+    known = core.sessions.get(client.client_id)
+    if known is not None and known.connection is not None:
+        if core.settings.broker.second_client == "reject":
+            connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id is in use")
+            return
+        if _flaps(connection, known):
+            delay = core.settings.broker.flapping_delay
+            pause = core.deadlines.after(delay, partial(_enter, connection, limits, will))
+            connection.wait(pause.cancel)
+            return
+    _enter(connection, limits, will)
+
+
+def _flaps(connection: Link, known: Session) -> bool:
+    now = connection.core.runtime.now()
+    times = known.takeovers
+    if times is None:
+        times = known.takeovers = deque()
+    times.append(now)
+    while times and times[0] < now - _WINDOW:
+        times.popleft()
+    return len(times) > connection.core.settings.broker.flapping_takeovers
+
+
+def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
+    """Take over, resume or create the session, and answer when that is committed."""
+    core = connection.core
+    connect = connection.connect
+    client = connection.client
+    assert isinstance(connect, Connect)
+    assert client is not None
+    if connection.phase is Phase.CLOSED:
+        return
+    session = core.sessions.get(client.client_id)
+    if session is not None and session.connection is not None:
+        _take_over(connection, session, connect.clean_start)
+        session = core.sessions.get(client.client_id)
+    if session is not None and (connect.clean_start or expired(core, session)):
+        # [MQTT-3.1.2-4] [MQTT-3.1.4-4]; the old session's will is due now at the latest
+        event = SessionEvent.EXPIRED if expired(core, session) else SessionEvent.ENDED
+        end(core, session, event)
+        session = None
+    present = session is not None  # [MQTT-3.1.2-5, 3.1.2-6, 3.2.2-2, 3.2.2-3]
+    was_durable = session is not None and session.durable
+    if session is None:
+        session = create(core, client)
+    _attach(connection, session, connect, limits, will)
+    if session.durable or was_durable:
+        core.committer.add(record(session))
+    answer = partial(accepted, connection, session, session.epoch, present, limits)
+    if session.durable or was_durable:
+        connection.wait(None)
+        core.committer.then(answer)
+        core.schedule()
+    else:
+        answer()
+
+
+def _take_over(connection: Link, session: Session, clean: bool) -> None:
+    """The client id is connected already: the older connection goes [MQTT-3.1.4-3] [MQTT311-3.1.4-2]."""
+    core = connection.core
+    core.metrics.takeovers += 1
+    old = session.connection
+    assert isinstance(old, Link)
+    core.observe("on_session", session.client, SessionEvent.TAKEN_OVER)
+    old.disconnect(
+        ReasonCode.SESSION_TAKEN_OVER, "another connection took over", by=EndedBy.TAKEOVER
+    )
+
+
+def _attach(
+    connection: Link, session: Session, connect: Connect, limits: Limits, will: Will | None
+) -> None:
+    """Make `connection` the session's own."""
+    core = connection.core
+    client = connection.client
+    assert client is not None
+    settings = core.settings.session
+    broker = core.settings.broker
+    properties = connect.properties
+    if session.expiry_due is not None:
+        session.expiry_due.cancel()
+        session.expiry_due = None
+    session.ended_at = None
+    old_scope = session.client.scope
+    session.client = client
+    session.epoch += 1
+    session.connection = connection
+    connection.session = session
+    connection.epoch = session.epoch
+    session.out = []
+    session.expiry = expiry(connect, settings.max_expiry, limits)
+    session.durable = session.expiry > 0 or session.durable
+    set_will(session, will)
+    session.window = min(properties.receive_maximum or 65535, settings.max_inflight, 65534)
+    session.queue_messages = lower(settings.queue_messages, limits.queue_messages)
+    session.max_subscriptions = lower(settings.max_subscriptions, limits.max_subscriptions)
+    connection.receive_maximum = lower(broker.receive_maximum, limits.receive_maximum)
+    connection.carried = len(session.received) if session.received else 0
+    if limits.max_packet_size is not None:
+        most = max(256, lower(broker.max_packet_size, limits.max_packet_size))
+        connection.limits = replace(connection.limits, max_packet_size=most)
+    if client.version == 5:
+        offered = properties.topic_alias_maximum or 0
+        connection.alias_maximum = min(offered, broker.outbound_topic_alias)
+        connection.aliases = {} if connection.alias_maximum else None
+    kind = kind_of(connection)
+    if (kind != session.kind or old_scope.name != client.scope.name) and session.subscriptions:
+        session.kind = kind
+        core.reroute(session)
+    session.kind = kind
+    for group in session.groups:
+        group.enter(session)
+    session.resend = deque(session.inflight.values()) if session.inflight else None
+
+
+def lower(configured: int, given: int | None) -> int:
+    return configured if given is None else min(configured, given)
+
+
+def expiry(connect: Connect, ceiling: float, limits: Limits) -> float:
+    """The session expiry granted, seconds."""
+    if connect.version == 5:
+        asked = connect.properties.session_expiry_interval or 0
+        expiry = inf if asked == FOREVER else float(asked)
+    else:
+        expiry = 0.0 if connect.clean_start else inf
+    expiry = min(expiry, ceiling if ceiling < FOREVER else inf)
+    return expiry if limits.session_expiry is None else min(expiry, float(limits.session_expiry))
+
+
+def kind_of(connection: Link) -> int:
+    """Whether this client takes bytes that it shares with others, and of which version."""
+    core = connection.core
+    if (
+        connection.scope.mount_point
+        or connection.alias_maximum
+        or connection.max_packet_size < core.settings.broker.max_packet_size
+        or "on_delivered" in core.observed
+        or core.settings.session.retry_interval
+    ):
+        return 0
+    return 5 if connection.version == 5 else 3
+
+
+def accepted(connection: Link, session: Session, epoch: int, present: bool, limits: Limits) -> None:
+    """Everything CONNACK relies on is committed: say it, send again what was unfinished, go on with what was held."""
+    if connection.phase is Phase.CLOSED or session.epoch != epoch:
+        return
+    core = connection.core
+    client = connection.client
+    connect = connection.connect
+    assert isinstance(connect, Connect)
+    assert client is not None
+    connection.phase = Phase.OPEN
+    connection.due.cancel()
+    session.state = CLEAN if connection.writable else BEHIND
+    connection.send(connack(connection, session, connect, present))
+    connection.connect = _without_secrets(connect)
+    connection.seen = core.runtime.now()
+    connection.watch_keep_alive()
+    watch_credential(connection)
+    core.metrics.connections_accepted += 1
+    core.runtime.log(
+        "info",
+        "client.connected",
+        client_id=client.client_id,
+        peer=str(client.peer),
+        listener=client.listener,
+        version=client.version,
+        session="resumed" if present else "created",
+    )
+    if present:
+        core.metrics.sessions_resumed += 1
+    core.observe("on_session", client, SessionEvent.RESUMED if present else SessionEvent.CREATED)
+    settle_state(session)
+    if present:
+        pump(core, session)
+        if connection.chains.authorize[Action.SUBSCRIBE]:
+            # A right may have been taken away while the client was.
+            revoke(core, client.client_id, None)
+    core.schedule()
+    if connection.waiting or connection.held:
+        connection.go_on()
+
+
+def _without_secrets(connect: Connect) -> Connect | None:
+    """What later packets are checked against; the password is not kept."""
+    method = connect.properties.authentication_method
+    if method is None:
+        return _NO_METHOD
+    kept = Properties(authentication_method=method)
+    return replace(connect, password=None, will=None, properties=kept)
+
+
+_NO_METHOD = Connect("", 5, True, 0)
+
+
+def watch_credential(connection: Link) -> None:
+    """Disconnect with 0xA0 when the client's credential ends."""
+    client = connection.client
+    assert client is not None
+    if connection.credential_due is not None:
+        connection.credential_due.cancel()
+        connection.credential_due = None
+    if client.expires_at is None:
+        return
+    left = max(0.0, client.expires_at - connection.core.runtime.time())
+
+    def over() -> None:
+        connection.disconnect(ReasonCode.MAXIMUM_CONNECT_TIME, "credential expired")
+
+    connection.credential_due = connection.core.deadlines.after(left, over)
+
+
+def identify(client: ClientInfo, accept: Accept) -> None:
+    if accept.identity is not None:
+        client.identity = accept.identity
+    if accept.claims is not None:
+        client.claims = accept.claims
+    if accept.expires_at is not None:
+        client.expires_at = accept.expires_at
+
+
+def tell_failed(connection: Link, verdict: Deny, by: str) -> None:
+    core = connection.core
+    client = connection.client
+    assert client is not None
+    core.runtime.log(
+        "info",
+        "auth.failed",
+        client_id=client.client_id,
+        peer=str(client.peer),
+        code=f"0x{verdict.code:02X}",
+        plugin=by or "default",
+    )
+    core.observe("on_auth_failed", client, verdict.code, verdict.reason)

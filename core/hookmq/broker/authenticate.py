@@ -1,0 +1,78 @@
+"""Enhanced authentication on an open connection, and the AUTH packets of both kinds [MQTT-4.12.0-2, 4.12.1-1]."""
+
+from hookmq.broker.attach import identify, tell_failed, watch_credential
+from hookmq.broker.link import Link, Phase
+from hookmq.codec import Auth, Connect, Packet, encode
+from hookmq.errors import ProtocolError
+from hookmq.hooks.run import run_auth
+from hookmq.hooks.verdicts import Accept, Challenge, Deny
+from hookmq.properties import Properties
+from hookmq.reason import ReasonCode
+
+
+def check_method(connection: Link, packet: Auth) -> None:
+    connect = connection.connect
+    assert isinstance(connect, Connect)
+    method = connect.properties.authentication_method
+    if method is None:  # [MQTT-4.12.0-7]
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without a method in CONNECT")
+    if packet.properties.authentication_method != method:  # [MQTT-4.12.0-5, 4.12.1-1]
+        raise ProtocolError(
+            ReasonCode.PROTOCOL_ERROR, "another authentication method than in CONNECT"
+        )
+
+
+def auth_packet(connection: Link, code: ReasonCode, data: bytes = b"") -> bytes:
+    """AUTH of ours [MQTT-4.12.0-2, 4.12.0-5]."""
+    connect = connection.connect
+    assert isinstance(connect, Connect)
+    properties = Properties(
+        authentication_method=connect.properties.authentication_method,
+        authentication_data=data or None,
+    )
+    return encode(Auth(code, properties), 5)
+
+
+def on_re_auth(connection: Link, packet: Packet) -> None:
+    """AUTH on an open connection: re-authentication, while other traffic goes on [MQTT-4.12.1-1]."""
+    assert isinstance(packet, Auth)
+    check_method(connection, packet)
+    begun = connection.re_authenticating
+    expected = ReasonCode.CONTINUE_AUTHENTICATION if begun else ReasonCode.RE_AUTHENTICATE
+    if packet.code != expected:
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"AUTH 0x{packet.code:02X} out of turn")
+    connection.re_authenticating = True
+
+    def answered(verdict: Challenge | Accept | Deny | None, by: str) -> None:
+        connection.re_authentication = None
+        if connection.phase is not Phase.OPEN:
+            return
+        if isinstance(verdict, Challenge):
+            connection.send(
+                auth_packet(connection, ReasonCode.CONTINUE_AUTHENTICATION, verdict.data)
+            )
+        elif isinstance(verdict, Accept):
+            connection.re_authenticating = False
+            _renew(connection, verdict)
+            connection.send(auth_packet(connection, ReasonCode.SUCCESS))
+        else:  # [MQTT-4.12.1-2]
+            denied = verdict or Deny(ReasonCode.BAD_AUTHENTICATION_METHOD)
+            tell_failed(connection, denied, by)
+            connection.disconnect(denied.code, denied.reason or "")
+
+    step = run_auth(
+        connection.core.runtime,
+        connection.chains.on_auth,
+        (connection.client, packet),
+        answered,
+    )
+    if step is not None:
+        connection.re_authentication = step
+
+
+def _renew(connection: Link, accept: Accept) -> None:
+    client = connection.client
+    assert client is not None
+    identify(client, accept)
+    connection.forget_decisions()
+    watch_credential(connection)

@@ -1,0 +1,176 @@
+"""What waits for a client: bounds and drop policy, and the queue's pages in the store."""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from hookmq.broker.core import Core
+from hookmq.broker.send import entry_of, finish, settle, take_number
+from hookmq.qos import (
+    Delivery,
+    Outgoing,
+)
+from hookmq.reason import ReasonCode
+from hookmq.session import BEHIND, Session
+from hookmq.store import Enqueue, Queued
+from hookmq.types import Direction, DropReason, Message, Subscription
+
+
+def enqueue(core: Core, session: Session, delivery: Delivery) -> None:
+    """Put a QoS 1 or 2 message (QoS 0 where configured) at the end of the session's queue, within its bounds."""
+    if not _admit(core, session, delivery, session.queued):
+        return
+    if session.durable:
+        take_number(session, delivery)
+        core.committer.add(entry_of(core, session, delivery))
+    session.queued += 1
+    session.queued_bytes += delivery.outgoing.size
+    core.queued_bytes += delivery.outgoing.size
+    queue = session.queue
+    if queue is None:
+        queue = session.queue = deque()
+    if session.durable and (session.stored or len(queue) >= core.settings.session.queue_page):
+        # Only the head of a long queue is in memory; this entry is read again when its turn comes.
+        session.stored += 1
+        settle(core, delivery)
+        return
+    queue.append(delivery)
+    session.loaded_seq = delivery.seq
+
+
+def _admit(core: Core, session: Session, delivery: Delivery, waiting: int) -> bool:
+    """Whether the bounds let one more message wait; drops as the policy says."""
+    limits = core.settings.session
+    size = delivery.outgoing.size
+    while True:
+        if waiting >= session.queue_messages:
+            reason = DropReason.QUEUE_FULL
+        elif (
+            session.queued_bytes + size > limits.queue_bytes
+            or core.queued_bytes + size > core.settings.broker.max_queue_bytes
+        ):
+            reason = DropReason.QUEUE_BYTES
+        else:
+            return True
+        if limits.queue_drop == "oldest" and _drop_oldest(core, session, delivery.qos, reason):
+            waiting -= 1
+            continue
+        core.dropped(delivery.outgoing.message, session.client, reason, Direction.OUT)
+        settle(core, delivery)
+        connection = session.connection
+        if limits.queue_drop == "disconnect" and connection is not None:
+            connection.disconnect(ReasonCode.QUOTA_EXCEEDED, "too many messages wait")
+        return False
+
+
+def _drop_oldest(core: Core, session: Session, qos: int, reason: DropReason) -> bool:
+    queue = session.queue_qos0 if qos == 0 and session.queue_qos0 else session.queue
+    if not queue:
+        return False
+    oldest = queue.popleft()
+    unqueue(core, session, oldest, counted=queue is session.queue)
+    finish(core, session, oldest)
+    core.dropped(oldest.outgoing.message, session.client, reason, Direction.OUT)
+    if not session.queue:
+        load_page(core, session, _stay)
+    return True
+
+
+def unqueue(core: Core, session: Session, delivery: Delivery, counted: bool) -> None:
+    if counted:
+        session.queued -= 1
+    session.queued_bytes -= delivery.outgoing.size
+    core.queued_bytes -= delivery.outgoing.size
+
+
+def load_page(core: Core, session: Session, then: Callable[[Core, Session], None]) -> None:
+    """Read the next page of a durable queue into memory; where that takes time, `then` is called when it came."""
+    if session.reading or not session.stored:
+        return
+    session.reading = True
+    epoch = session.epoch
+
+    def loaded(page: list[Queued]) -> None:
+        session.reading = False
+        if core.sessions.get(session.client_id) is not session:
+            return
+        queue = session.queue
+        if queue is None:
+            queue = session.queue = deque()
+        shared: dict[int, Outgoing] = {}
+        for entry, message in page:
+            session.loaded_seq = entry.seq
+            delivery = restore(core, session, entry, message, shared)
+            if session.revoked and entry.filter in session.revoked:
+                unqueue(core, session, delivery, counted=True)
+                finish(core, session, delivery)
+                core.dropped(message, session.client, DropReason.REVOKED, Direction.OUT)
+                continue
+            queue.append(delivery)
+        session.stored -= min(session.stored, len(page))
+        if not page:
+            if not core.committer.busy:
+                session.stored = 0
+                return
+            # What was queued this turn is not in the store yet: look again when it is.
+            core.committer.then(partial(_look_again, core, session, epoch, then))
+            core.schedule()
+        elif session.epoch == epoch and not synchronous:
+            then(core, session)
+            core.schedule()
+
+    limits = core.settings.session
+    synchronous = True
+    core.store.read(
+        session.owner, session.loaded_seq, limits.queue_page, limits.queue_bytes, loaded
+    )
+    synchronous = False
+
+
+def _look_again(
+    core: Core, session: Session, epoch: int, then: Callable[[Core, Session], None]
+) -> None:
+    if session.epoch == epoch:
+        then(core, session)
+        core.schedule()
+
+
+def _stay(core: Core, session: Session) -> None:
+    """Nothing follows the page: whoever sends next finds it."""
+
+
+def restore(
+    core: Core, session: Session, entry: Enqueue, message: Message, shared: dict[int, Outgoing]
+) -> Delivery:
+    """A delivery from its queue entry."""
+    outgoing = shared.get(entry.message_id)
+    if outgoing is None:
+        outgoing = shared[entry.message_id] = Outgoing(message, entry.message_id)
+    delivery = Delivery(
+        outgoing,
+        entry.qos,
+        entry.retain,
+        entry.identifiers,
+        session.subscriptions.get(entry.filter)
+        or Subscription(entry.filter, entry.filter, entry.qos),
+        None,
+        entry.seq,
+    )
+    if entry.group:
+        delivery.group = next((g for g in session.groups if g.owner == entry.group), None)
+    delivery.packet_id = entry.packet_id
+    delivery.released = entry.released
+    return delivery
+
+
+def wait_qos0(core: Core, session: Session, delivery: Delivery) -> None:
+    """Keep a QoS 0 message for a client that is connected but slow, within the bounds."""
+    queue = session.queue_qos0
+    if queue is None:
+        queue = session.queue_qos0 = deque()
+    if not _admit(core, session, delivery, len(queue)):
+        return
+    queue.append(delivery)
+    session.state = BEHIND
+    session.queued_bytes += delivery.outgoing.size
+    core.queued_bytes += delivery.outgoing.size

@@ -1,0 +1,261 @@
+"""A message on the wire: the last checks and hooks before it leaves, its packet id, its record, and what its
+acknowledgements mean.
+"""
+
+from hookmq.broker.core import Core
+from hookmq.broker.forms import form_of
+from hookmq.hooks.chains import narrow
+from hookmq.hooks.run import run_authorize, run_deliver
+from hookmq.hooks.verdicts import Allow, Deny
+from hookmq.qos import (
+    PACKET_IDS,
+    PUBREL,
+    VOLATILE_1,
+    VOLATILE_2,
+    VOLATILE_RELEASED,
+    Delivery,
+    Outgoing,
+    take_packet_id,
+)
+from hookmq.session import BEHIND, CLEAN, Session
+from hookmq.store import Dequeue, Enqueue, SetPacket
+from hookmq.types import Action, Direction, DropReason, Subscription
+
+_DUP = 0x08
+
+
+def has_room(session: Session) -> bool:
+    """Whether a QoS 1 or 2 message could be sent to the client now [MQTT-3.3.4-9, 4.9.0-2]."""
+    connection = session.connection
+    if connection is None or not connection.writable or session.paused:
+        return False
+    resend = session.resend
+    return len(session.inflight) - (len(resend) if resend else 0) < session.window
+
+
+def settle_state(session: Session) -> None:
+    """Open or close the fast path: messages may be appended to `out` only when nothing waits before them."""
+    connection = session.connection
+    if (
+        connection is None
+        or not connection.writable
+        or session.queue_qos0
+        or session.resend
+        or session.paused
+    ):
+        session.state = BEHIND
+    elif session.state == BEHIND:
+        session.state = CLEAN
+
+
+def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> None:
+    """Let a message leave the queue for the wire: the last checks and hooks, its packet id, its record, its bytes.
+    `stored` tells that the store has its queue entry already."""
+    connection = session.connection
+    assert connection is not None
+    message = delivery.outgoing.message
+    chains = core.chains(session.client.listener)
+    reason = DropReason.EXPIRED
+    refused = message.expires_at is not None and message.expires_at <= core.runtime.time()
+    if (
+        not refused
+        and chains.authorize[Action.DELIVER]
+        and not _may_deliver(core, session, delivery)
+    ):
+        refused, reason = True, DropReason.DENIED
+    if not refused and chains.on_deliver:
+        calls = narrow(chains.on_deliver, message.topic)
+        if calls:
+            changed = run_deliver(calls, session.client, message, delivery.subscription)
+            if changed is None:
+                refused, reason = True, DropReason.PLUGIN
+            elif changed is not message:
+                replaced = Outgoing(changed, delivery.outgoing.id)
+                delivery.outgoing = replaced
+                message = changed
+    if refused:  # [MQTT-3.3.2-5]: the copy whose delivery has not begun is dropped
+        give_up(core, session, delivery, reason, stored)
+        return
+    head, tail = form_of(core, session, delivery)
+    size = len(head) + len(tail) + (2 if delivery.qos else 0)
+    if size > connection.max_packet_size:  # [MQTT-3.1.2-24, 3.1.2-25]
+        if connection.aliases and message.topic in connection.aliases:
+            connection.aliases[message.topic] = 0  # an alias that was to be given here was not
+        give_up(core, session, delivery, DropReason.TOO_LARGE, stored)
+        return
+    core.metrics.messages_delivered += 1
+    if delivery.qos == 0:
+        session.out += (head, tail)
+        core.mark(session)
+        if stored and session.durable:
+            core.committer.add(Dequeue(session.owner, delivery.seq))
+        if "on_delivered" in core.observed:
+            core.observe("on_delivered", session.client, message)
+        return
+    number = take_packet_id(session.inflight, session.last_packet_id)
+    session.last_packet_id = number
+    delivery.packet_id = number
+    session.inflight[number] = delivery
+    if core.settings.session.retry_interval:
+        delivery.sent_at = core.runtime.now()
+    if session.durable:
+        if stored:
+            core.committer.add(SetPacket(session.owner, delivery.seq, number, False))
+        else:
+            core.committer.add(entry_of(core, session, delivery))
+        if delivery.qos == 2:
+            # The id must be on record before the client sees it: after a crash it might come back with another
+            # message and be taken for a duplicate.
+            epoch = session.epoch
+
+            def leave() -> None:
+                if session.epoch == epoch and session.inflight.get(number) is delivery:
+                    session.out += (head, PACKET_IDS[number], tail)
+                    core.mark(session)
+
+            core.committer.then(leave)
+            core.schedule()
+            settle(core, delivery)
+            return
+    session.out += (head, PACKET_IDS[number], tail)
+    core.mark(session)
+    settle(core, delivery)
+
+
+def _may_deliver(core: Core, session: Session, delivery: Delivery) -> bool:
+    message = delivery.outgoing.message
+    allowed = False
+
+    def decided(verdict: Allow | Deny, by: str) -> None:
+        nonlocal allowed
+        allowed = isinstance(verdict, Allow)
+
+    run_authorize(
+        core.runtime,
+        narrow(core.chains(session.client.listener).authorize[Action.DELIVER], message.topic),
+        (session.client, Action.DELIVER, message.topic, message, delivery.subscription),
+        True,
+        decided,
+    )
+    return allowed
+
+
+def give_up(
+    core: Core, session: Session, delivery: Delivery, reason: DropReason, stored: bool
+) -> None:
+    core.dropped(delivery.outgoing.message, session.client, reason, Direction.OUT)
+    settle(core, delivery)
+    if stored and delivery.seq:
+        core.committer.add(Dequeue(session.owner, delivery.seq))
+        core.schedule()
+
+
+def send_again(core: Core, session: Session, delivery: Delivery) -> None:
+    """Repeat an unfinished delivery under its old id, after the session was resumed [MQTT-4.4.0-1] (or, to 3.x, when an
+    answer is overdue)."""
+    number = delivery.packet_id
+    if core.settings.session.retry_interval:
+        delivery.sent_at = core.runtime.now()
+    if session.inflight.get(number) is not delivery:
+        return
+    if delivery.released:  # [MQTT-4.3.3-6]: after PUBREC only PUBREL is sent again
+        session.out += (PUBREL, PACKET_IDS[number])
+    else:
+        head, tail = form_of(core, session, delivery)
+        connection = session.connection
+        if connection is not None and len(head) + len(tail) + 2 > connection.max_packet_size:
+            del session.inflight[number]
+            give_up(core, session, delivery, DropReason.TOO_LARGE, stored=True)
+            return
+        session.out += (bytes((head[0] | _DUP,)) + head[1:], PACKET_IDS[number], tail)
+    core.mark(session)
+
+
+def settle(core: Core, delivery: Delivery) -> None:
+    """Let go a publisher that waits for this delivery to start (or for it to be given up)."""
+    waiter = delivery.waiter
+    if waiter is not None:
+        delivery.waiter = None
+        waiter.met()
+
+
+def finish(core: Core, session: Session, delivery: Delivery) -> None:
+    """Forget a delivery whatever became of it: its record goes and whoever waits for it goes on."""
+    settle(core, delivery)
+    if delivery.seq and session.durable:
+        core.committer.add(Dequeue(session.owner, delivery.seq))
+        core.schedule()
+
+
+def acknowledged(core: Core, session: Session, number: int, code: int) -> None:
+    """PUBACK or PUBCOMP, or a PUBREC of 0x80 and above, came: the delivery is complete and its id free
+    [MQTT-4.4.0-2, 4.3.3-12]. An unknown id is tolerated."""
+    delivery = session.inflight.pop(number, None)
+    if delivery is None:
+        return
+    if delivery is VOLATILE_1 or delivery is VOLATILE_2 or delivery is VOLATILE_RELEASED:
+        if code >= 0x80:
+            core.dropped(None, session.client, DropReason.REFUSED, Direction.OUT)
+        return
+    finish(core, session, delivery)
+    message = delivery.outgoing.message
+    if code >= 0x80:  # [MQTT-4.8.2-6]: a shared message that was refused goes to nobody else
+        detail = f"0x{code:02X}"
+        core.dropped(message, session.client, DropReason.REFUSED, Direction.OUT, detail)
+    elif "on_delivered" in core.observed:
+        core.observe("on_delivered", session.client, message)
+
+
+def received(core: Core, session: Session, number: int) -> bool:
+    """A good PUBREC came: from now on only PUBREL is sent for the id [MQTT-4.3.3-4, 4.3.3-6]. Returns False when the id
+    is unknown. PUBREL leaves when that is on record."""
+    delivery = session.inflight.get(number)
+    if delivery is None or delivery is VOLATILE_1 or delivery.qos != 2:
+        return False
+    if delivery is VOLATILE_2 or delivery is VOLATILE_RELEASED:
+        session.inflight[number] = VOLATILE_RELEASED
+    else:
+        delivery.released = True
+        if session.durable and delivery.seq:
+            core.committer.add(SetPacket(session.owner, delivery.seq, number, True))
+            epoch = session.epoch
+
+            def leave() -> None:
+                if session.epoch == epoch:
+                    session.out += (PUBREL, PACKET_IDS[number])
+                    core.mark(session)
+
+            core.committer.then(leave)
+            core.schedule()
+            return True
+    session.out += (PUBREL, PACKET_IDS[number])
+    core.mark(session)
+    return True
+
+
+def take_number(session: Session, delivery: Delivery) -> None:
+    session.last_seq += 1
+    delivery.seq = session.last_seq
+
+
+def entry_of(core: Core, session: Session, delivery: Delivery) -> Enqueue:
+    subscription = delivery.subscription
+    group = delivery.group
+    return Enqueue(
+        session.owner,
+        delivery.seq,
+        core.keep(delivery.outgoing),
+        delivery.qos,
+        delivery.outgoing.size,
+        delivery.retain,
+        delivery.identifiers,
+        subscription.filter,
+        delivery.packet_id,
+        delivery.released,
+        group.owner if group is not None else "",
+    )
+
+
+def identifiers_of(subscription: Subscription) -> tuple[int, ...]:
+    """A subscription's identifier as a delivery carries it."""
+    return () if subscription.identifier is None else (subscription.identifier,)
