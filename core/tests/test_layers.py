@@ -1,0 +1,118 @@
+"""The floors of the house: imports go down only, and the core below the shell knows neither clock nor I/O."""
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+import hookmq
+import pytest
+
+ROOT = pathlib.Path(hookmq.__file__).parent
+
+FLOORS = {
+    "reason": 0, "properties": 0, "errors": 0, "types": 0, "settings": 0, "topics": 0, "metrics": 0, "runtime": 0,
+    "metric_registry": 0,
+    "codec": 1,
+    "router": 2, "qos": 2, "session": 2, "retained": 2, "store": 2,
+    "plugin": 3, "hooks": 3, "observers": 3,
+    "broker": 4,
+    "server": 5, "logs": 5,
+    "config": 6, "cli": 6, "testing": 6,
+}  # fmt: skip
+IMPURE = {
+    "asyncio", "time", "socket", "random", "threading", "aiohttp", "logging", "secrets", "os", "ssl", "uvloop",
+    "selectors", "subprocess", "signal", "concurrent", "multiprocessing",
+}  # fmt: skip
+
+
+def modules() -> list[pathlib.Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+def room(path: pathlib.Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path: pathlib.Path, *, lazy: bool = True) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of every import, less those for type checkers only; `lazy`: those within functions too."""
+    tree = ast.parse(path.read_text())
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    left_out = (
+        set() if lazy else {id(inner) for function in functions for inner in ast.walk(function)}
+    )
+    left_out |= {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            module = node.module or ""
+            for alias in node.names:
+                below = ROOT.parent.joinpath(*module.split("."), alias.name)
+                is_module = below.with_suffix(".py").exists() or below.is_dir()
+                yield node.lineno, f"{module}.{alias.name}" if is_module else module
+
+
+def test_every_room_has_a_floor() -> None:
+    assert {room(path) for path in modules()} - {"__init__"} <= FLOORS.keys()
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_down_only(path: pathlib.Path) -> None:
+    if room(path) == "__init__":
+        return
+    floor = FLOORS[room(path)]
+    for line, module in imports(path):
+        if module.split(".")[0] != "hookmq" or module == "hookmq":
+            continue
+        other = module.split(".")[1]
+        assert FLOORS[other] <= floor, f"{path}:{line} imports {module}, {FLOORS[other]} floors up"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in modules() if FLOORS.get(room(path), 0) <= 4],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_the_core_knows_no_clock_and_no_io(path: pathlib.Path) -> None:
+    for line, module in imports(path):
+        assert module.split(".")[0] not in IMPURE, f"{path}:{line} imports {module}"
+
+
+def test_the_check_sees_an_upward_import(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "router.py"
+    file.write_text("def f():\n    from hookmq.server.node import Node\n    import time\n")
+    assert list(imports(file)) == [(2, "hookmq.server.node"), (3, "time")]
+
+
+def test_no_module_stands_in_a_circle() -> None:
+    """Within a room too: two modules that need each other to be imported are one module cut in two."""
+    graph: dict[str, set[str]] = {}
+    names = {
+        ".".join(("hookmq", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): path
+        for path in modules()
+    }
+    for name, path in names.items():
+        graph[name] = {m for _, m in imports(path, lazy=False) if m in names and m != name}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name in done:
+            return
+        for other in sorted(graph[name]):
+            visit(other, (*trail, name))
+        done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
