@@ -69,15 +69,24 @@ def test_it_serves_reloads_and_stops(loop: str, tmp_path: pathlib.Path) -> None:
         assert "store.memory" in events
         port = where["tcp"].rpartition(":")[2]
         assert main(["pub", "-h", "127.0.0.1", "-p", port, "-t", "a", "-m", "x", "-q", "1"]) == 0
-        path.write_text(CONFIG + "broker: {max_qos: 1}\nloop: asyncio\n")
+        text = CONFIG.replace('bind: "127.0.0.1:0"}', 'bind: "*:0"}', 1)
+        path.write_text(text + "broker: {max_qos: 1}\nlog: {level: debug}\n")
         server.process.send_signal(signal.SIGHUP)
         report = server.event("config.reloaded")
-        assert report["applied"] == ["broker.max_qos: 2 -> 1"]
-        server.event("node.reloaded")  # a request before it would be dropped
-        path.write_text(CONFIG.replace('bind: "127.0.0.1:0"}', 'bind: "*:0"}', 1))
-        server.process.send_signal(signal.SIGHUP)
+        assert report["applied"] == [
+            "listeners.tcp.bind: 127.0.0.1:0 -> *:0",
+            "broker.max_qos: 2 -> 1",
+            "log.level: info -> debug",
+        ]
         assert server.event("auth.anonymous_remote")["listeners"] == ["tcp"]
-        server.event("node.reloaded")
+        assert server.stop() == 0
+
+
+def test_a_wrong_configuration_is_refused_and_the_old_one_holds(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "hookmq.yaml"
+    path.write_text(CONFIG)
+    with serving("-c", str(path)) as server:
+        server.event("node.started")
         path.write_text(CONFIG + "broker: {max_qos: 7}\n")
         server.process.send_signal(signal.SIGHUP)
         assert "expected at most 2, found 7" in server.event("node.reload_failed")["error"]
