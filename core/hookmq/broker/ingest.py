@@ -147,6 +147,7 @@ class Ingest:
         return False
 
     def _deny(self, verdict: Deny, by: str) -> None:
+        self.plain = False
         reason = DropReason.DENIED if verdict.decided else DropReason.UNDECIDED
         self.core.dropped(self.message, self.client, reason, Direction.IN, by)
         if self.client is not None:
