@@ -127,6 +127,9 @@ def _attach(
     session.epoch += 1
     session.connection = connection
     connection.session = session
+    # Nothing may precede CONNACK [MQTT-3.2.0-1]: messages wait until it is sent.
+    connection.opening = True
+    session.paused += 1
     connection.epoch = session.epoch
     session.out = []
     session.expiry = expiry(connect, settings.max_expiry, limits)
@@ -193,8 +196,10 @@ def accepted(connection: Link, session: Session, epoch: int, present: bool, limi
     assert isinstance(connect, Connect)
     assert client is not None
     connection.phase = Phase.OPEN
+    connection.opening = False
+    session.paused -= 1
     connection.due.cancel()
-    session.state = CLEAN if connection.writable else BEHIND
+    session.state = CLEAN if connection.writable and not session.paused else BEHIND
     connection.send(connack(connection, session, connect, present))
     connection.connect = _without_secrets(connect)
     connection.seen = core.runtime.now()
@@ -214,11 +219,10 @@ def accepted(connection: Link, session: Session, epoch: int, present: bool, limi
         core.metrics.sessions_resumed += 1
     core.observe("on_session", client, SessionEvent.RESUMED if present else SessionEvent.CREATED)
     settle_state(session)
-    if present:
-        pump(core, session)
-        if connection.chains.authorize[Action.SUBSCRIBE]:
-            # A right may have been taken away while the client was.
-            revoke(core, client.client_id, None)
+    pump(core, session)
+    if present and connection.chains.authorize[Action.SUBSCRIBE]:
+        # A right may have been taken away while the client was.
+        revoke(core, client.client_id, None)
     core.schedule()
     if connection.waiting or connection.held:
         connection.go_on()

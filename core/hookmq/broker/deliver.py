@@ -8,6 +8,7 @@ from typing import Final
 from hookmq.broker.core import Core
 from hookmq.broker.queue import enqueue, load_page, unqueue, wait_qos0
 from hookmq.broker.send import (
+    first_in_line,
     has_room,
     identifiers_of,
     send_again,
@@ -44,7 +45,7 @@ def offer(
     if waiter is not None and session.connection is not None:
         waiter.hold()
         delivery.waiter = waiter
-    if has_room(session) and not session.queued:
+    if has_room(session) and first_in_line(session):
         if session.durable:
             take_number(session, delivery)
         start(core, session, delivery, stored=False)

@@ -83,7 +83,7 @@ class Link:
     __slots__ = (
         "alias_maximum", "aliases", "answers", "assigned_id", "bridge", "carried", "chains", "client", "connect",
         "core", "credential_due", "decision", "decisions", "due", "epoch", "excess", "gone", "held", "held_bytes",
-        "hold_due", "inbound_aliases", "keep_alive", "legal", "limits", "max_packet_size", "memo", "on_end",
+        "hold_due", "inbound_aliases", "keep_alive", "legal", "limits", "max_packet_size", "memo", "on_end", "opening",
         "partial", "peer", "phase", "problem_information", "re_authenticating", "re_authentication", "reading",
         "receive_maximum", "scope", "seen", "session", "table", "unacknowledged", "version", "waiting", "wanted",
         "wire", "writable",
@@ -142,6 +142,8 @@ class Link:
         self.unacknowledged = 0
         """QoS 1 publishes of the client whose PUBACK has not left."""
         self.receive_maximum = 65535
+        self.opening = False
+        """Whether it has a session whose messages wait for its CONNACK."""
         self.carried = 0
         """QoS 2 publishes unfinished from an earlier connection: they do not count against this one's maximum."""
         self.max_packet_size = 268435460
@@ -438,6 +440,10 @@ class Link:
         self.partial = None
         self.forget_decisions()
         self.answers = None
+        session = self.session
+        if self.opening and session is not None:
+            self.opening = False
+            session.paused -= 1
         self.wire.close()
         self.on_end(self, reason)
 

@@ -33,6 +33,11 @@ def has_room(session: Session) -> bool:
     return len(session.inflight) - (len(resend) if resend else 0) < session.window
 
 
+def first_in_line(session: Session) -> bool:
+    """Whether nothing waits for the client that a new message would overtake."""
+    return not session.queued and not session.resend
+
+
 def settle_state(session: Session) -> None:
     """Open or close the fast path: messages may be appended to `out` only when nothing waits before them."""
     connection = session.connection

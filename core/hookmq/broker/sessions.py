@@ -202,11 +202,16 @@ def publish_will(core: Core, session: Session) -> None:
     message = will.message.replace(
         received_at=now, expires_at=None if interval is None else now + interval
     )
-    if session.durable and core.sessions.get(session.client_id) is session:
-        core.committer.add(record(session))
     client = session.client
 
+    def forget() -> None:
+        # In one batch with the message: a crash publishes the will or keeps it, never both or neither.
+        if session.durable and core.sessions.get(session.client_id) is session:
+            core.committer.add(record(session))
+
     def done(outcome: Outcome) -> None:
+        if outcome.matched < 0:
+            forget()
         core.runtime.log(
             "debug",
             "will.published",
@@ -216,9 +221,11 @@ def publish_will(core: Core, session: Session) -> None:
         )
         core.schedule()
 
-    Ingest(
+    run = Ingest(
         core, core.chains(client.listener), message, done, client=client, action=Action.WILL
-    ).run()
+    )
+    run.before = forget
+    run.run()
 
 
 def cancel_will(session: Session) -> None:

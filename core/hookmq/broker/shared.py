@@ -7,7 +7,7 @@ from typing import Final
 from hookmq.broker.core import Core
 from hookmq.broker.groups import Group
 from hookmq.broker.queue import wait_qos0
-from hookmq.broker.send import finish, has_room, identifiers_of, start, take_number
+from hookmq.broker.send import finish, first_in_line, has_room, identifiers_of, start, take_number
 from hookmq.qos import (
     Delivery,
     Outgoing,
@@ -27,7 +27,7 @@ def offer_group(core: Core, group: Group, outgoing: Outgoing) -> None:
             qos = min(message.qos, subscription.qos)  # [MQTT-4.8.2-3]
             if connection is None or not connection.writable or session.paused:
                 continue
-            if qos and (not has_room(session) or session.queued):
+            if qos and not (has_room(session) and first_in_line(session)):
                 continue
             if group.strategy == "sticky":
                 group.sticky = session
