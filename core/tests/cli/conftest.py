@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+import trustme
 from hookmq.broker import Broker
 from hookmq.hooks.manager import Hooks
 from hookmq.plugin import Deny, Plugin, hookimpl
 from hookmq.server.addresses import parse_bind
 from hookmq.server.node import Node
 from hookmq.server.runtime import AsyncioRuntime
-from hookmq.server.settings import ListenerSettings
+from hookmq.server.settings import ListenerSettings, TlsSettings
 from hookmq.settings import AuthSettings, AuthzSettings, Settings
 from hookmq.types import Action, Message
 
@@ -39,6 +40,9 @@ class Running(NamedTuple):
 
     tcp: list[str]
     ws: list[str]
+    tls: list[str]
+    wss: list[str]
+    ca: str
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +57,11 @@ def logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Running]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("tls")
+    ca, pem, trusted = trustme.CA(), str(folder / "server.pem"), str(folder / "ca.pem")
+    ca.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(pem)
+    ca.cert_pem.write_to_path(trusted)
     ports: list[Running] = []
     ready, leave = threading.Event(), threading.Event()
 
@@ -66,12 +74,24 @@ def broker() -> Iterator[Running]:
         listeners = [
             ListenerSettings("tcp", "tcp", "127.0.0.1:0"),
             ListenerSettings("ws", "ws", "127.0.0.1:0"),
+            ListenerSettings("tls", "tls", "127.0.0.1:0", tls=TlsSettings(pem)),
+            ListenerSettings("wss", "wss", "127.0.0.1:0", tls=TlsSettings(pem)),
         ]
         node = Node(core, listeners, runtime)
         await node.start()
         where = node.addresses()
-        tcp, ws = (str(parse_bind(where[name])[1]) for name in ("tcp", "ws"))
-        ports.append(Running(["-h", "127.0.0.1", "-p", tcp], ["-h", "127.0.0.1", "-p", ws, "--ws"]))
+        at = {name: ["-p", str(parse_bind(address)[1])] for name, address in where.items()}
+        local = ["-h", "127.0.0.1"]
+        named = ["-h", "localhost"]
+        ports.append(
+            Running(
+                local + at["tcp"],
+                [*local, *at["ws"], "--ws"],
+                named + at["tls"],
+                [*named, *at["wss"], "--ws"],
+                trusted,
+            )
+        )
         ready.set()
         await asyncio.to_thread(leave.wait)
         await node.stop()
