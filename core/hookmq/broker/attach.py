@@ -1,6 +1,7 @@
 """The session of a client that may come in: taken over, resumed or created, and the CONNACK when that is committed."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -71,6 +72,7 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
     assert client is not None
     if connection.phase is Phase.CLOSED:
         return
+    added = core.committer.added
     session = core.sessions.get(client.client_id)
     if session is not None and session.connection is not None:
         _take_over(connection, session, connect.clean_start)
@@ -81,19 +83,25 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
         end(core, session, event)
         session = None
     present = session is not None  # [MQTT-3.1.2-5, 3.1.2-6, 3.2.2-2, 3.2.2-3]
-    was_durable = session is not None and session.durable
     if session is None:
         session = create(core, client)
     _attach(connection, session, connect, limits, will)
-    if session.durable or was_durable:
+    if session.durable:
         core.committer.add(record(session))
     answer = partial(accepted, connection, session, session.epoch, present, limits)
-    if session.durable or was_durable:
-        connection.wait(None)
-        core.committer.then(answer)
-        core.schedule()
-    else:
+    if core.committer.added == added:
         answer()
+        return
+    # Also the end of an older session is to be on record: it must not come back after a crash.
+    connection.wait(None)
+    session.paused += 1  # nothing is sent before CONNACK [MQTT-3.2.0-1]
+    core.committer.then(partial(_committed, session, answer))
+    core.schedule()
+
+
+def _committed(session: Session, answer: Callable[[], None]) -> None:
+    session.paused -= 1
+    answer()
 
 
 def _take_over(connection: Link, session: Session, clean: bool) -> None:

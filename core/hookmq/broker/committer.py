@@ -13,6 +13,8 @@ from hookmq.types import Message
 
 MAX_RECORDS = 20000
 """A batch is cut at the first safe place after so many records."""
+_NO_CUT = -1
+"""Stands for the place of a waiter in the midst of an effect."""
 
 
 class Committer:
@@ -56,19 +58,24 @@ class Committer:
     def add(self, record: Record) -> None:
         """Make `record` part of the batch that collects."""
         self.added += 1
-        self._records.append(record)
+        if self._failed is not None:
+            self._records.append(record)
 
     def journal(self, journal: Journal, message: Message) -> None:
         """Make `message` part of the batch in `journal`."""
         self._journaled = True
         self.added += 1
-        journal.append(CommitId(self._identity, self.number), message)
+        try:
+            journal.append(CommitId(self._identity, self.number), message)
+        except Exception as error:
+            self._fail(f"journal {journal.name}: {error!r}")
 
-    def then(self, call: Callable[[], None]) -> None:
-        """Run `call` when everything added so far is committed. Also marks a place where a batch may be cut: the
-        records of one effect are added before it, never around it."""
-        self._waiters.append(call)
-        self._cuts.append(len(self._records))
+    def then(self, call: Callable[[], None], cut: bool = True) -> None:
+        """Run `call` when everything added so far is committed. Also marks a place where a batch may be cut, unless `cut`
+        is False: then more records of the same effect are still to come."""
+        if self._failed is not None:
+            self._waiters.append(call)
+            self._cuts.append(len(self._records) if cut else _NO_CUT)
 
     def flush(self) -> None:
         """Start a commit if there is something to commit and none runs."""
@@ -92,9 +99,10 @@ class Committer:
             calls = next((i + 1 for i, cut in enumerate(cuts) if cut >= MAX_RECORDS), calls)
             if calls < len(waiters):
                 take = cuts[calls - 1]
-                calls = sum(1 for cut in cuts if cut <= take)
+                while calls < len(waiters) and cuts[calls] == take:
+                    calls += 1
         self._records, self._waiters = records[take:], waiters[calls:]
-        self._cuts = [cut - take for cut in cuts[calls:]]
+        self._cuts = [_NO_CUT if cut == _NO_CUT else cut - take for cut in cuts[calls:]]
         self._running = True
         self._taken = records if take == len(records) else records[:take]
         ready = waiters if calls == len(waiters) else waiters[:calls]
@@ -115,7 +123,10 @@ class Committer:
                 self._commit(ready)
 
         for journal in self.journals:
-            journal.flush(commit, flushed)
+            try:
+                journal.flush(commit, flushed)
+            except Exception as error:
+                self._fail(f"journal {journal.name}: {error!r}")
 
     def _commit(self, ready: list[Callable[[], None]]) -> None:
         synchronous = True
@@ -132,7 +143,11 @@ class Committer:
                 self.flush()
 
         records, self._taken = self._taken, []
-        self.store.commit(records, done)
+        try:
+            self.store.commit(records, done)
+        except Exception as error:
+            # Nobody knows what became of it, so that it is a failure like any other.
+            self._fail(repr(error))
         synchronous = False
 
     def _fail(self, reason: str) -> None:

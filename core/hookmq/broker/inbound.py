@@ -279,10 +279,18 @@ def on_pubrel(connection: Link, packet: Packet) -> None:
             core.committer.then(answer.met)
             core.schedule()
         connection.answer(answer)
-    elif connection.version == 5:
-        connection.send_packet(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+        return
+    if connection.version == 5:
+        data = encode(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), 5)
     else:
-        connection.send(PUBCOMP + PACKET_IDS[packet.packet_id])
+        data = PUBCOMP + PACKET_IDS[packet.packet_id]
+    answer = Acknowledgement(connection.release, data)
+    if session.durable and core.committer.busy:
+        # Perhaps its first PUBREL is what is being committed: until then the id must not be used again.
+        answer.hold()
+        core.committer.then(answer.met)
+        core.schedule()
+    connection.answer(answer)
 
 
 def on_pubcomp(connection: Link, packet: Packet) -> None:

@@ -113,7 +113,7 @@ def load_page(core: Core, session: Session, then: Callable[[Core, Session], None
                 session.stored = 0
                 return
             # What was queued this turn is not in the store yet: look again when it is.
-            core.committer.then(partial(_look_again, core, session, epoch, then))
+            core.committer.then(partial(_look_again, core, session, epoch, then), cut=False)
             core.schedule()
         elif session.epoch == epoch and not synchronous:
             then(core, session)

@@ -118,7 +118,8 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
                     session.out += (head, PACKET_IDS[number], tail)
                     core.mark(session)
 
-            core.committer.then(leave)
+            # No cut: the message may be owed to others as well, and its sender's packet id is of the same batch.
+            core.committer.then(leave, cut=False)
             core.schedule()
             settle(core, delivery)
             return
