@@ -107,117 +107,122 @@ class Connection(Link):
         if self.phase is Phase.NEW:
             most = min(most, self.scope.connect_bytes)
         freed = False
-        while end - pos >= 2:
-            header = data[pos]
-            body = pos + 2
-            size = data[pos + 1]
-            if size < 128:
-                after = body + size
-            else:
-                framed = frame(data, pos)
-                if framed is None:
+        try:
+            while end - pos >= 2:
+                header = data[pos]
+                body = pos + 2
+                size = data[pos + 1]
+                if size < 128:
+                    after = body + size
+                else:
+                    framed = frame(data, pos)
+                    if framed is None:
+                        break
+                    body, after = framed
+                    if after - pos > most:  # [MQTT-3.2.2-15]: before the body is kept
+                        raise ProtocolError(
+                            ReasonCode.PACKET_TOO_LARGE, f"packet of {after - pos} bytes"
+                        )
+                if after > end:
                     break
-                body, after = framed
-                if after - pos > most:  # [MQTT-3.2.2-15]: before the body is kept
-                    raise ProtocolError(
-                        ReasonCode.PACKET_TOO_LARGE, f"packet of {after - pos} bytes"
-                    )
-            if after > end:
-                break
-            packets += 1
-            if hot:
-                kind = header & 0xF0
-                if kind == 0x30 and body + 2 < after:
-                    name = body + 2
-                    stop = name + (data[body] << 8 | data[body + 1])
-                    permit = memo.get(data[name:stop])
-                    if permit is not None and permit.header == header and permit.route.valid:
-                        qos = header >> 1
-                        if qos == 24:  # 0x30: QoS 0
-                            # Equal bytes for all of this version: no DUP, RETAIN or properties, and Remaining Length is
-                            # minimal, else `frame` had refused it.
-                            if (not five and stop <= after) or (
-                                five and stop < after and not data[stop]
+                packets += 1
+                if hot:
+                    kind = header & 0xF0
+                    if kind == 0x30 and body + 2 < after:
+                        name = body + 2
+                        stop = name + (data[body] << 8 | data[body + 1])
+                        permit = memo.get(data[name:stop])
+                        if permit is not None and permit.header == header and permit.route.valid:
+                            qos = header >> 1
+                            if qos == 24:  # 0x30: QoS 0
+                                # Equal bytes for all of this version: no DUP, RETAIN or properties, and Remaining Length
+                                # is minimal, else `frame` had refused it.
+                                if (not five and stop <= after) or (
+                                    five and stop < after and not data[stop]
+                                ):
+                                    same = permit.same
+                                    packet = data[pos:after]
+                                    for receiver in same:
+                                        state = receiver.state
+                                        if state == DIRTY:
+                                            receiver.out.append(packet)
+                                        elif state == CLEAN:
+                                            receiver.state = DIRTY
+                                            core.dirty.append(receiver)
+                                            receiver.out.append(packet)
+                                        else:
+                                            self._queue_one(
+                                                receiver, permit.route, data, stop + five, after, 0
+                                            )
+                                            delivered -= 1
+                                    delivered += len(same)
+                                    if permit.other:
+                                        self._pass_other(permit, data, stop + five, after)
+                                    messages += 1
+                                    pos = after
+                                    continue
+                            elif (
+                                stop + 2 + five <= after
+                                and (not five or not data[stop + 2])
+                                and self._pass_acknowledged(
+                                    permit, data, pos, stop, after, qos - 24
+                                )
                             ):
-                                same = permit.same
-                                packet = data[pos:after]
-                                for receiver in same:
-                                    state = receiver.state
-                                    if state == DIRTY:
-                                        receiver.out.append(packet)
-                                    elif state == CLEAN:
-                                        receiver.state = DIRTY
-                                        core.dirty.append(receiver)
-                                        receiver.out.append(packet)
-                                    else:
-                                        self._queue_one(
-                                            receiver, permit.route, data, stop + five, after, 0
-                                        )
-                                        delivered -= 1
-                                delivered += len(same)
-                                if permit.other:
-                                    self._pass_other(permit, data, stop + five, after)
                                 messages += 1
                                 pos = after
                                 continue
-                        elif (
-                            stop + 2 + five <= after
-                            and (not five or not data[stop + 2])
-                            and self._pass_acknowledged(permit, data, pos, stop, after, qos - 24)
-                        ):
-                            messages += 1
-                            pos = after
-                            continue
-                elif size == 2 and session is not None:
-                    number = data[body] << 8 | data[body + 1]
-                    if kind == 0x40:
-                        if session.inflight.get(number) is VOLATILE_1:
+                    elif size == 2 and session is not None:
+                        number = data[body] << 8 | data[body + 1]
+                        if header == 0x40:
+                            if session.inflight.get(number) is VOLATILE_1:
+                                del session.inflight[number]
+                                freed = True
+                                pos = after
+                                continue
+                        elif kind == 0x50:
+                            if header == 0x50 and session.inflight.get(number) is VOLATILE_2:
+                                session.inflight[number] = VOLATILE_RELEASED
+                                session.out += (PUBREL, PACKET_IDS[number])
+                                core.mark(session)
+                                pos = after
+                                continue
+                        elif kind == 0x60:
+                            taken = session.received
+                            if (
+                                header == 0x62
+                                and taken is not None
+                                and number in taken
+                                and not session.durable
+                                and not self.answers
+                            ):
+                                taken.remove(number)
+                                session.out += (PUBCOMP, PACKET_IDS[number])
+                                core.mark(session)
+                                pos = after
+                                continue
+                        elif header == 0x70 and session.inflight.get(number) is VOLATILE_RELEASED:
                             del session.inflight[number]
                             freed = True
                             pos = after
                             continue
-                    elif kind == 0x50:
-                        if header == 0x50 and session.inflight.get(number) is VOLATILE_2:
-                            session.inflight[number] = VOLATILE_RELEASED
-                            session.out += (PUBREL, PACKET_IDS[number])
-                            core.mark(session)
-                            pos = after
-                            continue
-                    elif kind == 0x60:
-                        taken = session.received
-                        if (
-                            header == 0x62
-                            and taken is not None
-                            and number in taken
-                            and not session.durable
-                            and not self.answers
-                        ):
-                            taken.remove(number)
-                            session.out += (PUBCOMP, PACKET_IDS[number])
-                            core.mark(session)
-                            pos = after
-                            continue
-                    elif header == 0x70 and session.inflight.get(number) is VOLATILE_RELEASED:
-                        del session.inflight[number]
-                        freed = True
-                        pos = after
-                        continue
-            self._take(header, data[body:after])
-            pos = after
-            most = self.limits.max_packet_size
-            if self.phase is Phase.CLOSED:
-                return
-            hot = self.phase is Phase.OPEN and not self.waiting and self.held is None
-            five = self.version == 5
-            memo = self.memo
-            session = self.session
-        if packets:
-            self.seen = core.runtime.now()
-            metrics.packets_received += packets
-            metrics.messages_received += messages
-            metrics.messages_delivered += delivered
-            if core.dirty and not core.scheduled:
-                core.schedule()
+                self._take(header, data[body:after])
+                pos = after
+                most = self.limits.max_packet_size
+                if self.phase is Phase.CLOSED:
+                    return
+                hot = self.phase is Phase.OPEN and not self.waiting and self.held is None
+                five = self.version == 5
+                memo = self.memo
+                session = self.session
+        finally:
+            # Also when a packet was malformed or said goodbye: what came before it is passed on and counted.
+            if packets:
+                self.seen = core.runtime.now()
+                metrics.packets_received += packets
+                metrics.messages_received += messages
+                metrics.messages_delivered += delivered
+                if core.dirty and not core.scheduled:
+                    core.schedule()
         if (
             freed
             and session is not None
@@ -247,6 +252,8 @@ class Connection(Link):
 
     def _take(self, header: int, body: bytes) -> None:
         """Handle one packet, or hold it while something waits before it."""
+        if self.phase is Phase.CLOSED:
+            return
         if not self.legal[header]:
             # [MQTT-2.1.3-1, 3.1.0-1, 3.1.0-2] and the packets only a server sends
             raise refuse_header(header, self.version, True)
@@ -311,15 +318,14 @@ class Connection(Link):
         number = data[stop] << 8 | data[stop + 1]
         if not number or self.answers:
             return False
+        taken = session.received
+        if taken is not None and (
+            len(taken) >= self.receive_maximum + self.carried or (qos == 2 and number in taken)
+        ):
+            return False
         if qos == 2:
-            taken = session.received
             if taken is None:
                 taken = session.received = set()
-            if (
-                number in taken
-                or len(taken) + self.unacknowledged >= self.receive_maximum + self.carried
-            ):
-                return False
             taken.add(number)
         five = self.version == 5
         start = stop + 3 if five else stop + 2

@@ -168,15 +168,17 @@ class Link:
         """Let the next PUBLISH with these topic bytes and this first byte take the fast path."""
         core = self.core
         memo = self.memo
-        limit = core.settings.broker.authz_cache
-        if len(memo) >= limit:
-            if not memo:
+        if self.phase is not Phase.OPEN:
+            return
+        if topic not in memo:
+            if len(memo) >= core.settings.broker.authz_cache:
+                if not memo:
+                    return
+                del memo[next(iter(memo))]
+            elif core.remembered >= core.settings.broker.authz_cache_total:
                 return
-            del memo[next(iter(memo))]
-        elif topic not in memo:
-            if core.remembered >= core.settings.broker.authz_cache_total:
-                return
-            core.remembered += 1
+            else:
+                core.remembered += 1
         if memo is NO_MEMO:
             memo = self.memo = {}
         memo[topic] = Permit(header, route, self.version == 5)
@@ -184,6 +186,7 @@ class Link:
     def forget_decisions(self) -> None:
         """Ask again before anything that was remembered as allowed or denied."""
         self.core.remembered -= len(self.memo)
+        self.memo.clear()  # the dict itself: the packets of this turn are read with it in hand
         self.memo = NO_MEMO
         if self.decisions is not None:
             self.core.remembered -= len(self.decisions)
