@@ -72,6 +72,16 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
     assert client is not None
     if connection.phase is Phase.CLOSED:
         return
+    broker = core.settings.broker
+    connection.receive_maximum = lower(broker.receive_maximum, limits.receive_maximum)
+    if limits.max_packet_size is not None:
+        most = max(256, lower(broker.max_packet_size, limits.max_packet_size))
+        connection.limits = replace(connection.limits, max_packet_size=most)
+    granted = expiry(connect, core.settings.session.max_expiry, limits)
+    if len(connack(connection, granted, connect, False)) > connection.max_packet_size:
+        # [MQTT-3.1.2-24]: what CONNACK must tell does not fit, so that nothing can be granted
+        connection.refuse(ReasonCode.PACKET_TOO_LARGE, "CONNACK exceeds Maximum Packet Size")
+        return
     added = core.committer.added
     session = core.sessions.get(client.client_id)
     if session is not None and session.connection is not None:
@@ -146,11 +156,7 @@ def _attach(
     session.window = min(properties.receive_maximum or 65535, settings.max_inflight, 65534)
     session.queue_messages = lower(settings.queue_messages, limits.queue_messages)
     session.max_subscriptions = lower(settings.max_subscriptions, limits.max_subscriptions)
-    connection.receive_maximum = lower(broker.receive_maximum, limits.receive_maximum)
     connection.carried = len(session.received) if session.received else 0
-    if limits.max_packet_size is not None:
-        most = max(256, lower(broker.max_packet_size, limits.max_packet_size))
-        connection.limits = replace(connection.limits, max_packet_size=most)
     if client.version == 5:
         offered = properties.topic_alias_maximum or 0
         connection.alias_maximum = min(offered, broker.outbound_topic_alias)
@@ -208,7 +214,7 @@ def accepted(connection: Link, session: Session, epoch: int, present: bool, limi
     session.paused -= 1
     connection.due.cancel()
     session.state = CLEAN if connection.writable and not session.paused else BEHIND
-    connection.send(connack(connection, session, connect, present))
+    connection.send(connack(connection, session.expiry, connect, present))
     connection.connect = _without_secrets(connect)
     connection.seen = core.runtime.now()
     connection.watch_keep_alive()

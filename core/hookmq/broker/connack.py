@@ -6,13 +6,13 @@ from hookmq.broker.link import Link
 from hookmq.codec import Connack, Connect, encode
 from hookmq.properties import Properties
 from hookmq.reason import ReasonCode
-from hookmq.session import Session
 
 FOREVER = 0xFFFFFFFF
 """A session expiry interval that never ends."""
 
 
-def connack(connection: Link, session: Session, connect: Connect, present: bool) -> bytes:
+def connack(connection: Link, expiry: float, connect: Connect, present: bool) -> bytes:
+    """The packet; `expiry` is the session expiry granted, seconds."""
     version = connection.version
     core = connection.core
     broker = core.settings.broker
@@ -28,7 +28,7 @@ def connack(connection: Link, session: Session, connect: Connect, present: bool)
         imposed = broker.max_keep_alive
     connection.keep_alive = float(keep_alive if imposed is None else imposed)  # [MQTT-3.2.2-22]
     asked = connect.properties
-    granted = FOREVER if session.expiry == inf else int(session.expiry)
+    granted = FOREVER if expiry == inf else int(expiry)
     most = connection.limits.max_packet_size
     method = asked.authentication_method
     wants_response = asked.request_response_information == 1  # [MQTT-3.1.2-28]

@@ -369,10 +369,10 @@ class Link:
             data = encode(Connack(legal, False, properties), 5)  # [MQTT-3.2.2-6]
             if len(data) > self.max_packet_size:
                 data = encode(Connack(legal), 5)  # [MQTT-3.2.2-19, 3.2.2-20]
-            self.wire.write(data)
-        elif code is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION and self.phase is Phase.NEW:
-            self.wire.write(b"\x20\x02\x00\x01")  # [MQTT311-3.1.2-2]
-        elif version and not malformed:
+            if len(data) <= self.max_packet_size:  # [MQTT-3.1.2-24]
+                self.wire.write(data)
+        elif version and (not malformed or code is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION):
+            # [MQTT311-3.1.2-2]: an unknown version is told; an unknown protocol name (version 0) is not MQTT
             self.wire.write(encode(Connack(v3_connack(code)), version))
         self.end(DisconnectReason(code, EndedBy.SERVER, error=reason))
 
