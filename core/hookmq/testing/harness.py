@@ -132,9 +132,9 @@ class Harness:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Run the loop until nothing is left to do at this time."""
+        """Run the loop until nothing is left to do at this time, timers that are due included."""
         if not self._together:
-            self.clock.run_until_idle()
+            self.clock.advance(0)
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
