@@ -1,7 +1,6 @@
 """The session of a client that may come in: taken over, resumed or created, and the CONNACK when that is committed."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -104,14 +103,8 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
         return
     # Also the end of an older session is to be on record: it must not come back after a crash.
     connection.wait(None)
-    session.paused += 1  # nothing is sent before CONNACK [MQTT-3.2.0-1]
-    core.committer.then(partial(_committed, session, answer))
+    core.committer.then(answer)
     core.schedule()
-
-
-def _committed(session: Session, answer: Callable[[], None]) -> None:
-    session.paused -= 1
-    answer()
 
 
 def _take_over(connection: Link, session: Session, clean: bool) -> None:
@@ -186,13 +179,20 @@ def expiry(connect: Connect, ceiling: float, limits: Limits) -> float:
     return expiry if limits.session_expiry is None else min(expiry, float(limits.session_expiry))
 
 
+_GROWTH = 2
+"""By how many bytes a PUBLISH may grow on its way from 3.x to 5.0: its property length, and its own length for that."""
+
+
 def kind_of(connection: Link) -> int:
     """Whether this client takes bytes that it shares with others, and of which version."""
     core = connection.core
+    session = connection.session
+    assert session is not None
     if (
         connection.scope.mount_point
         or connection.alias_maximum
-        or connection.max_packet_size < core.settings.broker.max_packet_size
+        or connection.max_packet_size < core.settings.broker.max_packet_size + _GROWTH
+        or (session.durable and core.settings.session.queue_qos0)
         or "on_delivered" in core.observed
         or core.settings.session.retry_interval
     ):

@@ -62,6 +62,10 @@ def _offer_qos0(core: Core, session: Session, delivery: Delivery) -> None:
             message = delivery.outgoing.message
             core.dropped(message, session.client, DropReason.OFFLINE_QOS0, Direction.OUT)
         return
+    if session.queued and session.durable and core.settings.session.queue_qos0:
+        # Others of QoS 0 may wait there since the client was away: none is overtaken [MQTT-4.6.0-5].
+        enqueue(core, session, delivery)
+        return
     if connection.writable and not session.queue_qos0 and not session.paused:
         start(core, session, delivery, stored=False)
         return

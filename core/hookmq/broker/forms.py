@@ -3,6 +3,7 @@ form of one's own.
 """
 
 from math import ceil
+from typing import Final
 
 from hookmq.broker.core import Core
 from hookmq.codec import encode_properties, encode_publish_parts
@@ -12,6 +13,10 @@ from hookmq.qos import (
 )
 from hookmq.session import Session
 from hookmq.types import Message
+
+FORMS: Final = 16
+"""Encodings of one message kept at a time. A retained message lives long, and every second to its expiry and every
+subscription identifier makes another form."""
 
 
 def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, bytes]:
@@ -36,6 +41,8 @@ def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, by
         forms = outgoing.forms = {}
     form = forms.get(key)
     if form is None:
+        if len(forms) >= FORMS:
+            forms.clear()
         properties = _properties(message, delivery.identifiers, remaining) if five else None
         form = forms[key] = encode_publish_parts(
             message.topic.encode(),
@@ -87,6 +94,20 @@ def _alias(core: Core, aliases: dict[str, int] | None, maximum: int, topic: str)
     aliases[""] = used + 1  # the empty topic cannot be sent, so its place counts the aliases given
     aliases[topic] = used + 1
     return used + 1, topic
+
+
+def take_back_alias(session: Session, message: Message) -> None:
+    """The packet just made for `message` is not sent after all: an alias that it was to give stands for nothing."""
+    connection = session.connection
+    aliases = connection.aliases if connection is not None else None
+    if not aliases:
+        return
+    topic = message.topic[len(session.client.scope.mount_point) :]
+    given = aliases.get(topic)
+    if given:
+        aliases[topic] = 0
+        if given == aliases[""]:
+            aliases[""] = given - 1
 
 
 def _properties(

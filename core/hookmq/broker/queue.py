@@ -115,7 +115,8 @@ def load_page(core: Core, session: Session, then: Callable[[Core, Session], None
             # What was queued this turn is not in the store yet: look again when it is.
             core.committer.then(partial(_look_again, core, session, epoch, then), cut=False)
             core.schedule()
-        elif session.epoch == epoch and not synchronous:
+        elif not synchronous:
+            # For whoever is connected now: a client that came back meanwhile found the reading under way.
             then(core, session)
             core.schedule()
 

@@ -3,7 +3,7 @@ acknowledgements mean.
 """
 
 from hookmq.broker.core import Core
-from hookmq.broker.forms import form_of
+from hookmq.broker.forms import form_of, take_back_alias
 from hookmq.hooks.chains import narrow
 from hookmq.hooks.run import run_authorize, run_deliver
 from hookmq.hooks.verdicts import Allow, Deny
@@ -84,8 +84,7 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
     head, tail = form_of(core, session, delivery)
     size = len(head) + len(tail) + (2 if delivery.qos else 0)
     if size > connection.max_packet_size:  # [MQTT-3.1.2-24, 3.1.2-25]
-        if connection.aliases and message.topic in connection.aliases:
-            connection.aliases[message.topic] = 0  # an alias that was to be given here was not
+        take_back_alias(session, message)
         give_up(core, session, delivery, DropReason.TOO_LARGE, stored)
         return
     core.metrics.messages_delivered += 1
@@ -171,6 +170,7 @@ def send_again(core: Core, session: Session, delivery: Delivery) -> None:
         connection = session.connection
         if connection is not None and len(head) + len(tail) + 2 > connection.max_packet_size:
             del session.inflight[number]
+            take_back_alias(session, delivery.outgoing.message)
             give_up(core, session, delivery, DropReason.TOO_LARGE, stored=True)
             return
         session.out += (bytes((head[0] | _DUP,)) + head[1:], PACKET_IDS[number], tail)
@@ -203,6 +203,7 @@ def acknowledged(core: Core, session: Session, number: int, code: int) -> None:
         if code >= 0x80:
             core.dropped(None, session.client, DropReason.REFUSED, Direction.OUT)
         return
+    _not_again(session, delivery)
     finish(core, session, delivery)
     message = delivery.outgoing.message
     if code >= 0x80:  # [MQTT-4.8.2-6]: a shared message that was refused goes to nobody else
@@ -210,6 +211,13 @@ def acknowledged(core: Core, session: Session, number: int, code: int) -> None:
         core.dropped(message, session.client, DropReason.REFUSED, Direction.OUT, detail)
     elif "on_delivered" in core.observed:
         core.observe("on_delivered", session.client, message)
+
+
+def _not_again(session: Session, delivery: Delivery) -> None:
+    """The client answered, on a new connection, what it was sent on the old one: it need not be sent again."""
+    resend = session.resend
+    if resend and delivery in resend:
+        resend.remove(delivery)
 
 
 def received(core: Core, session: Session, number: int) -> bool:
@@ -222,6 +230,7 @@ def received(core: Core, session: Session, number: int) -> bool:
         session.inflight[number] = VOLATILE_RELEASED
     else:
         delivery.released = True
+        _not_again(session, delivery)
         if session.durable and delivery.seq:
             core.committer.add(SetPacket(session.owner, delivery.seq, number, True))
             epoch = session.epoch
