@@ -1,0 +1,54 @@
+"""One real broker for all interoperability tests of a worker: every transport, certificates of a test authority."""
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import trustme
+from serving import Served, serving
+
+CONFIG = """\
+version: 1
+listeners:
+  - {name: tcp, type: tcp, bind: "127.0.0.1:0"}
+  - {name: tls, type: tls, bind: "127.0.0.1:0", tls: {certificate: server.pem}}
+  - {name: ws, type: ws, bind: "127.0.0.1:0", websocket: {path: /mqtt}}
+  - {name: wss, type: wss, bind: "127.0.0.1:0", websocket: {path: /mqtt}, tls: {certificate: server.pem}}
+auth: {default: allow}
+authz: {default: allow}
+"""
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the broker's files are: its configuration, its certificate and the authority's, ``ca.pem``."""
+    folder = tmp_path_factory.mktemp("broker")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    server = authority.issue_cert("localhost", "127.0.0.1")
+    server.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    trustme.CA().cert_pem.write_to_path(folder / "other-ca.pem")
+    text = CONFIG.replace("server.pem", str(folder / "server.pem"))
+    (folder / "hookmq.yaml").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def broker(folder: Path) -> Iterator[Served]:
+    """A running broker. It must end with exit code 0 and without an error in its log."""
+    with serving("-c", str(folder / "hookmq.yaml")) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def trust(folder: Path) -> ssl.SSLContext:
+    """What a client needs that trusts the test authority."""
+    return ssl.create_default_context(cafile=str(folder / "ca.pem"))
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic of this test alone, since tests share the broker."""
+    return f"test/{uuid4().hex}"

@@ -1,0 +1,102 @@
+"""``hookmq serve`` as a process of its own, on ports the kernel chose, for tests that talk to it from outside."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HOOKMQ = (sys.executable, "-m", "hookmq.cli")
+WAIT = 20.0
+"""Seconds that a process may take for anything; it is never waited for in full unless something is wrong."""
+
+
+@dataclass
+class Served:
+    """A running broker: the port of each listener by its name, and what it logged so far."""
+
+    process: subprocess.Popen[str]
+    ports: dict[str, int] = field(default_factory=dict)
+    log: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    _told: "queue.SimpleQueue[dict[str, Any] | None]" = field(default_factory=queue.SimpleQueue)
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """The next log entry of that name; what comes before it is skipped. Fails when the process ends first."""
+        while True:
+            entry = self._told.get(timeout=WAIT)
+            if entry is None:
+                text = "\n".join(self.errors)
+                raise AssertionError(f"hookmq ended without {event}: {self.log[-3:]}\n{text}")
+            if entry["event"] == event:
+                return entry
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        """End it as an operator does; the exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.wait(WAIT)
+
+    def read(self) -> None:
+        """Read the log to its end; runs in a thread."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                self.errors.append(line.rstrip())
+                continue
+            self.log.append(entry)
+            self._told.put(entry)
+        self._told.put(None)
+
+
+@contextmanager
+def serving(
+    *arguments: str,
+    command: Sequence[str] = HOOKMQ,
+    cwd: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Served]:
+    """Run ``hookmq serve ARGUMENTS`` until the block ends. Then it must stop with code 0 and without having logged an
+    error, unless the block failed."""
+    process = subprocess.Popen(
+        [*command, "serve", "--log-format", "json", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **(environ or {})},
+    )
+    served = Served(process)
+    reader = threading.Thread(target=served.read, daemon=True)
+    reader.start()
+    try:
+        started = served.wait_for("node.started")
+        for name, address in started["listeners"].items():
+            served.ports[name] = int(str(address).rpartition(":")[2] or 0)
+        yield served
+        code = served.stop()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(WAIT)
+        reader.join(WAIT)
+        assert process.stderr is not None
+        process.stderr.close()
+    assert code == 0, f"exit code {code}: {served.errors}"
+    assert not served.errors, served.errors
+    failures = [entry for entry in served.log if entry["level"] == "error"]
+    assert not failures, failures
