@@ -39,7 +39,8 @@ def on_re_auth(connection: Link, packet: Packet) -> None:
     check_method(connection, packet)
     begun = connection.re_authenticating
     expected = ReasonCode.CONTINUE_AUTHENTICATION if begun else ReasonCode.RE_AUTHENTICATE
-    if packet.code != expected:
+    if packet.code != expected or connection.re_authentication is not None:
+        # Also one step at a time: the client answers when it was asked.
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"AUTH 0x{packet.code:02X} out of turn")
     connection.re_authenticating = True
 
