@@ -1,5 +1,6 @@
 """The broker as the shell sees it: start from what is stored, accept connections, reload, drain."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
@@ -13,7 +14,15 @@ from hookmq.broker.link import Link
 from hookmq.broker.queue import restore
 from hookmq.broker.retry import watch_retries
 from hookmq.broker.revoke import revoke
-from hookmq.broker.sessions import create, end, leave, publish_will, subscribe
+from hookmq.broker.sessions import (
+    create,
+    end,
+    leave,
+    publish_will,
+    record,
+    return_shared,
+    subscribe,
+)
 from hookmq.broker.table import TABLE
 from hookmq.errors import StoreError
 from hookmq.hooks.manager import Hooks
@@ -26,7 +35,6 @@ from hookmq.settings import Settings
 from hookmq.store import (
     Enqueue,
     Journal,
-    MemoryStore,
     PutMessage,
     PutReceived,
     PutRetained,
@@ -48,9 +56,15 @@ from hookmq.types import (
     Subscription,
 )
 
+_FIRST = -(1 << 62)
+"""Before every entry of a queue."""
+
 
 class Broker:
     """One broker. All calls are made on the loop's thread and return at once; what takes longer tells a callback.
+
+    `store` and `journals` are those that plugins provide where they are None; without such a plugin nothing outlives the
+    process. Raises PluginError when a plugin that should provide one fails.
 
     `on_failure` is told once when the store or a journal failed: from then on nothing is acknowledged, and the shell
     should tell the clients (`drain`) and end the process with an error.
@@ -62,7 +76,7 @@ class Broker:
         runtime: Runtime,
         hooks: Hooks | None = None,
         store: Store | None = None,
-        journals: Sequence[Journal] = (),
+        journals: Sequence[Journal] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         hooks = hooks or Hooks()
@@ -70,7 +84,7 @@ class Broker:
             settings,
             runtime,
             hooks,
-            store or MemoryStore(),
+            store,
             journals,
             metrics or Metrics(),
             self._handle,
@@ -90,6 +104,11 @@ class Broker:
     def metrics(self) -> Metrics:
         """The counters."""
         return self.core.metrics
+
+    @property
+    def store(self) -> Store:
+        """Where its state lives; to be closed by the owner after the drain."""
+        return self.core.store
 
     @property
     def sessions(self) -> dict[str, Session]:
@@ -155,7 +174,15 @@ class Broker:
         except StoreError as error:
             done(error)
             return
+        self._load_groups(deque(core.groups.values()), _FIRST, partial(self._loaded, done))
+
+    def _loaded(self, done: Callable[[BaseException | None], None]) -> None:
+        core = self.core
+        for session in core.sessions.values():
+            return_shared(core, session)  # nobody is connected any more
+        self._set_deadlines()
         watch_retries(core)
+        core.schedule()
         done(None)
 
     def _load(self) -> None:
@@ -196,10 +223,6 @@ class Broker:
                 session.queued_bytes = summary.size
                 core.queued_bytes += summary.size
                 session.last_seq = max(session.last_seq, summary.last_seq)
-        for group in core.groups.values():
-            if group.owner in queues:
-                self._load_group(group)
-        self._set_deadlines()
 
     def _load_session(self, kept: SessionRecord) -> None:
         core = self.core
@@ -212,39 +235,70 @@ class Broker:
         core.metrics.sessions_created -= 1
         session.expiry = kept.expiry
         session.durable = True
-        # Who was connected when we went down lost the connection then; nobody knows when that was but now.
-        session.ended_at = kept.ended_at if kept.ended_at is not None else core.runtime.time()
+        session.ended_at = kept.ended_at
         session.will = kept.will
         session.will_at = kept.will_at
-        if kept.will is not None and kept.will_at is None:
-            session.will_at = session.ended_at + min(kept.will.delay, kept.expiry)
         session.queue_messages = kept.limits.get(
             "queue_messages", core.settings.session.queue_messages
         )
         session.max_subscriptions = kept.limits.get(
             "max_subscriptions", core.settings.session.max_subscriptions
         )
+        if session.ended_at is None:
+            # Who was connected when we went down lost the connection then; nobody knows when that was but now. It is
+            # recorded, or another crash would prolong the session and put off its will.
+            now = session.ended_at = core.runtime.time()
+            if session.will is not None:
+                most = core.settings.session.max_will_delay
+                session.will_at = now + min(session.will.delay, most, session.expiry)
+            core.committer.add(record(session))
 
-    def _load_group(self, group: Group) -> None:
-        core = self.core
-        after = -(1 << 62)
-        while True:
-            page: list[Queued] = []
-            core.store.read(group.owner, after, 1000, 1 << 24, page.extend)
-            if not page:
+    def _load_groups(self, left: deque[Group], after: int, then: Callable[[], None]) -> None:
+        """Take up what waits for the groups that are `left`, page by page, at once or as the store answers."""
+        while left:
+            page = self._read_page(left, after, then)
+            if page is None:
                 return
-            for entry, message in page:
-                outgoing = Outgoing(message, entry.message_id)
-                delivery = Delivery(
-                    outgoing, entry.qos, False, (), Subscription("", ""), group, entry.seq
-                )
-                group.queue.append(delivery)
-                group.queued += 1
-                group.queued_bytes += outgoing.size
-                core.queued_bytes += outgoing.size
-                group.first_seq = min(group.first_seq, entry.seq)
-                group.last_seq = max(group.last_seq, entry.seq)
-                after = entry.seq
+            after = self._take_page(left, page, after)
+        then()
+
+    def _read_page(
+        self, left: deque[Group], after: int, then: Callable[[], None]
+    ) -> list[Queued] | None:
+        """The next page of the first group; None when it comes later, which then goes on by itself."""
+        pages: list[list[Queued]] = []
+        waiting = False
+
+        def loaded(page: list[Queued]) -> None:
+            if waiting:
+                self._load_groups(left, self._take_page(left, page, after), then)
+            else:
+                pages.append(page)
+
+        self.core.store.read(left[0].owner, after, 1000, 1 << 24, loaded)
+        waiting = True
+        return pages[0] if pages else None
+
+    def _take_page(self, left: deque[Group], page: list[Queued], after: int) -> int:
+        """Add a page to the first group, which is done with when the page is empty; after which entry to go on."""
+        core = self.core
+        if not page:
+            left.popleft()
+            return _FIRST
+        group = left[0]
+        for entry, message in page:
+            outgoing = Outgoing(message, entry.message_id)
+            delivery = Delivery(
+                outgoing, entry.qos, False, (), Subscription("", ""), group, entry.seq
+            )
+            group.queue.append(delivery)
+            group.queued += 1
+            group.queued_bytes += outgoing.size
+            core.queued_bytes += outgoing.size
+            group.first_seq = min(group.first_seq, entry.seq)
+            group.last_seq = max(group.last_seq, entry.seq)
+            after = entry.seq
+        return after
 
     def _set_deadlines(self) -> None:
         core = self.core

@@ -60,6 +60,12 @@ class Deadlines:
             self._arm()
         return entry
 
+    def clear(self) -> None:
+        """Call none of those that were set, as if the process had ended."""
+        self._heap = []
+        self._cancelled = 0
+        self._arm()
+
     def forget(self) -> None:
         """Count a cancelled entry; for `Deadline.cancel`."""
         self._cancelled += 1

@@ -86,7 +86,7 @@ def leave(core: Core, session: Session, will: bool) -> None:
     if not session.expiry:
         end(core, session, SessionEvent.ENDED)
         return
-    _return_shared(core, session)
+    return_shared(core, session)
     for delivery in session.inflight.values():
         settle(core, delivery)
     for delivery in session.queue or ():
@@ -115,7 +115,7 @@ def _forget_qos0(core: Core, session: Session) -> None:
     session.queue_qos0 = None
 
 
-def _return_shared(core: Core, session: Session) -> None:
+def return_shared(core: Core, session: Session) -> None:
     """Messages of shared subscriptions that were not acknowledged go back to their groups."""
     if not session.groups:
         return

@@ -105,6 +105,9 @@ class Harness:
         and the journals, with the same plugin objects."""
         for client in self.clients:
             client.wire.closed = True
+        self.broker.core.deadlines.clear()
+        for instance in self.hooks.plugins:
+            instance.broker = None  # else it would speak to the broker that is no more
         self.settings = settings or self.settings
         self.store = store or self.store
         self.broker = Broker(self.settings, self.clock, self.hooks, self.store, self.journals)
