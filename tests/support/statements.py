@@ -1,0 +1,127 @@
+"""Which test covers which normative statement and which edge case: the tables, the marks, and where they are used."""
+
+import ast
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests" / "conformance"
+TABLES = TESTS / "statements"
+SOURCE = ROOT / "core" / "hookmq"
+
+
+def statement(*ids: str) -> pytest.MarkDecorator:
+    """The test covers these normative statements: ``MQTT-3.1.4-3`` of 5.0, ``MQTT311-3.1.4-2`` of 3.1.1."""
+    return pytest.mark.statement(*ids)
+
+
+def edge(*numbers: int) -> pytest.MarkDecorator:
+    """The test covers these cases of ``statements/edges.tsv``."""
+    return pytest.mark.edge(*numbers)
+
+
+class Statement(NamedTuple):
+    """A row of the tables. `side` is server, client or both; `kind` is wire, internal or none: how a server can be
+    tested for it."""
+
+    id: str
+    section: str
+    side: str
+    kind: str
+    text: str
+
+    @property
+    def concerns_us(self) -> bool:
+        """Whether a broker can keep or break it, or has to answer who breaks it."""
+        return self.side != "client" or self.kind == "wire"
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (TABLES / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def statements() -> dict[str, Statement]:
+    """All statements of both standards by id, in their order."""
+    rows = _rows("mqtt5.tsv") + _rows("mqtt311.tsv")
+    return {row["id"]: Statement(*row.values()) for row in rows}
+
+
+def edges() -> dict[int, str]:
+    """All edge cases."""
+    return {int(row["number"]): row["case"] for row in _rows("edges.tsv")}
+
+
+def exceptions() -> dict[str, str]:
+    """Statements that have no test, with the reason."""
+    return {row["id"]: row["reason"] for row in _rows("exceptions.tsv")}
+
+
+Covered = dict[str | int, list[str]]
+
+
+def covered() -> Covered:
+    """Ids of statements and numbers of edge cases, each with the tests marked with it, as ``file::function``."""
+    found: Covered = {}
+    for path in sorted(TESTS.glob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for key in _marks(node):
+                    tests = found.setdefault(key, [])
+                    name = f"{path.name}::{node.name}"
+                    if name not in tests:
+                        tests.append(name)
+    return found
+
+
+def _marks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str | int]:
+    for decorator in function.decorator_list:
+        for node in ast.walk(decorator):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("statement", "edge")
+            ):
+                for argument in node.args:
+                    assert isinstance(argument, ast.Constant), "marks are written out"
+                    assert isinstance(argument.value, str | int)
+                    yield argument.value
+
+
+_TAG = re.compile(r"\[(MQTT(?:311)?-\d[^\]]*)\]")
+
+
+def tagged() -> dict[str, list[tuple[str, int]]]:
+    """Where the broker's source names each statement: (file below hookmq, line)."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        for match in _TAG.finditer(source):
+            line = source.count("\n", 0, match.start()) + 1
+            for id in ids_of(match[1]):
+                places = found.setdefault(id, [])
+                place = (path.relative_to(SOURCE).as_posix(), line)
+                if place not in places:
+                    places.append(place)
+    return found
+
+
+def ids_of(tag: str) -> list[str]:
+    """The ids that a tag names: ``MQTT-3.3.2-4, 3.3.2-15 to 20`` names seven."""
+    prefix = tag.partition("-")[0]
+    found = []
+    for part in tag.split(","):
+        name, _, last = part.strip().partition(" to ")
+        name = name.removeprefix(f"{prefix}-")
+        section, _, number = name.rpartition("-")
+        first = int(number)
+        found += [
+            f"{prefix}-{section}-{n}" for n in range(first, int(last) + 1 if last else first + 1)
+        ]
+    return found
