@@ -25,7 +25,7 @@ from hookmq.router import Router
 from hookmq.runtime import Runtime
 from hookmq.session import CLEAN, DIRTY, Session
 from hookmq.settings import Settings
-from hookmq.store import Journal, PutMessage, Store
+from hookmq.store import Journal, MemoryStore, PutMessage, Store
 from hookmq.types import Action, ClientInfo, Direction, Dropped, DropReason, Message, Subscription
 
 _DENIALS = 1000
@@ -48,8 +48,8 @@ class Core:
         settings: Settings,
         runtime: Runtime,
         hooks: Hooks,
-        store: Store,
-        journals: Sequence[Journal],
+        store: Store | None,
+        journals: Sequence[Journal] | None,
         metrics: Metrics,
         handles: Callable[["Core"], Callable[[PluginInstance], BrokerHandle]],
     ) -> None:
@@ -73,9 +73,11 @@ class Core:
         self.router: Router[Subscriber, Subscription, Route] = Router(
             self._compile, max_levels=settings.broker.max_topic_levels
         )
-        self.journals = tuple(journals)
+        if store is None:
+            store = hooks.provide_store(settings) or MemoryStore(runtime.token(8))
         self.store = store
-        self.committer = Committer(store, journals, self._commit_failed, self.guarded)
+        self.journals = hooks.provide_journals(settings) if journals is None else tuple(journals)
+        self.committer = Committer(store, self.journals, self._commit_failed, self.guarded)
         self.next_message_id = store.next_message_id()
         self.queued_bytes = 0
         self.dirty: list[Session] = []

@@ -12,7 +12,7 @@ from hookmq.hooks.entry import PluginInstance
 from hookmq.metrics import Metrics
 from hookmq.properties import EMPTY, In, Properties
 from hookmq.reason import ReasonCode
-from hookmq.runtime import Promise
+from hookmq.runtime import Promise, Runtime
 from hookmq.session import Session
 from hookmq.topics import validate_filter, validate_topic
 from hookmq.types import ClientInfo, Direction, DropReason, Message
@@ -32,6 +32,11 @@ class Handle:
     def metrics(self) -> Metrics:
         """The broker's counters; to be read."""
         return self._core.metrics
+
+    @property
+    def runtime(self) -> Runtime:
+        """Timers, coroutines and threads of the broker."""
+        return self._core.runtime
 
     def publish(
         self,

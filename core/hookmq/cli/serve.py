@@ -64,23 +64,22 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     from hookmq.broker import Broker
     from hookmq.cli.summary import notices
     from hookmq.config.live import Live, start_plugins, told
+    from hookmq.server.extensions import Extensions
     from hookmq.server.node import Node
     from hookmq.server.runtime import AsyncioRuntime
-    from hookmq.store import MemoryStore
 
     class PluginNode(Node):
         """A node whose plugins start before anything is opened, and hear when all is open."""
 
         async def start(self, inherited: Mapping[str, socket.socket] | None = None) -> None:
             await start_plugins(hooks)
+            self.use(Extensions(hooks, broker, self.connections, runtime.log))
             await super().start(inherited)
             await told(hooks.ready)
             _greet(config, hooks, self)
 
     runtime = AsyncioRuntime()
-    store = hooks.provide_store(config.settings) or MemoryStore(runtime.token(8))
-    journals = hooks.provide_journals(config.settings)
-    broker = Broker(config.settings, runtime, hooks, store, journals)
+    broker = Broker(config.settings, runtime, hooks)
     failures: list[str] = []
 
     async def reload() -> None:
@@ -106,7 +105,7 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
         await live.settle()
         seconds = broker.settings.broker.shutdown_timeout
         await told(lambda done: live.hooks.shutdown(seconds, done))
-        await told(store.close)
+        await told(broker.store.close)
         await runtime.close()
     return failures[0] if failures else None
 

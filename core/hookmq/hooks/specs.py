@@ -17,6 +17,7 @@ from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop
 from hookmq.metrics import Metrics
 from hookmq.properties import EMPTY, Properties
 from hookmq.reason import ReasonCode
+from hookmq.runtime import Runtime
 from hookmq.settings import Settings
 from hookmq.store import Journal, Store
 from hookmq.types import (
@@ -44,6 +45,10 @@ class BrokerHandle(Protocol):
     @property
     def metrics(self) -> Metrics:
         """The broker's counters; to be read."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """Timers, coroutines and threads of the broker, for plugins that do work of their own."""
 
     def publish(
         self,
@@ -250,19 +255,19 @@ class Specs:
 
     @hookspec
     def register_listeners(self, registry: Any) -> None:
-        """Add types of listeners."""
+        """Add types of listeners: `hookmq.server.plugged.PluginTypes`."""
 
     @hookspec
     def register_http(self, router: Any) -> None:
-        """Add routes to the HTTP server."""
+        """Add routes to the listeners of type http: `hookmq.server.http.PluginRouter`."""
 
     @hookspec
     def register_cli(self, group: Any) -> None:
-        """Add commands to ``hookmq``."""
+        """Add commands to ``hookmq``: `hookmq.cli.commands.Group`. Called on the class, so a staticmethod or classmethod."""
 
     @hookspec
     def register_metrics(self, registry: Any) -> None:
-        """Add metrics to the exporter."""
+        """Add metrics to the exporter: `hookmq.metric_registry.MetricRegistry`."""
 
 
 class Kind(StrEnum):

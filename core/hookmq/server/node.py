@@ -10,16 +10,21 @@ from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1, Signals
 from typing import Any, Final
 
 from hookmq.errors import ConfigError, StoreError
+from hookmq.server.extensions import Extensions
+from hookmq.server.http import Site, State
 from hookmq.server.listener import Listener
+from hookmq.server.plugged import ListenerTypes, PluggedListener
 from hookmq.server.ports import Broker
 from hookmq.server.runtime import AsyncioRuntime
 from hookmq.server.settings import ListenerSettings
 from hookmq.server.systemd import inherited_sockets, notify, watchdog_interval
 from hookmq.server.watchdog import Owner, Watchdog, plugin_package
+from hookmq.settings import BrokerSettings
 
 GC_THRESHOLDS: Final = (50_000, 50, 100)
 """The broker makes few cycles and many long-lived objects: a collection every 700 allocations (Python's default) mostly
 looks at sessions and routes that stay. What exists after start is frozen, never looked at again."""
+AnyListener = Listener | PluggedListener
 Reload = Callable[[], Awaitable[None]]
 """Reads the configuration again; raises HookMQError when it cannot be used."""
 
@@ -46,7 +51,7 @@ class Node:
     ) -> None:
         self.broker = broker
         self.runtime = runtime
-        self.listeners: dict[str, Listener] = {}
+        self.listeners: dict[str, AnyListener] = {}
         self._wanted = tuple(listeners)
         self._reload = reload
         self._loop = runtime.loop
@@ -54,9 +59,13 @@ class Node:
         self._hurry: asyncio.Future[None] = self._loop.create_future()
         self._stop_wanted = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
+        self._reload_again = False
         self._pulse: asyncio.TimerHandle | None = None
         self._started = False
+        self._ending = False
         self._failure = ""
+        self._types = ListenerTypes()
+        self._site = Site(self.phase)
         broker.on_failure = self._failed
         names = [settings.name for settings in self._wanted]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -77,10 +86,7 @@ class Node:
             self.broker.start(done)
             await loaded
             for settings in self._wanted:
-                listener = Listener(
-                    settings, self.broker.accept, self.broker.metrics, self.runtime.log,
-                    self.broker.settings.broker, self._loop,
-                )  # fmt: skip
+                listener = self.make(settings, self.broker.settings.broker, self._types)
                 self.listeners[settings.name] = listener
                 await listener.open(sockets.pop(settings.name, None))
         except BaseException:
@@ -93,12 +99,43 @@ class Node:
         self._watchdog.start()
         self._started = True
 
+    def use(self, extensions: Extensions) -> None:
+        """Offer what plugins add, to be called before `start` and at a reload: types of listeners to those that are yet
+        to be opened, routes and metrics at once."""
+        self._types = extensions.types
+        self._site.metrics = extensions.metrics
+        self._site.router = extensions.router
+
+    def make(
+        self, settings: ListenerSettings, broker: BrokerSettings, types: ListenerTypes
+    ) -> AnyListener:
+        """A listener, not yet open. Raises ConfigError for one of a type that is neither ours nor among `types`."""
+        found = types.found.get(settings.type)
+        accept, metrics, runtime = self.broker.accept, self.broker.metrics, self.runtime
+        if found is not None:
+            factory = found[1]
+            return PluggedListener(settings, factory, accept, metrics, runtime, self._loop, broker)
+        return Listener(settings, accept, metrics, runtime.log, broker, self._loop, self._site)
+
+    def phase(self) -> State:
+        """What it is doing, as ``/readyz`` tells."""
+        if self._failure:
+            return "failed"
+        if self._ending or self._stop_wanted.is_set():
+            return "stopping"
+        return "ready" if self._started else "starting"
+
+    def connections(self) -> dict[str, int]:
+        """How many transports are open, by listener."""
+        return {name: len(listener.gate.entered) for name, listener in self.listeners.items()}
+
     async def stop(self, reference: str = "") -> None:
         """Accept no more, disconnect every client (naming `reference`, or `broker.server_reference`, as where to go),
         commit, and return when all are gone or `broker.shutdown_timeout` passed; who is left then is cut off."""
         if not self._started:
             return
         self._started = False
+        self._ending = True
         settings = self.broker.settings.broker
         for listener in self.listeners.values():
             listener.shut()
@@ -185,9 +222,11 @@ class Node:
         self._stop_wanted.set()
 
     def request_reload(self) -> None:
-        """Reload in the background; a request during a reload is dropped."""
+        """Reload in the background; requests during a reload make one more, after it."""
         if self._reloading is None or self._reloading.done():
             self._reloading = self._loop.create_task(self._reload_all())
+        else:
+            self._reload_again = True
 
     async def _reload_all(self) -> None:
         notify(f"RELOADING=1\nMONOTONIC_USEC={int(self.runtime.now() * 1e6)}")
@@ -199,6 +238,9 @@ class Node:
             self.runtime.log("error", "node.reload_failed", error=str(error))
         await self.reload_certificates()
         notify("READY=1")
+        if self._reload_again:
+            self._reload_again = False
+            await self._reload_all()
 
     async def reload_certificates(self) -> bool:
         """Read every listener's certificates again; a listener whose new ones cannot be used keeps the old, and that is
@@ -220,10 +262,9 @@ class Node:
 
     def state(self) -> dict[str, Any]:
         """What goes on, in numbers; what `dump` logs."""
-        connections = {name: len(item.gate.entered) for name, item in self.listeners.items()}
         return {
             "listeners": self.addresses(),
-            "connections": connections,
+            "connections": self.connections(),
             "sessions": len(getattr(self.broker, "sessions", ())),
             "tasks": len(asyncio.all_tasks(self._loop)),
             "threads": threading.active_count(),
