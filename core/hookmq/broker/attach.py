@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from hookmq.broker.connack import FOREVER, connack
+from hookmq.broker.connack import FOREVER, connack, seconds
 from hookmq.broker.deliver import pump
 from hookmq.broker.link import Link, Phase
 from hookmq.broker.revoke import revoke
@@ -76,7 +76,8 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
     if limits.max_packet_size is not None:
         most = max(256, lower(broker.max_packet_size, limits.max_packet_size))
         connection.limits = replace(connection.limits, max_packet_size=most)
-    granted = expiry(connect, core.settings.session.max_expiry, limits)
+    connection.max_expiry = _max_expiry(core.settings.session.max_expiry, limits)
+    granted = _expiry(connect, connection.max_expiry)
     if len(connack(connection, granted, connect, False)) > connection.max_packet_size:
         # [MQTT-3.1.2-24]: what CONNACK must tell does not fit, so that nothing can be granted
         connection.refuse(ReasonCode.PACKET_TOO_LARGE, "CONNACK exceeds Maximum Packet Size")
@@ -143,7 +144,7 @@ def _attach(
     session.paused += 1
     connection.epoch = session.epoch
     session.out = []
-    session.expiry = expiry(connect, settings.max_expiry, limits)
+    session.expiry = _expiry(connect, connection.max_expiry)
     session.durable = session.expiry > 0 or session.durable
     set_will(session, will)
     session.window = min(properties.receive_maximum or 65535, settings.max_inflight, 65534)
@@ -168,15 +169,16 @@ def lower(configured: int, given: int | None) -> int:
     return configured if given is None else min(configured, given)
 
 
-def expiry(connect: Connect, ceiling: float, limits: Limits) -> float:
+def _max_expiry(configured: float, limits: Limits) -> float:
+    ceiling = configured if configured < FOREVER else inf
+    return ceiling if limits.session_expiry is None else min(ceiling, float(limits.session_expiry))
+
+
+def _expiry(connect: Connect, ceiling: float) -> float:
     """The session expiry granted, seconds."""
     if connect.version == 5:
-        asked = connect.properties.session_expiry_interval or 0
-        expiry = inf if asked == FOREVER else float(asked)
-    else:
-        expiry = 0.0 if connect.clean_start else inf
-    expiry = min(expiry, ceiling if ceiling < FOREVER else inf)
-    return expiry if limits.session_expiry is None else min(expiry, float(limits.session_expiry))
+        return min(seconds(connect.properties.session_expiry_interval or 0), ceiling)
+    return 0.0 if connect.clean_start else ceiling
 
 
 _GROWTH = 2

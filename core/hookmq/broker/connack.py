@@ -11,6 +11,11 @@ FOREVER = 0xFFFFFFFF
 """A session expiry interval that never ends."""
 
 
+def seconds(interval: int) -> float:
+    """A session expiry interval in seconds."""
+    return inf if interval == FOREVER else float(interval)
+
+
 def connack(connection: Link, expiry: float, connect: Connect, present: bool) -> bytes:
     """The packet; `expiry` is the session expiry granted, seconds."""
     version = connection.version

@@ -5,6 +5,7 @@ These are the handlers of the table in `broker.table`; each takes the connection
 
 from functools import partial
 
+from hookmq.broker.connack import seconds
 from hookmq.broker.deliver import pump
 from hookmq.broker.ingest import Ingest, Outcome
 from hookmq.broker.link import Link
@@ -314,11 +315,12 @@ def on_disconnect(connection: Link, packet: Packet) -> None:
     assert isinstance(packet, Disconnect)
     session = connection.session
     assert session is not None
-    expiry = packet.properties.session_expiry_interval
-    if expiry is not None and expiry != session.expiry:
-        if not session.expiry:
+    asked = packet.properties.session_expiry_interval
+    if asked is not None:
+        expiry = min(seconds(asked), connection.max_expiry)
+        if expiry and not session.expiry:
             # Edge of section 3.14.2.2.2: a session that was to end cannot be kept after all.
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "session expiry was 0 at CONNECT")
-        session.expiry = min(float(expiry), connection.core.settings.session.max_expiry)
+        session.expiry = expiry
     connection.flush()
     connection.end(DisconnectReason(ReasonCode(packet.code), EndedBy.CLIENT))

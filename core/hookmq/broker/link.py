@@ -83,10 +83,10 @@ class Link:
     __slots__ = (
         "alias_maximum", "aliases", "answers", "assigned_id", "bridge", "carried", "chains", "client", "connect",
         "core", "credential_due", "decision", "decisions", "due", "epoch", "excess", "gone", "held", "held_bytes",
-        "hold_due", "inbound_aliases", "keep_alive", "legal", "limits", "max_packet_size", "memo", "on_end", "opening",
-        "partial", "peer", "phase", "problem_information", "re_authenticating", "re_authentication", "reading",
-        "receive_maximum", "scope", "seen", "session", "table", "unacknowledged", "version", "waiting", "wanted",
-        "wire", "writable",
+        "hold_due", "inbound_aliases", "keep_alive", "legal", "limits", "max_expiry", "max_packet_size", "memo",
+        "on_end", "opening", "partial", "peer", "phase", "problem_information", "re_authenticating",
+        "re_authentication", "reading", "receive_maximum", "scope", "seen", "session", "table", "unacknowledged",
+        "version", "waiting", "wanted", "wire", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -147,6 +147,8 @@ class Link:
         self.carried = 0
         """QoS 2 publishes unfinished from an earlier connection: they do not count against this one's maximum."""
         self.max_packet_size = 268435460
+        self.max_expiry = 0.0
+        """Longest session expiry that is granted to this client, at CONNECT and at DISCONNECT."""
         self.problem_information = True
         self.inbound_aliases: dict[int, str] | None = None
         self.aliases: dict[str, int] | None = None
