@@ -15,7 +15,7 @@ from hookmq.metrics import Metrics
 from hookmq.plugin import Plugin
 from hookmq.properties import Properties
 from hookmq.settings import AuthSettings, AuthzSettings, Settings
-from hookmq.store import Journal, MemoryStore, Store
+from hookmq.store import Journal, Store
 from hookmq.testing.client import MemoryClient, make_properties
 from hookmq.testing.plugins import instance_of, make_plugin
 from hookmq.testing.recorder import Faults
@@ -52,9 +52,9 @@ class Harness:
         self.hooks = hooks or Hooks(_instance(plugin) for plugin in plugins)
         self._faults = Faults(self.clock.event)
         self._intercept(self.hooks)
-        self.store: Store = store or self.hooks.provide_store(self.settings) or MemoryStore()
-        self.journals = (*journals, *self.hooks.provide_journals(self.settings))
-        self.broker = Broker(self.settings, self.clock, self.hooks, self.store, self.journals)
+        self.broker = Broker(self.settings, self.clock, self.hooks, store, journals or None)
+        self.store: Store = self.broker.store
+        self.journals = self.broker.core.journals
         self.clients: list[MemoryClient] = []
         self.allow_errors = False
         """Whether errors that the broker logs of itself (``internal.error``) are no failure of the test."""

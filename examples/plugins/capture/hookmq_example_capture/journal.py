@@ -1,0 +1,153 @@
+"""A journal in one file, a JSON object per line, each with the commit it belongs to.
+
+The broker's order is: `append` for every message of a commit, `flush`, the store's own commit, the acknowledgements. So
+after a crash the file may end in messages whose commit the store does not know. Nobody was acknowledged for them and they
+will be sent again: `recover` drops them. A torn last line is such a message as well.
+"""
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hookmq.errors import StoreError
+from hookmq.plugin import Message
+from hookmq.runtime import Cancel, Done
+from hookmq.store import CommitId, StoreFailed
+from hookmq.topics import matches
+
+RunBlocking = Callable[[Callable[[], Any], Done], Cancel]
+"""`hookmq.runtime.Runtime.run_blocking`."""
+
+
+class FileJournal:
+    """A `hookmq.store.Journal`. All calls come on the loop's thread; only writing and fsync happen in another."""
+
+    def __init__(
+        self, name: str, path: Path, topics: Sequence[str], run_blocking: RunBlocking
+    ) -> None:
+        self.name = name
+        self._path = path
+        self._topics = tuple(topics)
+        self._run_blocking = run_blocking
+        self._lines: list[bytes] = []
+        self._file = -1
+
+    def wants(self, topic: str) -> bool:
+        """Whether one of the filters matches."""
+        return any(matches(filter, topic) for filter in self._topics)
+
+    def append(self, commit: CommitId, message: Message) -> None:
+        """Keep the line until `flush`."""
+        self._lines.append(_line(commit, message))
+
+    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        """Write the lines and fsync, in a thread. A failure is final: what a failed fsync left on the disk nobody knows,
+        so it is not tried again."""
+        lines, self._lines = self._lines, []
+        if not lines:
+            done(None)
+            return
+
+        def written(_: object, error: BaseException | None) -> None:
+            done(None if error is None else StoreFailed(f"{self._path}: {error}"))
+
+        self._run_blocking(partial(_write, self._file, b"".join(lines)), written)
+
+    def recover(self, last: CommitId) -> None:
+        """Open the file, less what the store named by `last` did not commit. Messages of other stores stay. Raises
+        StoreError when the file cannot be read."""
+        try:
+            if self._path.exists() and not all(good for _, good in _lines(self._path, last)):
+                self._rewrite(last)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.open(self._path, flags, 0o600)
+            _sync_folder(self._path)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"journal {self.name}: {self._path}: {error}") from error
+
+    def _rewrite(self, last: CommitId) -> None:
+        kept = self._path.with_name(self._path.name + ".new")
+        with open(kept, "wb", opener=partial(os.open, mode=0o600)) as file:
+            file.writelines(line for line, good in _lines(self._path, last) if good)
+            file.flush()
+            os.fsync(file.fileno())
+        kept.replace(self._path)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def messages(path: Path) -> Iterator[tuple[CommitId, Message]]:
+    """The messages in a journal's file, in order; a torn last line is left out."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield _read(line)
+
+
+def _lines(path: Path, last: CommitId) -> Iterator[tuple[bytes, bool]]:
+    """The lines of the file, each with whether it stays."""
+    with path.open("rb") as file:
+        for line in file:
+            yield line, line.endswith(b"\n") and _committed(_read(line)[0], last)
+
+
+def _committed(commit: CommitId, last: CommitId) -> bool:
+    return commit.store != last.store or commit.number <= last.number
+
+
+def _line(commit: CommitId, message: Message) -> bytes:
+    entry = {
+        "store": commit.store,
+        "commit": commit.number,
+        "received_at": message.received_at,
+        "topic": message.topic,
+        "qos": message.qos,
+        "retain": message.retain,
+        "sender": message.sender,
+        "origin": message.origin,
+        "user_property": message.user_property,
+        "payload": base64.b64encode(message.payload).decode(),
+    }
+    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+
+
+def _read(line: bytes) -> tuple[CommitId, Message]:
+    """A line's commit and message. Raises ValueError for a line that this journal did not write."""
+    try:
+        entry = json.loads(line)
+        message = Message(
+            entry["topic"],
+            base64.b64decode(entry["payload"], validate=True),
+            entry["qos"],
+            entry["retain"],
+            sender=entry["sender"],
+            origin=entry["origin"],
+            received_at=entry["received_at"],
+        )
+        return CommitId(entry["store"], entry["commit"]), message
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not a line of this journal: {line[:80]!r}") from error
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+    os.fsync(file)
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the file's name safe as well."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
