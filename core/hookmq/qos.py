@@ -37,6 +37,15 @@ class Outgoing:
         self.forms: dict[tuple[bool, int, bool, tuple[int, ...], int], tuple[bytes, bytes]] | None
         self.forms = None
 
+    def anew(self) -> "Outgoing":
+        """The same message for whoever comes later: once the last queue entry of the others is gone the store has
+        forgotten its id, so that it must be kept under another."""
+        if self.forms is None:
+            self.forms = {}
+        other = Outgoing(self.message)
+        other.forms = self.forms
+        return other
+
 
 class Acknowledgement:
     """An answer to a client that leaves when `left` conditions are met, and not before the answers ahead of it: the

@@ -134,6 +134,8 @@ def send_retained(core: Core, session: Session) -> None:
         if found is None:
             continue
         outgoing, subscription = found
+        if session.durable:
+            outgoing = outgoing.anew()
         qos = min(outgoing.message.qos, subscription.qos)
         offer(core, session, outgoing, qos, True, identifiers_of(subscription), subscription)
         connection = session.connection

@@ -118,8 +118,9 @@ def _cut(core: Core, route: Route, job: FanOut) -> None:
     # or a crash between two slices would lose it for some, or deliver it twice. The others are served in slices.
     rest = []
     qos = job.outgoing.message.qos
+    queue_qos0 = core.settings.session.queue_qos0
     for target in job.targets:
-        if qos and target.qos and target.session.durable:
+        if target.session.durable and (queue_qos0 or (qos and target.qos)):
             _serve(core, target, job.outgoing, job.sender, job.waiter)
         else:
             rest.append(target)

@@ -125,7 +125,8 @@ def take_from_groups(core: Core, session: Session) -> bool:
         subscription = group.members[session]
         qos = min(waiting.outgoing.message.qos, subscription.qos)
         # The entry in the member's queue is recorded before the group's own goes: the message is never without owner.
-        _deliver_shared(core, group, session, subscription, waiting.outgoing, qos)
+        outgoing = waiting.outgoing if waiting.seq else waiting.outgoing.anew()
+        _deliver_shared(core, group, session, subscription, outgoing, qos)
         left_group(core, group, waiting)
         return True
     return False
@@ -145,6 +146,7 @@ def give_back(core: Core, session: Session, deliveries: list[Delivery]) -> list[
             back.append((group, delivery))
     for group, delivery in reversed(back):
         delivery.packet_id = 0
-        _wait_in_group(core, group, delivery.outgoing, front=True)
+        outgoing = delivery.outgoing if delivery.seq else delivery.outgoing.anew()
+        _wait_in_group(core, group, outgoing, front=True)
         finish(core, session, delivery)
     return own
