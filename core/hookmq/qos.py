@@ -52,7 +52,7 @@ class Acknowledgement:
     commit it relies on, the last slice of a fan-out, the start of deliveries under back-pressure. `release` is called
     when the last one is."""
 
-    __slots__ = ("data", "left", "publish", "release")
+    __slots__ = ("data", "left", "publish", "release", "then")
 
     def __init__(
         self, release: Callable[[], None], data: bytes = b"", publish: bool = False
@@ -62,6 +62,8 @@ class Acknowledgement:
         self.publish = publish
         """Whether it answers a QoS 1 PUBLISH, which counts against the receive maximum until then."""
         self.release = release
+        self.then: Callable[[], None] | None = None
+        """What follows it, and must not leave before it."""
 
     def hold(self) -> None:
         """Wait for one condition more."""

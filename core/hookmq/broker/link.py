@@ -277,6 +277,8 @@ class Link:
         answers = self.answers
         if not answers and acknowledgement.left == 0:
             self.send(acknowledgement.data)
+            if acknowledgement.then is not None:
+                acknowledgement.then()
             return
         if answers is None:
             answers = self.answers = deque()
@@ -293,6 +295,8 @@ class Link:
                 self.unacknowledged -= 1
             if self.phase is Phase.OPEN:
                 self.send(ready.data)
+                if ready.then is not None:
+                    ready.then()
         if not answers:
             self.answers = None
 

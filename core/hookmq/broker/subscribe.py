@@ -248,13 +248,9 @@ class Subscribing:
             answer.hold()
             core.committer.then(answer.met)
             core.schedule()
-        connection.answer(answer)
         if self.retained:
-            if answer.left or connection.answers:
-                core.committer.then(self._send_retained)
-                core.schedule()
-            else:
-                self._send_retained()
+            answer.then = self._send_retained
+        connection.answer(answer)
         if self.session.groups:
             pump(core, self.session)  # messages may wait for a member with room
         if connection.waiting:
