@@ -1,12 +1,13 @@
 """Counters of the broker: plain integers, incremented on the event loop and read by exporters. No lock, no label lookup
 on the hot path."""
 
+from collections.abc import Mapping
 from typing import Final
 
 
 class Metrics:
-    """Counters since start. Names are those of the metric registry less the ``hookmq_`` prefix; `dropped` is by
-    (reason, direction)."""
+    """Counters since start. Exported, each has ``hookmq_`` before its name and ``_total`` behind it; `dropped` is by
+    (reason, direction), exported as ``messages_dropped``."""
 
     __slots__ = (
         "authz_cache_hits", "authz_cache_misses", "bytes_received", "bytes_sent", "connections_accepted",
@@ -43,7 +44,7 @@ class Metrics:
         self.dropped[key] = self.dropped.get(key, 0) + count
 
     def snapshot(self) -> dict[str, int]:
-        """Every counter by its exported name, drops as ``messages_dropped{reason="…",direction="…"}``."""
+        """Every counter by its name, drops as ``messages_dropped{reason="…",direction="…"}``."""
         values = {name: getattr(self, name) for name in self.__slots__ if name != "dropped"}
         for (reason, direction), count in sorted(self.dropped.items()):
             values[f'messages_dropped{{reason="{reason}",direction="{direction}"}}'] = count
@@ -52,3 +53,27 @@ class Metrics:
 
 PREFIX: Final = "hookmq_"
 """What every exported metric's name begins with."""
+
+HELP: Final[Mapping[str, str]] = {
+    "connections_accepted": "Connections that were accepted by CONNACK.",
+    "connections_refused": "Connections that were closed or refused before.",
+    "takeovers": "Connections ended because another came with the same client id.",
+    "sessions_created": "Sessions begun.",
+    "sessions_resumed": "Sessions taken up again.",
+    "sessions_expired": "Sessions that ended because nobody came back.",
+    "packets_received": "MQTT packets received.",
+    "messages_received": "PUBLISH packets received.",
+    "messages_delivered": "Messages written (QoS 0) or acknowledged (QoS 1 and 2).",
+    "bytes_received": "Bytes received from clients.",
+    "bytes_sent": "Bytes sent to clients.",
+    "writes": "Writes to connections, each with all that one turn of the loop had for it.",
+    "protocol_errors": "Connections ended because the client broke MQTT.",
+    "keep_alive_timeouts": "Connections ended because the client was silent for too long.",
+    "receive_maximum_exceeded": "PUBLISH packets above the receive maximum.",
+    "authz_cache_hits": "Decisions of authorize that were remembered.",
+    "authz_cache_misses": "Decisions of authorize that plugins were asked for.",
+    "wills_published": "Wills published.",
+    "watchdog_blocked": "Times the event loop was blocked for over 100 ms.",
+    "dropped": "Messages dropped, by reason and direction.",
+}
+"""What each counter counts, for exporters."""

@@ -8,9 +8,10 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
 
@@ -31,6 +32,9 @@ COMMANDS: Final[dict[str, Command]] = {
     "rr": Command("rr", "send a request and print the response"),
     "version": Command("version", "print versions"),
 }
+
+RESERVED: Final = frozenset({*COMMANDS, "help"})
+"""Names that plugins' commands cannot have."""
 
 EXAMPLES: Final = """\
 examples:
@@ -58,7 +62,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The parsed arguments; exits with 2 when there is one too many, naming the option most like it."""
-        known, extra = self.parse_known_intermixed_args(arguments)
+        # commands below a command can stand in one place only
+        parse = self.parse_known_args if self._subparsers else self.parse_known_intermixed_args
+        known, extra = parse(arguments)
         if extra:
             options = [option for action in self._actions for option in action.option_strings]
             close = get_close_matches(extra[0].partition("=")[0], options, 1, 0.6)
@@ -81,10 +87,13 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         return f"{', '.join(action.option_strings)} {value}"
 
 
-def top_parser() -> Parser:
-    """The parser of ``hookmq`` itself: help and the list of commands."""
-    width = max(len(name) for name in COMMANDS) + 2
+def top_parser(added: Mapping[str, str] = MappingProxyType({})) -> Parser:
+    """The parser of ``hookmq`` itself: help and the list of commands, those that plugins `added` behind our own."""
+    width = max(len(name) for name in [*COMMANDS, *added]) + 2
     commands = "\n".join(f"  {name:<{width}}{command.help}" for name, command in COMMANDS.items())
+    if added:
+        lines = (f"  {name:<{width}}{help}" for name, help in added.items())
+        commands += "\n\ncommands of plugins:\n" + "\n".join(lines)
     parser = Parser(
         prog="hookmq",
         usage="hookmq COMMAND [options]",
@@ -134,14 +143,20 @@ def _dispatch(words: list[str]) -> int:
     if words and words[0] in ("--version", "-V"):
         words[0] = "version"
     if not words or words[0].startswith("-"):
-        top_parser().parse(words)
-        print(top_parser().format_help(), end="")
+        if set(words) - {"-h", "--help"}:
+            top_parser().parse(words)
+        print(_whole_help(), end="")
         return 0 if words else 2
     name, rest = words[0], words[1:]
     if name == "help":
         return _help(rest)
     if name not in COMMANDS:
-        close = get_close_matches(name, COMMANDS, 1, 0.5)
+        from hookmq.cli import commands
+
+        added = commands.added(RESERVED)
+        if name in added:
+            return commands.run(commands.only(name, added[name]), rest)
+        close = get_close_matches(name, [*COMMANDS, *added], 1, 0.5)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         print(f"hookmq: unknown command {name!r}{hint}\nhookmq --help lists them", file=sys.stderr)
         return 2
@@ -155,10 +170,20 @@ def _help(rest: list[str]) -> int:
         from hookmq.cli.reference import reference
 
         print(reference(), end="")
+    elif not rest:
+        print(_whole_help(), end="")
+    elif rest[0] in COMMANDS:
+        print(command_parser(rest[0]).format_help(), end="")
     else:
-        chosen = command_parser(rest[0]) if rest and rest[0] in COMMANDS else top_parser()
-        print(chosen.format_help(), end="")
+        return _dispatch([rest[0], "--help"])
     return 0
+
+
+def _whole_help() -> str:
+    from hookmq.cli import commands
+
+    added = commands.added(RESERVED)
+    return top_parser({name: found[0].help for name, found in sorted(added.items())}).format_help()
 
 
 def _report(error: Exception) -> int:

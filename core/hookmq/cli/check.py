@@ -32,9 +32,11 @@ def validate(config: "Config", loop: str) -> "Hooks":
     Reads files, opens no socket. Raises ConfigError and PluginError."""
     from importlib.util import find_spec
 
+    from hookmq.config.listeners import check_types
     from hookmq.config.plugins import build
     from hookmq.errors import ConfigError
     from hookmq.hooks.manager import Hooks
+    from hookmq.server.extensions import Extensions
     from hookmq.server.tls import server_context
 
     if loop == "uvloop" and find_spec("uvloop") is None:
@@ -47,7 +49,9 @@ def validate(config: "Config", loop: str) -> "Hooks":
                 raise config.error_at(
                     ("listeners", index, "tls"), error.message, error.hint
                 ) from None
-    return Hooks(build(config, log=_tell))
+    hooks = Hooks(build(config, log=_tell))
+    check_types(config, Extensions(hooks).types)
+    return hooks
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,8 +7,8 @@ from typing import Final
 
 from hookmq.config.model import Config
 from hookmq.hooks.manager import Hooks
-from hookmq.server.addresses import EVERY, is_loopback, parse_bind
-from hookmq.server.settings import ListenerSettings
+from hookmq.server.addresses import EVERY, bound_to_loopback, parse_bind
+from hookmq.server.settings import HTTP, ListenerSettings
 
 SURVIVES: Final = {
     "memory": "nothing survives a restart",
@@ -36,7 +36,7 @@ def where(listener: ListenerSettings) -> str:
 
 def is_local(listener: ListenerSettings) -> bool:
     """Whether only this machine reaches the listener."""
-    return listener.type == "unix" or is_loopback(parse_bind(listener.bind)[0])
+    return listener.type == "unix" or bound_to_loopback(listener.bind)
 
 
 def deciders(hooks: Hooks, hook: str) -> list[str]:
@@ -76,7 +76,18 @@ def notices(config: Config, hooks: Hooks) -> list[Notice]:
     """What is allowed but may not be meant."""
     found = []
     anonymous = config.auth.default == "allow" and not deciders(hooks, "on_connect")
-    remote = [listener for listener in config.listeners if not is_local(listener)]
+    remote = [one for one in config.listeners if not is_local(one)]
+    found += [
+        Notice(
+            "http.insecure",
+            f"everybody who reaches {one.name} ({one.bind}) reads the metrics and uses the routes of plugins:"
+            " set http.token",
+            (("listener", one.name),),
+        )
+        for one in remote
+        if one.type in HTTP and not one.http.token
+    ]
+    remote = [one for one in remote if one.type not in HTTP]
     if anonymous and remote:
         names = ", ".join(f"{listener.name} ({listener.bind})" for listener in remote)
         found.append(

@@ -13,7 +13,7 @@ from hookmq.config.problems import Path, Problems, nearest
 from hookmq.errors import HookMQError
 from hookmq.hooks.specs import SPECS
 from hookmq.server.addresses import EVERY, parse_address, parse_bind
-from hookmq.server.settings import ListenerSettings
+from hookmq.server.settings import TYPES, ListenerSettings, takes
 from hookmq.topics import parse_share, validate_filter, validate_topic
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -67,9 +67,9 @@ def _listeners(root: Node, problems: Problems) -> list[str]:
             _unique(item, (*path, "name"), name, seen, "listener", problems)
         kind = _text(item, ("type",), _DEFAULT.type)
         bind = _text(item, ("bind",), _DEFAULT.bind)
-        if kind is not None and bind is not None:
+        if kind is not None and bind is not None and kind in TYPES:
             _bind(item, path, kind, bind, binds, problems)
-        _websocket(item, path, kind, problems)
+        _type(item, path, kind, _items_given(root, "plugins"), problems)
         _topics(item, path, problems)
     return list(seen)
 
@@ -129,12 +129,30 @@ def _overlap(one: str, other: str) -> bool:
     return left == right or left.is_unspecified or right.is_unspecified
 
 
-def _websocket(item: Node, path: Path, kind: str | None, problems: Problems) -> None:
-    if "websocket" in item.value and kind in ("tcp", "tls", "unix"):
-        place = item.keys.get("websocket", item.place)
-        better = "type: wss" if kind == "tls" else "type: ws"
-        message = f"a listener of type {kind} is no WebSocket"
-        problems.add(place, (*path, "websocket"), message, better)
+def _type(item: Node, path: Path, kind: str | None, plugins: bool, problems: Problems) -> None:
+    """A type that nobody can know, and sections that are for other types."""
+    if kind is None:
+        return
+    if kind not in TYPES:
+        if not plugins:
+            message = f"expected one of {', '.join(TYPES)}, found the text {kind!r}"
+            at = item.at(("type",)).place
+            problems.add(at, (*path, "type"), message, nearest(kind, list(TYPES)))
+        return  # perhaps a plugin's; told when the plugins are loaded
+    secure = kind in ("tls", "wss", "https")
+    for key, what, better in (
+        ("websocket", "is no WebSocket", "type: wss" if secure else "type: ws"),
+        ("http", "does not serve HTTP", "type: https" if secure else "type: http"),
+        ("settings", "is not a plugin's", ""),
+    ):
+        if key in item.value and not takes(kind, key):
+            place = item.keys.get(key, item.place)
+            message = f"a listener of type {kind} {what}"
+            problems.add(place, (*path, key), message, better)
+
+
+def _items_given(root: Node, key: str) -> bool:
+    return next(_items(root, key), None) is not None
 
 
 def _topics(item: Node, path: Path, problems: Problems) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from hookmq import logs
 from hookmq.broker import Broker
 from hookmq.broker.handle import Handle
+from hookmq.config.listeners import check_types
 from hookmq.config.model import Config
 from hookmq.config.plugins import build
 from hookmq.config.reload import LIVE_LISTENER_KEYS, Report, compare, moved_listeners
@@ -16,13 +17,14 @@ from hookmq.errors import BindError, ConfigError, HookMQError
 from hookmq.hooks.entry import PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.specs import SPECS, Kind
-from hookmq.server.listener import Listener
-from hookmq.server.node import Node
+from hookmq.server.extensions import Extensions
+from hookmq.server.node import AnyListener, Node
 from hookmq.server.settings import ListenerSettings
 from hookmq.server.tls import server_context
 
-FIXED: Final = tuple(
-    name for name, spec in SPECS.items() if spec.kind in (Kind.PROVIDE, Kind.REGISTER)
+FIXED: Final = (
+    *(name for name, spec in SPECS.items() if spec.kind is Kind.PROVIDE),
+    "register_listeners",
 )
 """Hooks whose answers the broker was built on: plugins with one of these stay until it is started anew."""
 
@@ -84,17 +86,19 @@ class Live:
         known = tuple(one for one in self.hooks.plugins if not one.disabled)
         hooks = Hooks(build(new, log=log, known=known))
         _keep_providers(self.hooks, hooks)
+        check_types(new, Extensions(hooks).types)
         wanted, opening = self._plan(new)
         for settings in wanted.values():
             if settings.tls is not None:
                 await asyncio.to_thread(server_context, settings.tls)
-        opened: list[Listener] = []
+        opened: list[AnyListener] = []
         try:
             # their handles are bound before they start; the broker binds the same again when it takes over
             hooks.bind(self.node.runtime, partial(Handle, self.broker.core))
             await start_plugins(hooks)
+            extensions = Extensions(hooks, self.broker, self.node.connections, log)
             for settings in opening:
-                listener = await self._open(settings, new)
+                listener = await self._open(settings, new, extensions)
                 opened.append(listener)
         except BaseException:
             for listener in opened:
@@ -105,6 +109,7 @@ class Live:
         # from here on nothing fails
         self.broker.reload(new.settings, hooks)
         replaced, self.hooks = self.hooks, hooks
+        self.node.use(extensions)
         self._swap_listeners(wanted, opened)
         self.config = dataclasses.replace(
             new,
@@ -137,11 +142,10 @@ class Live:
                 wanted[settings.name] = _merged(before, settings)
         return wanted, opening
 
-    async def _open(self, settings: ListenerSettings, new: Config) -> Listener:
-        broker, node = self.broker, self.node
-        listener = Listener(
-            settings, broker.accept, broker.metrics, node.runtime.log, new.broker, node.runtime.loop
-        )
+    async def _open(
+        self, settings: ListenerSettings, new: Config, extensions: Extensions
+    ) -> AnyListener:
+        listener = self.node.make(settings, new.broker, extensions.types)
         try:
             await listener.open()
         except BindError as error:
@@ -150,7 +154,9 @@ class Live:
             ) from None
         return listener
 
-    def _swap_listeners(self, wanted: dict[str, ListenerSettings], opened: list[Listener]) -> None:
+    def _swap_listeners(
+        self, wanted: dict[str, ListenerSettings], opened: list[AnyListener]
+    ) -> None:
         running = self.node.listeners
         fresh = {listener.settings.name: listener for listener in opened}
         for name in list(running):
@@ -159,8 +165,7 @@ class Live:
                 leaving.shut()
                 self._background(_close_when_empty(leaving))
             else:
-                running[name].settings = wanted[name]
-                running[name].gate.apply(wanted[name])
+                running[name].apply(wanted[name])
         running.update(fresh)
 
     async def _end(self, hooks: Hooks, successor: Hooks) -> None:
@@ -180,7 +185,7 @@ class Live:
             await asyncio.wait(tuple(self._tasks))
 
 
-async def _close_when_empty(listener: Listener) -> None:
+async def _close_when_empty(listener: AnyListener) -> None:
     """Let the clients of a listener that was taken away stay as long as they like."""
     await listener.gate.emptied()
     await listener.close()

@@ -20,7 +20,7 @@ RESTART_KEYS: Final = frozenset({"broker.max_topic_levels", "broker.max_write_bu
 LIVE_LISTENER_KEYS: Final = frozenset(
     {
         "mount_point", "versions", "connect_timeout", "connect_bytes", "identity", "max_connections", "close_timeout",
-        "tls",
+        "tls", "http",
     }
 )  # fmt: skip
 """Keys of a listener that take effect for new connections while its socket stays open."""

@@ -12,6 +12,7 @@ from hookmq.config.document import Node
 from hookmq.config.model import Config
 from hookmq.config.problems import Path
 from hookmq.config.units import Rate, format_duration, format_size
+from hookmq.server.settings import ListenerSettings, takes
 
 MASK: Final = "***"
 _PASSWORD_IN_URL: Final = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
@@ -75,7 +76,7 @@ def _entries(value: Any) -> Iterator[tuple[str, Any, str]]:
             yield str(key), child, ""
         return
     for field, hint in bound_fields(type(value)):
-        if field.name == "websocket" and getattr(value, "type", "ws") not in ("ws", "wss"):
+        if isinstance(value, ListenerSettings) and not takes(value.type, field.name):
             continue  # it has none, and the key would be refused
         unit = unwrap(hint)[1] or next(
             (unwrap(arm)[1] for arm in getattr(hint, "__args__", ()) if unwrap(arm)[1]), ""

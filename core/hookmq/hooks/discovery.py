@@ -12,6 +12,7 @@ from typing import Final
 import importlib_metadata
 
 from hookmq.errors import PluginError, PluginNotFound
+from hookmq.hooks.registry import ON_CLASS, class_hook
 from hookmq.plugin import Plugin
 
 GROUP: Final = "hookmq.plugins"
@@ -64,7 +65,8 @@ def find(use: str, plugin_id: str = "", among: Iterable[Installed] | None = None
 
 
 def load(found: Installed, plugin_id: str = "") -> type[Plugin]:
-    """Import the plugin's class. Raises PluginError if that fails or if it is no Plugin."""
+    """Import the plugin's class. Raises PluginError if that fails, if it is no Plugin, or if a hook that is called on
+    the class cannot be."""
     plugin_id = plugin_id or found.name
     where = f"{found.target} of {found.distribution} {found.version}"
     try:
@@ -73,4 +75,6 @@ def load(found: Installed, plugin_id: str = "") -> type[Plugin]:
         raise PluginError(plugin_id, f"importing {where} failed: {error!r}") from error
     if not isinstance(loaded, type) or not issubclass(loaded, Plugin):
         raise PluginError(plugin_id, f"{where} is not a subclass of hookmq.plugin.Plugin")
+    for name in ON_CLASS:
+        class_hook(plugin_id, loaded, name)
     return loaded

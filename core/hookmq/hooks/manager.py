@@ -149,7 +149,7 @@ class Hooks:
 
     def provide_store(self, config: Settings) -> Store | None:
         """The store that a plugin provides, or None. Raises PluginError if one fails or if two provide."""
-        provided = self._collect("provide_store", (config,))
+        provided = self._collect("provide_store", lambda _: (config,))
         if len(provided) > 1:
             first, second = provided[0][0], provided[1][0]
             raise PluginError(second, f"provides a store, and plugin {first!r} does as well")
@@ -158,13 +158,16 @@ class Hooks:
 
     def provide_journals(self, config: Settings) -> tuple[Journal, ...]:
         """The journals that plugins provide. Raises PluginError if one fails."""
-        return tuple(journal for _, journal in self._collect("provide_journal", (config,)))
+        return tuple(
+            journal for _, journal in self._collect("provide_journal", lambda _: (config,))
+        )
 
-    def register(self, hook: str, target: Any) -> None:
-        """Call a ``register_`` hook of every plugin with `target`. Raises PluginError if one fails."""
-        self._collect(hook, (target,))
+    def register(self, hook: str, target: Callable[[str], Any]) -> None:
+        """Call a ``register_`` hook of every plugin with what `target` makes for its id. Raises PluginError if one
+        fails."""
+        self._collect(hook, lambda plugin: (target(plugin),))
 
-    def _collect(self, hook: str, args: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    def _collect(self, hook: str, args: Callable[[str], tuple[Any, ...]]) -> list[tuple[str, Any]]:
         collected: list[tuple[str, Any]] = []
         for one in self.registry[hook]:
             instance = one.instance
@@ -172,7 +175,10 @@ class Hooks:
                 continue
             function = adapt(one.function, one.arguments, one.spec, instance.broker)
             try:
-                answer = function(*args)
+                answer = function(*args(instance.id))
+            except PluginError:
+                instance.stats(hook).error += 1
+                raise
             except Exception as error:
                 instance.stats(hook).error += 1
                 raise PluginError(instance.id, f"{hook} failed: {error!r}") from error

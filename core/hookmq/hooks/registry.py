@@ -5,16 +5,19 @@ configuration and refuses what could go wrong later.
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pluggy
 
 from hookmq.errors import ConfigError, PluginError, ProtocolError
 from hookmq.hooks.entry import HookOptions, PluginEntry, PluginInstance
 from hookmq.hooks.specs import PROJECT, SPECS, BrokerHandle, Kind, Spec, Specs
+from hookmq.plugin import Plugin
 from hookmq.topics import SHARE_PREFIX, validate_filter
 from hookmq.types import Action
 
+ON_CLASS: Final = frozenset({"register_cli"})
+"""Hooks that are called on a plugin's class, without an object."""
 Registry = Mapping[str, tuple["Implementation", ...]]
 """Implementations by hook, each hook's in the order of the configuration."""
 
@@ -97,7 +100,8 @@ def _check_methods(manager: pluggy.PluginManager, instance: PluginInstance) -> N
     for attribute in dir(plugin):
         options: Mapping[str, Any] | None = manager.parse_hookimpl_opts(plugin, attribute)
         if options is None:
-            if attribute in SPECS and callable(inspect.getattr_static(plugin, attribute, None)):
+            found = inspect.getattr_static(plugin, attribute, None)
+            if attribute in SPECS and (callable(found) or isinstance(found, classmethod)):
                 raise PluginError(
                     plugin_id, f"{attribute} has the name of a hook but is not marked @hookimpl"
                 )
@@ -117,7 +121,36 @@ def _check_methods(manager: pluggy.PluginManager, instance: PluginInstance) -> N
                     f"{attribute} is marked {option}=True; hooks have no wrappers, and their order is that of the"
                     " configuration",
                 )
+        if name in ON_CLASS:
+            class_hook(plugin_id, type(plugin), name)
         _check_signature(plugin_id, spec, getattr(plugin, attribute))
+
+
+def class_hook(plugin_id: str, kind: type[Plugin], name: str) -> Callable[..., Any] | None:
+    """What a plugin's class has for a hook of `ON_CLASS`, to be called with all of the hook's arguments; None if nothing.
+    Raises PluginError if it cannot be called without an object."""
+    manager, spec = pluggy.PluginManager(PROJECT), SPECS[name]
+    for attribute in dir(kind):
+        found = inspect.getattr_static(kind, attribute)
+        options = manager.parse_hookimpl_opts(kind, attribute)
+        if attribute == name and options is None:
+            raise PluginError(
+                plugin_id,
+                f"{name} has the name of a hook but is not marked @hookimpl (below @staticmethod)",
+            )
+        if options is None or (options.get("specname") or attribute) != name:
+            continue
+        if not isinstance(found, staticmethod | classmethod):
+            raise PluginError(
+                plugin_id,
+                f"{attribute} is called on the class, without a configuration: it must be a @staticmethod or a"
+                " @classmethod",
+            )
+        function = getattr(kind, attribute)
+        _check_signature(plugin_id, spec, function)
+        _is_async(plugin_id, spec, function)
+        return adapt(function, tuple(inspect.signature(function).parameters), spec, None)
+    return None
 
 
 def _check_signature(plugin_id: str, spec: Spec, function: Callable[..., Any]) -> None:

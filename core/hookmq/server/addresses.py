@@ -54,6 +54,21 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or (address is not None and address.is_loopback)
 
 
+def bound_to_loopback(bind: str) -> bool:
+    """Whether a listener bound there is reached from this machine alone; False for what is no HOST:PORT."""
+    try:
+        return is_loopback(parse_bind(bind)[0])
+    except ValueError:
+        return False
+
+
+def host_of(authority: str) -> str:
+    """The host of ``HOST:PORT`` as a URL or a Host header has it."""
+    if authority.startswith("["):
+        return authority.partition("]")[0] + "]"
+    return authority.partition(":")[0]
+
+
 def forwarded_for(host: str, headers: Iterable[str], trusted: tuple[Network, ...]) -> str:
     """The client's address behind trusted proxies: `host` when that is no trusted proxy, else the rightmost address of
     the X-Forwarded-For `headers` that is none. What stands left of it could have been written by the client."""

@@ -14,8 +14,9 @@ from hookmq.metrics import Metrics
 from hookmq.server.accept import Log, ProxyAcceptor
 from hookmq.server.addresses import format_address
 from hookmq.server.gate import Gate
+from hookmq.server.http import HttpServer, Site
 from hookmq.server.ports import Accept
-from hookmq.server.settings import ListenerSettings
+from hookmq.server.settings import HTTP, TYPES, ListenerSettings
 from hookmq.server.sockets import open_socket, unlink_socket
 from hookmq.server.tcp import stream_factory
 from hookmq.server.tls import server_context
@@ -31,8 +32,9 @@ class _Acceptor(Protocol):
 
 
 class Listener:
-    """Accepts on one address and hands connections to `accept`. `address` is where it listens once it is open, with the
-    port the system chose for port 0; `gate` knows who is connected. All calls on the loop's thread."""
+    """Accepts on one address and hands connections to `accept`; one of type http shows `site`. `address` is where it
+    listens once it is open, with the port the system chose for port 0; `gate` knows who is connected. All calls on the
+    loop's thread."""
 
     def __init__(
         self,
@@ -42,15 +44,21 @@ class Listener:
         log: Log,
         broker: BrokerSettings,
         loop: asyncio.AbstractEventLoop | None = None,
+        site: Site | None = None,
     ) -> None:
+        if settings.type not in TYPES:
+            raise ConfigError(f"listener {settings.name!r}: there is no type {settings.type!r}")
         self.settings = settings
         self.address = settings.bind
         self._loop = loop or asyncio.get_running_loop()
         self._log = log
         self.gate = Gate(settings, accept, metrics, self._loop, broker.max_write_buffer)
-        self._web: WebSocketServer | None = None
+        self._web: WebSocketServer | HttpServer | None = None
         if settings.type in ("ws", "wss"):
             self._web = WebSocketServer(self.gate, settings, 2 * broker.max_packet_size)
+        elif settings.type in HTTP:
+            self._web = HttpServer(self.gate, settings, site or Site(), log)
+        if self._web is not None:
             self._make: Callable[..., asyncio.BaseProtocol] = self._web.make
         else:
             self._make = stream_factory(self.gate)
@@ -131,6 +139,13 @@ class Listener:
         self._acceptor.close()
         self._acceptor = acceptor
         self._log("info", "listener.certificates_reloaded", listener=self.settings.name)
+
+    def apply(self, settings: ListenerSettings) -> None:
+        """Take over what may change while connections are open; those that are open keep their scope."""
+        self.settings = settings
+        self.gate.apply(settings)
+        if isinstance(self._web, HttpServer):
+            self._web.apply(settings)
 
     def shut(self) -> None:
         """Accept no more; open connections stay. Harmless when shut."""

@@ -1,16 +1,31 @@
 """The settings of listeners. The configuration binds YAML to these; the `help` of a field is the manual's text."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Final, Literal, get_args
 
 from hookmq.errors import ConfigError
-from hookmq.server.addresses import parse_bind, parse_networks
+from hookmq.server.addresses import bound_to_loopback, parse_bind, parse_networks
 from hookmq.settings import Seconds, Size, setting
 from hookmq.types import Scope
 
-Transport = Literal["tcp", "tls", "ws", "wss", "unix"]
+Transport = Literal["tcp", "tls", "ws", "wss", "unix", "http", "https"]
+TYPES: Final[tuple[str, ...]] = get_args(Transport)
+"""The types of listeners that need no plugin."""
+HTTP: Final = ("http", "https")
+"""Those that MQTT clients do not come in by."""
 VERSIONS = {"3.1": 3, "3.1.1": 4, "5": 5}
 """A version's name to its number on the wire."""
+
+
+def takes(kind: str, key: str) -> bool:
+    """Whether a listener of type `kind` has a use for the section `key`."""
+    return {
+        "websocket": kind in ("ws", "wss"),
+        "http": kind in HTTP,
+        "settings": kind not in TYPES,
+    }.get(key, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +85,36 @@ class WebSocketSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """``http:`` of a listener of type http or https, which answers /healthz, /readyz, /metrics and /plugins/ID."""
+
+    token: str = setting(
+        "", "what a request must bring as `Authorization: Bearer TOKEN`; empty asks for nothing"
+    )
+    public_health: bool = setting(
+        False, "whether /healthz and /readyz are answered without the token"
+    )
+    insecure: bool = setting(
+        False,
+        "allows a listener without a token to be bound to more than loopback, and requests that name another host. "
+        "Everybody who reaches it may then read the metrics and use what plugins offer",
+    )
+    max_body: Size = setting(65536, "largest body of a request accepted", minimum=1)
+    timeout: Seconds = setting(
+        10.0, "how long reading a request's body, answering and sending may take", minimum=0.1
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ListenerSettings:
     """One entry of ``listeners:``. `name` is its key there."""
 
     name: str = setting("default", "how plugins and logs call it")
-    type: Transport = setting("tcp", "transport: tcp, tls, ws, wss or unix")
+    type: Transport | str = setting(
+        "tcp",
+        "MQTT over tcp, tls, ws, wss or unix; http or https for health, metrics and plugins' routes; or what a plugin "
+        "adds",
+    )
     bind: str = setting(
         "127.0.0.1:1883",
         "HOST:PORT, [IPv6]:PORT or *:PORT (every address, IPv4 and IPv6); a path for unix. Port 0 takes a free one",
@@ -103,6 +143,11 @@ class ListenerSettings:
     websocket: WebSocketSettings = field(
         default=WebSocketSettings(), metadata={"help": "for ws and wss"}
     )
+    http: HttpSettings = field(default=HttpSettings(), metadata={"help": "for http and https"})
+    settings: Mapping[str, Any] = field(
+        default_factory=lambda: MappingProxyType({}),
+        metadata={"help": "what a plugin's type of listener is told"},
+    )
     proxy_protocol: Literal["off", "v1", "v2", "any"] = setting(
         "off",
         "PROXY protocol header expected of a load balancer; a connection without one is closed",
@@ -118,6 +163,8 @@ class ListenerSettings:
             networks = parse_networks(self.trusted_proxies)
         except ValueError as error:
             raise ConfigError(f"trusted_proxies: {error}") from None
+        if self.type not in TYPES:
+            return  # a plugin's: it says itself what it can use
         if self.type == "unix":
             if not self.bind or len(self.bind.encode()) > 107:
                 raise ConfigError("bind: expected a path of at most 107 bytes")
@@ -135,6 +182,8 @@ class ListenerSettings:
             if self.secure:
                 raise ConfigError(f"type: {self.type} needs tls: with certificate and key")
             raise ConfigError(f"tls: a listener of type {self.type} does not use it")
+        if self.type in HTTP:
+            self._check_http()
         certified = self.tls is not None and self.tls.client_certificates != "none"
         told = self.identity == "common_name" and self.proxy_protocol in ("v2", "any")
         if self.identity and not certified and not told:
@@ -150,10 +199,20 @@ class ListenerSettings:
                 f"mode: expected octal permission bits such as 0660, found {self.mode!r}"
             )
 
+    def _check_http(self) -> None:
+        http = self.http
+        if not (http.token or http.insecure or bound_to_loopback(self.bind)):
+            raise ConfigError(
+                f"http: {self.bind} is reached from the network and asks for no token",
+                hint="set http.token, such as {$file: PATH}, or http.insecure: true",
+            )
+        if http.token and not http.token.isascii():
+            raise ConfigError("http: the token holds more than ASCII characters")
+
     @property
     def secure(self) -> bool:
         """Whether it speaks TLS."""
-        return self.type in ("tls", "wss")
+        return self.type in ("tls", "wss", "https")
 
     def scope(self) -> Scope:
         """What the core needs to know of it."""

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from hookmq.server.addresses import forwarded_for, is_loopback, parse_bind, parse_networks
+from hookmq.server.addresses import (
+    bound_to_loopback,
+    forwarded_for,
+    host_of,
+    is_loopback,
+    parse_networks,
+)
 from hookmq.server.gate import Gate
 from hookmq.server.settings import ListenerSettings
 from hookmq.server.tcp import discard, peer_of
@@ -37,7 +43,7 @@ class WebSocketServer:
         self._max_message = settings.websocket.max_message or max_message
         self._trusted = parse_networks(settings.trusted_proxies)
         self._origins = frozenset(_origin(origin) for origin in settings.websocket.origins)
-        self._local = is_loopback(parse_bind(settings.bind)[0])
+        self._local = bound_to_loopback(settings.bind)
         self._server = web.Server(self._handle)
 
     def make(self, source: Peer | None = None) -> asyncio.BaseProtocol:
@@ -101,7 +107,7 @@ class WebSocketServer:
         if origin in self._origins:
             return True
         host = origin.partition("://")[2]
-        return not self._origins and self._local and is_loopback(_host(host))
+        return not self._origins and self._local and is_loopback(host_of(host))
 
     def _peer(self, request: web.BaseRequest, handler: "Handler") -> Peer:
         assert handler.transport is not None
@@ -114,12 +120,6 @@ class WebSocketServer:
 
 def _origin(text: str) -> str:
     return text.strip().lower().rstrip("/")
-
-
-def _host(authority: str) -> str:
-    if authority.startswith("["):
-        return authority.partition("]")[0] + "]"
-    return authority.partition(":")[0]
 
 
 class Handler(web.RequestHandler):

@@ -129,7 +129,7 @@ LISTENERS = [
     ("[{bind: 1883}]",
      '2:20: listeners[0].bind: expected text, found the number 1883 (in quotes it is text: "1883")'),
     ("[{type: tcpp}]",
-     "2:20: listeners[0].type: expected one of tcp, tls, ws, wss, unix, found the text 'tcpp' (did you mean 'tcp'?)"),
+     "2:20: listeners[0].type: expected one of tcp, tls, ws, wss, unix, http, https, found the text 'tcpp' (did you mean 'tcp'?)"),
     ("[{type: tls}]", "2:20: listeners[0].type: tls needs tls: with certificate and key"),
     ("[{tls: {certificate: a}}]", "2:19: listeners[0].tls: a listener of type tcp does not use it"),
     ("[{type: tls, tls: {}}]",

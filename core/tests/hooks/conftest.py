@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hookmq.hooks.entry import PluginEntry, PluginInstance
 from hookmq.hooks.manager import Hooks
+from hookmq.hooks.registry import ON_CLASS
 from hookmq.hooks.specs import SPECS
 from hookmq.plugin import Context, Plugin, hookimpl
 from hookmq.testing.runtime import VirtualRuntime
@@ -13,6 +14,7 @@ from hookmq.types import ClientInfo, Peer, Scope
 def _make(plugin_id: str, **members: Any) -> Plugin:
     """A plugin whose members named as hooks are its implementations."""
     body = {k: hookimpl(v) if k in SPECS and callable(v) else v for k, v in members.items()}
+    body |= {k: classmethod(body[k]) for k in ON_CLASS if callable(body.get(k))}
     made: type[Plugin] = type("Made", (Plugin,), body)
     return made(None, Context(plugin_id))
 

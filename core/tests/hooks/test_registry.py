@@ -10,7 +10,7 @@ import pytest
 from hookmq.errors import ConfigError, PluginError
 from hookmq.hooks.entry import HookOptions, PluginEntry, PluginInstance
 from hookmq.hooks.manager import Hooks
-from hookmq.hooks.registry import adapt
+from hookmq.hooks.registry import ON_CLASS, adapt
 from hookmq.hooks.specs import SPECS
 from hookmq.plugin import Context, Plugin, hookimpl
 from hookmq.types import Action
@@ -28,6 +28,7 @@ def refused(plugin: Plugin | PluginInstance, **entry: Any) -> str:
 
 
 def of(**members: Any) -> Plugin:
+    members |= {k: classmethod(members[k]) for k in ON_CLASS if k in members}
     made: type[Plugin] = type("Made", (Plugin,), members)
     return made(None, Context("p"))
 
