@@ -423,7 +423,9 @@ class Link:
             return
         self.gone = DisconnectReason(ReasonCode.UNSPECIFIED_ERROR, EndedBy.NETWORK, error=error)
         if self.phase is Phase.OPEN and self.held and self.held[-1][0] == _DISCONNECT:
-            # It said goodbye, behind something that a plugin still decides: what it sent before is done first.
+            # It said goodbye, behind something that a plugin still decides: what it sent before is done first. More
+            # is not to come, so that silence is no fault.
+            self.due.cancel()
             self.writable = False
             return
         self.end(self.gone)
