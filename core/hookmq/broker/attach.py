@@ -84,6 +84,7 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
         return
     added = core.committer.added
     session = core.sessions.get(client.client_id)
+    takeovers = session.takeovers if session is not None else None
     if session is not None and session.connection is not None:
         _take_over(connection, session, connect.clean_start)
         session = core.sessions.get(client.client_id)
@@ -95,6 +96,7 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
     present = session is not None  # [MQTT-3.1.2-5, 3.1.2-6, 3.2.2-2, 3.2.2-3]
     if session is None:
         session = create(core, client)
+        session.takeovers = takeovers  # who starts clean each time flaps as well
     _attach(connection, session, connect, limits, will)
     if session.durable:
         core.committer.add(record(session))
