@@ -1,13 +1,13 @@
 # HookMQ: every command a newcomer or CI needs. uv comes by pip into .venv, never into the system's Python.
 PYTHON ?= python3
 UV := .venv/bin/uv
-PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS) --dist loadgroup
+PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
 WORKERS ?= 2
 ROUNDS ?= 10
 MEMBERS := $(wildcard core/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
 TESTS := conftest.py bench tests $(wildcard $(MEMBERS:pyproject.toml=tests))
-# What `make test-all` runs the slow tests of, each with its time.
+# What `make test-all` runs the slow tests of, each with its time; the tests of one file share what they set up.
 PARTS := core/tests $(filter-out tests/vectors/,$(sort $(wildcard tests/*/))) examples $(wildcard plugins)
 
 # The system's Python and the system's certificates; nothing is downloaded but packages.
@@ -41,7 +41,7 @@ test: install    ## everything but the slow runs, under 5 minutes
 test-all: install  ## the slow runs: packaging from wheels and the like
 	@failed=; for part in $(PARTS); do \
 	  start=$$(date +%s); code=0; \
-	  HYPOTHESIS_PROFILE=ci $(PYTEST) -m slow --no-header $$part || code=$$?; \
+	  HYPOTHESIS_PROFILE=ci $(PYTEST) --dist loadfile -m slow $$part || code=$$?; \
 	  case $$code in \
 	    0) echo "== slow tests of $$part: passed, $$(($$(date +%s) - start)) s" ;; \
 	    5) echo "== slow tests of $$part: there are none" ;; \

@@ -1,0 +1,74 @@
+"""What every distribution of the workspace has in common."""
+
+import re
+import tomllib
+from importlib.metadata import entry_points
+
+import pytest
+from workspace import ROOT, Member, members
+
+ALL = [pytest.param(member, id=member.name) for member in members()]
+PLUGINS = [pytest.param(member, id=member.name) for member in members() if member.name != "hookmq"]
+
+
+@pytest.mark.parametrize("member", ALL)
+def test_it_is_complete(member: Member) -> None:
+    package = member.folder / member.package
+    assert (package / "__init__.py").is_file()
+    assert (package / "py.typed").is_file()
+    assert list(member.folder.glob("tests/**/test_*.py"))
+    assert (member.folder / member.project["readme"]).read_text().startswith(f"# {member.name}\n")
+    assert member.project["requires-python"] == ">=3.11"
+    assert member.project["license"] == "Apache-2.0"
+    assert member.project["description"]
+
+
+@pytest.mark.parametrize("member", PLUGINS)
+def test_a_plugin_is_named_after_its_folder(member: Member) -> None:
+    prefix = "hookmq-example-" if "examples" in member.folder.parts else "hookmq-"
+    assert member.name == prefix + member.folder.name.replace("_", "-")
+
+
+@pytest.mark.parametrize("member", PLUGINS)
+def test_a_plugin_has_an_entry_point_in_its_own_package(member: Member) -> None:
+    offered = member.project["entry-points"]["hookmq.plugins"]
+    assert offered
+    for name, target in offered.items():
+        # `hookmq check` tells who misses a plugin to "pip install hookmq-NAME".
+        assert member.name == "hookmq-" + name.replace("_", "-") or len(offered) > 1
+        assert re.split("[.:]", target)[0] == member.package
+        [found] = entry_points(group="hookmq.plugins", name=name)
+        assert found.value == target
+
+
+@pytest.mark.parametrize("member", PLUGINS)
+def test_a_plugin_bounds_the_version_of_the_core(member: Member) -> None:
+    core = [r for r in member.project["dependencies"] if re.match(r"hookmq\b(?!-)", r)]
+    assert core == ["hookmq>=0.1,<0.2"]
+
+
+@pytest.mark.parametrize("member", PLUGINS)
+def test_a_plugin_depends_on_no_other_plugin(member: Member) -> None:
+    others = [r for r in member.project["dependencies"] if r.startswith("hookmq-")]
+    assert not others
+    sources = "\n".join(path.read_text() for path in (member.folder / member.package).rglob("*.py"))
+    imported = set(re.findall(r"^\s*(?:from|import) (hookmq_\w+)", sources, re.MULTILINE))
+    assert imported <= {member.package}
+
+
+def test_no_two_plugins_have_one_name() -> None:
+    names = [
+        n for m in members() for n in m.project.get("entry-points", {}).get("hookmq.plugins", {})
+    ]
+    assert len(names) == len(set(names))
+
+
+def test_the_lock_file_knows_all_members() -> None:
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    assert set(lock["manifest"]["members"]) == {m.name for m in members()} | {"hookmq-workspace"}
+
+
+def test_the_core_needs_what_it_needs() -> None:
+    [core] = [member for member in members() if member.name == "hookmq"]
+    needed = {re.split(r"[<>=!~;\[ ]", r)[0] for r in core.project["dependencies"]}
+    assert needed == {"aiohttp", "importlib-metadata", "paho-mqtt", "pluggy", "pyyaml"}

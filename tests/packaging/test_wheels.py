@@ -1,0 +1,196 @@
+"""Every member as a wheel: built from its sdist, installed into an empty environment, run from there."""
+
+import email
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from recording import V5, Client
+from serving import serving
+from workspace import ROOT, Member, members
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+ALL = [pytest.param(member, id=member.name) for member in members()]
+ENVIRON = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("PYTHON", "VIRTUAL_ENV", "UV_"))
+}
+"""The environment of a user: nothing in it points to this repository."""
+
+
+def run(*words: str | Path, cwd: Path | None = None, **more: str) -> str:
+    """Run a program to its end; what it printed. It must succeed."""
+    done = subprocess.run(
+        [str(word) for word in words], cwd=cwd, env=ENVIRON | more, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdists of all members, and wheels built from them."""
+    uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
+    if uv is None:
+        pytest.skip("uv is not installed (make install)")
+    folder = tmp_path_factory.mktemp("dist")
+    run(
+        uv, "build", "--all-packages", "--quiet", "--out-dir", folder, cwd=ROOT,
+        UV_SYSTEM_CERTS="true", UV_PYTHON_DOWNLOADS="never",
+    )  # fmt: skip
+    return folder
+
+
+def environment(folder: Path) -> Path:
+    """A new virtual environment; the folder of its programs."""
+    run(sys.executable, "-m", "venv", folder)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="session")
+def core_alone(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the core's wheel and what it declares to need."""
+    programs = environment(tmp_path_factory.mktemp("core") / "venv")
+    [wheel] = dist.glob("hookmq-*.whl")
+    run(programs / "pip", "install", "--quiet", wheel)
+    return programs
+
+
+@pytest.fixture(scope="session")
+def everything(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with every wheel."""
+    programs = environment(tmp_path_factory.mktemp("all") / "venv")
+    run(programs / "pip", "install", "--quiet", *sorted(dist.glob("*.whl")))
+    return programs
+
+
+def in_wheel(dist: Path, member: Member) -> tuple[zipfile.ZipFile, set[str]]:
+    [wheel] = dist.glob(f"{member.stem}-*.whl")
+    archive = zipfile.ZipFile(wheel)
+    return archive, set(archive.namelist())
+
+
+@pytest.mark.parametrize("member", ALL)
+def test_the_wheel_holds_the_package_and_nothing_else(dist: Path, member: Member) -> None:
+    archive, names = in_wheel(dist, member)
+    with archive:
+        package = member.folder / member.package
+        files = {
+            str(path.relative_to(member.folder))
+            for path in package.rglob("*")
+            if path.is_file()
+            and "__pycache__" not in path.parts
+            and path.suffix not in (".so", ".pyc")
+        }
+        assert f"{member.package}/py.typed" in files
+        assert {name for name in names if ".dist-info/" not in name} == files
+        metadata = email.message_from_bytes(archive.read(f"{member.stem}.dist-info/METADATA"))
+        assert metadata["License-Expression"] == "Apache-2.0"
+        assert metadata.get_payload(), "no README"
+        needed = [r for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r]
+        assert len(needed) == len(member.project["dependencies"])
+
+
+def test_the_core_carries_its_data_and_its_licence(dist: Path) -> None:
+    [core] = [member for member in members() if member.name == "hookmq"]
+    archive, names = in_wheel(dist, core)
+    archive.close()
+    assert "hookmq/config/default.yaml" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert not any(name.startswith("tests/") for name in names)
+
+
+@pytest.mark.parametrize("member", ALL)
+def test_the_sdist_holds_what_the_wheel_is_made_of(dist: Path, member: Member) -> None:
+    with tarfile.open(dist / f"{member.stem}.tar.gz") as archive:
+        names = {name.removeprefix(f"{member.stem}/") for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", f"{member.package}/py.typed"} <= names
+
+
+def test_the_core_needs_nothing_undeclared(core_alone: Path, tmp_path: Path) -> None:
+    # The testing kit's contracts and fixtures are for pytest's runs, which have pytest.
+    program = (
+        "import importlib, pkgutil, hookmq\n"
+        "for module in pkgutil.walk_packages(hookmq.__path__, 'hookmq.'):\n"
+        "    if module.name not in ('hookmq.testing.contracts', 'hookmq.testing.pytest_plugin',\n"
+        "                           'hookmq.cli.__main__'):\n"
+        "        importlib.import_module(module.name)\n"
+        "        print(module.name)\n"
+    )
+    imported = run(core_alone / "python", "-W", "error", "-c", program, cwd=tmp_path).split()
+    assert "hookmq.server.websocket" in imported
+    assert "hookmq.testing.harness" in imported
+    run(core_alone / "pip", "check")
+    assert "uvloop" not in run(core_alone / "pip", "list")
+
+
+def test_the_core_serves_without_uvloop(core_alone: Path, tmp_path: Path) -> None:
+    bind = ("-o", "listeners[0].bind=127.0.0.1:0", "-o", "listeners[1].bind=127.0.0.1:0")
+    command = [str(core_alone / "hookmq")]
+    with serving(*bind, command=command, cwd=tmp_path) as broker:
+        with Client(broker.ports["tcp"], version=V5) as client:
+            client.subscribe("a/#", 1)
+            client.publish("a/b", b"x", 1)
+            assert client.message().payload == b"x"
+        with Client(broker.ports["ws"], path="/mqtt") as client:
+            client.subscribe("a/#", 1)
+
+
+def test_the_command_line_of_the_wheels(everything: Path, tmp_path: Path) -> None:
+    hookmq = everything / "hookmq"
+    [core] = [member for member in members() if member.name == "hookmq"]
+    assert run(hookmq, "version", cwd=tmp_path).split()[:2] == ["hookmq", core.project["version"]]
+    listed = run(hookmq, "plugins", "--installed", cwd=tmp_path)
+    for member in members():
+        for name in member.project.get("entry-points", {}).get("hookmq.plugins", {}):
+            assert name in listed
+    assert "problem" not in listed
+    (tmp_path / "hookmq.yaml").write_text(run(hookmq, "config", "init", cwd=tmp_path))
+    assert "right" in run(hookmq, "check", "-c", "hookmq.yaml", cwd=tmp_path)
+
+
+def test_the_licence_is_the_same_everywhere() -> None:
+    assert (ROOT / "core/LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
+CONFIG = """\
+version: 1
+listeners: [{name: tcp, bind: "127.0.0.1:0"}]
+auth: {default: deny}
+authz: {default: deny}
+plugins:
+  - use: example_allow_list
+    config:
+      users:
+        ada: {password: {$env: ADA_PASSWORD}, publish: ["a/#"], subscribe: ["a/#"]}
+  - use: example_stamp
+    config: {name: via, value: wheel}
+"""
+
+
+def test_plugins_from_their_wheels_by_their_entry_points(everything: Path, tmp_path: Path) -> None:
+    (tmp_path / "hookmq.yaml").write_text(CONFIG)
+    with serving(
+        "-c", "hookmq.yaml", command=[str(everything / "hookmq")], cwd=tmp_path,
+        environ={"ADA_PASSWORD": "s3cret"},
+    ) as broker:  # fmt: skip
+        stranger = Client(broker.ports["tcp"], version=V5, username="ada", password="wrong")
+        assert stranger.connect()[0] == 0x86
+        stranger.paho.loop_stop()
+        ada = Client(broker.ports["tcp"], version=V5, username="ada", password="s3cret")
+        with ada:
+            assert ada.subscribe("#", 1) == 0x87
+            assert ada.subscribe("a/#", 1) == 1
+            assert ada.publish("b", b"", 1) == 0x87
+            assert ada.publish("a/b", b"x", 1, UserProperty=[("k", "v")]) == 0
+            message = ada.message()
+            assert message.payload == b"x"
+            stamped = message.properties
+            assert stamped is not None
+            assert stamped.UserProperty == [("k", "v"), ("via", "wheel")]  # type: ignore[attr-defined]
