@@ -144,7 +144,7 @@ def connect(
     password: bytes | None = None,
     flags: int | None = None,
     rest: bytes = b"",
-    name: Field = "",
+    name: Field | None = None,
 ) -> bytes:
     """CONNECT. `flags` replaces the connect flags that follow from the rest; `rest` is added at the end."""
     made = 2 if clean else 0
@@ -158,7 +158,9 @@ def connect(
     if password is not None:
         made |= 0x40
         payload += text(password)
-    head = text(name or ("MQIsdp" if level & 0x7F == 3 else "MQTT"))
+    if name is None:
+        name = "MQIsdp" if level & 0x7F == 3 else "MQTT"
+    head = text(name)
     head += bytes((level, made if flags is None else flags)) + uint16(keep_alive)
     return packet(0x10, head, section(properties, level), payload, rest)
 
