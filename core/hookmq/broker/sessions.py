@@ -222,7 +222,13 @@ def publish_will(core: Core, session: Session) -> None:
         core.schedule()
 
     run = Ingest(
-        core, core.chains(client.listener), message, done, client=client, action=Action.WILL
+        core,
+        core.chains(client.listener),
+        message,
+        done,
+        client=client,
+        sender=session,  # no-local holds, and observers are told whose it is
+        action=Action.WILL,
     )
     run.before = forget
     run.run()
