@@ -21,6 +21,7 @@ class ConnectionView(Protocol):
     wire: Wire
     max_packet_size: int
     problem_information: bool
+    delivers: bool
     writable: bool
     aliases: dict[str, int] | None
     alias_maximum: int

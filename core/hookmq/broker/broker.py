@@ -324,7 +324,7 @@ class Broker:
         before = core.limits
         core.use(settings, hooks)
         for connection in self.connections:
-            connection.chains = core.chains(connection.scope.name)
+            connection.use_chains(core.chains(connection.scope.name))
             if connection.limits is before:
                 connection.limits = core.limits
             session = connection.session

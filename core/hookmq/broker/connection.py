@@ -1,40 +1,32 @@
 """A connection's bytes: packets found in them, handled or held, and the hot path.
 
 The first part of `_read` is the hot path: a PUBLISH whose topic bytes this connection sent before, with the same first
-byte and without properties, goes to its receivers with one dict lookup, as the bytes that came in. Acknowledgements of
-deliveries that need no record are settled there too.
+byte, needs no decision any more (`Permit`). At QoS 0 it goes to plain receivers with one dict lookup, as the bytes that
+came in; `express` has the rest. Acknowledgements in their short form are settled there too.
 """
 
 from typing import Final
 
-from hookmq.broker.deliver import offer, pump
-from hookmq.broker.link import Link, Permit, Phase
-from hookmq.broker.routes import Route
+from hookmq.broker.deliver import pump
+from hookmq.broker.express import pass_on, pass_other, queue_one, read_section
+from hookmq.broker.link import Link, Phase
+from hookmq.broker.send import acknowledged, received
 from hookmq.codec import (
-    encode_publish_parts,
     frame,
 )
 from hookmq.codec.header import refuse_header
 from hookmq.errors import ProtocolError
-from hookmq.properties import EMPTY
+from hookmq.properties import EMPTY, Properties
 from hookmq.qos import (
     PACKET_IDS,
-    PUBACK,
     PUBCOMP,
-    PUBREC,
     PUBREL,
     VOLATILE_1,
     VOLATILE_2,
     VOLATILE_RELEASED,
-    Outgoing,
 )
 from hookmq.reason import PacketType, ReasonCode
-from hookmq.session import BEHIND, CLEAN, DIRTY, Session
-from hookmq.types import (
-    Direction,
-    DropReason,
-    Message,
-)
+from hookmq.session import CLEAN, DIRTY
 
 _PASS_WHILE_WAITING: Final = frozenset(
     (
@@ -133,13 +125,18 @@ class Connection(Link):
                         stop = name + (data[body] << 8 | data[body + 1])
                         permit = memo.get(data[name:stop])
                         if permit is not None and permit.header == header and permit.route.valid:
-                            qos = header >> 1
-                            if qos == 24:  # 0x30: QoS 0
-                                # Equal bytes for all of this version: no DUP, RETAIN or properties, and Remaining Length
-                                # is minimal, else `frame` had refused it.
-                                if (not five and stop <= after) or (
-                                    five and stop < after and not data[stop]
-                                ):
+                            start = stop if header == 0x30 else stop + 2
+                            properties: Properties | None = EMPTY
+                            if five:
+                                if start < after and not data[start]:
+                                    start += 1
+                                else:
+                                    properties = read_section(self, data, start, after)
+                                    start += 1 + data[start] if properties is not None else 0
+                            if start <= after and properties is not None:
+                                if header == 0x30 and permit.simple:
+                                    # Equal bytes for all of this version: no DUP, no RETAIN, properties that belong to
+                                    # the message; and Remaining Length is minimal, else `frame` had refused it.
                                     same = permit.same
                                     packet = data[pos:after]
                                     for receiver in same:
@@ -151,39 +148,49 @@ class Connection(Link):
                                             core.dirty.append(receiver)
                                             receiver.out.append(packet)
                                         else:
-                                            self._queue_one(
-                                                receiver, permit.route, data, stop + five, after, 0
+                                            payload = data[start:after]
+                                            queue_one(
+                                                self, receiver, permit.route, payload, properties
                                             )
                                             delivered -= 1
                                     delivered += len(same)
                                     if permit.other:
-                                        self._pass_other(permit, data, stop + five, after)
+                                        pass_other(
+                                            self,
+                                            permit,
+                                            data[start:after],
+                                            data[stop:start],
+                                            properties,
+                                        )
                                     messages += 1
                                     pos = after
                                     continue
-                            elif (
-                                stop + 2 + five <= after
-                                and (not five or not data[stop + 2])
-                                and self._pass_acknowledged(
-                                    permit, data, pos, stop, after, qos - 24
-                                )
-                            ):
-                                messages += 1
-                                pos = after
-                                continue
+                                if pass_on(self, permit, data, pos, stop, start, after, properties):
+                                    messages += 1
+                                    pos = after
+                                    continue
                     elif size == 2 and session is not None:
                         number = data[body] << 8 | data[body + 1]
                         if header == 0x40:
-                            if session.inflight.get(number) is VOLATILE_1:
+                            delivery = session.inflight.get(number)
+                            if delivery is VOLATILE_1:
                                 del session.inflight[number]
                                 freed = True
                                 pos = after
                                 continue
-                        elif kind == 0x50:
-                            if header == 0x50 and session.inflight.get(number) is VOLATILE_2:
+                            if delivery is not None and delivery.qos == 1:
+                                acknowledged(core, session, number, 0)
+                                freed = True
+                                pos = after
+                                continue
+                        elif header == 0x50:
+                            if session.inflight.get(number) is VOLATILE_2:
                                 session.inflight[number] = VOLATILE_RELEASED
                                 session.out += (PUBREL, PACKET_IDS[number])
                                 core.mark(session)
+                                pos = after
+                                continue
+                            if received(core, session, number):
                                 pos = after
                                 continue
                         elif kind == 0x60:
@@ -263,135 +270,3 @@ class Connection(Link):
             self._hold(header, body)
             return
         self._dispatch(header, body)
-
-    def _message(self, route: Route, data: bytes, start: int, after: int, qos: int) -> Outgoing:
-        client = self.client
-        assert client is not None
-        now = self.core.runtime.time()
-        payload = data[start:after]
-        return Outgoing(
-            Message(route.topic, payload, qos, False, EMPTY, client.client_id, "client", now)
-        )
-
-    def _queue_one(
-        self, receiver: Session, route: Route, data: bytes, start: int, after: int, qos: int
-    ) -> None:
-        """One plain receiver of a QoS 0 message is away or slow: its copy goes the long way."""
-        core = self.core
-        if (
-            receiver.connection is None
-            and not core.settings.session.queue_qos0
-            and "on_dropped" not in core.observed
-        ):
-            core.metrics.count_drop(DropReason.OFFLINE_QOS0, Direction.OUT)
-            return
-        for target in route.targets:
-            if target.session is receiver:
-                outgoing = self._message(route, data, start, after, qos)
-                offer(core, receiver, outgoing, 0, False, (), target.subscription)
-                return
-
-    def _pass_other(self, permit: Permit, data: bytes, start: int, after: int) -> None:
-        """QoS 0 to the plain receivers of the other protocol version: one encoding for all of them."""
-        core = self.core
-        five = self.version == 5
-        head, tail = encode_publish_parts(
-            permit.route.topic.encode(), data[start:after], 0, False, False, None if five else b"\0"
-        )
-        packet = head + tail
-        for receiver in permit.other:
-            if receiver.state == BEHIND:
-                self._queue_one(receiver, permit.route, data, start, after, 0)
-                continue
-            core.mark(receiver)
-            receiver.out.append(packet)
-            core.metrics.messages_delivered += 1
-
-    def _pass_acknowledged(
-        self, permit: Permit, data: bytes, pos: int, stop: int, after: int, qos: int
-    ) -> bool:
-        """A QoS 1 or 2 PUBLISH to plain receivers whose sessions end with their connections: no record, no commit. False
-        if it must go the long way after all."""
-        core = self.core
-        session = self.session
-        assert session is not None
-        number = data[stop] << 8 | data[stop + 1]
-        if not number or self.answers:
-            return False
-        taken = session.received
-        if taken is not None and (
-            len(taken) >= self.receive_maximum + self.carried or (qos == 2 and number in taken)
-        ):
-            return False
-        if qos == 2:
-            if taken is None:
-                taken = session.received = set()
-            taken.add(number)
-        five = self.version == 5
-        start = stop + 3 if five else stop + 2
-        route = permit.route
-        same_head = data[pos:stop]
-        same_tail = data[stop + 2 : after]
-        lower: bytes | None = None
-        zero: bytes | None = None
-        outgoing: Outgoing | None = None
-        delivered = 0
-        for target in route.targets:
-            receiver = target.session
-            granted = target.qos
-            if granted > qos:
-                granted = qos
-            if (
-                receiver.state == BEHIND
-                or receiver.kind != (5 if five else 3)
-                or (granted and (receiver.queued or len(receiver.inflight) >= receiver.window))
-            ):
-                if outgoing is None:
-                    outgoing = self._message(route, data, start, after, qos)
-                offer(core, receiver, outgoing, granted, False, (), target.subscription)
-                continue
-            out = receiver.out
-            if granted == 0:
-                if zero is None:
-                    zero = b"".join(
-                        encode_publish_parts(
-                            route.topic.encode(),
-                            data[start:after],
-                            0,
-                            False,
-                            False,
-                            b"\0" if five else None,
-                        )
-                    )
-                out.append(zero)
-            else:
-                last = receiver.last_packet_id + 1
-                if last > 65535:
-                    last = 1
-                inflight = receiver.inflight
-                while last in inflight:
-                    last = last + 1 if last < 65535 else 1
-                receiver.last_packet_id = last
-                if granted == qos:
-                    out += (same_head, PACKET_IDS[last], same_tail)
-                else:
-                    if lower is None:
-                        lower = b"\x32" + same_head[1:]
-                    out += (lower, PACKET_IDS[last], same_tail)
-                inflight[last] = VOLATILE_1 if granted == 1 else VOLATILE_2
-            delivered += 1
-            if receiver.state == CLEAN:
-                receiver.state = DIRTY
-                core.dirty.append(receiver)
-        core.metrics.messages_delivered += delivered
-        if five and not route.matched:
-            code = bytes((ReasonCode.NO_MATCHING_SUBSCRIBERS,))
-            session.out += (b"\x40\x03" if qos == 1 else b"\x50\x03", PACKET_IDS[number], code)
-        else:
-            session.out += (PUBACK if qos == 1 else PUBREC, PACKET_IDS[number])
-        if session.state == CLEAN:
-            session.state = DIRTY
-            core.dirty.append(session)
-        elif session.state == BEHIND:
-            core.dirty.append(session)
-        return True

@@ -4,11 +4,12 @@ These are the handlers of the table in `broker.table`; each takes the connection
 """
 
 from functools import partial
+from math import inf
 
 from hookmq.broker.connack import seconds
 from hookmq.broker.deliver import pump
 from hookmq.broker.ingest import Ingest, Outcome
-from hookmq.broker.link import Link
+from hookmq.broker.link import Link, Phase
 from hookmq.broker.send import acknowledged, received
 from hookmq.codec import (
     Disconnect,
@@ -21,13 +22,14 @@ from hookmq.codec import (
     encode,
 )
 from hookmq.errors import ProtocolError
+from hookmq.hooks.chains import narrow
 from hookmq.properties import EMPTY, In, Properties
 from hookmq.qos import PACKET_IDS, PUBACK, PUBCOMP, PUBREC, PUBREL, Acknowledgement
 from hookmq.reason import PacketType, ReasonCode, clamp
 from hookmq.session import Session
 from hookmq.store import DropReceived, PutReceived
 from hookmq.topics import validate_topic
-from hookmq.types import DisconnectReason, EndedBy, Message
+from hookmq.types import Action, DisconnectReason, EndedBy, Message
 
 _TOPIC_ALIAS = 0x23
 _SUBSCRIPTION_IDENTIFIER = 0x0B
@@ -106,7 +108,7 @@ def on_publish(connection: Link, packet: Packet) -> None:
     run.run()
     if run.waiting:
         connection.wait(run.cancel)
-    elif run.plain and packet.properties is EMPTY:
+    elif run.plain and packet.properties.topic_alias is None:
         _learn(connection, session, packet, message)
 
 
@@ -145,23 +147,28 @@ def _take_id(connection: Link, session: Session, packet_id: int) -> None:
 
 
 def _learn(connection: Link, session: Session, packet: Publish, message: Message) -> None:
-    """Remember a PUBLISH that nothing stood in the way of, if the next may go the fast path."""
+    """Remember a PUBLISH that nothing stood in the way of, so that the next like it takes the short way: its permission
+    was granted until further notice."""
     core = connection.core
-    if packet.retain or packet.dup or message.topic != packet.topic or connection.waiting:
+    topic = message.topic
+    if packet.retain or packet.dup or topic != packet.topic or connection.phase is not Phase.OPEN:
         return
-    if "on_published" in core.observed or message.topic in core.fan_outs:
-        return
-    route = core.router.lookup(message.topic)
-    if packet.qos == 0:
-        if not route.simple:
+    if narrow(connection.chains.authorize[Action.PUBLISH], topic):
+        known = (connection.decisions or {}).get((Action.PUBLISH, topic, packet.qos, False))
+        if known is None or known[2] != inf:
             return
-    elif (
-        not route.volatile
-        or core.settings.session.inflight_overflow != "pending"
-        or (packet.qos == 2 and session.durable)
-    ):
-        return
-    connection.remember(packet.topic.encode(), 0x30 | packet.qos << 1, route)
+    route = core.router.lookup(topic)
+    simple = "on_published" not in core.observed and topic not in core.fan_outs
+    if packet.qos == 0:
+        simple = simple and route.simple
+    else:
+        simple = (
+            simple
+            and route.volatile
+            and core.settings.session.inflight_overflow == "pending"
+            and not (packet.qos == 2 and session.durable)
+        )
+    connection.remember(topic.encode(), 0x30 | packet.qos << 1, route, simple)
 
 
 def _ingested(

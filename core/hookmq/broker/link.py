@@ -39,6 +39,7 @@ from hookmq.reason import PacketType, ReasonCode, clamp, v3_connack
 from hookmq.runtime import Cancel, Wire
 from hookmq.session import BEHIND, Session
 from hookmq.types import (
+    Action,
     ClientInfo,
     DisconnectReason,
     EndedBy,
@@ -68,11 +69,13 @@ class Permit:
     """What this connection needs to know to pass on a PUBLISH like one it sent before: the first byte it holds for, the
     route, and whom the same bytes serve."""
 
-    __slots__ = ("header", "other", "route", "same")
+    __slots__ = ("header", "other", "route", "same", "simple")
 
-    def __init__(self, header: int, route: Route, five: bool) -> None:
+    def __init__(self, header: int, route: Route, five: bool, simple: bool) -> None:
         self.header = header
         self.route = route
+        self.simple = simple
+        """Whether bytes alone may be handed on: plain receivers, no record, nobody to tell."""
         self.same = route.plain5 if five else route.plain3
         self.other = route.plain3 if five else route.plain5
 
@@ -82,11 +85,11 @@ class Link:
 
     __slots__ = (
         "alias_maximum", "aliases", "answers", "assigned_id", "bridge", "carried", "chains", "client", "connect",
-        "core", "credential_due", "decision", "decisions", "due", "epoch", "excess", "gone", "held", "held_bytes",
-        "hold_due", "inbound_aliases", "keep_alive", "legal", "limits", "max_expiry", "max_packet_size", "memo",
-        "on_end", "opening", "partial", "peer", "phase", "problem_information", "re_authenticating",
-        "re_authentication", "reading", "receive_maximum", "scope", "seen", "session", "table", "unacknowledged",
-        "version", "waiting", "wanted", "wire", "writable",
+        "core", "credential_due", "decision", "decisions", "delivers", "due", "epoch", "excess", "gone", "held",
+        "held_bytes", "hold_due", "inbound_aliases", "keep_alive", "legal", "limits", "max_expiry",
+        "max_packet_size", "memo", "on_end", "opening", "partial", "peer", "phase", "problem_information",
+        "re_authenticating", "re_authentication", "reading", "receive_maximum", "scope", "sections", "seen",
+        "session", "table", "unacknowledged", "version", "waiting", "wanted", "wire", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -105,7 +108,7 @@ class Link:
         self.table = table
         self.on_end = on_end
         """Told once, when the connection has ended: sessions and wills are its caller's business."""
-        self.chains: Chains = core.chains(scope.name)
+        self.use_chains(core.chains(scope.name))
         self.limits = core.limits
         self.phase = Phase.NEW
         self.version = 0
@@ -151,6 +154,8 @@ class Link:
         """Longest session expiry that is granted to this client, at CONNECT and at DISCONNECT."""
         self.problem_information = True
         self.inbound_aliases: dict[int, str] | None = None
+        self.sections: dict[bytes, Properties] | None = None
+        """Property sections of publishes, by their bytes."""
         self.aliases: dict[str, int] | None = None
         self.alias_maximum = 0
         self.gone: DisconnectReason | None = None
@@ -166,7 +171,7 @@ class Link:
         packet = decode(header, body, self.version, self.limits)
         handler(self, packet)
 
-    def remember(self, topic: bytes, header: int, route: Route) -> None:
+    def remember(self, topic: bytes, header: int, route: Route, simple: bool) -> None:
         """Let the next PUBLISH with these topic bytes and this first byte take the fast path."""
         core = self.core
         memo = self.memo
@@ -183,7 +188,13 @@ class Link:
                 core.remembered += 1
         if memo is NO_MEMO:
             memo = self.memo = {}
-        memo[topic] = Permit(header, route, self.version == 5)
+        memo[topic] = Permit(header, route, self.version == 5, simple)
+
+    def use_chains(self, chains: Chains) -> None:
+        """Go by these hook chains from now on."""
+        self.chains = chains
+        self.delivers = bool(chains.on_deliver or chains.authorize[Action.DELIVER])
+        """Whether a plugin has a say in each delivery to this client."""
 
     def forget_decisions(self) -> None:
         """Ask again before anything that was remembered as allowed or denied."""

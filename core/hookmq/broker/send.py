@@ -59,25 +59,20 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
     connection = session.connection
     assert connection is not None
     message = delivery.outgoing.message
-    chains = core.chains(session.client.listener)
     reason = DropReason.EXPIRED
     refused = message.expires_at is not None and message.expires_at <= core.runtime.time()
-    if (
-        not refused
-        and chains.authorize[Action.DELIVER]
-        and not _may_deliver(core, session, delivery)
-    ):
-        refused, reason = True, DropReason.DENIED
-    if not refused and chains.on_deliver:
-        calls = narrow(chains.on_deliver, message.topic)
-        if calls:
+    if connection.delivers and not refused:
+        chains = core.chains(session.client.listener)
+        if chains.authorize[Action.DELIVER] and not _may_deliver(core, session, delivery):
+            refused, reason = True, DropReason.DENIED
+        elif chains.on_deliver:
+            calls = narrow(chains.on_deliver, message.topic)
             changed = run_deliver(calls, session.client, message, delivery.subscription)
             if changed is None:
                 refused, reason = True, DropReason.PLUGIN
             elif changed is not message:
-                replaced = Outgoing(changed, delivery.outgoing.id)
-                delivery.outgoing = replaced
                 message = changed
+                delivery.outgoing = Outgoing(changed, delivery.outgoing.id)
     if refused:  # [MQTT-3.3.2-5]: the copy whose delivery has not begun is dropped
         give_up(core, session, delivery, reason, stored)
         return
