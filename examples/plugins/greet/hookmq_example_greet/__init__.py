@@ -1,0 +1,93 @@
+"""A web page, a metric and a command: a plugin that registers."""
+
+import argparse
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from aiohttp import web
+from hookmq.errors import HookMQError
+from hookmq.plugin import BrokerHandle, ConfigError, Plugin, PluginError, hookimpl, setting
+
+if TYPE_CHECKING:
+    from hookmq.cli.commands import Group
+    from hookmq.metric_registry import MetricRegistry
+    from hookmq.server.http import PluginRouter
+
+
+@dataclass(frozen=True)
+class GreetConfig:
+    """How to greet."""
+
+    topic: str = setting("greetings", "greetings are published below this topic")
+    text: str = setting("hello, {name}", "the payload; {name} is who is greeted")
+
+    def __post_init__(self) -> None:
+        if "{name}" not in self.text:
+            raise ConfigError("text: it must hold {name}")
+
+
+class GreetPlugin(Plugin):
+    """``POST /plugins/ID/NAME`` publishes a greeting, ``hookmq greet NAME`` asks for one, and
+    ``hookmq_greetings_total`` counts them."""
+
+    Config = GreetConfig
+    config: GreetConfig
+
+    _broker: BrokerHandle | None = None
+    _greetings = 0
+
+    @hookimpl
+    def on_startup(self, broker: BrokerHandle) -> None:
+        """Keep the handle: requests come without one."""
+        self._broker = broker
+
+    @hookimpl
+    def register_http(self, router: "PluginRouter") -> None:
+        """Called when the configuration is loaded; requests come when a listener of type http is open."""
+        router.add("POST", "/{name}", self._greet)
+
+    async def _greet(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        assert self._broker is not None
+        text = self.config.text.replace("{name}", name)
+        try:
+            matched = await self._broker.publish_and_wait(
+                f"{self.config.topic}/{name}", text.encode(), qos=1
+            )
+        except PluginError as error:  # a name that makes no topic, or a plugin that refuses
+            return web.json_response({"error": error.message}, status=422)
+        self._greetings += 1
+        return web.json_response({"matched": matched})
+
+    @hookimpl
+    def register_metrics(self, registry: "MetricRegistry") -> None:
+        """The number is read when somebody asks for it."""
+        registry.counter("greetings_total", "Greetings published.", lambda: self._greetings)
+
+    @staticmethod
+    @hookimpl
+    def register_cli(group: "Group") -> None:
+        """Called on the class, without a configuration: a command talks to a running broker, or works on files."""
+        parser = group.add_parser("greet", help="have the broker greet somebody")
+        parser.add_argument("name", help="who is greeted")
+        parser.add_argument(
+            "--url",
+            default="http://127.0.0.1:9090/plugins/example_greet",
+            help="the plugin's place on a listener of type http (%(default)s)",
+        )
+        parser.set_defaults(run=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    request = urllib.request.Request(f"{arguments.url}/{quote(arguments.name, '')}", method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            print(response.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            raise HookMQError(f"{arguments.url}: {error.code} {error.reason}") from None
+    except OSError as error:
+        raise HookMQError(f"{arguments.url}: {error}") from None
+    return 0
