@@ -1,9 +1,9 @@
 # HookMQ: every command a newcomer or CI needs. uv comes by pip into .venv, never into the system's Python.
 PYTHON ?= python3
 UV := .venv/bin/uv
-PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
 WORKERS ?= 2
 ROUNDS ?= 10
+PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
 MEMBERS := $(wildcard core/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
 TESTS := conftest.py bench tests $(wildcard $(MEMBERS:pyproject.toml=tests))
