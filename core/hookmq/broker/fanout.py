@@ -125,6 +125,8 @@ def _cut(core: Core, route: Route, job: FanOut) -> None:
         else:
             rest.append(target)
     job.targets = tuple(rest)
+    if job.waiter is not None:
+        job.waiter.hold()
     if core.settings.broker.async_fan_out:
         job.acknowledgement = None
     elif job.acknowledgement is not None:
@@ -153,8 +155,10 @@ def _slice(core: Core, topic: str) -> None:
     job.done = end
     if end == len(job.targets):
         jobs.popleft()
+        if job.waiter is not None:
+            job.waiter.met()
         if job.acknowledgement is not None:
-            core.committer.then(job.acknowledgement.met)
+            job.acknowledgement.met()
     if jobs:
         core.runtime.call_soon(partial(_slice, core, topic))
     else:

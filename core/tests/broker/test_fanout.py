@@ -1,0 +1,293 @@
+"""Large fan-outs go out in slices: bounded turns, order per topic, one target list, one commit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hookmq.codec import Puback, Publish, Pubrec
+from hookmq.store import Enqueue, PutMessage, PutReceived
+from hookmq.testing import DurableStore, Harness, HookRecorder, MemoryClient, SlowStore
+from hookmq.types import Direction, DropReason
+
+Make = Callable[..., Harness]
+
+
+def sliced(make: Make, asynchronous: bool = False, **options: Any) -> Harness:
+    return make(config={"broker": {"fan_out_slice": 2, "async_fan_out": asynchronous}}, **options)
+
+
+def subscribers(
+    harness: Harness, count: int = 7, qos: int = 1, **options: Any
+) -> list[MemoryClient]:
+    made = [harness.connect(f"sub{number}", **options) for number in range(count)]
+    for sub in made:
+        sub.subscribe("t", qos)
+    return made
+
+
+def served(subs: list[MemoryClient]) -> int:
+    """How many have got a message, without letting the loop run."""
+    return sum(any(isinstance(packet, Publish) for packet in sub.received) for sub in subs)
+
+
+def turns(harness: Harness, look: Callable[[], Any]) -> list[Any]:
+    """What `look` sees after each turn of the loop, until nothing is left to do."""
+    seen = []
+    while harness.clock.turn():
+        seen.append(look())
+    return seen
+
+
+def later(harness: Harness, pub: MemoryClient, *publishes: tuple[bytes, int]) -> None:
+    """Publish without letting the loop run."""
+    harness._together += 1
+    for payload, qos in publishes:
+        pub.publish("t", payload, qos)
+    harness._together -= 1
+
+
+def test_one_slice_a_turn(broker_harness: Make) -> None:
+    harness = sliced(broker_harness)
+    subs = subscribers(harness)
+    pub = harness.connect("pub")
+    later(harness, pub, (b"x", 1))
+    written = [len(sub.wire.writes) for sub in subs]
+    turns(harness, lambda: None)
+    when = [sub.wire.writes[written[i]].turn for i, sub in enumerate(subs)]
+    assert when == sorted(when)
+    assert [when.count(turn) for turn in dict.fromkeys(when)] == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_acknowledged_when_all_were_handed_the_message(broker_harness: Make, version: int) -> None:
+    harness = sliced(broker_harness)
+    subs = subscribers(harness)
+    pub = harness.connect("pub", version)
+    later(harness, pub, (b"x", 1))
+    seen = turns(harness, lambda: (served(subs), len(pub.unread)))
+    assert {count for count, acknowledged in seen if acknowledged} == {7}
+    assert pub.expect(Puback).code == 0
+
+
+def test_acknowledged_at_commit(broker_harness: Make) -> None:
+    harness = sliced(broker_harness, asynchronous=True)
+    subs = subscribers(harness)
+    pub = harness.connect("pub")
+    later(harness, pub, (b"x", 1))
+    seen = turns(harness, lambda: (served(subs), len(pub.unread)))
+    first = next(count for count, acknowledged in seen if acknowledged)
+    assert first <= 2
+    assert seen[-1] == (7, 1)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_order_holds_across_slices(broker_harness: Make, asynchronous: bool) -> None:
+    harness = sliced(broker_harness, asynchronous)
+    subs = subscribers(harness)
+    one, two = harness.connect("one"), harness.connect("two")
+    with harness.together():
+        for number in range(4):
+            one.publish("t", b"1%d" % number, 1)
+            two.publish("t", b"2%d" % number, number % 2)
+    first = [message.payload for message in subs[0].messages]
+    assert len(first) == 8
+    for sub in subs:
+        got = [message.payload for message in sub.messages]
+        assert got == first
+        assert [p for p in got if p[:1] == b"1"] == [b"10", b"11", b"12", b"13"]
+    assert [one.expect(Puback).packet_id for _ in range(4)] == [1, 2, 3, 4]
+
+
+def test_a_later_message_does_not_overtake(broker_harness: Make) -> None:
+    harness = sliced(broker_harness)
+    subs = subscribers(harness)
+    pub = harness.connect("pub")
+    later(harness, pub, (b"1", 1))
+    for _ in range(3):
+        harness.clock.turn()
+    assert 0 < served(subs) < 7
+    # The list of targets has become small, but the first message is still on its way.
+    later(harness, pub, (b"2", 0))
+    for sub in subs[3:]:
+        harness._together += 1
+        sub.send_unsubscribe("t")
+        harness._together -= 1
+    harness.settle()
+    for sub in subs[:3]:
+        assert [message.payload for message in sub.messages] == [b"1", b"2"]
+
+
+def test_topics_do_not_wait_for_each_other(broker_harness: Make) -> None:
+    harness = sliced(broker_harness)
+    subs = subscribers(harness, 20)
+    other = harness.connect("other")
+    other.subscribe("quick", 1)
+    pub, second = harness.connect("pub"), harness.connect("second")
+    later(harness, pub, (b"x", 1))
+    for _ in range(3):
+        harness.clock.turn()
+    harness._together += 1
+    second.publish("quick", b"now", 1)
+    harness._together -= 1
+    seen = turns(harness, lambda: (served(subs), served([other]), len(second.unread)))
+    assert next(count for count, quick, done in seen if quick and done) < 20
+    assert seen[-1][0] == 20
+
+
+def test_small_fan_outs_are_not_cut(broker_harness: Make) -> None:
+    harness = sliced(broker_harness)
+    subs = subscribers(harness, 2)
+    pub = harness.connect("pub")
+    later(harness, pub, (b"x", 1))
+    turns(harness, lambda: None)
+    assert subs[0].wire.writes[-1].turn == subs[1].wire.writes[-1].turn
+    assert subs[0].wire.writes[-1].turn == pub.wire.writes[-1].turn
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_who_leaves_between_slices_is_counted(broker_harness: Make, qos: int) -> None:
+    observer = HookRecorder("on_dropped")
+    harness = sliced(broker_harness, plugins=[observer])
+    subs = subscribers(harness)
+    pub = harness.connect("pub")
+    later(harness, pub, (b"x", qos))
+    for _ in range(3):
+        harness.clock.turn()
+    assert served(subs) < 6
+    subs[6].wire.lose()
+    harness.settle()
+    assert served(subs) == 6
+    (call,) = observer.calls("on_dropped")
+    assert call.client.client_id == "sub6"
+    assert call.message.payload == b"x"
+    assert (call.why.reason, call.why.direction) == (DropReason.SESSION_ENDED, Direction.OUT)
+    assert harness.metrics.dropped == {("session_ended", "out"): 1}
+    if qos:
+        pub.expect(Puback)
+
+
+def test_who_returns_between_slices_is_another(broker_harness: Make) -> None:
+    harness = sliced(broker_harness)
+    subs = subscribers(harness)
+    pub = harness.connect("pub")
+    later(harness, pub, (b"x", 1))
+    for _ in range(3):
+        harness.clock.turn()
+    again = harness.open()
+    again.connect = subs[6].connect
+    harness._together += 1
+    again.send_connect()
+    again.send_subscribe("t", 1)
+    harness._together -= 1
+    harness.settle()
+    assert again.messages == []  # a new session, which was not there when the message came
+    pub.publish("t", b"y", 1)
+    assert [message.payload for message in again.messages] == [b"y"]
+
+
+def test_a_new_subscriber_gets_nothing_of_the_old_message(broker_harness: Make) -> None:
+    harness = sliced(broker_harness)
+    subs = subscribers(harness)
+    new = harness.connect("new")
+    pub = harness.connect("pub")
+    later(harness, pub, (b"old", 1))
+    for _ in range(3):
+        harness.clock.turn()
+    harness._together += 1
+    new.send_subscribe("t", 1)
+    harness._together -= 1
+    harness.clock.turn()
+    harness.clock.turn()
+    assert served(subs) < 7
+    later(harness, pub, (b"new", 1))
+    harness.settle()
+    assert [message.payload for message in new.messages] == [b"new"]
+    for sub in subs:
+        assert [message.payload for message in sub.messages] == [b"old", b"new"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_must_last_is_one_commit(broker_harness: Make, asynchronous: bool) -> None:
+    store = SlowStore(DurableStore(), slow=False)
+    harness = sliced(broker_harness, asynchronous, store=store)
+    subs = subscribers(harness, 5, session_expiry_interval=60)
+    live = [harness.connect(f"live{number}") for number in range(4)]
+    for client in live:
+        client.subscribe("t", 1)
+    for sub in subs[:3]:
+        sub.disconnect()
+    pub = harness.connect("pub", session_expiry_interval=60)
+    store.slow = True
+    pub.publish("t", b"x", 2)
+    batch = store.committing or ()
+    assert [type(record) for record in batch] == [PutReceived, PutMessage, *[Enqueue] * 5]
+    pub.expect_nothing()
+    assert served(live) == 4  # who is connected and leaves nothing behind waits for no disk
+    store.finish(all=False)
+    pub.expect(Pubrec)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_acknowledgement_still_waits_for_the_commit(
+    broker_harness: Make, asynchronous: bool
+) -> None:
+    store = SlowStore(DurableStore(), slow=False)
+    harness = sliced(broker_harness, asynchronous, store=store)
+    away = subscribers(harness, 1, session_expiry_interval=60)[0]
+    away.disconnect()
+    live = [harness.connect(f"live{number}") for number in range(4)]
+    for client in live:
+        client.subscribe("t", 1)
+    pub = harness.connect("pub")
+    store.slow = True
+    pub.publish("t", b"x", 1)
+    assert served(live) == 4
+    pub.expect_nothing()
+    store.finish()
+    pub.expect(Puback)
+
+
+def test_a_publisher_that_leaves_between_slices_has_still_published(broker_harness: Make) -> None:
+    harness = sliced(broker_harness)
+    subs = subscribers(harness)
+    pub = harness.connect("pub")
+    later(harness, pub, (b"x", 1))
+    for _ in range(3):
+        harness.clock.turn()
+    pub.wire.lose()
+    harness.settle()
+    assert served(subs) == 7
+    assert harness.broker.core.fan_outs == {}
+
+
+def test_matched_counts_all_at_once(broker_harness: Make) -> None:
+    observer = HookRecorder("on_published")
+    harness = sliced(broker_harness, plugins=[observer])
+    subscribers(harness)
+    member = harness.connect("member")
+    member.subscribe("$share/g/t", 1)
+    harness.connect("pub").publish("t", b"x", 1, expect=0)
+    harness.settle()
+    assert [call.matched for call in observer.calls("on_published")] == [8]
+    assert len(member.messages) == 1
+
+
+def test_no_local_and_retain_as_published_hold_in_slices(broker_harness: Make) -> None:
+    harness = sliced(broker_harness)
+    subs = subscribers(harness)
+    subs[5].subscribe("t", 1, retain_as_published=True)
+    subs[6].subscribe("t", 1, no_local=True)
+    subs[6].publish("t", b"x", 1, retain=True, expect=0)
+    assert subs[6].messages == []
+    assert [sub.messages[-1].retain for sub in subs[:6]] == [False] * 5 + [True]
+
+
+def test_a_durable_session_gets_its_qos_0_in_turn(broker_harness: Make) -> None:
+    harness = sliced(broker_harness)
+    subs = subscribers(harness, session_expiry_interval=60)
+    pub = harness.connect("pub")
+    with harness.together():
+        for number in range(3):
+            pub.publish("t", b"%d" % number, 0)
+    for sub in subs:
+        assert [message.payload for message in sub.messages] == [b"0", b"1", b"2"]
