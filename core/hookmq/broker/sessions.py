@@ -147,11 +147,13 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
         session.expiry_due.cancel()
         session.expiry_due = None
     _forget_qos0(core, session)
-    if session.groups:
-        queued = list(session.inflight.values())
-        kept = give_back(core, session, queued)
-        session.inflight = {delivery.packet_id: delivery for delivery in kept}
     groups = session.groups
+    shared = [d for d in session.inflight.values() if d.group is not None]
+    if shared:
+        # Also of groups that it has left: it can finish nothing any more.
+        groups += tuple({d.group for d in shared if isinstance(d.group, Group)} - set(groups))
+        returned = set(shared) - set(give_back(core, session, shared))
+        session.inflight = {n: d for n, d in session.inflight.items() if d not in returned}
     for subscription in list(session.subscriptions.values()):
         unsubscribe(core, session, subscription, record_it=False)
     for delivery in [*session.inflight.values(), *(session.queue or ())]:
