@@ -151,7 +151,8 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
     shared = [d for d in session.inflight.values() if d.group is not None]
     if shared:
         # Also of groups that it has left: it can finish nothing any more.
-        groups += tuple({d.group for d in shared if isinstance(d.group, Group)} - set(groups))
+        left = dict.fromkeys(d.group for d in shared if isinstance(d.group, Group))
+        groups += tuple(group for group in left if group not in groups)
         returned = set(shared) - set(give_back(core, session, shared))
         session.inflight = {n: d for n, d in session.inflight.items() if d not in returned}
     for subscription in list(session.subscriptions.values()):
