@@ -12,8 +12,25 @@ from hookmq.types import Action, ClientInfo, Message, Subscription
 
 Key = tuple[Action, str, int, bool]
 Known = tuple[Allow | Deny, str, float]
-Decisions = dict[Key, Known]
-"""Remembered verdicts: (verdict, who decided, until when), by (action, topic or filter, QoS, retain)."""
+
+
+class Decisions(dict[Key, Known]):
+    """Remembered verdicts: (verdict, who decided, until when), by (action, topic or filter, QoS, retain). Once they are
+    `forgotten` an answer that is still awaited is not remembered: it was asked for before rights changed."""
+
+    __slots__ = ("forgotten",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgotten = False
+
+    def forget(self) -> int:
+        """Remember nothing, now and later; returns how many there were."""
+        count = len(self)
+        self.forgotten = True
+        self.clear()
+        return count
+
 
 ALLOW = Allow()
 DENY = Deny()
@@ -68,7 +85,7 @@ def authorize(
 def remember(core: Core, decisions: Decisions, key: Key, verdict: Allow | Deny, by: str) -> None:
     """Keep a verdict for as long as it may be kept, within the bound per connection."""
     limit = core.settings.broker.authz_cache
-    if not limit:
+    if not limit or decisions.forgotten:
         return
     until = inf
     if isinstance(verdict, Allow):

@@ -6,6 +6,7 @@ These are the handlers of the table in `broker.table`; each takes the connection
 from functools import partial
 from math import inf
 
+from hookmq.broker.authorizer import Decisions
 from hookmq.broker.connack import seconds
 from hookmq.broker.deliver import pump
 from hookmq.broker.ingest import Ingest, Outcome
@@ -92,7 +93,7 @@ def on_publish(connection: Link, packet: Packet) -> None:
             )
     acknowledgement = Acknowledgement(connection.release) if qos else None
     if connection.decisions is None:
-        connection.decisions = {}
+        connection.decisions = Decisions()
     run = Ingest(
         core,
         connection.chains,
@@ -154,7 +155,8 @@ def _learn(connection: Link, session: Session, packet: Publish, message: Message
     if packet.retain or packet.dup or topic != packet.topic or connection.phase is not Phase.OPEN:
         return
     if narrow(connection.chains.authorize[Action.PUBLISH], topic):
-        known = (connection.decisions or {}).get((Action.PUBLISH, topic, packet.qos, False))
+        decisions = connection.decisions or Decisions()
+        known = decisions.get((Action.PUBLISH, topic, packet.qos, False))
         if known is None or known[2] != inf:
             return
     route = core.router.lookup(topic)

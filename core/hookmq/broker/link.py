@@ -202,7 +202,7 @@ class Link:
         self.memo.clear()  # the dict itself: the packets of this turn are read with it in hand
         self.memo = NO_MEMO
         if self.decisions is not None:
-            self.core.remembered -= len(self.decisions)
+            self.core.remembered -= self.decisions.forget()
             self.decisions = None
 
     def wait(self, cancel: Cancel | None) -> None:

@@ -8,13 +8,22 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hookmq.broker.authorizer import authorize
+from hookmq.broker.authorizer import Decisions, authorize
 from hookmq.broker.core import Core
 from hookmq.broker.deliver import pump
 from hookmq.broker.link import Link
 from hookmq.broker.revoke import asked
 from hookmq.broker.sessions import subscribe, unsubscribe
-from hookmq.codec import Packet, Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
+from hookmq.codec import (
+    Packet,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsuback,
+    Unsubscribe,
+    encode,
+    encode_varint,
+)
 from hookmq.errors import ProtocolError
 from hookmq.hooks.chains import narrow
 from hookmq.hooks.run import run_transform
@@ -24,7 +33,7 @@ from hookmq.reason import PacketType, ReasonCode, clamp
 from hookmq.runtime import Cancel
 from hookmq.session import Session
 from hookmq.store import PutSubscription
-from hookmq.topics import has_wildcard, parse_share, validate_filter
+from hookmq.topics import SHARE_PREFIX, has_wildcard, parse_share, validate_filter
 from hookmq.types import Action, Message, Subscription
 
 
@@ -98,14 +107,9 @@ class Subscribing:
             return
         share, topic_filter = parse_share(request.filter)
         identifiers = self.packet.properties.subscription_identifier
-        if share is not None and not limits.shared_available:
-            self._fail(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED)
-            return
-        if identifiers and not limits.subscription_identifiers_available:
-            self._fail(ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED)
-            return
-        if not limits.wildcard_available and has_wildcard(topic_filter):
-            self._fail(ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED)  # [MQTT311-3.8.3-2]
+        unavailable = _unavailable(connection, request.filter)
+        if unavailable is not None:
+            self._fail(unavailable)  # [MQTT311-3.8.3-2]
             return
         session = self.session
         if (
@@ -132,7 +136,7 @@ class Subscribing:
         client = connection.client
         assert client is not None
         if connection.decisions is None:
-            connection.decisions = {}
+            connection.decisions = Decisions()
 
         def decided(verdict: Allow | Deny, by: str) -> None:
             if self.cancelled:
@@ -294,11 +298,55 @@ def _retained(
         yield outgoing, subscription
 
 
+def _unavailable(connection: Link, filter: str) -> ReasonCode | None:
+    """Why a filter cannot be subscribed to here, whoever asks."""
+    limits = connection.core.settings.broker
+    if not limits.shared_available and filter.startswith(SHARE_PREFIX):
+        return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+    if not limits.wildcard_available and has_wildcard(filter):
+        return ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+    return None
+
+
+def _check_available(connection: Link, packet: Subscribe) -> None:
+    """CONNACK told what is not available: to ask for it is a Protocol Error (sections 3.2.2.3.11 to 3.2.2.3.13)."""
+    limits = connection.core.settings.broker
+    identifiers = packet.properties.subscription_identifier
+    if identifiers and not limits.subscription_identifiers_available:
+        raise ProtocolError(
+            ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifier"
+        )
+    for request in packet.requests:
+        code = _unavailable(connection, request.filter)
+        if code is not None:
+            raise ProtocolError(code, request.filter)
+
+
+def _check_not_empty(filters: tuple[str, ...]) -> None:
+    if "" in filters:
+        # [MQTT-4.7.3-1] [MQTT311-4.7.3-1]
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "topic filter is empty")
+
+
+def _check_answer(connection: Link, count: int) -> None:
+    """SUBACK and UNSUBACK cannot be sent where the client takes no packet of that size [MQTT-3.1.2-24]; better to say so
+    before anything is done. `count` is that of the reason codes."""
+    size = 3 + count  # the packet id and a property section of length 0
+    if 1 + len(encode_varint(size)) + size > connection.max_packet_size:
+        raise ProtocolError(
+            ReasonCode.PACKET_TOO_LARGE, f"the answer to {count} filters is above its maximum"
+        )
+
+
 def on_subscribe(connection: Link, packet: Packet) -> None:
     """SUBSCRIBE [MQTT-3.8.4-1]."""
     assert isinstance(packet, Subscribe)
     session = connection.session
     assert session is not None
+    _check_not_empty(tuple(request.filter for request in packet.requests))
+    if connection.version == 5:
+        _check_available(connection, packet)
+        _check_answer(connection, len(packet.requests))
     Subscribing(connection, session, packet).run()
 
 
@@ -308,6 +356,9 @@ def on_unsubscribe(connection: Link, packet: Packet) -> None:
     session = connection.session
     assert session is not None
     core = connection.core
+    _check_not_empty(packet.filters)
+    if connection.version == 5:
+        _check_answer(connection, len(packet.filters))
     codes = []
     added = core.committer.added
     for text in packet.filters:  # [MQTT-3.10.4-6]
