@@ -350,6 +350,8 @@ class MemoryClient:
 
     def _took(self, data: bytes) -> None:
         self.raw_received += data
+        if self._decoder.error is not None:
+            return  # that was a failure already
         answers = []
         for packet in self._decoder.feed(data):
             if isinstance(packet, Connack):

@@ -1,7 +1,7 @@
 """A whole broker in memory for one test: no port, no thread, no sleep."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -84,6 +84,9 @@ class Harness:
         self.wait(lambda done: self.broker.drain("", lambda: done(None)), required=False)
         self.wait(lambda done: self.hooks.shutdown(10.0, lambda: done(None)))
         self.wait(lambda done: self.store.close(lambda: done(None)), required=False)
+        for task in list(self.clock.tasks):
+            task.cancel()
+        self.clock.run_until_idle()
         errors = [fields for _, event, fields in self.logs if event == "internal.error"]
         if errors and not self.allow_errors:
             raise AssertionError(f"the broker failed: {errors}")
@@ -98,6 +101,9 @@ class Harness:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
+            self.close()
+            return
+        with suppress(Exception):  # the first failure is the one to see
             self.close()
 
     def restart(self, settings: Settings | None = None, store: Store | None = None) -> None:
