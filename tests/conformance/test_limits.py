@@ -1,4 +1,4 @@
-"""Chapters 3.1.2.11 and 3.2.2.3: what client and broker tell each other to keep to: packet sizes, QoS, retain, aliases."""
+"""Chapters 3.1.2.11 and 3.2.2.3: what either side tells the other to keep to: packet sizes, QoS, retain, aliases."""
 
 from typing import Any
 

@@ -22,15 +22,20 @@ def check_method(connection: Link, packet: Auth) -> None:
         )
 
 
-def auth_packet(connection: Link, code: ReasonCode, data: bytes = b"") -> bytes:
-    """AUTH of ours [MQTT-4.12.0-2, 4.12.0-5]."""
+def send_auth(connection: Link, code: ReasonCode, data: bytes = b"") -> None:
+    """Send AUTH of ours [MQTT-4.12.0-2, 4.12.0-5]. It never carries a Reason String or User Properties that might make it
+    too large [MQTT-3.15.2-2, 3.15.2-3]; where it is too large without them, the exchange cannot go on."""
     connect = connection.connect
     assert isinstance(connect, Connect)
     properties = Properties(
         authentication_method=connect.properties.authentication_method,
         authentication_data=data or None,
     )
-    return encode(Auth(code, properties), 5)
+    packet = encode(Auth(code, properties), 5)
+    if len(packet) > connection.max_packet_size:  # [MQTT-3.1.2-24]
+        connection.disconnect(ReasonCode.PACKET_TOO_LARGE, "AUTH is above the client's maximum")
+        return
+    connection.send(packet)
 
 
 def on_re_auth(connection: Link, packet: Packet) -> None:
@@ -49,13 +54,11 @@ def on_re_auth(connection: Link, packet: Packet) -> None:
         if connection.phase is not Phase.OPEN:
             return
         if isinstance(verdict, Challenge):
-            connection.send(
-                auth_packet(connection, ReasonCode.CONTINUE_AUTHENTICATION, verdict.data)
-            )
+            send_auth(connection, ReasonCode.CONTINUE_AUTHENTICATION, verdict.data)
         elif isinstance(verdict, Accept):
             connection.re_authenticating = False
             _renew(connection, verdict)
-            connection.send(auth_packet(connection, ReasonCode.SUCCESS))
+            send_auth(connection, ReasonCode.SUCCESS)
         else:  # [MQTT-4.12.1-2]
             denied = verdict or Deny(ReasonCode.BAD_AUTHENTICATION_METHOD)
             tell_failed(connection, denied, by)

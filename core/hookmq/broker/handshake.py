@@ -8,7 +8,7 @@ While a plugin decides, everything the client pipelined is held [MQTT-3.1.4-6].
 from functools import partial
 
 from hookmq.broker.attach import find_session, identify, tell_failed
-from hookmq.broker.authenticate import auth_packet, check_method
+from hookmq.broker.authenticate import check_method, send_auth
 from hookmq.broker.authorizer import authorize
 from hookmq.broker.link import Link, Phase
 from hookmq.codec import Auth, Connect, Packet
@@ -173,7 +173,7 @@ def _auth_answered(connection: Link, verdict: Challenge | Accept | Deny | None, 
         return
     if isinstance(verdict, Challenge):
         connection.phase = Phase.CHALLENGED
-        connection.send(auth_packet(connection, ReasonCode.CONTINUE_AUTHENTICATION, verdict.data))
+        send_auth(connection, ReasonCode.CONTINUE_AUTHENTICATION, verdict.data)
         if waited:
             connection.go_on()
     elif isinstance(verdict, Accept):
