@@ -466,6 +466,7 @@ class Link:
         if self.opening and session is not None:
             self.opening = False
             session.paused -= 1
+            session.will = None  # kept once the connection is accepted [MQTT-3.1.2-7], and it never was
         self.wire.close()
         self.on_end(self, reason)
 

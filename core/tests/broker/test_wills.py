@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.codec import Connect, Publish
+from hookmq.codec import Connack, Connect, Publish
 from hookmq.hooks.verdicts import Accept, Allow, Deny, Drop
 from hookmq.plugin import Action
 from hookmq.reason import ReasonCode
@@ -117,6 +117,22 @@ def test_a_client_that_never_got_its_connack_has_none(broker_harness: Make) -> N
     recorder.answer("on_connect", harness.clock.event())
     harness.connect("c", will=will("w", b"gone"), expect=None).drop()
     harness.advance(1e4)
+    watcher.expect_nothing()
+
+
+def test_a_client_whose_commit_never_came_has_none(broker_harness: Make) -> None:
+    store = SlowStore()
+    harness = broker_harness(store=store)
+    watcher = harness.connect("watcher")
+    watcher.subscribe("#")
+    client = harness.connect("c", session_expiry_interval=100, will=will("w", b"x"), expect=None)
+    client.drop()
+    other = harness.connect("d", session_expiry_interval=100, will=will("w", b"y"), expect=None)
+    harness.advance(60)
+    assert other.expect(Connack).code == ReasonCode.SERVER_UNAVAILABLE
+    store.finish()
+    store.slow = False
+    harness.advance(200)
     watcher.expect_nothing()
 
 
