@@ -251,6 +251,17 @@ def test_a_slowed_client_may_leave(broker_harness: Make) -> None:
     clients[-1].ping()
 
 
+def test_what_a_slowed_client_sends_waits_with_it(broker_harness: Make) -> None:
+    harness = broker_harness(config=FLAPPING)
+    take_over(harness, 4, False, 100)
+    client = harness.connect("c", clean_start=False, expect=None)
+    client.publish("a", b"x", 1)
+    client.expect_nothing()
+    harness.advance(2.1)
+    assert client.expect(Connack).code == 0
+    assert client.expect(Puback).code == ReasonCode.NO_MATCHING_SUBSCRIBERS
+
+
 def test_a_slowed_client_finds_the_place_free(broker_harness: Make) -> None:
     harness = broker_harness(config=FLAPPING)
     clients = take_over(harness, 4, False, 100)
