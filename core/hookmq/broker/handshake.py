@@ -244,6 +244,11 @@ def _authorize_will(connection: Link, limits: Limits) -> None:
         if isinstance(verdict, Deny):
             connection.core.denied(client, Action.WILL, will.message.topic, verdict.code, by)
             connection.refuse(verdict.code, verdict.reason or "the will is not allowed")
+        elif verdict.max_qos is not None and verdict.max_qos < message.qos:
+            # It would be refused when it fires, and nobody told.
+            code = ReasonCode.QOS_NOT_SUPPORTED
+            connection.core.denied(client, Action.WILL, message.topic, code, by)
+            connection.refuse(code, f"a will of QoS above {verdict.max_qos} is not allowed here")
         else:
             find_session(connection, limits, will)
 

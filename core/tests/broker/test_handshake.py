@@ -22,7 +22,7 @@ from hookmq.codec import (
     Unsubscribe,
     encode,
 )
-from hookmq.hooks.verdicts import Accept, Deny, Limits
+from hookmq.hooks.verdicts import Accept, Allow, Deny, Limits
 from hookmq.plugin import Action
 from hookmq.properties import Properties
 from hookmq.reason import ReasonCode
@@ -927,6 +927,18 @@ def test_a_will_may_be_decided_on_later(broker_harness: Make) -> None:
     verdict.set(Deny())
     assert client.expect(Connack).code == 0x87
     client.expect_closed()
+
+
+@pytest.mark.parametrize(("version", "code"), [(4, 3), (5, 0x9B)])
+def test_a_will_above_the_qos_that_is_allowed(
+    broker_harness: Make, version: int, code: int
+) -> None:
+    recorder = HookRecorder("authorize", "on_denied")
+    recorder.answer("authorize", Allow(max_qos=1))
+    harness = broker_harness([recorder])
+    harness.connect("c", version, will=will("w", qos=2), expect=code).expect_closed()
+    harness.connect("c", version, will=will("w", qos=1))
+    assert [call.rule for call in recorder.calls("on_denied")] == ["recorder"]
 
 
 @pytest.mark.parametrize(("version", "codes"), [(4, (3, 3)), (5, (0x9B, 0x9A))])
