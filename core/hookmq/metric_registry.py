@@ -179,5 +179,5 @@ def _number(value: Value) -> str:
     if not isinstance(value, float):
         raise TypeError(f"{value!r} is no number")
     if math.isfinite(value):
-        return repr(value)
+        return repr(value).removesuffix(".0")
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

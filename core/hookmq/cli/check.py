@@ -73,11 +73,14 @@ def report(config: "Config", hooks: "Hooks") -> str:
         where,
         who_connects,
     )
+    from hookmq.server.settings import TYPES
 
     lines = [f"{config.source}: right"]
     rows: list[tuple[str, str]] = []
     for listener in config.listeners:
         reach = "this machine only" if is_local(listener) else "from the network"
+        if listener.type not in TYPES:
+            reach = "as its plugin has it"
         rows.append(("listens", f"{listener.name:<8} {where(listener):<36} {reach}"))
     rows.append(("connect", who_connects(config, hooks)))
     rows.append(("may do", what_is_allowed(config, hooks)))

@@ -6,7 +6,8 @@ INTRODUCTION = """\
 # Command line
 
 Generated from the commands' own help; a test keeps it up to date. The flags of `pub`, `sub` and `rr` are those of
-mosquitto_pub, mosquitto_sub and mosquitto_rr.
+mosquitto_pub, mosquitto_sub and mosquitto_rr. Installed plugins may add commands of their own (`register_cli` in
+[Hooks](hooks.md)); `hookmq --help` lists them.
 """
 
 

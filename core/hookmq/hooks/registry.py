@@ -136,7 +136,7 @@ def class_hook(plugin_id: str, kind: type[Plugin], name: str) -> Callable[..., A
         if attribute == name and options is None:
             raise PluginError(
                 plugin_id,
-                f"{name} has the name of a hook but is not marked @hookimpl (below @staticmethod)",
+                f"{name} has the name of a hook but is not marked @hookimpl",
             )
         if options is None or (options.get("specname") or attribute) != name:
             continue

@@ -180,9 +180,9 @@ class HttpServer:
         # Without a token a page in this machine's browser must not get in, neither by its own name for this address
         # (Host) nor by a form that it sends here (Origin).
         if self._local and not options.insecure:
-            origin = request.headers.get("Origin", "")
-            hosts = [request.host, *([origin.partition("://")[2]] if origin else [])]
-            if not all(is_loopback(host_of(host)) for host in hosts):
+            hosts = request.headers.getall("Host", [])
+            hosts += [o.partition("://")[2] for o in request.headers.getall("Origin", [])]
+            if not all(is_loopback(host_of(host.lower())) for host in hosts):
                 return web.Response(status=403, text="not from this machine\n")
         return None
 
@@ -205,7 +205,10 @@ class HttpServer:
         length = request.content_length or 0
         if length > self._options.max_body:
             raise web.HTTPRequestEntityTooLarge(self._options.max_body, length)
-        await request.read()
+        try:
+            await request.read()
+        except web.RequestPayloadError:
+            raise web.HTTPBadRequest from None
         try:
             response = await handler(request, **parts)
             if not isinstance(response, web.StreamResponse):

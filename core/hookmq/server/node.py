@@ -113,8 +113,10 @@ class Node:
         found = types.found.get(settings.type)
         accept, metrics, runtime = self.broker.accept, self.broker.metrics, self.runtime
         if found is not None:
-            factory = found[1]
-            return PluggedListener(settings, factory, accept, metrics, runtime, self._loop, broker)
+            plugin, factory, _ = found
+            return PluggedListener(
+                settings, plugin, factory, accept, metrics, runtime, self._loop, broker
+            )
         return Listener(settings, accept, metrics, runtime.log, broker, self._loop, self._site)
 
     def phase(self) -> State:

@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from hookmq.errors import PluginError
+from hookmq.errors import HookMQError, PluginError
 from hookmq.metrics import Metrics
 from hookmq.runtime import Runtime, Wire
 from hookmq.server.accept import Log
@@ -35,7 +35,7 @@ class Opened(Protocol):
         """Accept no more; who is connected stays. Harmless when shut or never opened."""
 
     async def close(self) -> None:
-        """Shut, and let go of everything. Wires that were still open have been aborted before."""
+        """Shut, and let go of everything; also after `open` raised. Wires that were still open have been aborted."""
 
 
 Factory = Callable[[ListenerSettings, Enter, Runtime], Opened]
@@ -87,6 +87,7 @@ class PluggedListener:
     def __init__(
         self,
         settings: ListenerSettings,
+        plugin: str,
         factory: Factory,
         accept: Accept,
         metrics: Metrics,
@@ -97,7 +98,9 @@ class PluggedListener:
         self.settings = settings
         self.gate = Gate(settings, accept, metrics, loop, broker.max_write_buffer)
         self._log: Log = runtime.log
-        self._opened = factory(settings, self._enter, runtime)
+        self._plugin = plugin
+        with self._blamed():
+            self._opened = factory(settings, self._enter, runtime)
 
     @property
     def address(self) -> str:
@@ -109,11 +112,22 @@ class PluggedListener:
 
     async def open(self, inherited: object = None) -> None:
         """Listen. Raises BindError and ConfigError."""
-        await self._opened.open()
+        with self._blamed():
+            await self._opened.open()
         self._log(
             "info", "listener.opened", listener=self.settings.name, type=self.settings.type,
             address=self.address,
         )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _blamed(self) -> Iterator[None]:
+        try:
+            yield
+        except HookMQError:
+            raise
+        except Exception as error:
+            message = f"the listener {self.settings.name!r} cannot open: {error!r}"
+            raise PluginError(self._plugin, message) from error
 
     def apply(self, settings: ListenerSettings) -> None:
         """Take over what may change while connections are open."""

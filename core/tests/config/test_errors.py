@@ -129,7 +129,16 @@ LISTENERS = [
     ("[{bind: 1883}]",
      '2:20: listeners[0].bind: expected text, found the number 1883 (in quotes it is text: "1883")'),
     ("[{type: tcpp}]",
-     "2:20: listeners[0].type: expected one of tcp, tls, ws, wss, unix, http, https, found the text 'tcpp' (did you mean 'tcp'?)"),
+     "2:20: listeners[0].type: expected one of tcp, tls, ws, wss, unix, http, https, found the text 'tcpp'"
+     " (did you mean 'tcp'?)"),
+    ("[{http: {token: a}}]",
+     "2:14: listeners[0].http: a listener of type tcp does not serve HTTP (type: http)"),
+    ("[{settings: {a: 1}}]",
+     "2:14: listeners[0].settings: a listener of type tcp is not a plugin's"),
+    ("[{type: http, bind: '*:9090'}]",
+     "2:14: listeners[0].http: *:9090 is reached from the network and asks for no token"
+     " (set http.token, such as {$file: PATH}, or http.insecure: true)"),
+    ("[{type: https}]", "2:20: listeners[0].type: https needs tls: with certificate and key"),
     ("[{type: tls}]", "2:20: listeners[0].type: tls needs tls: with certificate and key"),
     ("[{tls: {certificate: a}}]", "2:19: listeners[0].tls: a listener of type tcp does not use it"),
     ("[{type: tls, tls: {}}]",
