@@ -236,11 +236,11 @@ def accepted(connection: Link, session: Session, epoch: int, present: bool, limi
     if present:
         core.metrics.sessions_resumed += 1
     core.observe("on_session", client, SessionEvent.RESUMED if present else SessionEvent.CREATED)
+    if present and connection.chains.authorize[Action.SUBSCRIBE]:
+        # A right may have been taken away while the client was: nothing is sent before that is known.
+        revoke(core, client.client_id, None)
     settle_state(session)
     pump(core, session)
-    if present and connection.chains.authorize[Action.SUBSCRIBE]:
-        # A right may have been taken away while the client was.
-        revoke(core, client.client_id, None)
     core.schedule()
     if connection.waiting or connection.held:
         connection.go_on()

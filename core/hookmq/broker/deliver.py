@@ -100,9 +100,10 @@ def pump(core: Core, session: Session) -> None:
                 return
             continue
         if session.stored:
+            before = session.stored
             load_page(core, session, pump)
             queue = session.queue
-            if queue:
+            if queue or session.stored < before:  # a page may hold nothing but what was revoked
                 continue
             break
         if not take_from_groups(core, session):

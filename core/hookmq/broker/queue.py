@@ -13,6 +13,7 @@ from hookmq.qos import (
 from hookmq.reason import ReasonCode
 from hookmq.session import BEHIND, Session
 from hookmq.store import Enqueue, Queued
+from hookmq.topics import matches
 from hookmq.types import Direction, DropReason, Message, Subscription
 
 
@@ -101,7 +102,11 @@ def load_page(core: Core, session: Session, then: Callable[[Core, Session], None
         for entry, message in page:
             session.loaded_seq = entry.seq
             delivery = restore(core, session, entry, message, shared)
-            if session.revoked and entry.filter in session.revoked:
+            if (
+                session.revoked
+                and entry.filter in session.revoked
+                and not covered(session, delivery)
+            ):
                 unqueue(core, session, delivery, counted=True)
                 finish(core, session, delivery)
                 core.dropped(message, session.client, DropReason.REVOKED, Direction.OUT)
@@ -134,6 +139,18 @@ def _look_again(
     if session.epoch == epoch:
         then(core, session)
         core.schedule()
+
+
+def covered(session: Session, delivery: Delivery) -> bool:
+    """Whether a waiting message belongs to a subscription that stands: its own, or another that matches as well."""
+    if delivery.subscription.filter in session.subscriptions:
+        return True
+    topic = delivery.outgoing.message.topic
+    for other in session.subscriptions.values():
+        if other.share is None and matches(other.topic_filter, topic):
+            delivery.subscription = other
+            return True
+    return False
 
 
 def _stay(core: Core, session: Session) -> None:

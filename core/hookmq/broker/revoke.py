@@ -10,6 +10,7 @@ from functools import partial
 from hookmq.broker.authorizer import authorize
 from hookmq.broker.core import Core
 from hookmq.broker.deliver import pump
+from hookmq.broker.queue import covered, unqueue
 from hookmq.broker.send import finish, settle_state
 from hookmq.broker.sessions import unsubscribe
 from hookmq.hooks.chains import overlaps
@@ -17,7 +18,7 @@ from hookmq.hooks.verdicts import Allow, Deny
 from hookmq.qos import Delivery
 from hookmq.reason import ReasonCode
 from hookmq.session import Session
-from hookmq.topics import matches, parse_share
+from hookmq.topics import parse_share
 from hookmq.types import Action, Direction, DropReason, Subscription
 
 SLICE = 200
@@ -79,7 +80,10 @@ def _ask(core: Core, session: Session, subscription: Subscription) -> None:
     def answered(verdict: Allow | Deny, by: str) -> None:
         stands = session.subscriptions.get(subscription.filter) is subscription
         if stands and isinstance(verdict, Deny):
-            _take_away(core, session, subscription, verdict, by)
+            if verdict.decided:
+                _take_away(core, session, subscription, verdict, by)
+            else:
+                _stop(core, session, subscription, verdict, by)
         _decided(core, session)
 
     authorize(
@@ -97,6 +101,14 @@ def _ask(core: Core, session: Session, subscription: Subscription) -> None:
     )
 
 
+def _stop(core: Core, session: Session, subscription: Subscription, verdict: Deny, by: str) -> None:
+    """Nobody could decide: the client gets no further message until somebody can, which is asked when it comes back. What
+    it has is not taken away for a plugin's illness."""
+    core.denied(session.client, Action.SUBSCRIBE, subscription.filter, verdict.code, by)
+    if session.connection is not None:
+        session.connection.disconnect(verdict.code, "rights could not be decided")
+
+
 def _take_away(
     core: Core, session: Session, subscription: Subscription, verdict: Deny, by: str
 ) -> None:
@@ -105,7 +117,10 @@ def _take_away(
     unsubscribe(core, session, subscription)
     core.observe("on_unsubscribed", client, subscription)
     if session.queue:
-        session.queue = deque(d for d in session.queue if _still_wanted(core, session, d, by))
+        session.queue = deque(d for d in session.queue if _still_wanted(core, session, d, by, True))
+    if session.queue_qos0:
+        kept = deque(d for d in session.queue_qos0 if _still_wanted(core, session, d, by, False))
+        session.queue_qos0 = kept or None
     if session.stored:
         if session.revoked is None:
             session.revoked = set()
@@ -115,18 +130,12 @@ def _take_away(
         connection.disconnect(ReasonCode.NOT_AUTHORIZED, "subscription revoked")
 
 
-def _still_wanted(core: Core, session: Session, delivery: Delivery, by: str) -> bool:
+def _still_wanted(core: Core, session: Session, delivery: Delivery, by: str, counted: bool) -> bool:
     """Whether a waiting message belongs to a subscription that stands; it is dropped if not."""
-    if delivery.subscription.filter in session.subscriptions:
+    if covered(session, delivery):
         return True
-    message = delivery.outgoing.message
-    for other in session.subscriptions.values():
-        if other.share is None and matches(other.topic_filter, message.topic):
-            delivery.subscription = other
-            return True
-    session.queued -= 1
-    session.queued_bytes -= delivery.outgoing.size
-    core.queued_bytes -= delivery.outgoing.size
+    unqueue(core, session, delivery, counted)
     finish(core, session, delivery)
+    message = delivery.outgoing.message
     core.dropped(message, session.client, DropReason.REVOKED, Direction.OUT, by)
     return False
