@@ -144,7 +144,7 @@ def test_much_is_asked_in_slices(broker_harness: Make, monkeypatch: pytest.Monke
     while harness.clock.turn():
         asked.append(len(rights.calls()))
     assert asked[0] == 3
-    assert [n for n in dict.fromkeys(asked)] == [3, 6, 9, 10]
+    assert list(dict.fromkeys(asked)) == [3, 6, 9, 10]
     assert filters(harness, "one") == {f"t/{number}" for number in range(9)}
     pub.publish("t/1", b"x")
     one.expect_message("t/1")
@@ -285,7 +285,7 @@ def test_a_client_that_leaves_meanwhile(broker_harness: Make) -> None:
 
 @pytest.mark.parametrize("fault", [ValueError("broken"), "timeout"])
 def test_undecided_delivers_nothing_and_destroys_nothing(broker_harness: Make, fault: Any) -> None:
-    harness, rights, observer = start(broker_harness)
+    harness, _rights, observer = start(broker_harness)
     one, away = (harness.connect(name, session_expiry_interval=600) for name in ("one", "away"))
     pub = harness.connect("pub")
     one.subscribe("t", 1)
