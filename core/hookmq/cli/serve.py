@@ -52,15 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     logs.configure(config.log.level, config.log.format)
     hooks = check.validate(config, config.loop)
-    failure: str | None = run_loop(serve(config, hooks, arguments), config.loop)
-    if failure is not None:
-        print(f"hookmq: the store failed: {failure}", file=sys.stderr)
-        return 1
+    run_loop(serve(config, hooks, arguments), config.loop)
     return 0
 
 
-async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace) -> str | None:
-    """Run one broker to its end; the reason when its store failed."""
+async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace) -> None:
+    """Run one broker to its end. Raises StoreError when it ended because its store failed."""
     from hookmq.broker import Broker
     from hookmq.cli.summary import notices
     from hookmq.config.live import Live, start_plugins, told
@@ -80,7 +77,6 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
 
     runtime = AsyncioRuntime()
     broker = Broker(config.settings, runtime, hooks)
-    failures: list[str] = []
 
     async def reload() -> None:
         """Reload, and say what is open now that was not."""
@@ -92,13 +88,6 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
 
     node = PluginNode(broker, config.listeners, runtime, reload=reload)
     live = Live(config, hooks, broker, node, lambda: config_of(arguments))
-
-    def failed(reason: str) -> None:
-        """Nothing is acknowledged any more: tell the clients and end."""
-        failures.append(reason)
-        node.request_stop()
-
-    broker.on_failure = failed
     try:
         await node.run()
     finally:
@@ -107,7 +96,6 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
         await told(lambda done: live.hooks.shutdown(seconds, done))
         await told(broker.store.close)
         await runtime.close()
-    return failures[0] if failures else None
 
 
 def _greet(config: "Config", hooks: "Hooks", node: object) -> None:

@@ -5,7 +5,7 @@ shows all mistakes. A value of the wrong type is skipped here, the binder told i
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from hookmq.config.document import Node
@@ -135,9 +135,8 @@ def _type(item: Node, path: Path, kind: str | None, plugins: bool, problems: Pro
         return
     if kind not in TYPES:
         if not plugins:
-            message = f"expected one of {', '.join(TYPES)}, found the text {kind!r}"
-            at = item.at(("type",)).place
-            problems.add(at, (*path, "type"), message, nearest(kind, list(TYPES)))
+            message, hint = unknown_type(kind, TYPES)
+            problems.add(item.at(("type",)).place, (*path, "type"), message, hint)
         return  # perhaps a plugin's; told when the plugins are loaded
     secure = kind in ("tls", "wss", "https")
     for key, what, better in (
@@ -149,6 +148,13 @@ def _type(item: Node, path: Path, kind: str | None, plugins: bool, problems: Pro
             place = item.keys.get(key, item.place)
             message = f"a listener of type {kind} {what}"
             problems.add(place, (*path, key), message, better)
+
+
+def unknown_type(kind: str, known: Sequence[str]) -> tuple[str, str]:
+    """What is said of a listener of a type that is not among `known`, and a hint."""
+    hint = nearest(kind, list(known))
+    message = f"expected one of {', '.join(known)}, found the text {kind!r}"
+    return message, hint if hint.startswith("did") else ""
 
 
 def _items_given(root: Node, key: str) -> bool:

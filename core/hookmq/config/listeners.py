@@ -1,7 +1,8 @@
 """Listeners of types that plugins add: whether there is such a type, and what it says of their settings."""
 
+from hookmq.config.checks import unknown_type
 from hookmq.config.model import Config
-from hookmq.config.problems import nearest
+from hookmq.config.problems import Path
 from hookmq.errors import ConfigError
 from hookmq.server.plugged import ListenerTypes
 from hookmq.server.settings import TYPES
@@ -13,11 +14,8 @@ def check_types(config: Config, types: ListenerTypes) -> None:
     known = [*TYPES, *types.found]
     for index, listener in enumerate(config.listeners):
         if listener.type not in known:
-            raise config.error_at(
-                ("listeners", index, "type"),
-                f"expected one of {', '.join(known)}, found the text {listener.type!r}",
-                nearest(listener.type, known),
-            )
+            path: Path = ("listeners", index, "type")
+            raise config.error_at(path, *unknown_type(listener.type, known))
         check = types.found[listener.type][2] if listener.type in types.found else None
         if check is not None:
             try:

@@ -198,7 +198,7 @@ class Node:
                 self._reloading.cancel()
             await self.stop()
             if self._failure:
-                raise StoreError(self._failure)
+                raise StoreError(f"the store failed: {self._failure}")
         finally:
             if self._pulse is not None:
                 self._pulse.cancel()

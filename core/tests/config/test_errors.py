@@ -136,7 +136,7 @@ LISTENERS = [
     ("[{settings: {a: 1}}]",
      "2:14: listeners[0].settings: a listener of type tcp is not a plugin's"),
     ("[{type: http, bind: '*:9090'}]",
-     "2:14: listeners[0].http: *:9090 is reached from the network and asks for no token"
+     "2:13: listeners[0].http: *:9090 is reached from the network and asks for no token"
      " (set http.token, such as {$file: PATH}, or http.insecure: true)"),
     ("[{type: https}]", "2:20: listeners[0].type: https needs tls: with certificate and key"),
     ("[{type: tls}]", "2:20: listeners[0].type: tls needs tls: with certificate and key"),

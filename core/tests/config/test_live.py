@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 from hookmq.broker import Broker
 from hookmq.config.live import Live, start_plugins
 from hookmq.config.model import Config, loads
@@ -18,6 +20,7 @@ from hookmq.hooks.discovery import Installed
 from hookmq.hooks.manager import Hooks
 from hookmq.plugin import Plugin, hookimpl
 from hookmq.server.addresses import parse_bind
+from hookmq.server.extensions import Extensions
 from hookmq.server.node import Node
 from hookmq.server.runtime import AsyncioRuntime
 from hookmq.store import MemoryStore
@@ -67,6 +70,35 @@ class Keeper(Plugin):
         return MemoryStore()
 
 
+class Shown(Plugin):
+    """Everything that a plugin can add to a running node."""
+
+    Config = Settings
+
+    @hookimpl
+    def register_http(self, router: Any) -> None:
+        router.add("GET", f"/{self.config.text}", self.answer)
+
+    @hookimpl
+    def register_metrics(self, registry: Any) -> None:
+        name = self.config.text if self.config.text != "taken" else "sessions"
+        registry.gauge(name, "Named in the configuration.", lambda: 1)
+
+    @staticmethod
+    @hookimpl
+    def register_cli(group: Any) -> None:
+        group.add_parser("shown", help="something")
+
+    async def answer(self, request: Any) -> web.Response:
+        return web.Response(text=self.config.text)
+
+
+class Typed(Plugin):
+    @hookimpl
+    def register_listeners(self, registry: Any) -> None:
+        registry.add("typed", lambda *_: None)
+
+
 class Point:
     def __init__(self, load: Callable[[], Any]) -> None:
         self.load = load
@@ -79,7 +111,12 @@ def offer(name: str, kind: type[Plugin]) -> Installed:
 
 @pytest.fixture(autouse=True)
 def offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = (offer("noted", Noted), offer("keeper", Keeper))
+    found = (
+        offer("noted", Noted),
+        offer("keeper", Keeper),
+        offer("shown", Shown),
+        offer("typed", Typed),
+    )
     monkeypatch.setattr("hookmq.config.plugins.installed", lambda: found)
     Noted.told = []
 
@@ -96,6 +133,7 @@ async def running(text: str = BASE) -> AsyncIterator[Live]:
     broker = Broker(first.settings, runtime, hooks, hooks.provide_store(first.settings))
     await start_plugins(hooks)
     node = Node(broker, first.listeners, runtime)
+    node.use(Extensions(hooks, broker, node.connections))
     applied: list[Config] = []
     live = Live(first, hooks, broker, node, lambda: config(text), applied.append)
     await node.start()
@@ -234,6 +272,47 @@ async def test_the_store_stays_until_a_restart(before: str, after: str) -> None:
         ):
             await live.reload(config(text(after)))
         assert len(live.hooks.plugins) == 1 + bool(before)
+
+
+async def test_routes_and_metrics_follow_a_reload_and_commands_do_not_forbid_it() -> None:
+    def text(word: str, token: str) -> str:
+        http = f"  - {{name: h, type: http, bind: '127.0.0.1:0', http: {{token: {token}}}}}\n"
+        listed = BASE.replace("auth:", http + "auth:", 1)
+        return listed + f"  - {{use: shown, config: {{text: {word}}}}}\n"
+
+    async with running(text("one", "a")) as live, aiohttp.ClientSession() as session:
+
+        async def get(path: str, token: str) -> tuple[int, str]:
+            url = f"http://127.0.0.1:{port_of(live, 'h')}{path}"
+            async with session.get(url, headers={"Authorization": f"Bearer {token}"}) as answer:
+                return answer.status, await answer.text()
+
+        assert await get("/plugins/shown/one", "a") == (200, "one")
+        report = await live.reload(config(text("two", "b")))
+        assert {change.path for change in report.applied} == {
+            "listeners.h.http.token", "plugins.shown.config.text",
+        }  # fmt: skip
+        assert "a" not in [change.old for change in report.applied]
+        assert (await get("/plugins/shown/two", "a"))[0] == 401
+        assert await get("/plugins/shown/two", "b") == (200, "two")
+        assert (await get("/plugins/shown/one", "b"))[0] == 404
+        metrics = (await get("/metrics", "b"))[1]
+        assert 'hookmq_two{plugin="shown"} 1\n' in metrics
+        assert "hookmq_one" not in metrics
+        with pytest.raises(PluginError, match="register_metrics failed"):
+            await live.reload(config(text("taken", "c")))
+        assert await get("/plugins/shown/two", "b") == (200, "two")
+        assert (await get("/plugins/shown/two", "c"))[0] == 401
+        await settled(live)
+
+
+async def test_types_of_listeners_stay_until_a_restart() -> None:
+    async with running() as live:
+        with pytest.raises(ConfigError, match=r"'typed' \(register_listeners\) cannot come, go"):
+            await live.reload(config(BASE + "  - {use: typed}\n"))
+        unknown = BASE.replace("{name: a,", "{name: a, type: typed,")
+        with pytest.raises(ConfigError, match=r"f:3:21: listeners\[0\].type: expected one of tcp"):
+            await live.reload(config(unknown))
 
 
 async def test_reading_again_tells_what_happened(caplog: pytest.LogCaptureFixture) -> None:
