@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.http import HttpProcessingError
 
 from hookmq.server.addresses import (
     bound_to_loopback,
@@ -147,6 +148,11 @@ class Handler(web.RequestHandler):
             self.gate.leave(self)
         else:
             self.wire.lost()
+
+    def log_exception(self, *args: Any, **options: Any) -> None:
+        """Log faults as errors; what a client wrote wrongly is none of ours, and anybody could fill the log with it."""
+        ours = not isinstance(options.get("exc_info"), HttpProcessingError)
+        (self.logger.error if ours else self.logger.debug)(*args, **options)
 
     def abort(self) -> None:
         """Close at once."""
