@@ -240,7 +240,6 @@ async def test_reload_that_fails_is_logged_and_certificates_are_read_all_the_sam
     node = Node(broker, (listener("tls", type="tls", tls=settings),), runtime, reload=reload)
     await node.start()
     node.request_reload()
-    node.request_reload()
     await until(lambda: "listener.certificates_reloaded" in log.events())
     assert log.events().count("node.reload_failed") == 1
     files.spoil(settings.key)
