@@ -92,6 +92,7 @@ class Delivery:
     __slots__ = (
         "group",
         "identifiers",
+        "original",
         "outgoing",
         "packet_id",
         "qos",
@@ -124,6 +125,8 @@ class Delivery:
         self.released = False
         self.sent_at = 0.0
         self.waiter: Acknowledgement | None = None
+        self.original: Message | None = None
+        """The message before a plugin changed it for this session; None if none did."""
 
 
 _NO_SUBSCRIPTION: Final = Subscription("", "")

@@ -296,4 +296,4 @@ def tell_failed(connection: Link, verdict: Deny, by: str) -> None:
         code=f"0x{verdict.code:02X}",
         plugin=by or "default",
     )
-    core.observe("on_auth_failed", client, verdict.code, verdict.reason)
+    core.observe("on_auth_failed", client, verdict.code, verdict.reason or "")

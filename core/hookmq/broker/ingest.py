@@ -183,7 +183,12 @@ class Ingest:
             return
         if isinstance(result, Drop):
             self.core.dropped(self.message, self.client, DropReason.PLUGIN, Direction.IN, by)
-            self._end(Outcome(result.code, matched=0))
+            outcome = Outcome(result.code, matched=0)
+            added = self.core.committer.added
+            if self.before is not None:
+                self.before()  # to its source it was taken like any other
+            outcome.relies = self.core.committer.added != added
+            self._end(outcome)
             return
         assert isinstance(result, Message)
         before, self.message = self.message, result

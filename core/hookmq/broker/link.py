@@ -466,7 +466,8 @@ class Link:
         if self.opening and session is not None:
             self.opening = False
             session.paused -= 1
-            session.will = None  # kept once the connection is accepted [MQTT-3.1.2-7], and it never was
+            # It is kept once the connection is accepted [MQTT-3.1.2-7], and it never was.
+            session.will = None
         self.wire.close()
         self.on_end(self, reason)
 

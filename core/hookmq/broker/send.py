@@ -71,8 +71,12 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
             if changed is None:
                 refused, reason = True, DropReason.PLUGIN
             elif changed is not message:
-                message = changed
-                delivery.outgoing = Outgoing(changed, delivery.outgoing.id)
+                # It has a record of its own: what is sent again must be what was sent.
+                delivery.original, message = message, changed
+                delivery.outgoing = Outgoing(changed)
+                if stored and session.durable and delivery.qos:
+                    core.committer.add(Dequeue(session.owner, delivery.seq))
+                    stored = False
     if refused:  # [MQTT-3.3.2-5]: the copy whose delivery has not begun is dropped
         give_up(core, session, delivery, reason, stored)
         return

@@ -146,7 +146,11 @@ def give_back(core: Core, session: Session, deliveries: list[Delivery]) -> list[
             back.append((group, delivery))
     for group, delivery in reversed(back):
         delivery.packet_id = 0
-        outgoing = delivery.outgoing if delivery.seq else delivery.outgoing.anew()
+        if delivery.original is not None:
+            # Another member's copy is not made of what a plugin made for this one.
+            outgoing = Outgoing(delivery.original)
+        else:
+            outgoing = delivery.outgoing if delivery.seq else delivery.outgoing.anew()
         _wait_in_group(core, group, outgoing, front=True)
         finish(core, session, delivery)
     return own

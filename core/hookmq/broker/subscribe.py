@@ -5,7 +5,7 @@ before the retained messages that they cause.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from hookmq.broker.authorizer import Decisions, authorize
@@ -129,9 +129,9 @@ class Subscribing:
             identifiers[0] if identifiers else None,
             share,
         )
-        self._authorize(subscription)
+        self._authorize(subscription, self._transform)
 
-    def _authorize(self, subscription: Subscription) -> None:
+    def _authorize(self, subscription: Subscription, then: Callable[[Subscription], None]) -> None:
         connection = self.connection
         client = connection.client
         assert client is not None
@@ -147,7 +147,7 @@ class Subscribing:
             granted = subscription
             if verdict.max_qos is not None and verdict.max_qos < granted.qos:
                 granted = granted.replace(qos=verdict.max_qos)
-            self._transform(granted)
+            then(granted)
 
         name = asked(subscription)
         step = authorize(
@@ -189,7 +189,12 @@ class Subscribing:
                 self._deny(subscription, Deny(error.code, error.detail, decided=False), by)
                 return
             # What UNSUBSCRIBE must name stays the client's own text.
-            self._add(result.replace(filter=subscription.filter))
+            made = result.replace(filter=subscription.filter)
+            if asked(made) == asked(subscription):
+                self._add(made)
+            else:
+                # The plugin moved it: it must be allowed where it goes, not only where it came from.
+                self._authorize(made, self._add)
 
         step = run_transform(
             connection.core.runtime, calls, connection.client, subscription, changed
