@@ -90,6 +90,7 @@ def load_page(core: Core, session: Session, then: Callable[[Core, Session], None
         return
     session.reading = True
     epoch = session.epoch
+    last_seq, busy = session.last_seq, core.committer.busy
 
     def loaded(page: list[Queued]) -> None:
         session.reading = False
@@ -114,10 +115,10 @@ def load_page(core: Core, session: Session, then: Callable[[Core, Session], None
             queue.append(delivery)
         session.stored -= min(session.stored, len(page))
         if not page:
-            if not core.committer.busy:
+            if not busy and session.last_seq == last_seq:
                 session.stored = 0
                 return
-            # What was queued this turn is not in the store yet: look again when it is.
+            # What was queued when the page was asked for was not in the store yet, or came since: look again when it is.
             core.committer.then(partial(_look_again, core, session, epoch, then), cut=False)
             core.schedule()
         elif not synchronous:
