@@ -1,0 +1,132 @@
+"""What must hold of the broker's own state: at every step, when everything has settled, and when everybody has left."""
+
+from collections.abc import Callable
+
+from hookmq import topics
+from hookmq.broker import Broker
+from hookmq.broker.link import Phase
+from hookmq.hooks.manager import Hooks
+from hookmq.settings import Settings
+from hookmq.store import session_owner
+from hookmq.testing.runtime import VirtualRuntime
+from hookmq.testing.sim.disk import Disk
+
+Complain = Callable[[str, str], None]
+contains = topics.contains
+
+
+def check_step(broker: Broker, settings: Settings, complain: Complain) -> None:
+    """At any moment between two events."""
+    core = broker.core
+    limits = settings.session
+    total = 0
+    for session in core.sessions.values():
+        total += session.queued_bytes
+        connection = session.connection
+        if connection is not None:
+            resend = len(session.resend) if session.resend else 0
+            if len(session.inflight) - resend > session.window:
+                complain(
+                    "window", f"{session.client_id}: {len(session.inflight)} of {session.window} in flight"
+                )
+            if session.ended_at is not None:
+                complain("state", f"{session.client_id} is connected and has ended")
+        if session.queued > limits.queue_messages or session.queued_bytes > limits.queue_bytes:
+            complain(
+                "limits", f"{session.client_id}: {session.queued} messages, {session.queued_bytes} bytes wait"
+            )
+        if session.queued < 0 or session.queued_bytes < 0 or session.stored < 0 or session.paused < 0:
+            complain("limits", f"{session.client_id}: a count is below zero")
+    for group in core.groups.values():
+        total += group.queued_bytes
+        if len(group.queue) != group.queued:
+            complain("limits", f"group {group.owner} counts {group.queued} of {len(group.queue)}")
+    if total != core.queued_bytes:
+        complain("limits", f"{core.queued_bytes} bytes are counted as waiting, {total} are")
+    open_ids: set[str] = set()
+    for connection in broker.connections:
+        if connection.phase is Phase.OPEN and connection.client is not None:
+            if connection.client.client_id in open_ids:
+                complain("5 one", f"{connection.client.client_id} is connected twice")
+            open_ids.add(connection.client.client_id)
+
+
+def check_settled(broker: Broker, disk: Disk | None, complain: Complain) -> None:
+    """When the faults have been over for long: nothing waits, and the disk agrees with memory."""
+    core = broker.core
+    if core.committer.busy:
+        complain("liveness", "commits are still waiting")
+    if core.fan_outs:
+        complain("liveness", f"fan-outs are still on their way: {list(core.fan_outs)}")
+    for session in core.sessions.values():
+        connection = session.connection
+        if connection is None:
+            continue
+        if session.paused or session.reading or session.resend:
+            complain("liveness", f"{session.client_id} is still held up")
+        if session.inflight or session.queued or session.queue_qos0 or session.backlog:
+            complain(
+                "liveness",
+                f"{session.client_id}: {len(session.inflight)} in flight, {session.queued} queued",
+            )
+    if disk is not None:
+        _check_disk(broker, disk, complain)
+
+
+def _check_disk(broker: Broker, disk: Disk, complain: Complain) -> None:
+    core = broker.core
+    image = disk.image
+    on_disk = {topic: message.payload for topic, message in image.retained.items()}
+    in_memory = {topic: out.message.payload for topic, out in core.retained.match("#")}
+    if on_disk != in_memory:
+        complain("8 retained", f"the disk retains {on_disk}, memory {in_memory}")
+    durable = {s.client_id: s for s in core.sessions.values() if s.durable}
+    if durable.keys() != image.sessions.keys():
+        complain("7 disk", f"sessions on disk {sorted(image.sessions)}, in memory {sorted(durable)}")
+    for client_id, session in durable.items():
+        known = image.subscriptions.get(client_id, {})
+        if known != session.subscriptions:
+            complain("7 disk", f"{client_id}: subscriptions on disk {list(known)}, in memory {list(session.subscriptions)}")
+        received = image.received.get(client_id, set())
+        if received != (session.received or set()):
+            complain("3 disk", f"{client_id}: received ids on disk {received}, in memory {session.received}")
+        entries = len(image.queues.get(session_owner(client_id), ()))
+        if entries != len(session.inflight) + session.queued:
+            complain("1 disk", f"{client_id}: {entries} entries on disk, {len(session.inflight)} and {session.queued}")
+
+
+def check_gone(
+    broker: Broker,
+    runtime: VirtualRuntime | None,
+    disk: Disk | None,
+    hooks: Hooks,
+    complain: Complain,
+) -> None:
+    """When everybody has left for good: nothing is kept on anybody's behalf."""
+    core = broker.core
+    left = {
+        "connections": len(broker.connections),
+        "sessions": len(core.sessions),
+        "groups": len(core.groups),
+        "queued bytes": core.queued_bytes,
+        "fan-outs": len(core.fan_outs),
+        "remembered decisions": core.remembered,
+        "commits": int(core.committer.busy),
+        "dirty sessions": len(core.dirty),
+        "deadlines": max(0, len(core.deadlines) - 1),
+        "plugin calls": hooks.in_flight(),
+        "coroutines": len(runtime.tasks) if runtime is not None else 0,
+        "routes": len(list(core.router.lookup("t/0").targets)),
+    }
+    if disk is not None:
+        image = disk.image
+        left |= {
+            "sessions on disk": len(image.sessions),
+            "subscriptions on disk": sum(map(len, image.subscriptions.values())),
+            "queues on disk": len(image.queues),
+            "messages on disk": len(image.messages),
+            "received ids on disk": sum(map(len, image.received.values())),
+        }
+    found = {name: count for name, count in left.items() if count}
+    if found:
+        complain("10 leak", f"left behind: {found}")
