@@ -89,11 +89,11 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
         _take_over(connection, session, connect.clean_start)
         session = core.sessions.get(client.client_id)
     if session is not None and (connect.clean_start or expired(core, session)):
-        # [MQTT-3.1.2-4] [MQTT-3.1.4-4]; the old session's will is due now at the latest
+        # [MQTT-3.1.2-4, 3.1.4-4] [MQTT311-3.1.2-6, 3.1.4-3]; the old session's will is due now at the latest
         event = SessionEvent.EXPIRED if expired(core, session) else SessionEvent.ENDED
         end(core, session, event)
         session = None
-    present = session is not None  # [MQTT-3.1.2-5, 3.1.2-6, 3.2.2-2, 3.2.2-3]
+    present = session is not None  # [MQTT-3.1.2-5, 3.1.2-6, 3.2.2-2, 3.2.2-3] [MQTT311-3.2.2-1 to 3]
     if session is None:
         session = create(core, client)
         session.takeovers = takeovers  # who starts clean each time flaps as well
@@ -133,7 +133,7 @@ def _attach(
     broker = core.settings.broker
     properties = connect.properties
     if session.expiry_due is not None:
-        session.expiry_due.cancel()
+        session.expiry_due.cancel()  # [MQTT-4.1.0-1] [MQTT311-4.1.0-2]
         session.expiry_due = None
     session.ended_at = None
     old_scope = session.client.scope
@@ -141,7 +141,7 @@ def _attach(
     session.epoch += 1
     session.connection = connection
     connection.session = session
-    # Nothing may precede CONNACK [MQTT-3.2.0-1]: messages wait until it is sent.
+    # Nothing may precede CONNACK [MQTT-3.2.0-1] [MQTT311-3.2.0-1]: messages wait until it is sent.
     connection.opening = True
     session.paused += 1
     connection.epoch = session.epoch
@@ -149,12 +149,14 @@ def _attach(
     session.expiry = _expiry(connect, connection.max_expiry)
     session.durable = session.expiry > 0 or session.durable
     set_will(session, will)
+    # [MQTT-4.9.0-1]: of this connection alone
     session.window = min(properties.receive_maximum or 65535, settings.max_inflight, 65534)
     session.queue_messages = lower(settings.queue_messages, limits.queue_messages)
     session.max_subscriptions = lower(settings.max_subscriptions, limits.max_subscriptions)
     connection.carried = len(session.received) if session.received else 0
     if client.version == 5:
         offered = properties.topic_alias_maximum or 0
+        # [MQTT-3.1.2-27]: 0 or absent offers none
         connection.alias_maximum = min(offered, broker.outbound_topic_alias)
         connection.aliases = {} if connection.alias_maximum else None
     kind = kind_of(connection)
@@ -164,6 +166,7 @@ def _attach(
     session.kind = kind
     for group in session.groups:
         group.enter(session)
+    # [MQTT-4.4.0-1] [MQTT311-4.4.0-1]
     session.resend = deque(session.inflight.values()) if session.inflight else None
 
 
@@ -218,6 +221,7 @@ def accepted(connection: Link, session: Session, epoch: int, present: bool, limi
     session.paused -= 1
     connection.due.cancel()
     session.state = CLEAN if connection.writable and not session.paused else BEHIND
+    # [MQTT-3.1.4-5, 3.2.0-2] [MQTT311-3.1.4-4]
     connection.send(connack(connection, session.expiry, connect, present))
     connection.connect = _without_secrets(connect)
     connection.seen = core.runtime.now()
