@@ -2,7 +2,7 @@
 
     check -> [AUTH exchange] -> on_connect -> authorize the will -> attach
 
-While a plugin decides, everything the client pipelined is held [MQTT-3.1.4-6].
+While a plugin decides, everything the client pipelined is held [MQTT-3.1.4-6] [MQTT311-3.1.4-5].
 """
 
 from functools import partial
@@ -43,8 +43,9 @@ def on_connect(connection: Link, packet: Packet) -> None:
     if refusal is not None:
         connection.refuse(*refusal)
         return
+    # Any string will do, of any length and letters [MQTT-3.1.3-5] [MQTT311-3.1.3-5].
     client_id = packet.client_id
-    if not client_id:  # [MQTT-3.1.3-6, 3.1.3-7]
+    if not client_id:  # [MQTT-3.1.3-6, 3.1.3-7] [MQTT311-3.1.3-6]
         client_id = _unused_id(connection)
         connection.assigned_id = True
     username = packet.username
@@ -69,7 +70,7 @@ def on_connect(connection: Link, packet: Packet) -> None:
     connection.due = core.deadlines.after(
         scope.connect_timeout + _slowest(connection), partial(_too_slow, connection)
     )
-    if properties.authentication_method is not None:
+    if properties.authentication_method is not None:  # [MQTT-4.12.0-6]
         _ask_auth(connection, Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties.only(In.AUTH)))
     else:
         _decide(connection, Accept())
@@ -121,6 +122,7 @@ def _check(connection: Link, packet: Connect) -> tuple[ReasonCode, str] | None:
         if len(core.sessions) >= limits.max_sessions:
             return ReasonCode.QUOTA_EXCEEDED, "too many sessions"
     elif known.connection is not None and limits.second_client == "reject":
+        # [MQTT-3.1.3-8] [MQTT311-3.1.3-9]
         return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id is in use"
     return None
 
@@ -282,7 +284,7 @@ def _will(connection: Link, connect: Connect, client: ClientInfo) -> Will | None
         client.scope.mount_point + fields.topic,
         fields.payload,
         fields.qos,
-        fields.retain,
+        fields.retain,  # [MQTT-3.1.2-14, 3.1.2-15] [MQTT311-3.1.2-16, 3.1.2-17]
         properties,
         client.client_id,
         "will",
