@@ -269,7 +269,7 @@ class Link:
         self.go_on_reading()
 
     def send(self, data: bytes) -> None:
-        """Put bytes into this turn's write."""
+        """Put bytes into this turn's write, whatever the client's quota [MQTT-3.3.4-10, 4.9.0-3]."""
         session = self.session
         if session is not None and session.connection is self:
             session.out.append(data)
@@ -330,7 +330,7 @@ class Link:
         self.go_on_reading()
 
     def fail(self, error: ProtocolError) -> None:
-        """The client broke the protocol [MQTT-4.13.1-1]: say so if it may be said, and close."""
+        """The client broke the protocol [MQTT-4.13.1-1] [MQTT311-4.8.0-1]: say so if it may be said, and close."""
         self.core.metrics.protocol_errors += 1
         client = self.client
         self.core.runtime.log(
@@ -391,6 +391,7 @@ class Link:
         elif version and (not malformed or code is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION):
             # [MQTT311-3.1.2-2]: an unknown version is told; an unknown protocol name (version 0) is not MQTT
             self.wire.write(encode(Connack(v3_connack(code)), version))
+        # [MQTT-3.2.2-7] [MQTT311-3.2.2-5]
         self.end(DisconnectReason(code, EndedBy.SERVER, error=reason))
 
     def disconnect(
