@@ -1,7 +1,7 @@
 """SUBSCRIBE and UNSUBSCRIBE, the retained messages that follow, and subscriptions taken away again.
 
-A SUBSCRIBE is handled filter after filter, as if each came alone [MQTT-3.8.4-5]; SUBACK leaves after the commit of all,
-before the retained messages that they cause.
+A SUBSCRIBE is handled filter after filter, as if each came alone [MQTT-3.8.4-5] [MQTT311-3.8.4-4]; SUBACK leaves after the
+commit of all, before the retained messages that they cause.
 """
 
 from collections import deque
@@ -236,7 +236,7 @@ class Subscribing:
             core.committer.add(PutSubscription(session.client_id, subscription))
         handling = subscription.retain_handling
         if subscription.share is None and (handling == 0 or (handling == 1 and known is None)):
-            # [MQTT-3.3.1-9, 3.3.1-10, 3.3.1-11]; shared subscriptions get none
+            # [MQTT-3.3.1-9 to 11, 3.8.4-4] [MQTT311-3.3.1-6, 3.8.4-3]; shared subscriptions get none
             self.retained.append(subscription)
         core.observe("on_subscribed", session.client, subscription, ReasonCode(subscription.qos))
         self._next(subscription.qos)
@@ -244,13 +244,15 @@ class Subscribing:
     def _answer(self) -> None:
         connection = self.connection
         core = connection.core
+        # [MQTT-2.2.1-6, 3.8.4-2, 3.8.4-6, 3.8.4-7, 3.9.3-1] [MQTT311-2.3.1-7, 3.8.4-2, 3.8.4-5, 3.9.3-1]
         packet = Suback(self.packet.packet_id, tuple(self.codes))
         data = encode(packet, connection.version)
+        # [MQTT-3.1.2-29]
         if connection.version == 5 and self.reason and connection.problem_information:
             worded = encode(
                 replace(packet, properties=packet.properties.replace(reason_string=self.reason)), 5
             )
-            if len(worded) <= connection.max_packet_size:  # [MQTT-3.9.2-1]
+            if len(worded) <= connection.max_packet_size:  # [MQTT-3.9.2-1, 3.9.2-2]
                 data = worded
         answer = Acknowledgement(connection.release, data)
         if self.session.durable:
@@ -344,7 +346,7 @@ def _check_answer(connection: Link, count: int) -> None:
 
 
 def on_subscribe(connection: Link, packet: Packet) -> None:
-    """SUBSCRIBE [MQTT-3.8.4-1]."""
+    """SUBSCRIBE [MQTT-3.8.4-1] [MQTT311-3.8.4-1]."""
     assert isinstance(packet, Subscribe)
     session = connection.session
     assert session is not None
@@ -356,7 +358,9 @@ def on_subscribe(connection: Link, packet: Packet) -> None:
 
 
 def on_unsubscribe(connection: Link, packet: Packet) -> None:
-    """UNSUBSCRIBE: by the filter's text, character for character [MQTT-3.10.4-1, 3.10.4-4, 3.10.4-5]."""
+    """UNSUBSCRIBE: by the filter's text, character for character [MQTT-3.10.4-1, 3.10.4-4, 3.10.4-5]
+    [MQTT311-3.10.4-1, 3.10.4-4, 3.10.4-5]. UNSUBACK never has a Reason String or User Properties that might make it too
+    large [MQTT-3.11.2-1, 3.11.2-2]."""
     assert isinstance(packet, Unsubscribe)
     session = connection.session
     assert session is not None
@@ -366,7 +370,7 @@ def on_unsubscribe(connection: Link, packet: Packet) -> None:
         _check_answer(connection, len(packet.filters))
     codes = []
     added = core.committer.added
-    for text in packet.filters:  # [MQTT-3.10.4-6]
+    for text in packet.filters:  # [MQTT-3.10.4-6, 3.11.3-1] [MQTT311-3.10.4-6]
         known = session.subscriptions.get(text)
         if known is None:
             codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
