@@ -37,7 +37,7 @@ _SUBSCRIPTION_IDENTIFIER = 0x0B
 
 
 def on_publish(connection: Link, packet: Packet) -> None:
-    """PUBLISH: check it, then the one pipeline; the acknowledgement follows by QoS [MQTT-3.3.4-1]."""
+    """PUBLISH: check it, then the one pipeline; the acknowledgement follows by QoS [MQTT-3.3.4-1] [MQTT311-3.3.4-1]."""
     assert isinstance(packet, Publish)
     core = connection.core
     session = connection.session
@@ -76,7 +76,8 @@ def on_publish(connection: Link, packet: Packet) -> None:
         None if interval is None else now + interval,
     )
     if qos == 2 and session.received is not None and packet.packet_id in session.received:
-        # [MQTT-4.3.3-10]: the sender did not see our PUBREC; its message was taken already
+        # [MQTT-4.3.3-10] [MQTT311-4.3.3-2]: the sender did not see our PUBREC; its message was taken already. An id of
+        # QoS 1 is a new message each time [MQTT-4.3.2-5].
         repeated = Outcome(ReasonCode.SUCCESS, matched=1)
         repeated.relies = (
             session.durable and core.committer.busy
@@ -223,19 +224,21 @@ def _acknowledge(
     core = connection.core
     kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
     if connection.version < 5 or (outcome.code is ReasonCode.SUCCESS and not outcome.reason):
+        # [MQTT-2.2.1-5] [MQTT311-2.3.1-6]
         data = (PUBACK if qos == 1 else PUBREC) + PACKET_IDS[packet.packet_id]
     else:
         code = clamp(kind, outcome.code)
+        # [MQTT-3.1.2-29]
         reason = outcome.reason if connection.problem_information else ""
         make = Puback if qos == 1 else Pubrec
         data = encode(make(packet.packet_id, code, Properties(reason_string=reason or None)), 5)
-        if len(data) > connection.max_packet_size:  # [MQTT-3.4.2-2, 3.5.2-2]
+        if len(data) > connection.max_packet_size:  # [MQTT-3.4.2-2, 3.4.2-3, 3.5.2-2, 3.5.2-3]
             data = encode(make(packet.packet_id, code), 5)
     if acknowledgement is None:
         acknowledgement = Acknowledgement(connection.release)
     acknowledgement.data = data
     acknowledgement.publish = qos == 1
-    if outcome.relies:
+    if outcome.relies:  # [MQTT-4.3.2-4, 4.3.3-8] [MQTT311-4.3.2-2]
         acknowledgement.hold()
         core.committer.then(acknowledgement.met)
     connection.answer(acknowledgement)
@@ -267,6 +270,7 @@ def on_pubrec(connection: Link, packet: Packet) -> None:
     if received(core, session, packet.packet_id):
         return
     if connection.version == 5:
+        # It has no Reason String or User Properties that might make it too large [MQTT-3.6.2-2, 3.6.2-3].
         connection.send_packet(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
     else:
         # The client holds on to a flow that we have finished: let it finish too.
@@ -291,6 +295,7 @@ def on_pubrel(connection: Link, packet: Packet) -> None:
         connection.answer(answer)
         return
     if connection.version == 5:
+        # Nor has this one [MQTT-3.7.2-2, 3.7.2-3].
         data = encode(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), 5)
     else:
         data = PUBCOMP + PACKET_IDS[packet.packet_id]
@@ -315,7 +320,7 @@ def on_pubcomp(connection: Link, packet: Packet) -> None:
 
 
 def on_pingreq(connection: Link, packet: Packet) -> None:
-    """PINGREQ [MQTT-3.12.4-1]."""
+    """PINGREQ [MQTT-3.12.4-1] [MQTT311-3.12.4-1]."""
     connection.send(b"\xd0\x00")
 
 
