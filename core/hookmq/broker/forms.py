@@ -49,7 +49,7 @@ def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, by
             message.payload,
             delivery.qos,
             delivery.retain,
-            False,
+            False,  # DUP is of one hop [MQTT-3.3.1-3, 4.3.2-2, 4.3.3-2] [MQTT311-3.3.1-3]
             properties,
         )
     return form
