@@ -95,10 +95,11 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
         if "on_delivered" in core.observed:
             core.observe("on_delivered", session.client, message)
         return
+    # [MQTT-4.3.2-1, 4.3.3-1] [MQTT311-2.3.1-4]
     number = take_packet_id(session.inflight, session.last_packet_id)
     session.last_packet_id = number
     delivery.packet_id = number
-    session.inflight[number] = delivery
+    session.inflight[number] = delivery  # [MQTT-4.3.2-3, 4.3.3-3] [MQTT311-4.3.2-1]
     if core.settings.session.retry_interval:
         delivery.sent_at = core.runtime.now()
     if session.durable:
@@ -156,7 +157,7 @@ def give_up(
 
 def send_again(core: Core, session: Session, delivery: Delivery) -> None:
     """Repeat an unfinished delivery under its old id, after the session was resumed [MQTT-4.4.0-1] (or, to 3.x, when an
-    answer is overdue)."""
+    answer is overdue). That it has expired meanwhile changes nothing [MQTT-4.3.3-7, 4.3.3-13]."""
     number = delivery.packet_id
     if core.settings.session.retry_interval:
         delivery.sent_at = core.runtime.now()
@@ -172,6 +173,7 @@ def send_again(core: Core, session: Session, delivery: Delivery) -> None:
             take_back_alias(session, delivery.outgoing.message)
             give_up(core, session, delivery, DropReason.TOO_LARGE, stored=True)
             return
+        # [MQTT-3.3.1-1] [MQTT311-3.3.1-1]
         session.out += (bytes((head[0] | _DUP,)) + head[1:], PACKET_IDS[number], tail)
     core.mark(session)
 
@@ -228,7 +230,7 @@ def received(core: Core, session: Session, number: int) -> bool:
     if delivery is VOLATILE_2 or delivery is VOLATILE_RELEASED:
         session.inflight[number] = VOLATILE_RELEASED
     else:
-        delivery.released = True
+        delivery.released = True  # [MQTT-4.3.3-5] [MQTT311-4.3.3-1]
         _not_again(session, delivery)
         if session.durable and delivery.seq:
             core.committer.add(SetPacket(session.owner, delivery.seq, number, True))
