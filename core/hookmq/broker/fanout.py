@@ -1,7 +1,8 @@
 """From one accepted message to everybody who wants it: retained store, journals, sessions, groups.
 
 Small fan-outs happen at once. A large one is cut into slices, one a turn, so that it does not stall the others; the list
-of targets is taken once, and messages of one topic go out first in, first out.
+of targets is taken once, and messages of one topic go out first in, first out
+[MQTT-4.6.0-5, 4.6.0-6] [MQTT311-4.6.0-5, 4.6.0-6].
 """
 
 from collections import deque
@@ -49,7 +50,7 @@ def publish(
     """
     route = core.router.lookup(message.topic)
     outgoing = Outgoing(message)
-    if message.retain:
+    if message.retain:  # [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
         retain(core, message)
     for journal in route.journals:
         core.committer.journal(journal, message)
@@ -61,7 +62,7 @@ def publish(
     if waiting is not None or len(route.targets) > core.settings.broker.fan_out_slice:
         _cut(core, route, FanOut(outgoing, route.targets, sender, acknowledgement, waiter))
     else:
-        for target in route.targets:
+        for target in route.targets:  # [MQTT-4.5.0-1] [MQTT311-4.5.0-1]
             _serve(core, target, outgoing, sender, waiter)
     for group in route.groups:
         offer_group(core, group, outgoing)
@@ -106,8 +107,9 @@ def _serve(
                 return
             target = remote
     message = outgoing.message
-    qos = min(message.qos, target.qos)  # [MQTT-3.8.4-8]
-    retain_flag = message.retain and target.retain_as_published  # [MQTT-3.3.1-12, 3.3.1-13]
+    qos = min(message.qos, target.qos)  # [MQTT-3.8.4-8] [MQTT311-3.8.4-6]
+    # [MQTT-3.3.1-12, 3.3.1-13] [MQTT311-3.3.1-9]
+    retain_flag = message.retain and target.retain_as_published
     offer(
         core, session, outgoing, qos, retain_flag, target.identifiers, target.subscription, waiter
     )
@@ -168,7 +170,8 @@ def _slice(core: Core, topic: str) -> None:
 
 
 def retain(core: Core, message: Message) -> None:
-    """Make `message` its topic's retained message, or clear it with an empty payload [MQTT-3.3.1-5, 3.3.1-6, 3.3.1-7]."""
+    """Make `message` its topic's retained message, or clear it with an empty payload [MQTT-3.3.1-5 to 7]
+    [MQTT311-3.3.1-5, 3.3.1-7, 3.3.1-10, 3.3.1-11]."""
     topic = message.topic
     limits = core.settings.broker
     known = core.retained.get(topic)
