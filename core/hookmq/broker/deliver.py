@@ -78,7 +78,7 @@ def pump(core: Core, session: Session) -> None:
     if connection is None:
         return
     resend = session.resend
-    while resend and connection.writable and has_room(session):
+    while resend and connection.writable and has_room(session):  # [MQTT311-4.4.0-1, 4.6.0-6]
         send_again(core, session, resend.popleft())
     if resend is not None and not resend:
         session.resend = resend = None
@@ -119,7 +119,7 @@ RETAINED_SLICE = 256
 
 def send_retained(core: Core, session: Session) -> None:
     """Send retained messages that subscriptions have still to get, as long as there is room, a slice at a time
-    [MQTT-3.3.1-9]. They carry RETAIN whatever the subscription says."""
+    [MQTT-3.3.1-9] [MQTT311-3.3.1-8]. They carry RETAIN whatever the subscription says."""
     backlog = session.backlog
     connection = session.connection
     left = RETAINED_SLICE
