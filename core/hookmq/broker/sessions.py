@@ -102,7 +102,7 @@ def leave(core: Core, session: Session, will: bool) -> None:
         session.expiry_due = core.deadlines.after(
             session.expiry, partial(end, core, session, SessionEvent.EXPIRED)
         )
-    core.committer.add(record(session))
+    core.committer.add(record(session))  # kept [MQTT-3.1.2-23, 4.1.0-1] [MQTT311-3.1.2-4, 4.1.0-1]
     core.schedule()
 
 
@@ -140,7 +140,8 @@ def expired(core: Core, session: Session) -> bool:
 
 
 def end(core: Core, session: Session, event: SessionEvent) -> None:
-    """End a session: its will is due now at the latest, its subscriptions and messages go [MQTT-3.1.2-8, 4.1.0-2]."""
+    """End a session: its will is due now at the latest, its subscriptions and messages go [MQTT-3.1.2-8, 4.1.0-2].
+    What it retained stays [MQTT311-3.1.2-7]."""
     if core.sessions.get(session.client_id) is session:
         del core.sessions[session.client_id]
     if session.expiry_due is not None:
@@ -191,13 +192,13 @@ def _tell_dropped(core: Core, session: Session) -> None:
 
 def publish_will(core: Core, session: Session) -> None:
     """Publish the session's will, if it still has one: once, through the one pipeline, as its owner
-    [MQTT-3.1.2-10, 3.1.2-8]."""
+    [MQTT-3.1.2-10, 3.1.2-8] [MQTT311-3.1.2-8, 3.1.2-10]."""
     will, session.will = session.will, None
     session.will_at = None
     if session.will_due is not None:
         session.will_due.cancel()
         session.will_due = None
-    if will is None:
+    if will is None:  # [MQTT311-3.1.2-12]
         return
     core.metrics.wills_published += 1
     now = core.runtime.time()
@@ -285,7 +286,8 @@ def subscribe(core: Core, session: Session, subscription: Subscription) -> Subsc
 def unsubscribe(
     core: Core, session: Session, subscription: Subscription, record_it: bool = True
 ) -> None:
-    """Remove a subscription: nothing new is queued for it; what was started is finished [MQTT-3.10.4-2, 3.10.4-3]."""
+    """Remove a subscription: nothing new is queued for it; what was started is finished [MQTT-3.10.4-2, 3.10.4-3]
+    [MQTT311-3.10.4-2, 3.10.4-3]."""
     session.subscriptions.pop(subscription.filter, None)
     if record_it and session.durable:
         core.committer.add(DropSubscription(session.client_id, subscription.filter))
