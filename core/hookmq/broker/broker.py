@@ -145,7 +145,7 @@ class Broker:
         if session is not None and session.connection is connection and client is not None:
             keeps_will = reason.by is EndedBy.CLIENT and (
                 reason.code is ReasonCode.SUCCESS or connection.version < 5
-            )  # [MQTT-3.14.4-3]: only a normal DISCONNECT takes the will along
+            )  # [MQTT-3.14.4-3] [MQTT311-3.14.4-3]: only a normal DISCONNECT takes the will along
             will = session.will is not None and not keeps_will
             told = DisconnectReason(reason.code, reason.by, will, reason.error)
             core.runtime.log(
