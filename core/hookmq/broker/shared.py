@@ -54,7 +54,7 @@ def _deliver_shared(
     qos: int,
 ) -> None:
     retain = subscription.retain_as_published and outgoing.message.retain
-    identifiers = identifiers_of(subscription)
+    identifiers = identifiers_of(subscription)  # [MQTT-3.3.4-5]: a copy of its own
     delivery = Delivery(outgoing, qos, retain, identifiers, subscription, group)
     if qos and session.durable:
         take_number(session, delivery)
