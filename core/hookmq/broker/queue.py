@@ -18,7 +18,8 @@ from hookmq.types import Direction, DropReason, Message, Subscription
 
 
 def enqueue(core: Core, session: Session, delivery: Delivery) -> None:
-    """Put a QoS 1 or 2 message (QoS 0 where configured) at the end of the session's queue, within its bounds."""
+    """Put a QoS 1 or 2 message (QoS 0 where configured) at the end of the session's queue, within its bounds
+    [MQTT311-3.1.2-5]."""
     if not _admit(core, session, delivery, session.queued):
         return
     if session.durable:
