@@ -17,7 +17,7 @@ Subscriber = Session | Group
 
 class Target:
     """One session's share in a topic: its overlapping subscriptions merged into one copy at the highest QoS, with all
-    identifiers [MQTT-3.3.4-2, 3.3.4-3, 3.3.4-4]."""
+    identifiers [MQTT-3.3.4-2, 3.3.4-3, 3.3.4-4] [MQTT311-3.3.5-1]."""
 
     __slots__ = (
         "identifiers",
