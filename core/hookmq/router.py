@@ -231,7 +231,7 @@ class Router(Generic[S, V, R]):
             child = root.children.get(levels[0])
             if child is not None:
                 nodes.append(child)
-        if not topic.startswith("$"):  # [MQTT-4.7.2-1]
+        if not topic.startswith("$"):  # [MQTT-4.7.2-1] [MQTT311-4.7.2-1]
             if root.plus is not None:
                 nodes.append(root.plus)
             if root.rest is not None:
@@ -260,7 +260,8 @@ class Router(Generic[S, V, R]):
         return found
 
     def lookup(self, topic: str) -> R:
-        """The route of `topic`: the cached one, or a new one from `compile`, whose exceptions pass through."""
+        """The route of `topic`, whose filters match it [MQTT-3.3.2-3] [MQTT311-3.3.2-3]: the cached one, or a new one from
+        `compile`, whose exceptions pass through."""
         route = self._routes.get(topic)
         if route is not None:
             self.hits += 1
