@@ -24,8 +24,8 @@ def protocol_error(detail: str) -> ProtocolError:
 def decode_utf8(raw: bytes, what: str) -> str:
     """The string that `raw` encodes. Raises ProtocolError 0x81 if it encodes none that MQTT allows.
 
-    A byte order mark is an ordinary character and stays [MQTT-1.5.4-3]; control characters and non-characters are let
-    through, as section 1.5.4 permits.
+    A byte order mark is an ordinary character and stays [MQTT-1.5.4-3] [MQTT311-1.5.3-3]; control characters and
+    non-characters are let through, as section 1.5.4 permits.
     """
     try:
         text = raw.decode()  # strict: no surrogates, over-long forms or values above U+10FFFF
