@@ -67,11 +67,13 @@ def _verdict(header: int, version: int, server: bool) -> tuple[ReasonCode, str] 
         return ReasonCode.PROTOCOL_ERROR, f"{packet.name} from a server"
     if packet is PacketType.PUBLISH:
         if flags & 0b0110 == 0b0110:
-            return ReasonCode.MALFORMED_PACKET, "PUBLISH with QoS 3"  # [MQTT-3.3.1-4]
+            return ReasonCode.MALFORMED_PACKET, "PUBLISH with QoS 3"  # [MQTT-3.3.1-4] [MQTT311-3.3.1-4]
         if flags & _DUP and not flags & 0b0110 and version != 3:
-            return ReasonCode.MALFORMED_PACKET, "PUBLISH with DUP and QoS 0"  # [MQTT-3.3.1-2]
+            # [MQTT-3.3.1-2] [MQTT311-3.3.1-2]
+            return ReasonCode.MALFORMED_PACKET, "PUBLISH with DUP and QoS 0"
         return None
-    # [MQTT-2.1.3-1, 3.6.1-1, 3.8.1-1, 3.10.1-1, 3.14.1-1, 3.15.1-1] [MQTT311-2.2.2-1, 2.2.2-2]
+    # [MQTT-2.1.3-1, 3.6.1-1, 3.8.1-1, 3.10.1-1, 3.14.1-1, 3.15.1-1]
+    # [MQTT311-2.2.2-1, 2.2.2-2, 3.6.1-1, 3.8.1-1, 3.10.1-1, 3.14.1-1]
     right = 0b0010 if packet in _FLAGS_0010 else 0
     if version == 3 and right:
         flags &= ~_DUP  # MQTT 3.1 clients set DUP on what they send again
