@@ -120,7 +120,7 @@ def _subscribe(body: bytes, version: int, limits: Limits, server: bool) -> Packe
             raise protocol_error("no local on a shared subscription")  # [MQTT-3.8.3-4]
         requests.append(SubscribeRequest(topic_filter, qos, no_local, options & 8 != 0, handling))
     if not requests:
-        raise protocol_error("SUBSCRIBE without a topic filter")  # [MQTT-3.8.3-2]
+        raise protocol_error("SUBSCRIBE without a topic filter")  # [MQTT-3.8.3-2] [MQTT311-3.8.3-3]
     return Subscribe(packet_id, tuple(requests), properties)
 
 
@@ -135,7 +135,8 @@ def _unsubscribe(body: bytes, version: int, limits: Limits, server: bool) -> Pac
         _bound(len(filters), limits)
         filters.append(reader.string("topic filter"))  # [MQTT-3.10.3-1] [MQTT311-3.10.3-1]
     if not filters:
-        raise protocol_error("UNSUBSCRIBE without a topic filter")  # [MQTT-3.10.3-2]
+        # [MQTT-3.10.3-2] [MQTT311-3.10.3-2]
+        raise protocol_error("UNSUBSCRIBE without a topic filter")
     return Unsubscribe(packet_id, tuple(filters), properties)
 
 
