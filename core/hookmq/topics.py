@@ -3,7 +3,8 @@
 A topic is a non-empty string whose levels are divided by ``/``; a level may be empty, so ``/`` has two levels. In a
 filter the level ``+`` stands for any one level and a last level ``#`` for the level before it and everything below it:
 ``sport/#`` matches ``sport`` [MQTT 5.0 section 4.7.1.2]. Comparison is by code point: no folding, no normalization, and
-U+FEFF is a character like any other [MQTT-4.7.3-4, MQTT-1.5.4-3].
+U+FEFF is a character like any other [MQTT-4.7.3-4, 1.5.4-3]
+[MQTT311-4.7.3-4, 1.5.3-3].
 
 Everything here is iterative and linear in its input. `matches`, `contains`, `parse_share` and `compile_filter` take
 valid input and do not check it again.
@@ -36,7 +37,7 @@ def validate_topic(topic: str, max_levels: int = MAX_LEVELS) -> None:
     """
     code = ReasonCode.TOPIC_NAME_INVALID
     _check_text(topic, code, "topic name")
-    if "+" in topic or "#" in topic:  # [MQTT-4.7.0-1]
+    if "+" in topic or "#" in topic:  # [MQTT-4.7.0-1] [MQTT311-4.7.1-1]
         raise ProtocolError(code, "topic name holds a wildcard")
     if topic.count("/") >= max_levels:
         raise ProtocolError(code, f"topic name has more than {max_levels} levels")
@@ -64,17 +65,17 @@ def validate_filter(filter: str, max_levels: int = MAX_LEVELS) -> None:
         raise ProtocolError(code, f"topic filter has more than {max_levels} levels")
     rest = inner.find("#")
     if rest >= 0 and (rest != len(inner) - 1 or (rest > 0 and inner[rest - 1] != "/")):
-        raise ProtocolError(code, "'#' is not a whole and the last level")  # [MQTT-4.7.1-1]
+        raise ProtocolError(code, "'#' is not a whole and the last level")  # [MQTT-4.7.1-1] [MQTT311-4.7.1-2]
     if "+" in inner:
         for level in inner.split("/"):
-            if level != "+" and "+" in level:  # [MQTT-4.7.1-2]
+            if level != "+" and "+" in level:  # [MQTT-4.7.1-2] [MQTT311-4.7.1-3]
                 raise ProtocolError(code, "'+' is not a whole level")
 
 
 def _check_text(text: str, code: ReasonCode, what: str) -> None:
     if not text:  # [MQTT-4.7.3-1]
         raise ProtocolError(code, f"{what} is empty")
-    if "\0" in text:  # [MQTT-4.7.3-2]
+    if "\0" in text:  # [MQTT-4.7.3-2] [MQTT311-4.7.3-2]
         raise ProtocolError(code, f"{what} holds U+0000")
     if text.isascii():
         size = len(text)
@@ -83,7 +84,7 @@ def _check_text(text: str, code: ReasonCode, what: str) -> None:
             size = len(text.encode())
         except UnicodeEncodeError:  # from a plugin; the codec lets none through [MQTT-1.5.4-1]
             raise ProtocolError(code, f"{what} holds a surrogate") from None
-    if size > MAX_BYTES:  # [MQTT-4.7.3-3]
+    if size > MAX_BYTES:  # [MQTT-4.7.3-3] [MQTT311-4.7.3-3]
         raise ProtocolError(code, f"{what} is longer than {MAX_BYTES} bytes")
 
 
