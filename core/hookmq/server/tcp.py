@@ -1,4 +1,7 @@
-"""MQTT over TCP, TLS and Unix sockets: one tiny object per connection that is asyncio's protocol and the core's Wire."""
+"""MQTT over TCP, TLS and Unix sockets: one tiny object per connection that is asyncio's protocol and the core's Wire.
+
+These are the ordered, lossless streams of bytes that MQTT asks for [MQTT-4.2.0-1] [MQTT311-7.1.1-1].
+"""
 
 import asyncio
 from collections.abc import Callable
