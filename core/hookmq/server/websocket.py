@@ -98,7 +98,7 @@ class WebSocketServer:
         protocol = next((name for name in SUBPROTOCOLS if name in offered), "")
         if not protocol:  # [MQTT-6.0.0-3]
             return web.Response(status=400, text="the subprotocol mqtt is needed"), ""
-        return None, protocol  # [MQTT-6.0.0-4]
+        return None, protocol  # [MQTT-6.0.0-4] [MQTT311-6.0.0-4]
 
     def _may_come_from(self, origin: str | None) -> bool:
         """Whether a page of `origin` may connect; only browsers send one."""
@@ -220,9 +220,9 @@ class WebSocketWire:
             if kind is WSMsgType.BINARY:
                 if not self._reading.is_set():
                     await self._reading.wait()
-                # Packets may begin and end anywhere in frames [MQTT-6.0.0-2]
+                # Packets may begin and end anywhere in frames [MQTT-6.0.0-2] [MQTT311-6.0.0-2]
                 self._feed(message.data)
-            elif kind is WSMsgType.TEXT:  # [MQTT-6.0.0-1]
+            elif kind is WSMsgType.TEXT:  # [MQTT-6.0.0-1] [MQTT311-6.0.0-1]
                 self._end()
                 self._linger()
                 await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
