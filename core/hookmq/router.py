@@ -260,8 +260,8 @@ class Router(Generic[S, V, R]):
         return found
 
     def lookup(self, topic: str) -> R:
-        """The route of `topic`, whose filters match it [MQTT-3.3.2-3] [MQTT311-3.3.2-3]: the cached one, or a new one from
-        `compile`, whose exceptions pass through."""
+        """The route of `topic`, whose filters match it [MQTT-3.3.2-3] [MQTT311-3.3.2-3]: the cached one, or a new one
+        from `compile`, whose exceptions pass through."""
         route = self._routes.get(topic)
         if route is not None:
             self.hits += 1

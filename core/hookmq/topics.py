@@ -65,7 +65,8 @@ def validate_filter(filter: str, max_levels: int = MAX_LEVELS) -> None:
         raise ProtocolError(code, f"topic filter has more than {max_levels} levels")
     rest = inner.find("#")
     if rest >= 0 and (rest != len(inner) - 1 or (rest > 0 and inner[rest - 1] != "/")):
-        raise ProtocolError(code, "'#' is not a whole and the last level")  # [MQTT-4.7.1-1] [MQTT311-4.7.1-2]
+        # [MQTT-4.7.1-1] [MQTT311-4.7.1-2]
+        raise ProtocolError(code, "'#' is not a whole and the last level")
     if "+" in inner:
         for level in inner.split("/"):
             if level != "+" and "+" in level:  # [MQTT-4.7.1-2] [MQTT311-4.7.1-3]

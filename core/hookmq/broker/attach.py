@@ -83,7 +83,7 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
         connection.refuse(ReasonCode.PACKET_TOO_LARGE, "CONNACK exceeds Maximum Packet Size")
         return
     added = core.committer.added
-    session = core.sessions.get(client.client_id)
+    session = core.sessions.get(client.client_id)  # [MQTT-3.1.3-2] [MQTT311-3.1.3-2]
     takeovers = session.takeovers if session is not None else None
     if session is not None and session.connection is not None:
         _take_over(connection, session, connect.clean_start)
@@ -93,7 +93,8 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
         event = SessionEvent.EXPIRED if expired(core, session) else SessionEvent.ENDED
         end(core, session, event)
         session = None
-    present = session is not None  # [MQTT-3.1.2-5, 3.1.2-6, 3.2.2-2, 3.2.2-3] [MQTT311-3.2.2-1 to 3]
+    # [MQTT-3.1.2-5, 3.1.2-6, 3.2.2-2, 3.2.2-3] [MQTT311-3.2.2-1 to 3]
+    present = session is not None
     if session is None:
         session = create(core, client)
         session.takeovers = takeovers  # who starts clean each time flaps as well

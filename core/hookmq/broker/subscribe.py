@@ -1,7 +1,7 @@
 """SUBSCRIBE and UNSUBSCRIBE, the retained messages that follow, and subscriptions taken away again.
 
-A SUBSCRIBE is handled filter after filter, as if each came alone [MQTT-3.8.4-5] [MQTT311-3.8.4-4]; SUBACK leaves after the
-commit of all, before the retained messages that they cause.
+A SUBSCRIBE is handled filter after filter, as if each came alone [MQTT-3.8.4-5] [MQTT311-3.8.4-4]; SUBACK leaves after
+the commit of all, before the retained messages that they cause.
 """
 
 from collections import deque

@@ -106,7 +106,8 @@ def _decode(reader: Reader, version: int, bridge: bool, limits: Limits) -> Conne
     # MQTT 3.1 lets a client that set a flag leave the field out, if nothing follows.
     lenient = version == 3
     if flags & _USERNAME and not (lenient and reader.pos == reader.end):
-        username = reader.string("user name")  # [MQTT-3.1.2-17, 3.1.3-12] [MQTT311-3.1.2-19, 3.1.3-11]
+        # [MQTT-3.1.2-17, 3.1.3-12] [MQTT311-3.1.2-19, 3.1.3-11]
+        username = reader.string("user name")
     if flags & _PASSWORD and not (lenient and reader.pos == reader.end):
         password = reader.binary("password")  # [MQTT-3.1.2-19] [MQTT311-3.1.2-21]
     reader.finish("CONNECT")  # [MQTT-3.1.2-16, 3.1.2-18] [MQTT311-3.1.2-18, 3.1.2-20]
@@ -131,7 +132,8 @@ def _check_flags(flags: int, version: int) -> None:
         raise malformed("will QoS is 3")  # [MQTT-3.1.2-12] [MQTT311-3.1.2-14]
     if not flags & _WILL:
         if qos:
-            raise malformed("will QoS without a will")  # [MQTT-3.1.2-11] [MQTT311-3.1.2-11, 3.1.2-13]
+            # [MQTT-3.1.2-11] [MQTT311-3.1.2-11, 3.1.2-13]
+            raise malformed("will QoS without a will")
         if flags & _WILL_RETAIN:
             raise malformed("will retain without a will")  # [MQTT-3.1.2-13] [MQTT311-3.1.2-15]
     if version == 4 and flags & _PASSWORD and not flags & _USERNAME:

@@ -41,8 +41,9 @@ def encode_publish_parts(
     """A PUBLISH without its packet identifier: (what comes before it, what comes after it).
 
     For QoS 0, which has none [MQTT-2.2.1-2] [MQTT311-2.3.1-5], the two joined are the packet, and `dup` is left out
-    [MQTT-3.3.1-2, 4.3.1-1] [MQTT311-3.3.1-2, 4.3.1-1]. `topic` is UTF-8 of at most 65,535 bytes; `properties` is an encoded property section, length
-    included, for MQTT 5.0 and None for 3.x. Raises ValueError if the packet is larger than MQTT allows.
+    [MQTT-3.3.1-2, 4.3.1-1] [MQTT311-3.3.1-2, 4.3.1-1]. `topic` is UTF-8 of at most 65,535 bytes; `properties` is an
+    encoded property section, length included, for MQTT 5.0 and None for 3.x. Raises ValueError if the packet is larger
+    than MQTT allows.
     """
     size = len(topic)
     tail = payload if properties is None else properties + payload

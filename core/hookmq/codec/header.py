@@ -67,7 +67,8 @@ def _verdict(header: int, version: int, server: bool) -> tuple[ReasonCode, str] 
         return ReasonCode.PROTOCOL_ERROR, f"{packet.name} from a server"
     if packet is PacketType.PUBLISH:
         if flags & 0b0110 == 0b0110:
-            return ReasonCode.MALFORMED_PACKET, "PUBLISH with QoS 3"  # [MQTT-3.3.1-4] [MQTT311-3.3.1-4]
+            # [MQTT-3.3.1-4] [MQTT311-3.3.1-4]
+            return ReasonCode.MALFORMED_PACKET, "PUBLISH with QoS 3"
         if flags & _DUP and not flags & 0b0110 and version != 3:
             # [MQTT-3.3.1-2] [MQTT311-3.3.1-2]
             return ReasonCode.MALFORMED_PACKET, "PUBLISH with DUP and QoS 0"
