@@ -6,7 +6,7 @@ the store (`stored`) and is read a page at a time.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from hookmq.qos import Delivery, Outgoing
@@ -54,7 +54,7 @@ class Session:
 
     __slots__ = (
         "backlog", "client", "client_id", "connection", "durable", "ended_at", "epoch", "expiry", "expiry_due",
-        "groups", "inflight", "kind", "last_packet_id", "last_seq", "loaded_seq", "max_subscriptions", "out",
+        "groups", "inflight", "kind", "last_packet_id", "last_seq", "loaded_seq", "max_subscriptions", "on_page", "out",
         "owner", "paused", "queue", "queue_messages", "queue_qos0", "queued", "queued_bytes", "reading", "received",
         "resend", "revoked", "state", "stored", "subscriptions", "takeovers", "will", "will_at", "will_due",
         "window",
@@ -97,6 +97,8 @@ class Session:
         self.last_seq = 0
         self.loaded_seq = 0
         self.reading = False
+        self.on_page: Callable[[Any, Session], None] | None = None
+        """What goes on, with the broker's core, when the page that is being read has come."""
         self.backlog: deque[Iterator[tuple[Outgoing, Subscription] | None]] | None = None
         """Retained messages that subscriptions still have to be sent, drawn as there is room."""
         self.paused = 0

@@ -88,9 +88,11 @@ def unqueue(core: Core, session: Session, delivery: Delivery, counted: bool) -> 
 def load_page(core: Core, session: Session, then: Callable[[Core, Session], None]) -> None:
     """Read the next page of a durable queue into memory; where that takes time, `then` is called when it came."""
     if session.reading or not session.stored:
+        if session.reading and then is not _stay:
+            session.on_page = then
         return
     session.reading = True
-    epoch = session.epoch
+    session.on_page = None
     last_seq, busy = session.last_seq, core.committer.busy
 
     def loaded(page: list[Queued]) -> None:
@@ -120,11 +122,12 @@ def load_page(core: Core, session: Session, then: Callable[[Core, Session], None
                 session.stored = 0
                 return
             # What was queued when the page was asked for was not in the store yet, or came since: look again when it is.
-            core.committer.then(partial(_look_again, core, session, epoch, then), cut=False)
+            again = session.on_page or then
+            core.committer.then(partial(_look_again, core, session, again), cut=False)
             core.schedule()
         elif not synchronous:
-            # For whoever is connected now: a client that came back meanwhile found the reading under way.
-            then(core, session)
+            # For whoever is connected now: a client that came back, or had room, meanwhile found the reading under way.
+            (session.on_page or then)(core, session)
             core.schedule()
 
     limits = core.settings.session
@@ -135,10 +138,8 @@ def load_page(core: Core, session: Session, then: Callable[[Core, Session], None
     synchronous = False
 
 
-def _look_again(
-    core: Core, session: Session, epoch: int, then: Callable[[Core, Session], None]
-) -> None:
-    if session.epoch == epoch:
+def _look_again(core: Core, session: Session, then: Callable[[Core, Session], None]) -> None:
+    if core.sessions.get(session.client_id) is session:
         then(core, session)
         core.schedule()
 
