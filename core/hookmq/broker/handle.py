@@ -18,6 +18,11 @@ from hookmq.topics import validate_filter, validate_topic
 from hookmq.types import ClientInfo, Direction, DropReason, Message
 
 
+def _give(result: Promise, matched: int) -> None:
+    if not result.done():  # else nobody waits any more
+        result.set_result(matched)
+
+
 class Handle:
     """See `hookmq.hooks.specs.BrokerHandle`. All calls are made on the loop's thread."""
 
@@ -117,7 +122,7 @@ class Handle:
             if outcome.matched < 0:
                 result.set_exception(PluginError(self._plugin, f"refused: {outcome.code.text}"))
             elif outcome.relies:
-                core.committer.then(partial(result.set_result, outcome.matched))
+                core.committer.then(partial(_give, result, outcome.matched))
             else:
                 result.set_result(outcome.matched)
 
