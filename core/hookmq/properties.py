@@ -207,6 +207,18 @@ class Properties:
         kept = {i: v for i, v in self.values.items() if BY_ID[i].packets & packet and i not in drop}
         return Properties.of(kept)
 
+    def extent(self) -> int:
+        """How many characters and bytes its texts and binary data hold: what it costs to keep, about."""
+        size = 0
+        for value in self.values.values():
+            if isinstance(value, str | bytes):
+                size += len(value)
+            elif isinstance(value, tuple):
+                for item in value:
+                    if isinstance(item, tuple):
+                        size += len(item[0]) + len(item[1])
+        return size
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("Properties are immutable: use replace()")
 

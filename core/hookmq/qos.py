@@ -9,6 +9,7 @@ Server and client ids are independent spaces. An outbound id is taken while its 
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from hookmq.properties import EMPTY
 from hookmq.types import Message, Subscription
 
 PACKET_IDS: Final = tuple(number.to_bytes(2, "big") for number in range(65536))
@@ -33,7 +34,10 @@ class Outgoing:
     def __init__(self, message: Message, id: int = 0) -> None:
         self.message = message
         self.id = id
+        # Everything that its sender may make large: an empty payload does not make a message small.
         self.size = len(message.payload) + len(message.topic)
+        if message.properties is not EMPTY:
+            self.size += message.properties.extent()
         self.forms: dict[tuple[bool, int, bool, tuple[int, ...], int], tuple[bytes, bytes]] | None
         self.forms = None
 

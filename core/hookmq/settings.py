@@ -93,8 +93,8 @@ class BrokerSettings:
         default_factory=lambda: MappingProxyType({}), metadata={"help": "strategy by group name"}
     )
     max_retained: int = setting(1000000, "retained messages kept")
-    max_retained_bytes: Size = setting(1 << 30, "payload bytes of retained messages kept")
-    max_queue_bytes: Size = setting(1 << 30, "payload bytes queued for all clients together")
+    max_retained_bytes: Size = setting(1 << 30, "bytes of retained messages kept: topics, payloads, properties")
+    max_queue_bytes: Size = setting(1 << 30, "bytes of messages queued for all clients together")
     max_write_buffer: Size = setting(
         1 << 20, "unsent bytes to one client above which its messages queue", minimum=1024
     )
@@ -132,7 +132,7 @@ class SessionSettings:
     )
     max_subscriptions: int = setting(10000, "subscriptions of one session", minimum=1)
     queue_messages: int = setting(10000, "messages waiting for one client")
-    queue_bytes: Size = setting(16777216, "payload bytes waiting for one client")
+    queue_bytes: Size = setting(16777216, "bytes of messages waiting for one client")
     queue_qos0: bool = setting(False, "whether QoS 0 messages wait for a client that is away")
     queue_page: int = setting(256, "queued messages held in memory ahead of the client", minimum=1)
     inflight_overflow: Literal["pending", "backpressure"] = setting(

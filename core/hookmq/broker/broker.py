@@ -202,8 +202,9 @@ class Broker:
                     session.received = set()
                 session.received.add(item.packet_id)
             elif isinstance(item, PutRetained):
-                core.retained.set(item.message.topic, Outgoing(item.message))
-                core.retained_bytes += len(item.message.payload)
+                kept = Outgoing(item.message)
+                core.retained.set(item.message.topic, kept)
+                core.retained_bytes += kept.size
             elif isinstance(item, PutMessage):
                 messages[item.id] = item.message
             elif isinstance(item, Enqueue):

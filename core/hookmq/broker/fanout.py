@@ -178,17 +178,18 @@ def retain(core: Core, message: Message) -> None:
     if not message.payload:
         if known is not None:
             core.retained.delete(topic)
-            core.retained_bytes -= len(known.message.payload)
+            core.retained_bytes -= known.size
             core.committer.add(DropRetained(topic))
             core.observe_retained(topic, None)
         return
-    freed = len(known.message.payload) if known is not None else 0
+    freed = known.size if known is not None else 0
+    kept = Outgoing(message)
     if (known is None and len(core.retained) >= limits.max_retained) or (
-        core.retained_bytes - freed + len(message.payload) > limits.max_retained_bytes
+        core.retained_bytes - freed + kept.size > limits.max_retained_bytes
     ):
         core.dropped(message, None, DropReason.RETAIN_LIMIT, Direction.IN)
         return
-    core.retained.set(topic, Outgoing(message))
-    core.retained_bytes += len(message.payload) - freed
+    core.retained.set(topic, kept)
+    core.retained_bytes += kept.size - freed
     core.committer.add(PutRetained(message))
     core.observe_retained(topic, message)

@@ -197,7 +197,7 @@ async def test_metrics_of_the_core_and_of_plugins(begin: Begin, ask: Ask, dial: 
     assert "hookmq_sessions 1" in lines
     assert "hookmq_subscriptions 1" in lines
     assert "hookmq_retained_messages 1" in lines
-    assert "hookmq_retained_bytes 1" in lines
+    assert "hookmq_retained_bytes 4" in lines
     assert "hookmq_queue_bytes 0" in lines
     assert "hookmq_connections_accepted_total 1" in lines
     assert "hookmq_messages_received_total 1" in lines
