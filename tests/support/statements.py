@@ -58,8 +58,17 @@ def edges() -> dict[int, str]:
 
 
 def exceptions() -> dict[str, str]:
-    """Statements that have no test, with the reason."""
+    """Statements that lack a test or a line that enforces them, with the reason."""
     return {row["id"]: row["reason"] for row in _rows("exceptions.tsv")}
+
+
+def excused(lacks: str) -> dict[str, str]:
+    """Those that lack one of the two, ``test`` or ``line``."""
+    return {
+        row["id"]: row["reason"]
+        for row in _rows("exceptions.tsv")
+        if lacks in row["lacks"].split(", ")
+    }
 
 
 Covered = dict[str | int, list[str]]
@@ -70,9 +79,16 @@ def covered() -> Covered:
     found: Covered = {}
     for path in sorted(TESTS.glob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
+        tables = {
+            target.id: node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for key in _marks(node):
+                for key in _marks(node, tables):
                     tests = found.setdefault(key, [])
                     name = f"{path.name}::{node.name}"
                     if name not in tests:
@@ -80,18 +96,24 @@ def covered() -> Covered:
     return found
 
 
-def _marks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str | int]:
-    for decorator in function.decorator_list:
-        for node in ast.walk(decorator):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id in ("statement", "edge")
-            ):
-                for argument in node.args:
-                    assert isinstance(argument, ast.Constant), "marks are written out"
-                    assert isinstance(argument.value, str | int)
-                    yield argument.value
+def _marks(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, tables: dict[str, ast.expr]
+) -> Iterator[str | int]:
+    """The marks of a function: in its decorators, and on the rows of the module's tables that they name."""
+    nodes = [node for one in function.decorator_list for node in ast.walk(one)]
+    for node in list(nodes):
+        if isinstance(node, ast.Name) and node.id in tables:
+            nodes += ast.walk(tables[node.id])
+    for node in nodes:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("statement", "edge")
+        ):
+            for argument in node.args:
+                assert isinstance(argument, ast.Constant), "marks are written out"
+                assert isinstance(argument.value, str | int)
+                yield argument.value
 
 
 _TAG = re.compile(r"\[(MQTT(?:311)?-\d[^\]]*)\]")
