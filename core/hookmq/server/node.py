@@ -232,14 +232,17 @@ class Node:
 
     async def _reload_all(self) -> None:
         notify(f"RELOADING=1\nMONOTONIC_USEC={int(self.runtime.now() * 1e6)}")
+        worked = True
         try:
             if self._reload is not None:
                 await self._reload()
-            self.runtime.log("info", "node.reloaded")
         except Exception as error:
+            worked = False
             self.runtime.log("error", "node.reload_failed", error=str(error))
         await self.reload_certificates()
         notify("READY=1")
+        if worked:
+            self.runtime.log("info", "node.reloaded")
         if self._reload_again:
             self._reload_again = False
             await self._reload_all()
