@@ -39,6 +39,9 @@ def find_session(connection: Link, limits: Limits, will: Will | None) -> None:
     client = connection.client
     assert client is not None
     known = core.sessions.get(client.client_id)
+    if known is not None and _elsewhere(connection, known):
+        connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id is in use")
+        return
     if known is not None and known.connection is not None:
         if core.settings.broker.second_client == "reject":
             connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id is in use")
@@ -49,6 +52,13 @@ def find_session(connection: Link, limits: Limits, will: Will | None) -> None:
             connection.wait(pause.cancel)
             return
     _enter(connection, limits, will)
+
+
+def _elsewhere(connection: Link, known: Session) -> bool:
+    """Whether a session belongs to another part of the topic tree, so that it is not this client's to take over, to
+    resume or to end. A listener that was given another mount point starts its clients anew instead."""
+    mine, others = connection.scope, known.client.scope
+    return others.mount_point != mine.mount_point and others.name != mine.name
 
 
 def _flaps(connection: Link, known: Session) -> bool:
@@ -71,7 +81,7 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
     assert client is not None
     if connection.phase is Phase.CLOSED:
         return
-    broker = core.settings.broker
+    broker = connection.offered = core.settings.broker
     connection.receive_maximum = lower(broker.receive_maximum, limits.receive_maximum)
     if limits.max_packet_size is not None:
         most = max(256, lower(broker.max_packet_size, limits.max_packet_size))
@@ -84,11 +94,18 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
         return
     added = core.committer.added
     session = core.sessions.get(client.client_id)  # [MQTT-3.1.3-2] [MQTT311-3.1.3-2]
+    if session is not None and _elsewhere(connection, session):  # created while this one waited
+        connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id is in use")
+        return
     takeovers = session.takeovers if session is not None else None
     if session is not None and session.connection is not None:
         _take_over(connection, session, connect.clean_start)
         session = core.sessions.get(client.client_id)
-    if session is not None and (connect.clean_start or expired(core, session)):
+    if session is not None and (
+        connect.clean_start
+        or expired(core, session)
+        or session.client.scope.mount_point != connection.scope.mount_point
+    ):
         # [MQTT-3.1.2-4, 3.1.4-4] [MQTT311-3.1.2-6, 3.1.4-3]; the old session's will is due now at the latest
         event = SessionEvent.EXPIRED if expired(core, session) else SessionEvent.ENDED
         end(core, session, event)
@@ -199,7 +216,7 @@ def kind_of(connection: Link) -> int:
     if (
         connection.scope.mount_point
         or connection.alias_maximum
-        or connection.max_packet_size < core.settings.broker.max_packet_size + _GROWTH
+        or connection.max_packet_size < core.largest_packet + _GROWTH
         or (session.durable and core.settings.session.queue_qos0)
         or "on_delivered" in core.observed
         or core.settings.session.retry_interval

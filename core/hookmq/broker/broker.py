@@ -318,16 +318,13 @@ class Broker:
                 )
 
     def reload(self, settings: Settings, hooks: Hooks) -> None:
-        """Go on with other settings and hooks. Connected clients stay; every decision that was remembered is made anew,
-        and subscriptions are asked about again."""
+        """Go on with other settings and hooks. Connected clients stay, and what CONNACK promised them holds. Every
+        decision that was remembered is made anew, and subscriptions are asked about again."""
         core = self.core
         hooks.bind(core.runtime, partial(Handle, core))
-        before = core.limits
         core.use(settings, hooks)
         for connection in self.connections:
             connection.use_chains(core.chains(connection.scope.name))
-            if connection.limits is before:
-                connection.limits = core.limits
             session = connection.session
             if session is not None and session.connection is connection:
                 session.kind = kind_of(connection)

@@ -19,8 +19,7 @@ def seconds(interval: int) -> float:
 def connack(connection: Link, expiry: float, connect: Connect, present: bool) -> bytes:
     """The packet; `expiry` is the session expiry granted, seconds."""
     version = connection.version
-    core = connection.core
-    broker = core.settings.broker
+    broker = connection.offered
     keep_alive = connect.keep_alive
     if version < 5:
         connection.keep_alive = float(keep_alive)

@@ -65,6 +65,8 @@ class Core:
             settings.broker.max_user_properties,
             settings.broker.max_filters,
         )
+        self.largest_packet = settings.broker.max_packet_size
+        """Bytes that some connection may send in one packet: a reload lowers it for new ones only."""
         self.deadlines = Deadlines(runtime, self.guarded)
         self.sessions: dict[str, Session] = {}
         self.groups: dict[tuple[str, str], Group] = {}
@@ -104,6 +106,7 @@ class Core:
             settings.broker.max_user_properties,
             settings.broker.max_filters,
         )
+        self.largest_packet = max(self.largest_packet, settings.broker.max_packet_size)
         self.router.clear_cache()
 
     # --- the turn --------------------------------------------------------------------------------------------------

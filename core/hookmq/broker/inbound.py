@@ -45,12 +45,16 @@ def on_publish(connection: Link, packet: Packet) -> None:
     assert session is not None
     assert client is not None
     limits = core.settings.broker
+    offered = connection.offered
     qos = packet.qos
-    if qos > limits.max_qos:  # [MQTT-3.2.2-11]
+    if qos > offered.max_qos:  # [MQTT-3.2.2-11]
         raise ProtocolError(ReasonCode.QOS_NOT_SUPPORTED, f"QoS {qos} is not offered")
-    if packet.retain and not limits.retain_available:  # [MQTT-3.2.2-14]
+    if packet.retain and not offered.retain_available:  # [MQTT-3.2.2-14]
         raise ProtocolError(ReasonCode.RETAIN_NOT_SUPPORTED, "retained messages are not offered")
-    topic = _topic(connection, packet)
+    topic = client.scope.mount_point + _topic(connection, packet)
+    if client.scope.mount_point:
+        # What is put before it may make it longer or deeper than others can be sent.
+        validate_topic(topic, limits.max_topic_levels)
     core.metrics.messages_received += 1
     properties = packet.properties
     if properties is not EMPTY:
@@ -65,7 +69,7 @@ def on_publish(connection: Link, packet: Packet) -> None:
     now = core.runtime.time()
     interval = properties.message_expiry_interval if properties is not EMPTY else None
     message = Message(
-        client.scope.mount_point + topic,
+        topic,
         packet.payload,
         qos,
         packet.retain,
@@ -120,7 +124,7 @@ def _topic(connection: Link, packet: Publish) -> str:
     topic = packet.topic
     alias = packet.properties.topic_alias
     if alias is not None:
-        if not 0 < alias <= core.settings.broker.topic_alias_maximum:
+        if not 0 < alias <= connection.offered.topic_alias_maximum:
             # [MQTT-3.3.2-8, 3.3.2-9, 3.2.2-17, 3.2.2-18]
             raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
         known = connection.inbound_aliases

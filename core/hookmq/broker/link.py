@@ -87,7 +87,7 @@ class Link:
         "alias_maximum", "aliases", "answers", "assigned_id", "bridge", "carried", "chains", "client", "connect",
         "core", "credential_due", "decision", "decisions", "delivers", "due", "epoch", "excess", "gone", "held",
         "held_bytes", "hold_due", "inbound_aliases", "keep_alive", "legal", "limits", "max_expiry",
-        "max_packet_size", "memo", "on_end", "opening", "partial", "peer", "phase", "problem_information",
+        "max_packet_size", "memo", "offered", "on_end", "opening", "partial", "peer", "phase", "problem_information",
         "re_authenticating", "re_authentication", "reading", "receive_maximum", "scope", "sections", "seen",
         "session", "table", "unacknowledged", "version", "waiting", "wanted", "wire", "writable",
     )  # fmt: skip
@@ -110,6 +110,8 @@ class Link:
         """Told once, when the connection has ended: sessions and wills are its caller's business."""
         self.use_chains(core.chains(scope.name))
         self.limits = core.limits
+        self.offered = core.settings.broker
+        """What CONNACK promised: it holds for the connection, whatever a reload changes."""
         self.phase = Phase.NEW
         self.version = 0
         self.legal = legal_headers(0, True)

@@ -99,13 +99,16 @@ class Subscribing:
         client = connection.client
         assert client is not None
         limits = core.settings.broker
+        mount = client.scope.mount_point
         try:
             validate_filter(request.filter, limits.max_topic_levels)
+            share, topic_filter = parse_share(request.filter)
+            if mount:
+                validate_filter(mount + topic_filter, limits.max_topic_levels)
         except ProtocolError as error:
             # [MQTT-4.7.1-1, 4.7.1-2, 4.8.2-1, 4.8.2-2]: refused; 3.x has but one code for it
             self._fail(error.code, error.detail)
             return
-        share, topic_filter = parse_share(request.filter)
         identifiers = self.packet.properties.subscription_identifier
         unavailable = _unavailable(connection, request.filter)
         if unavailable is not None:
@@ -121,7 +124,7 @@ class Subscribing:
         bridge = connection.bridge
         subscription = Subscription(
             request.filter,
-            client.scope.mount_point + topic_filter,
+            mount + topic_filter,
             min(request.qos, limits.max_qos),  # [MQTT-3.2.2-10]
             request.no_local or bridge,
             request.retain_as_published or bridge,
@@ -307,7 +310,7 @@ def _retained(
 
 def _unavailable(connection: Link, filter: str) -> ReasonCode | None:
     """Why a filter cannot be subscribed to here, whoever asks."""
-    limits = connection.core.settings.broker
+    limits = connection.offered
     if not limits.shared_available and filter.startswith(SHARE_PREFIX):
         return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
     if not limits.wildcard_available and has_wildcard(filter):
@@ -317,7 +320,7 @@ def _unavailable(connection: Link, filter: str) -> ReasonCode | None:
 
 def _check_available(connection: Link, packet: Subscribe) -> None:
     """CONNACK told what is not available: to ask for it is a Protocol Error (sections 3.2.2.3.11 to 3.2.2.3.13)."""
-    limits = connection.core.settings.broker
+    limits = connection.offered
     identifiers = packet.properties.subscription_identifier
     if identifiers and not limits.subscription_identifiers_available:
         raise ProtocolError(

@@ -76,6 +76,7 @@ def test_others_may_replace_drop_or_deny_it(harness: Harness, other: HookRecorde
     sub.expect_message("moved", b"y")
     other.answer("on_publish", Drop())
     broker.publish("t", b"x")
+    harness.settle()
     other.answer("on_publish", Deny(ReasonCode.QUOTA_EXCEEDED))
     broker.publish("t", b"x")
     harness.settle()
