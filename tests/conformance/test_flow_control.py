@@ -105,6 +105,24 @@ def test_the_quota_is_of_the_connection(harness: Harness) -> None:
     )  # 65535 by default
 
 
+@statement("MQTT-3.3.4-9", "MQTT-4.9.0-2")
+@edge(18)
+def test_retained_messages_keep_to_it(harness: Harness) -> None:
+    sender = join(harness, "sender")
+    for number in range(5):
+        sender.publish(f"r/{number}", b"", 1, 1, retain=True)
+        sender.publish(f"r/{number}", b"x", 1, 1, retain=True)
+    client = fill(harness, 2, 1, 0)
+    client.subscribe(("r/+", 1))
+    topics = set()
+    for step in range(1, 6):
+        frames = client.take_frames()
+        assert len(frames) == (2 if step == 1 else 1 if step < 5 else 0)
+        topics |= {m.split_publish(frame)[1] for frame in frames}
+        client.send(m.puback(step))
+    assert len(topics) == 5
+
+
 @edge(17)
 def test_receive_maximum_0(harness: Harness) -> None:
     RawClient(harness).connect(properties=m.receive_maximum(0)).not_accepted(0x82)

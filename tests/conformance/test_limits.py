@@ -52,6 +52,23 @@ def test_a_dropped_publish_takes_no_room_and_is_not_kept(harness: Harness) -> No
     client.expect(m.publish("t", b"tiny", 1, 2))
 
 
+@statement("MQTT-3.1.2-24", "MQTT-3.1.2-25")
+@edge(20)
+def test_what_is_sent_again_fits_as_well(harness: Harness) -> None:
+    keep: dict[str, Any] = {"clean": False}
+    client = join(harness, properties=m.session_expiry(100), **keep)
+    client.subscribe(("t", 2))
+    sender = join(harness, "sender")
+    sender.publish("t", bytes(100), 2, 1)
+    sender.publish("t", b"small", 2, 2)
+    assert len(client.take_frames()) == 2
+    client.leave()
+    properties = m.session_expiry(100) + m.packet_size(60)
+    client = join(harness, present=True, properties=properties, **keep)
+    client.expect(m.publish("t", b"small", 2, 2, dup=True))
+    assert list(harness.broker.sessions["c"].inflight) == [2]
+
+
 @statement("MQTT-3.1.2-24")
 @edge(20)
 def test_size_counts_with_aliases_and_properties(harness: Harness) -> None:
