@@ -1,0 +1,180 @@
+"""The broker's counters: what each counts, and that the short way counts like the long one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hookmq.codec import Pingreq, Publish, encode
+from hookmq.hooks.verdicts import Deny
+from hookmq.metrics import Metrics
+from hookmq.testing import DurableStore, Harness, HookRecorder, MemoryClient, will
+from hookmq.types import Direction, DropReason
+
+Make = Callable[..., Harness]
+
+
+def test_everything_begins_at_nothing() -> None:
+    assert set(Metrics().snapshot().values()) == {0}
+
+
+def test_connections_and_sessions(broker_harness: Make) -> None:
+    plugin = HookRecorder("on_connect")
+    harness = broker_harness(plugins=[plugin], config={"broker": {"max_connections": 3}})
+    metrics = harness.metrics
+    one = harness.connect("one", session_expiry_interval=10)
+    harness.connect("two")
+    assert (metrics.connections_accepted, metrics.sessions_created) == (2, 2)
+    harness.connect("one", session_expiry_interval=10, clean_start=False)
+    assert one.closed
+    assert (metrics.takeovers, metrics.sessions_resumed, metrics.sessions_created) == (1, 1, 2)
+    assert metrics.connections_accepted == 3
+    plugin.answer("on_connect", Deny())
+    harness.connect("three", expect=0x87)
+    assert metrics.connections_refused == 1
+    harness.open().raw(b"\xff" * 10)
+    assert metrics.connections_refused == 2
+    harness.open()
+    harness.open()
+    assert metrics.connections_refused == 3  # over the limit
+    assert metrics.connections_accepted == 3
+    harness.clients[2].drop()
+    harness.advance(11)
+    assert metrics.sessions_expired == 1
+    assert metrics.sessions_created == 2
+
+
+def test_a_restart_creates_no_sessions(broker_harness: Make) -> None:
+    harness = broker_harness(store=DurableStore())
+    one = harness.connect("one", session_expiry_interval=60)
+    harness.restart()
+    assert set(harness.metrics.snapshot().values()) == {0}
+    one.reconnect()
+    assert (harness.metrics.sessions_created, harness.metrics.sessions_resumed) == (0, 1)
+
+
+def exchange(harness: Harness) -> tuple[MemoryClient, MemoryClient]:
+    """Some of everything that clients say."""
+    sub, pub = harness.connect("sub"), harness.connect("pub")
+    sub.subscribe([("t", 2), ("u", 1)])
+    for number in range(6):
+        for qos in (0, 1, 2):
+            pub.publish("t", b"%d" % number, qos, expect=0)
+            pub.publish("u", b"x" * 200, qos, expect=0)
+    pub.publish("nobody", b"", 1, expect=0x10)
+    with harness.together():
+        for _ in range(5):
+            pub.publish("t", b"together", 0)
+    pub.ping()
+    return sub, pub
+
+
+@pytest.mark.parametrize("hooks", [(), ("on_publish",), ("on_deliver",), ("on_published",)])
+def test_traffic(broker_harness: Make, hooks: tuple[str, ...]) -> None:
+    harness = broker_harness(plugins=[HookRecorder(*hooks)] if hooks else [])
+    clients = exchange(harness)
+    metrics = harness.metrics
+    assert metrics.messages_received == 42
+    assert metrics.messages_delivered == 41
+    assert metrics.packets_received == sum(_sent(client) for client in clients)
+    assert metrics.bytes_sent == sum(len(w.data) for c in clients for w in c.wire.writes)
+    assert metrics.bytes_sent == sum(len(client.raw_received) for client in clients)
+    assert metrics.writes == sum(len(client.wire.writes) for client in clients)
+    assert metrics.dropped == {}
+    assert metrics.protocol_errors == 0
+
+
+def _sent(client: MemoryClient) -> int:
+    """Packets that a client of `exchange` sent."""
+    got = [type(packet).__name__ for packet in client.received]
+    answers = got.count("Publish") - sum(
+        isinstance(packet, Publish) and packet.qos == 0 for packet in client.received
+    )
+    answers += got.count("Pubrel") + got.count("Pubrec")
+    own = {"sub": 2, "pub": 1 + 36 + 1 + 5 + 1}[client.client_id]
+    return answers + own
+
+
+def test_bytes_received(broker_harness: Make) -> None:
+    harness = broker_harness()
+    one = harness.connect("one")
+    before = harness.metrics.bytes_received
+    packet = encode(Publish("t", bytes(1000)), 5)
+    one.raw(packet[:300])
+    one.raw(packet[300:])
+    one.send(Pingreq())
+    assert harness.metrics.bytes_received == before + len(packet) + 2
+    assert harness.metrics.messages_received == 1
+
+
+def test_one_write_for_many_packets(broker_harness: Make) -> None:
+    harness = broker_harness()
+    sub, pub = harness.connect("sub"), harness.connect("pub")
+    sub.subscribe("t")
+    before = harness.metrics.writes
+    with harness.together():
+        for _ in range(20):
+            pub.publish("t", b"x")
+    assert harness.metrics.writes == before + 1
+    assert len(sub.messages) == 20
+
+
+def test_faults(broker_harness: Make) -> None:
+    config = {"broker": {"receive_maximum": 2}}
+    harness = broker_harness(config=config)
+    metrics = harness.metrics
+    harness.connect("one").raw(b"\x00\x00")
+    assert metrics.protocol_errors == 1
+    silent = harness.connect("silent", keep_alive=10)
+    harness.advance(16)
+    silent.expect_disconnect(0x8D)
+    assert (metrics.keep_alive_timeouts, metrics.protocol_errors) == (1, 1)
+    greedy = harness.connect("greedy", auto_ack=False)
+    for _ in range(3):
+        greedy.publish("t", b"", 2)
+    greedy.expect_disconnect(0x93)
+    assert (metrics.receive_maximum_exceeded, metrics.protocol_errors) == (1, 2)
+
+
+def test_wills(broker_harness: Make) -> None:
+    harness = broker_harness()
+    harness.connect("one", will=will("bye")).drop()
+    harness.connect("two", will=will("bye")).disconnect()
+    harness.connect("three").drop()
+    assert harness.metrics.wills_published == 1
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_drops_are_counted_whether_observed_or_not(broker_harness: Make, observed: bool) -> None:
+    plugins: list[Any] = [HookRecorder("on_dropped")] if observed else []
+    harness = broker_harness(plugins=plugins)
+    away = harness.connect("away", session_expiry_interval=60)
+    away.subscribe("t", 1)
+    away.disconnect()
+    pub = harness.connect("pub")
+    for _ in range(4):
+        pub.publish("t", b"x", 0)
+    for _ in range(3):
+        pub.publish("t", b"x", 1)
+    harness.connect("away")
+    assert harness.metrics.dropped == {
+        (DropReason.OFFLINE_QOS0, Direction.OUT): 4,
+        (DropReason.SESSION_ENDED, Direction.OUT): 3,
+    }
+    shown = harness.metrics.snapshot()
+    assert shown['messages_dropped{reason="offline_qos0",direction="out"}'] == 4
+    if observed:
+        harness.settle()
+        assert len(plugins[0].calls()) == 7
+
+
+def test_a_refused_delivery_is_counted(broker_harness: Make) -> None:
+    harness = broker_harness()
+    sub = harness.connect("sub", auto_ack=False)
+    sub.subscribe("t", 2)
+    pub = harness.connect("pub")
+    for qos in (1, 2, 1, 2):
+        pub.publish("t", b"", qos)
+    for message in sub.messages:
+        sub.ack(message, 0x97)
+    assert harness.metrics.dropped == {(DropReason.REFUSED, Direction.OUT): 4}
+    assert harness.broker.sessions["sub"].inflight == {}
