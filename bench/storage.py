@@ -1,0 +1,227 @@
+"""``python -m bench.storage``: who should write to SQLite while the event loop is busy?
+
+Each way of writing commits batches of queued messages (a message and a queue entry each), one batch at a time, the next
+as soon as the last is safe, while the event loop is kept busy with plain Python all the time, as a saturated broker's is.
+The table tells messages a second, how long one commit took, and what was left to the loop for work of its own, as a part
+of what it gets done alone: encoding the batches and waiting for the interpreter lock take the rest.
+
+    executemany, thread   a row at a time: each row takes and gives the interpreter lock
+    statement, thread     one pre-encoded statement of many rows per table
+    process               frames to a process of its own, which is what hookmq-storage does
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hookmq.server.runtime import AsyncioRuntime
+from hookmq.store import CommitId, Enqueue, PutMessage, Record, StoreFailed
+from hookmq.types import Message
+from hookmq_storage.batch import reduce
+from hookmq_storage.database import connect, open_store
+from hookmq_storage.engine import entry_crc
+from hookmq_storage.rows import operations
+from hookmq_storage.schema import COLUMNS, checksum_payload
+from hookmq_storage.store import SQLiteStore
+
+SPIN = 0.001
+"""Seconds of plain Python in one turn of the busy loop."""
+Commit = Callable[[list[Record], Callable[[], None]], None]
+
+
+def batches(size: int, payload: int) -> Iterator[list[Record]]:
+    """Batches of `size` messages to an offline session."""
+    numbers = itertools.count(1)
+    data = bytes(payload)
+    while True:
+        batch: list[Record] = []
+        for number in itertools.islice(numbers, size):
+            batch.append(PutMessage(number, Message("bench/topic", data, 1)))
+            batch.append(Enqueue("c/offline", number, number, 1, payload))
+        yield batch
+
+
+class Threaded:
+    """A writer thread of this process, fed one batch at a time."""
+
+    def __init__(
+        self, folder: Path, durability: Any, runtime: AsyncioRuntime, single: bool
+    ) -> None:
+        db, _ = open_store(folder, durability=durability)
+        db.close()
+        self._folder = folder
+        self._durability = durability
+        self._single = single
+        self._loop = runtime.loop
+        self._ready = threading.Semaphore(0)
+        self._work: tuple[Any, Callable[[], None]] | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def commit(self, records: list[Record], done: Callable[[], None]) -> None:
+        """Encode here, on the loop, write there."""
+        plan = reduce(operations(records))
+        messages = [
+            (*row[1:], checksum_payload(row[3], row[1], row[2], *row[4:]))
+            for row in plan.messages.values()
+        ]
+        entries = [(1, *row, entry_crc(1, row)) for row in plan.entries["c/offline"].values()]
+        work: Any
+        if self._single:
+            work = [_statement("message", messages), _statement("entry", entries)]
+        else:
+            work = [("message", messages), ("entry", entries)]
+        self._work = (work, done)
+        self._ready.release()
+
+    def _run(self) -> None:
+        db = connect(self._folder, durability=self._durability)
+        while True:
+            self._ready.acquire()
+            if self._work is None:
+                db.close()
+                return
+            work, done = self._work
+            db.execute("BEGIN IMMEDIATE")
+            for first, rows in work:
+                if self._single:
+                    db.execute(first, rows)
+                else:
+                    marks = ", ".join("?" for _ in COLUMNS[first].split(","))
+                    db.executemany(f"INSERT INTO {first} ({COLUMNS[first]}) VALUES ({marks})", rows)
+            db.execute("COMMIT")
+            self._loop.call_soon_threadsafe(done)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._work = None
+        self._ready.release()
+        self._thread.join()
+
+
+def _statement(table: str, rows: list[tuple[Any, ...]]) -> tuple[str, list[Any]]:
+    marks = "(" + ", ".join("?" for _ in rows[0]) + ")"
+    text = f"INSERT INTO {table} ({COLUMNS[table]}) VALUES {', '.join([marks] * len(rows))}"
+    return text, [value for row in rows for value in row]
+
+
+async def measure(
+    commit: Commit | None, size: int, payload: int, seconds: float, busy: bool
+) -> tuple[list[float], float]:
+    """How long each commit took, and how many units of other work the loop did in a second."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    times: list[float] = []
+    source = batches(size, payload)
+    end = time.perf_counter() + seconds
+    began = 0.0
+    units = 0
+
+    def start() -> None:
+        nonlocal began
+        assert commit is not None
+        batch = next(source)
+        began = time.perf_counter()
+        commit(batch, done)
+
+    def done() -> None:
+        now = time.perf_counter()
+        times.append(now - began)
+        if now < end:
+            start()
+        elif not ended.done():
+            ended.set_result(None)
+
+    def spin() -> None:
+        nonlocal units
+        until = time.perf_counter() + SPIN
+        while time.perf_counter() < until:
+            units += 1
+        if not ended.done():
+            loop.call_soon(spin)
+
+    if busy:
+        loop.call_soon(spin)
+    if commit is not None:
+        start()
+    else:
+        loop.call_later(seconds, ended.set_result, None)
+    since = time.perf_counter()
+    await ended
+    return times, units / (time.perf_counter() - since)
+
+
+async def run(
+    way: str, durability: Any, size: int, payload: int, seconds: float, busy: bool
+) -> tuple[list[float], float]:
+    """One measurement in a folder of its own, beside the code rather than in a temporary file system."""
+    runtime = AsyncioRuntime()
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent, prefix=".storage-") as name:
+        folder = Path(name) / "data"
+        if way == "process":
+            store = SQLiteStore(folder, runtime, durability)
+            list(store.load())
+
+            def commit(records: list[Record], done: Callable[[], None]) -> None:
+                def told(result: CommitId | StoreFailed) -> None:
+                    assert isinstance(result, CommitId), result
+                    done()
+
+                store.commit(records, told)
+
+            try:
+                return await measure(commit, size, payload, seconds, busy)
+            finally:
+                closed = runtime.loop.create_future()
+                store.close(lambda: closed.set_result(None))
+                await closed
+        threaded = Threaded(folder, durability, runtime, way.startswith("statement"))
+        try:
+            return await measure(threaded.commit, size, payload, seconds, busy)
+        finally:
+            threaded.close()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.storage", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--payload", type=int, default=64)
+    parser.add_argument("--sizes", default="1,50,1000")
+    parser.add_argument("--ways", default="executemany thread,statement thread,process")
+    parser.add_argument("--durability", default="group,os")
+    options = parser.parse_args()
+    print(f"SQLite {sqlite3.sqlite_version}, {options.payload} B; the loop is busy, or idle")
+    print(
+        "| durability | messages in a commit | writer | loop's own work | messages/s | p50 ms | p99 ms |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for durability in options.durability.split(","):
+        for size in map(int, options.sizes.split(",")):
+            for way in options.ways.split(","):
+                for busy in (True, False):
+                    _, alone = asyncio.run(measure(None, 0, 0, 0.3, True))
+                    times, units = asyncio.run(
+                        run(way, durability, size, options.payload, options.seconds, busy)
+                    )
+                    times.sort()
+                    rate = len(times) * size / sum(times)
+                    p50, p99 = (times[int(len(times) * part)] * 1e3 for part in (0.5, 0.99))
+                    loop = f"{units / alone:.0%}" if busy else "idle"
+                    print(
+                        f"| {durability} | {size} | {way} | {loop} | {rate:,.0f} | {p50:.2f} | {p99:.2f} |",
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""A batch of records, reduced to what it comes to: what is put and taken away in one batch never touches the disk.
+
+The broker's records come as plain tuples, their kind first (`hookmq_storage.rows`): they cross a pipe.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+PUT_MESSAGE: Final = 0
+ENQUEUE: Final = 1
+SET_PACKET: Final = 2
+DEQUEUE: Final = 3
+PUT_SESSION: Final = 4
+DROP_SESSION: Final = 5
+PUT_SUBSCRIPTION: Final = 6
+DROP_SUBSCRIPTION: Final = 7
+PUT_RECEIVED: Final = 8
+DROP_RECEIVED: Final = 9
+PUT_RETAINED: Final = 10
+DROP_RETAINED: Final = 11
+
+Operation = tuple[Any, ...]
+
+
+def sent_of(packet_id: int, released: bool) -> int:
+    """The column `sent` of an entry."""
+    return packet_id + 65536 if released else packet_id
+
+
+class Plan:
+    """What a batch changes. Ended sessions come first, then what is removed, then what is put; messages that were left
+    by their entries go last."""
+
+    __slots__ = (
+        "dequeued", "dropped", "entries", "messages", "next_message", "received", "received_gone", "retained", "sent",
+        "sessions", "subscriptions", "subscriptions_gone",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.messages: dict[int, Operation] = {}
+        self.next_message = 0
+        self.entries: dict[str, dict[int, list[Any]]] = {}
+        """By owner and seq: seq, message, qos, size, retain, identifiers, filter, group, sent."""
+        self.dequeued: dict[str, set[int]] = {}
+        self.sent: dict[str, dict[int, int]] = {}
+        self.sessions: dict[str, Operation] = {}
+        self.dropped: set[str] = set()
+        """Owners that ended."""
+        self.subscriptions: dict[str, dict[str, Operation]] = {}
+        self.subscriptions_gone: dict[str, set[str]] = {}
+        self.received: dict[str, set[int]] = {}
+        self.received_gone: dict[str, set[int]] = {}
+        self.retained: dict[str, Operation | None] = {}
+        """By topic; None to clear it."""
+
+
+def reduce(operations: Iterable[Operation]) -> Plan:
+    """What `operations`, in their order, come to."""
+    plan = Plan()
+    entries, messages, dequeued, sent = plan.entries, plan.messages, plan.dequeued, plan.sent
+    for operation in operations:
+        kind = operation[0]
+        if kind == PUT_MESSAGE:
+            messages[operation[1]] = operation
+        elif kind == ENQUEUE:
+            (
+                _, owner, seq, message, qos, size, retain, identifiers, filter, packet_id, released, group,
+            ) = operation  # fmt: skip
+            queue = entries.get(owner)
+            if queue is None:
+                queue = entries[owner] = {}
+            numbers = " ".join(map(str, identifiers)) if identifiers else None
+            number = packet_id + 65536 if released else packet_id
+            queue[seq] = [
+                seq, message, qos, size, int(retain), numbers, filter or None, group or None, number,
+            ]  # fmt: skip
+        elif kind == DEQUEUE:
+            _, owner, seq = operation
+            queue = entries.get(owner)
+            if queue is not None and queue.pop(seq, None) is not None:
+                continue
+            gone = dequeued.get(owner)
+            if gone is None:
+                gone = dequeued[owner] = set()
+            gone.add(seq)
+            if owner in sent:
+                sent[owner].pop(seq, None)
+        elif kind == SET_PACKET:
+            _, owner, seq, packet_id, released = operation
+            number = packet_id + 65536 if released else packet_id
+            queue = entries.get(owner)
+            if queue is not None and seq in queue:
+                queue[seq][8] = number
+            else:
+                sent.setdefault(owner, {})[seq] = number
+        else:
+            _rare(plan, operation)
+    plan.next_message = max(messages, default=-1) + 1
+    _forget_unused(plan)
+    return plan
+
+
+def _rare(plan: Plan, operation: Operation) -> None:
+    kind, name = operation[0], operation[1]
+    if kind == PUT_SESSION:
+        plan.sessions["c/" + name] = operation
+    elif kind == DROP_SESSION:
+        owner = "c/" + name
+        plan.dropped.add(owner)
+        pending: dict[str, Any]
+        for pending in (
+            plan.entries, plan.dequeued, plan.sent, plan.sessions, plan.subscriptions, plan.subscriptions_gone,
+            plan.received, plan.received_gone,
+        ):  # fmt: skip
+            pending.pop(owner, None)
+    elif kind == PUT_SUBSCRIPTION:
+        plan.subscriptions.setdefault("c/" + name, {})[operation[2]] = operation
+    elif kind == DROP_SUBSCRIPTION:
+        owner, filter = "c/" + name, operation[2]
+        if owner in plan.subscriptions:
+            plan.subscriptions[owner].pop(filter, None)
+        plan.subscriptions_gone.setdefault(owner, set()).add(filter)
+    elif kind == PUT_RECEIVED:
+        owner, number = "c/" + name, operation[2]
+        plan.received.setdefault(owner, set()).add(number)
+    elif kind == DROP_RECEIVED:
+        owner, number = "c/" + name, operation[2]
+        taken = plan.received.get(owner)
+        if taken is not None and number in taken:
+            taken.discard(number)
+        # It may be there from before as well: taking an id twice is one id.
+        plan.received_gone.setdefault(owner, set()).add(number)
+    elif kind == PUT_RETAINED:
+        plan.retained[name] = operation
+    elif kind == DROP_RETAINED:
+        plan.retained[name] = None
+    else:
+        raise ValueError(f"an operation of kind {kind}")
+
+
+def _forget_unused(plan: Plan) -> None:
+    """Drop messages of the batch that no entry of it points to any more: nobody else can know of them."""
+    if not plan.messages:
+        return
+    used = {entry[1] for queue in plan.entries.values() for entry in queue.values()}
+    if len(used) < len(plan.messages) or not plan.messages.keys() <= used:
+        plan.messages = {id: one for id, one in plan.messages.items() if id in used}

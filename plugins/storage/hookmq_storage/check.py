@@ -1,0 +1,79 @@
+"""Looking at every row: is it what was written, and does what it points to exist?"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from hookmq_storage.engine import entry_crc, message_crc
+from hookmq_storage.schema import COLUMNS, checksum
+
+Progress = Callable[[str, int, int], None]
+"""Told (table, rows looked at, rows in all)."""
+STEP: Final = 5000
+
+_LOST: Final = (
+    (
+        "entry",
+        "queue entries without a message",
+        "SELECT count(*) FROM entry WHERE message NOT IN (SELECT id FROM message)",
+    ),
+    (
+        "owner",
+        "queue entries without an owner",
+        "SELECT count(*) FROM entry WHERE owner NOT IN (SELECT id FROM owner)",
+    ),
+)
+
+
+def row_ok(table: str, row: Sequence[Any]) -> bool:
+    """Whether a row of `COLUMNS[table]` has the checksum that it says."""
+    crc = row[-1]
+    try:
+        if table == "entry":
+            return bool(crc == entry_crc(row[0], row[1:10]))
+        if table in ("message", "retained"):
+            return bool(crc == message_crc(row[:-1]))
+        return bool(crc == checksum(*row[:-1]))
+    except (TypeError, IndexError):
+        return False  # a value is of another type than was written
+
+
+def problems(
+    db: sqlite3.Connection, thorough: bool = False, progress: Progress | None = None
+) -> Iterator[str]:
+    """What is wrong, in words, as it is found. `thorough` also compares every index with its table."""
+    try:
+        pragma = "integrity_check" if thorough else "quick_check"
+        for (text,) in db.execute(f"PRAGMA {pragma}(20)"):
+            if text != "ok":
+                yield f"SQLite: {text}"
+    except sqlite3.DatabaseError as error:
+        yield f"SQLite: {error}"
+        return
+    for table in COLUMNS:
+        yield from _rows(db, table, progress)
+    for table, what, question in _LOST:
+        try:
+            count = db.execute(question).fetchone()[0]
+            if count:
+                yield f"{count} {what}"
+        except sqlite3.DatabaseError as error:
+            yield f"{table}: {error}"
+
+
+def _rows(db: sqlite3.Connection, table: str, progress: Progress | None) -> Iterator[str]:
+    done = 0
+    total = 0
+    try:
+        if progress is not None:
+            total = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        for row in db.execute(f"SELECT {COLUMNS[table]} FROM {table}"):
+            if not row_ok(table, row):
+                yield f"{table} {row[0]!r}: wrong checksum"
+            done += 1
+            if progress is not None and done % STEP == 0:
+                progress(table, done, total)
+    except sqlite3.DatabaseError as error:
+        yield f"{table}: {error}"
+    if progress is not None and done:
+        progress(table, done, total)

@@ -1,0 +1,355 @@
+"""``hookmq storage``: looking at a store, checking, repairing and moving it."""
+
+import argparse
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from hookmq.errors import HookMQError, StoreError
+
+from hookmq_storage import portable
+from hookmq_storage.check import problems
+from hookmq_storage.database import connect_reading, copy, open_store, state, wrong
+from hookmq_storage.engine import Engine
+from hookmq_storage.folder import DATABASE, MARK, holder, lock, prepare, read_mark, saved_folder
+from hookmq_storage.schema import APPLICATION_ID, VERSION
+
+EXAMPLES: Final = """\
+examples:
+  hookmq storage info /var/lib/hookmq
+  hookmq storage backup /var/lib/hookmq /backup/hookmq-monday
+  hookmq storage check /var/lib/hookmq
+  hookmq storage export /var/lib/hookmq -o state.jsonl
+
+info, check, export and backup may be used beside a running broker; repair, import and vacuum may not.
+exit codes: 0 done, 1 the store is damaged or cannot be used, 2 wrong usage"""
+
+
+def register(group: Any) -> None:
+    """Add the command to a `hookmq.cli.commands.Group`."""
+    parser = group.add_parser(
+        "storage",
+        help="look at, check, repair, move and back up a store",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], help: str) -> Any:
+        one = commands.add_parser(name, help=help, description=f"{help[:1].upper()}{help[1:]}.")
+        one.add_argument("folder", type=Path, help="the folder that `path` of the plugin names")
+        one.set_defaults(run=_guarded(run))
+        return one
+
+    one = add("info", info, "what a store holds, and how much room it takes")
+    one.add_argument("--json", action="store_true", help="as a JSON object")
+    add("check", check, "look at every row, index and page")
+    one = add("repair", repair, "save what is readable, after a copy")
+    one.add_argument(
+        "--accept", action="store_true", help="take a whole database that lacks its last commits"
+    )
+    one = add("export", export, "write everything as lines of JSON")
+    one.add_argument("-o", "--output", type=Path, help="file to write; - or none: standard output")
+    one = add("import", import_, "fill a new store with what export wrote")
+    one.add_argument("source", type=Path, nargs="?", help="file to read; - or none: standard input")
+    add("vacuum", vacuum, "make the file as small as what it holds")
+    one = add("backup", backup, "copy a store as it is at one moment, also while the broker runs")
+    one.add_argument("target", type=Path, help="a new folder; the plugin can use it as it is")
+
+
+def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    def guarded(arguments: argparse.Namespace) -> int:
+        try:
+            return run(arguments)
+        except (sqlite3.Error, OSError) as error:
+            raise wrong(arguments.folder, error) from error
+
+    return guarded
+
+
+class Bar:
+    """A line on a terminal that tells how far something is; nothing elsewhere."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown = sys.stderr.isatty()
+        self._drawn = False
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        """Show `done` of `total`."""
+        if not self._shown:
+            return
+        part = min(1.0, done / total) if total else 1.0
+        bar = "#" * int(part * 30)
+        text = f"\r{self._what} {name:<12} [{bar:<30}] {part:4.0%} {done:,}"
+        sys.stderr.write(f"{text}\x1b[K")
+        sys.stderr.flush()
+        self._drawn = True
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K")
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
+    """A store to look at, whoever uses it. Raises StoreError when it is none of ours."""
+    if not (folder / DATABASE).exists():
+        raise StoreError(f"{folder} holds no store")
+    with closing(connect_reading(folder)) as db:
+        application: int = db.execute("PRAGMA application_id").fetchone()[0]
+        if application != APPLICATION_ID:
+            raise StoreError(f"{folder / DATABASE} belongs to another program")
+        version: int = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > VERSION:
+            raise StoreError(f"{folder / DATABASE} is of version {version}: install a newer one")
+        yield db
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """A store to change: nobody else may have it."""
+    if not (folder / DATABASE).exists():
+        raise StoreError(f"{folder} holds no store")
+    held = lock(folder)
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """Print what there is."""
+    folder: Path = arguments.folder
+    with _reading(folder) as db:
+        found = state(db)
+        page: int = db.execute("PRAGMA page_size").fetchone()[0]
+        pages: int = db.execute("PRAGMA page_count").fetchone()[0]
+        free: int = db.execute("PRAGMA freelist_count").fetchone()[0]
+        shown: dict[str, Any] = {
+            "version": db.execute("PRAGMA user_version").fetchone()[0],
+            "identity": found.identity,
+            "commit": found.number,
+            "bytes": pages * page,
+            "free_bytes": free * page,
+            "log_bytes": _size(folder / f"{DATABASE}-wal"),
+        }
+        for name, table in (
+            ("sessions", "session"),
+            ("subscriptions", "subscription"),
+            ("retained", "retained"),
+            ("messages", "message"),
+            ("queue_entries", "entry"),
+            ("received_ids", "received"),
+        ):
+            shown[name] = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        shown["ended_owners"] = db.execute(
+            "SELECT count(*) FROM owner WHERE name IS NULL"
+        ).fetchone()[0]
+    shown["in_use_by"] = holder(folder)
+    if arguments.json:
+        print(json.dumps(shown))
+        return 0
+    for name, value in shown.items():
+        text = f"{value:,}" if isinstance(value, int) and name != "in_use_by" else value
+        print(f"{name.replace('_', ' '):<14} {'nobody' if value is None else text}")
+    return 0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Print what is wrong."""
+    folder: Path = arguments.folder
+    bar = Bar("checking")
+    count = 0
+    with _reading(folder) as db:
+        for count, problem in enumerate(problems(db, True, bar), 1):
+            bar.end()
+            print(problem)
+            if count == 100:
+                print("… and maybe more")
+                break
+        mark = read_mark(folder)
+        if not count:
+            found = state(db)
+            if mark is not None and mark.identity == found.identity and mark.number > found.number:
+                count = 1
+                print(f"commit {mark.number} was safe, but the database ends at {found.number}")
+    bar.end()
+    if count:
+        print(f"{folder} is damaged: hookmq storage repair saves what is readable")
+        return 1
+    print(f"{folder} is whole")
+    return 0
+
+
+def repair(arguments: argparse.Namespace) -> int:
+    """Build the store anew from what can be read. The damaged files are kept in a folder inside."""
+    folder: Path = arguments.folder
+    with _alone(folder):
+        if arguments.accept:
+            with _reading(folder) as db:
+                problem = next(problems(db, True), "")
+            if not problem:
+                (folder / MARK).unlink(missing_ok=True)
+                print(f"{folder} is taken as it is")
+                return 0
+        saved = saved_folder(folder, "repair")
+        fresh = saved / "new"
+        fresh.mkdir()
+        lost: list[str] = []
+        bar = Bar("saving")
+        names = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
+        damaged = saved / "damaged"
+        damaged.mkdir()
+        for name in names:
+            if (folder / name).exists():
+                _copy_file(folder / name, damaged / name)
+        db = sqlite3.connect(damaged / DATABASE, isolation_level=None)
+        with closing(db), _new(fresh) as engine:
+            read = (json.dumps(line) for line in portable.lines(db, lost.append, bar))
+            count = portable.put(engine, portable.operations(read))
+            engine.number = _last_number(db)
+        bar.end()
+        for name in (*names[1:], MARK):
+            (folder / name).unlink(missing_ok=True)
+        os.replace(fresh / DATABASE, folder / DATABASE)
+        for path in fresh.iterdir():
+            path.unlink()
+        fresh.rmdir()
+    for text in lost[:100]:
+        print(f"lost: {text}")
+    if len(lost) > 100:
+        print(f"… and {len(lost) - 100} more")
+    print(f"{count:,} records saved, {len(lost):,} lost; the damaged files are in {damaged}")
+    return 0
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    with source.open("rb") as file, target.open("wb") as out:
+        while chunk := file.read(1 << 20):
+            out.write(chunk)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _last_number(db: sqlite3.Connection) -> int:
+    try:
+        return state(db).number
+    except (sqlite3.Error, HookMQError):
+        return 0
+
+
+@contextmanager
+def _new(folder: Path) -> Iterator[Engine]:
+    """An engine on a new store. What an import commits need not be safe one by one."""
+    db, found = open_store(folder, durability="os")
+    engine = Engine(folder, db, found, "os")
+    try:
+        yield engine
+        db.execute(
+            "UPDATE state SET number = ?, next_message = ?", (engine.number, engine.next_message)
+        )
+        db.execute("PRAGMA synchronous = FULL")
+        engine.close()
+    except BaseException:
+        engine.abandon()
+        raise
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write the lines."""
+    bad: list[str] = []
+    bar = Bar("exporting")
+    output: Path | None = arguments.output
+    with _reading(arguments.folder) as db:
+        db.execute("BEGIN")  # all of it as of one moment
+        lines = portable.lines(db, bad.append, bar)
+        if output is None or str(output) == "-":
+            _write(lines, sys.stdout)
+        else:
+            with output.open("w", encoding="utf-8") as file:
+                _write(lines, file)
+                file.flush()
+                os.fsync(file.fileno())
+    bar.end()
+    for text in bad[:100]:
+        print(f"hookmq: not exported: {text}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+def _write(lines: Iterable[dict[str, Any]], file: Any) -> None:
+    for line in lines:
+        file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def import_(arguments: argparse.Namespace) -> int:
+    """Fill a new store."""
+    folder: Path = arguments.folder
+    if (folder / DATABASE).exists():
+        raise StoreError(f"{folder} holds a store already: import into a new folder")
+    prepare(folder)
+    held = lock(folder)
+    source: Path | None = arguments.source
+    bar = Bar("importing")
+
+    def counted(lines: Iterable[Any]) -> Iterator[Any]:
+        for number, line in enumerate(lines, 1):
+            if number % 5000 == 0:
+                bar("lines", number, 0)
+            yield line
+
+    try:
+        with _new(folder) as engine:
+            if source is None or str(source) == "-":
+                count = portable.put(engine, portable.operations(counted(sys.stdin)))
+            else:
+                with source.open(encoding="utf-8") as file:
+                    count = portable.put(engine, portable.operations(counted(file)))
+    except BaseException:
+        for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", MARK):
+            (folder / name).unlink(missing_ok=True)
+        raise
+    finally:
+        bar.end()
+        os.close(held)
+    print(f"{count:,} records")
+    return 0
+
+
+def vacuum(arguments: argparse.Namespace) -> int:
+    """Shrink the file."""
+    folder: Path = arguments.folder
+    with _alone(folder):
+        before = _size(folder / DATABASE)
+        db, _ = open_store(folder)
+        with closing(db):
+            db.execute("VACUUM")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        after = _size(folder / DATABASE)
+    print(f"{before:,} bytes before, {after:,} after")
+    return 0
+
+
+def backup(arguments: argparse.Namespace) -> int:
+    """Copy the store into a new folder."""
+    target: Path = arguments.target
+    bar = Bar("copying")
+    with _reading(arguments.folder) as db:
+        target.mkdir(mode=0o700, parents=True)
+        copy(db, target / DATABASE, lambda done, total: bar("pages", done, total), pages=4096)
+    bar.end()
+    print(f"{_size(target / DATABASE):,} bytes in {target}")
+    return 0

@@ -1,0 +1,406 @@
+"""What is done to the database: commits, pages of queues, and the sweeping of what has ended.
+
+In a broker it runs in a process of its own (`hookmq_storage.writer`); in tests with a virtual clock, in the broker's.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any, Final
+
+from hookmq.errors import StoreError
+
+from hookmq_storage.batch import Operation, Plan, reduce
+from hookmq_storage.database import USUAL, Durability, Limits, State, connect_reading
+from hookmq_storage.folder import DATABASE, Mark, open_mark, write_mark
+from hookmq_storage.schema import COLUMNS, SENT_CHECK, checksum, checksum_payload
+
+OWNERS_KNOWN: Final = 100_000
+"""Ids of owners remembered; about 15 MB."""
+SLICE: Final = 0.003
+"""Seconds that one slice of sweeping may take before it commits, so that it stays below 5 ms."""
+_CHUNK: Final = 128
+_VACUUM: Final = 64
+"""Pages given back to the disk at a time."""
+_SPARE: Final = 4096
+"""Free pages that are kept for reuse, and a quarter of the file besides."""
+
+Page = list[tuple[Any, ...]]
+
+
+def _insert(table: str) -> str:
+    columns = COLUMNS[table]
+    marks = ", ".join("?" for _ in columns.split(","))
+    return f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({marks})"
+
+
+_PUT: Final = {table: _insert(table) for table in COLUMNS}
+_FREE: Final = "DELETE FROM message WHERE id = ? AND NOT EXISTS (SELECT 1 FROM entry WHERE message = message.id)"
+PAGE: Final = (
+    "SELECT e.owner, e.seq, e.message, e.qos, e.size, e.retain, e.identifiers, e.filter, e.share_group, e.sent, e.crc,"
+    " m.topic, m.payload, m.flags, m.properties, m.sender, m.origin, m.received_at, m.expires_at, m.crc"
+    " FROM entry e LEFT JOIN message m ON m.id = e.message"
+)
+"""An entry and its message, as `check_page_row` knows them."""
+
+
+def entry_crc(owner: int, row: Sequence[Any]) -> int:
+    """The `crc` of an entry: `row` is seq, message, qos, size, retain, identifiers, filter, group, sent."""
+    sent: int = row[8]
+    return checksum(owner, *row[:8]) + sent * SENT_CHECK
+
+
+def message_crc(row: Sequence[Any]) -> int:
+    """The `crc` of a message: id or topic first, as in `COLUMNS`; the payload is the first `bytes` in it."""
+    at = 2 if type(row[0]) is int else 1
+    return checksum_payload(row[at], *row[:at], *row[at + 1 :])
+
+
+def check_page_row(row: Sequence[Any]) -> str:
+    """What is wrong with a row of `PAGE`; '' if nothing is."""
+    if row[10] != entry_crc(row[0], row[1:10]):
+        return f"queue entry {row[1]} of owner {row[0]}: wrong checksum"
+    if row[19] is None:
+        return f"message {row[2]} is missing"
+    if row[19] != message_crc((row[2], *row[11:19])):
+        return f"message {row[2]}: wrong checksum"
+    return ""
+
+
+class Engine:
+    """The one that writes. `db` is its connection and `state` what the database said when it was opened."""
+
+    def __init__(
+        self,
+        folder: Path,
+        db: sqlite3.Connection,
+        state: State,
+        durability: Durability,
+        limits: Limits = USUAL,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.folder = folder
+        self.db = db
+        self.identity = state.identity
+        self.number = state.number
+        self.next_message = state.next_message
+        self.durability = durability
+        self.limits = limits
+        self._now = now
+        self._owners: dict[str, int] = {}
+        self._mark = open_mark(folder)
+        self._marked = state.number
+        self._marked_at = 0.0
+        self._wal = str(folder / f"{DATABASE}-wal")
+        self.ended = bool(db.execute("SELECT 1 FROM owner WHERE name IS NULL").fetchone())
+        """Whether there is something to sweep away."""
+        self._loose: list[int] = []
+        """Messages that lost an entry in the commit at work."""
+
+    # --- commits -----------------------------------------------------------------------------------------------------
+
+    def commit(self, operations: Iterable[Operation]) -> int:
+        """Make a batch durable, all or none; the commit's number. Raises sqlite3.Error, after which nobody knows what is
+        on the disk, and nothing may be done with this object but `abandon`."""
+        plan = reduce(operations)
+        db = self.db
+        db.execute("BEGIN IMMEDIATE")
+        self._apply(plan)
+        self.number += 1
+        self.next_message = max(self.next_message, plan.next_message)
+        db.execute(
+            "UPDATE state SET number = ?, next_message = ?, at = ?",
+            (self.number, self.next_message, self._now()),
+        )
+        db.execute("COMMIT")
+        if self.durability == "group":
+            self.mark()
+        return self.number
+
+    def put_messages(self, operations: Iterable[Operation]) -> None:
+        """Put messages whose entries come in later commits, as an import has them; `drop_unused` ends that."""
+        self.db.execute("BEGIN IMMEDIATE")
+        rows = [
+            (*row[1:], checksum_payload(row[3], row[1], row[2], *row[4:])) for row in operations
+        ]
+        self.db.executemany(_PUT["message"], rows)
+        if rows:
+            self.next_message = max(self.next_message, *(row[0] + 1 for row in rows))
+        self.db.execute("COMMIT")
+
+    def drop_unused(self) -> None:
+        """Drop messages that no entry points to."""
+        self.db.execute("DELETE FROM message WHERE id NOT IN (SELECT message FROM entry)")
+
+    def _apply(self, plan: Plan) -> None:
+        db = self.db
+        for name in plan.dropped:
+            self._end(name)
+        loose = self._loose
+        for name, seqs in plan.dequeued.items():
+            owner = self._find(name)
+            if owner is not None:
+                self._dequeue(owner, sorted(seqs))
+        for name, filters in plan.subscriptions_gone.items():
+            owner = self._find(name)
+            if owner is not None:
+                statement = "DELETE FROM subscription WHERE owner = ? AND filter = ?"
+                db.executemany(statement, zip(repeat(owner), filters))
+        for name, numbers in plan.received_gone.items():
+            owner = self._find(name)
+            if owner is not None:
+                statement = "DELETE FROM received WHERE owner = ? AND packet_id = ?"
+                db.executemany(statement, zip(repeat(owner), numbers))
+        if plan.messages:
+            rows = (
+                (*row[1:], checksum_payload(row[3], row[1], row[2], *row[4:]))
+                for row in plan.messages.values()
+            )
+            db.executemany(_PUT["message"], rows)
+        entries = []
+        for name, queue in plan.entries.items():
+            if queue:
+                owner = self._owner(name)
+                entries += [(owner, *row, entry_crc(owner, row)) for row in queue.values()]
+        if entries:
+            db.executemany(_PUT["entry"], entries)
+        for name, sent in plan.sent.items():
+            owner = self._find(name)
+            if owner is not None:
+                db.executemany(
+                    f"UPDATE entry SET crc = crc + (?3 - sent) * {SENT_CHECK}, sent = ?3 WHERE owner = ?1 AND seq = ?2",
+                    [(owner, seq, number) for seq, number in sent.items()],
+                )
+        if plan.sessions or plan.subscriptions or plan.received:
+            self._put_sessions(plan)
+        if plan.retained:
+            self._put_retained(plan)
+        if loose:
+            db.executemany(_FREE, zip(loose))
+            loose.clear()
+
+    def _put_sessions(self, plan: Plan) -> None:
+        db = self.db
+        rows = []
+        for name, operation in plan.sessions.items():
+            row = (self._owner(name), *operation[2:])
+            rows.append((*row, checksum(*row)))
+        db.executemany(_PUT["session"], rows)
+        rows = []
+        for name, subscriptions in plan.subscriptions.items():
+            if subscriptions:
+                owner = self._owner(name)
+                for operation in subscriptions.values():
+                    row = (owner, *operation[2:])
+                    rows.append((*row, checksum(*row)))
+        db.executemany(_PUT["subscription"], rows)
+        rows = []
+        for name, numbers in plan.received.items():
+            if numbers:
+                owner = self._owner(name)
+                rows += [(owner, number, checksum(owner, number)) for number in numbers]
+        db.executemany(_PUT["received"], rows)
+
+    def _put_retained(self, plan: Plan) -> None:
+        gone = [(topic,) for topic, operation in plan.retained.items() if operation is None]
+        if gone:
+            self.db.executemany("DELETE FROM retained WHERE topic = ?", gone)
+        rows = (
+            (*row[1:], checksum_payload(row[2], row[1], *row[3:]))
+            for row in plan.retained.values()
+            if row is not None
+        )
+        self.db.executemany(_PUT["retained"], rows)
+
+    def _dequeue(self, owner: int, seqs: list[int]) -> None:
+        db = self.db
+        if len(seqs) > 1 and seqs[-1] - seqs[0] == len(seqs) - 1:
+            # A queue is acknowledged in order, so this is what happens; two statements for all of them.
+            where, args = "owner = ? AND seq BETWEEN ? AND ?", (owner, seqs[0], seqs[-1])
+            found = db.execute(f"SELECT message FROM entry WHERE {where}", args)
+            self._loose += [message for (message,) in found]
+            db.execute(f"DELETE FROM entry WHERE {where}", args)
+            return
+        for seq in seqs:
+            pair = (owner, seq)
+            row = db.execute(
+                "SELECT message FROM entry WHERE owner = ? AND seq = ?", pair
+            ).fetchone()
+            if row is not None:
+                self._loose.append(row[0])
+                db.execute("DELETE FROM entry WHERE owner = ? AND seq = ?", pair)
+
+    def _end(self, name: str) -> None:
+        """End an owner: one row, however much it has; `sweep` does the rest."""
+        owner = self._find(name)
+        if owner is not None:
+            self.db.execute("UPDATE owner SET name = NULL WHERE id = ?", (owner,))
+            self.db.execute("DELETE FROM session WHERE owner = ?", (owner,))
+            self._owners.pop(name, None)
+            self.ended = True
+
+    def _find(self, name: str) -> int | None:
+        owner = self._owners.get(name)
+        if owner is None:
+            row = self.db.execute("SELECT id FROM owner WHERE name = ?", (name,)).fetchone()
+            if row is None:
+                return None
+            owner = self._remember(name, row[0])
+        return owner
+
+    def _owner(self, name: str) -> int:
+        owner = self._find(name)
+        if owner is None:
+            cursor = self.db.execute("INSERT INTO owner (name) VALUES (?)", (name,))
+            assert cursor.lastrowid is not None
+            owner = self._remember(name, cursor.lastrowid)
+        return owner
+
+    def _remember(self, name: str, owner: int) -> int:
+        if len(self._owners) >= OWNERS_KNOWN:
+            self._owners.clear()
+        self._owners[name] = owner
+        return owner
+
+    # --- what nobody waits for ----------------------------------------------------------------------------------------
+
+    def sweep(self, seconds: float = SLICE) -> bool:
+        """One slice of taking away what ended sessions and expired retained messages left; whether more is left. It need
+        not be safe at once: what is swept again after a crash is gone all the same."""
+        db = self.db
+        deadline = time.perf_counter() + seconds
+        if self.durability == "group":
+            db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("BEGIN IMMEDIATE")
+        more = True
+        while more and time.perf_counter() < deadline:
+            more = self._sweep_owner() or self._sweep_retained()
+        db.execute("COMMIT")
+        if self.durability == "group":
+            db.execute("PRAGMA synchronous = FULL")
+        self.ended = more
+        return more
+
+    def _sweep_owner(self) -> bool:
+        db = self.db
+        row = db.execute("SELECT id FROM owner WHERE name IS NULL").fetchone()
+        if row is None:
+            return False
+        owner: int = row[0]
+        found = db.execute(
+            "SELECT seq, message FROM entry WHERE owner = ? ORDER BY seq LIMIT ?", (owner, _CHUNK)
+        ).fetchall()
+        if found:
+            db.execute("DELETE FROM entry WHERE owner = ? AND seq <= ?", (owner, found[-1][0]))
+            db.executemany(_FREE, [(message,) for _, message in found])
+            return True
+        for table, key in (("subscription", "filter"), ("received", "packet_id")):
+            last = db.execute(
+                f"SELECT {key} FROM {table} WHERE owner = ? ORDER BY {key} LIMIT 1 OFFSET ?",
+                (owner, _CHUNK),
+            ).fetchone()
+            if last is not None:
+                db.execute(f"DELETE FROM {table} WHERE owner = ? AND {key} <= ?", (owner, last[0]))
+                return True
+            db.execute(f"DELETE FROM {table} WHERE owner = ?", (owner,))
+        db.execute("DELETE FROM owner WHERE id = ?", (owner,))
+        return True
+
+    def _sweep_retained(self) -> bool:
+        ids = self.db.execute(
+            "SELECT id FROM retained WHERE expires_at IS NOT NULL AND expires_at <= ? LIMIT ?",
+            (self._now(), _CHUNK),
+        ).fetchall()
+        self.db.executemany("DELETE FROM retained WHERE id = ?", ids)
+        return len(ids) == _CHUNK
+
+    def give_back(self) -> bool:
+        """Give some free pages back to the disk where many are free; whether to go on."""
+        free: int = self.db.execute("PRAGMA freelist_count").fetchone()[0]
+        pages: int = self.db.execute("PRAGMA page_count").fetchone()[0]
+        if free <= _SPARE + pages // 4:
+            return False
+        if self.durability == "group":
+            self.db.execute("PRAGMA synchronous = NORMAL")
+        self.db.execute(f"PRAGMA incremental_vacuum({_VACUUM})").fetchall()
+        if self.durability == "group":
+            self.db.execute("PRAGMA synchronous = FULL")
+        return True
+
+    def mark(self, at_once: bool = False) -> None:
+        """Note outside the database what is safe in it, once a second at most: to be called when the newest commit is
+        known to be on the disk."""
+        now = time.monotonic()
+        if self._marked != self.number and (at_once or now - self._marked_at >= 1.0):
+            write_mark(self._mark, Mark(self.identity, self.number))
+            self._marked, self._marked_at = self.number, now
+
+    def wal_size(self) -> int:
+        """Bytes of the log; above `limits.wal` it is time for a checkpoint."""
+        try:
+            return os.stat(self._wal).st_size
+        except FileNotFoundError:
+            return 0
+
+    def checkpoint(self, mode: str = "PASSIVE") -> bool:
+        """Move the log into the database; whether all of it was."""
+        _, log, done = self.db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        whole: bool = log == done
+        if whole:
+            self.mark()
+        return whole
+
+    def size(self) -> int:
+        """Bytes of the database without its log."""
+        pages: int = self.db.execute("PRAGMA page_count").fetchone()[0]
+        page: int = self.db.execute("PRAGMA page_size").fetchone()[0]
+        return pages * page
+
+    def close(self) -> None:
+        """Move the whole log into the database and let go."""
+        if self.checkpoint("TRUNCATE"):
+            self.mark(at_once=True)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go, after a failure."""
+        os.close(self._mark)
+        self.db.close()
+
+
+class Pages:
+    """The one that reads queues, on a connection of its own, so that it never waits for a commit."""
+
+    def __init__(self, folder: Path) -> None:
+        self.db = connect_reading(folder)
+
+    def read(self, owner: str, after: int, max_count: int, max_size: int) -> Page:
+        """Rows of `PAGE` in order; see `hookmq.store.Store.read`. Raises StoreError for what cannot be trusted."""
+        page: Page = []
+        size = 0
+        found = self.db.execute("SELECT id FROM owner WHERE name = ?", (owner,)).fetchone()
+        if found is None:
+            return page
+        rows = self.db.execute(
+            f"{PAGE} WHERE e.owner = ? AND e.seq > ? ORDER BY e.seq LIMIT ?",
+            (found[0], after, max(1, max_count)),
+        )
+        for row in rows:
+            size += row[4]
+            if page and size > max_size:
+                break
+            problem = check_page_row(row)
+            if problem:
+                raise StoreError(
+                    f"{owner}: {problem}; hookmq storage repair saves what is readable"
+                )
+            page.append(row)
+        rows.close()
+        return page
+
+    def close(self) -> None:
+        """Let go."""
+        self.db.close()

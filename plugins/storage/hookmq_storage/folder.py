@@ -1,0 +1,155 @@
+"""The folder of one store: its files, the lock that keeps a second broker out, and the mark of what is safe."""
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from hookmq.errors import StoreError
+
+DATABASE: Final = "hookmq.db"
+LOCK: Final = "lock"
+MARK: Final = "mark"
+_OURS: Final = frozenset({DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK, MARK})
+_IGNORED: Final = frozenset({"lost+found"})
+_SAVED: Final = "saved-"
+"""Begins the names of folders that `migrate` and `repair` put copies into."""
+_MARK_SIZE: Final = 128
+
+
+class Mark(NamedTuple):
+    """What was safe for certain: commit `number` of the store `identity`."""
+
+    identity: str
+    number: int
+
+
+def prepare(folder: Path) -> None:
+    """Make sure that `folder` is there and ours or empty. Raises StoreError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        names = set(os.listdir(folder))
+    except NotADirectoryError:
+        raise StoreError(f"{folder} is a file: a folder is needed") from None
+    except FileExistsError:
+        raise StoreError(f"{folder} is a file: a folder is needed") from None
+    except OSError as error:
+        raise StoreError(f"{folder}: {error.strerror}") from error
+    strange = sorted(name for name in names - _OURS - _IGNORED if not name.startswith(_SAVED))
+    if DATABASE not in names and strange:
+        shown = ", ".join(strange[:3]) + (", …" if len(strange) > 3 else "")
+        raise StoreError(f"{folder} holds files of something else ({shown}): name an empty folder")
+
+
+def saved_folder(folder: Path, why: str) -> Path:
+    """A new, empty folder inside for a copy."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    for number in range(1, 1000):
+        path = folder / f"{_SAVED}{why}-{stamp}-{number}"
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return path
+    raise StoreError(f"{folder}: too many copies")
+
+
+def lock(folder: Path, patience: float = 10.0, pause: Callable[[float], None] = time.sleep) -> int:
+    """Take the folder for this process; the descriptor that holds it, for as long as it is open anywhere.
+
+    The lock outlives a broker that was killed by the moment its writer needs to finish; that is waited for up to
+    `patience` seconds. Raises StoreError when another process has the folder, or it cannot be written to.
+    """
+    path = folder / LOCK
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written to: {error.strerror}") from error
+    waited = 0.0
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+                os.close(file)
+                raise StoreError(f"{path} cannot be locked: {error.strerror}") from error
+        holder = _holder(file)
+        if waited >= patience or (holder is not None and _alive(holder)):
+            os.close(file)
+            who = f"process {holder}" if holder is not None else "another process"
+            raise StoreError(f"{folder} is in use by {who}: two brokers cannot share a folder")
+        pause(0.05)
+        waited += 0.05
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        os.close(file)
+        raise StoreError(f"{folder} cannot be written to: {error.strerror}") from error
+    return file
+
+
+def holder(folder: Path) -> int | None:
+    """The process that has the folder now; None when nobody has."""
+    try:
+        file = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _holder(file) or 0
+    finally:
+        os.close(file)
+    return None
+
+
+def _holder(file: int) -> int | None:
+    try:
+        return int(os.pread(file, 32, 0))
+    except (OSError, ValueError):
+        return None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def read_mark(folder: Path) -> Mark | None:
+    """The mark; None where there is none or it was torn: it is but a check."""
+    try:
+        data = (folder / MARK).read_bytes()[:_MARK_SIZE]
+    except OSError:
+        return None
+    words = data.split()
+    if len(words) != 4 or words[0] != b"hookmq-storage":
+        return None
+    try:
+        if crc32(b" ".join(words[:3])) != int(words[3], 16):
+            return None
+        return Mark(words[1].decode(), int(words[2]))
+    except ValueError:
+        return None
+
+
+def open_mark(folder: Path) -> int:
+    """A descriptor for `write_mark`."""
+    return os.open(folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def write_mark(file: int, mark: Mark) -> None:
+    """Write the mark over the one before; it fits into one sector, which disks write whole."""
+    text = f"hookmq-storage {mark.identity} {mark.number}".encode()
+    text += b" %08x" % crc32(text)
+    os.pwrite(file, text.ljust(_MARK_SIZE - 1) + b"\n", 0)

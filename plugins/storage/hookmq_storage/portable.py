@@ -1,0 +1,249 @@
+"""A store as text: one JSON object per line, for moving to another version, another store or another program.
+
+    {"kind": "hookmq-storage", "version": 1}
+    {"kind": "session", "client_id": …}  {"kind": "subscription", …}  {"kind": "received", …}  {"kind": "retained", …}
+    {"kind": "message", "id": 7, …}      {"kind": "entry", "owner": "c/client", "message": 7, …}
+
+Payloads and property sections (as MQTT 5 writes them) are base64. A message stands before its entries.
+"""
+
+import base64
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from hookmq.errors import StoreError
+
+from hookmq_storage import batch
+from hookmq_storage.batch import Operation
+from hookmq_storage.check import row_ok
+from hookmq_storage.engine import Engine
+from hookmq_storage.schema import COLUMNS
+
+VERSION: Final = 1
+_BATCH: Final = 10_000
+_SESSION: Final = ("version", "expiry", "connected_at", "ended_at", "will_at")
+_MESSAGE: Final = (
+    "topic", "payload", "flags", "properties", "sender", "origin", "received_at", "expires_at",
+)  # fmt: skip
+_SUBSCRIPTION: Final = ("filter", "topic_filter", "options", "identifier", "share")
+_ENTRY: Final = (
+    "seq", "message", "qos", "size", "retain", "identifiers", "filter", "share_group", "sent",
+)  # fmt: skip
+_BYTES: Final = frozenset({"payload", "properties"})
+
+_KEYS: Final = {
+    "session": ("owner",),
+    "subscription": ("owner", "filter"),
+    "received": ("owner", "packet_id"),
+    "message": ("id",),
+    "entry": ("owner", "seq"),
+    "retained": ("id",),
+}
+
+Row = tuple[Any, ...]
+Step = Callable[[str, int, int], None]
+
+
+def rows(db: sqlite3.Connection, table: str, bad: Callable[[str], None]) -> Iterator[Row]:
+    """The rows of a table that can be read and have the right checksum; `bad` is told of the others. Where reading
+    forwards ends at a damaged page, the rest is read backwards."""
+    keys = _KEYS[table]
+    width = len(keys)
+    columns = f"{', '.join(keys)}, {COLUMNS[table]}"
+    last: Row = ()
+    for direction in ("ASC", "DESC"):
+        order = ", ".join(f"{key} {direction}" for key in keys)
+        try:
+            for row in db.execute(f"SELECT {columns} FROM {table} NOT INDEXED ORDER BY {order}"):
+                if direction == "ASC":
+                    last = row[:width]
+                elif row[:width] <= last:
+                    return
+                if row_ok(table, row[width:]):
+                    yield row[width:]
+                else:
+                    bad(f"{table} {row[0]!r}: wrong checksum")
+            return
+        except (sqlite3.DatabaseError, TypeError) as error:
+            bad(f"{table}: {error}")
+
+
+def _text(names: Iterable[str], values: Row) -> dict[str, Any]:
+    return {
+        name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for name, value in zip(names, values, strict=True)
+    }
+
+
+def lines(
+    db: sqlite3.Connection, bad: Callable[[str], None], step: Step | None = None
+) -> Iterator[dict[str, Any]]:
+    """Everything in a database, as the objects of the lines. What cannot be read or points nowhere is told to `bad` and
+    left out."""
+
+    def counted(table: str) -> Iterator[Row]:
+        total = 0
+        if step is not None:
+            try:
+                total = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            except sqlite3.DatabaseError:
+                pass
+        done = 0
+        for row in rows(db, table, bad):
+            yield row
+            done += 1
+            if step is not None and done % 5000 == 0:
+                step(table, done, total)
+        if step is not None and done:
+            step(table, done, total)
+
+    yield {"kind": "hookmq-storage", "version": VERSION}
+    names: dict[int, str] = {}
+    try:
+        for id, name in db.execute("SELECT id, name FROM owner NOT INDEXED"):
+            if name is not None:
+                names[id] = name
+    except sqlite3.DatabaseError as error:
+        bad(f"owner: {error}")
+    sessions: set[int] = set()
+    for row in counted("session"):
+        owner = names.get(row[0])
+        if owner is None:
+            continue
+        sessions.add(row[0])
+        line = {"kind": "session", "client_id": owner[2:], **_text(_SESSION, row[1:6])}
+        line |= json.loads(row[6])
+        line["will"] = None if row[7] is None else {"delay": row[7], **_text(_MESSAGE, row[8:16])}
+        yield line
+    for row in counted("subscription"):
+        if row[0] in sessions:
+            client_id = names[row[0]][2:]
+            yield {"kind": "subscription", "client_id": client_id, **_text(_SUBSCRIPTION, row[1:6])}
+    for row in counted("received"):
+        if row[0] in sessions:
+            yield {"kind": "received", "client_id": names[row[0]][2:], "packet_id": row[1]}
+    for row in counted("retained"):
+        yield {"kind": "retained", **_text(_MESSAGE, row[:8])}
+    messages: set[int] = set()
+    for row in counted("message"):
+        messages.add(row[0])
+        yield {"kind": "message", "id": row[0], **_text(_MESSAGE, row[1:9])}
+    for row in counted("entry"):
+        name = names.get(row[0])
+        if name is None or (name.startswith("c/") and row[0] not in sessions):
+            continue
+        if row[2] not in messages:
+            bad(f"entry {row[1]} of {name}: its message is missing")
+            continue
+        yield {"kind": "entry", "owner": name, **_text(_ENTRY, row[1:10])}
+
+
+def _message(line: dict[str, Any]) -> Row:
+    return tuple(
+        base64.b64decode(line[name], validate=True)
+        if name in _BYTES and line[name] is not None
+        else line[name]
+        for name in _MESSAGE
+    )
+
+
+def _session(line: dict[str, Any]) -> Operation:
+    kept = {
+        name: line[name]
+        for name in ("username", "identity", "claims", "listener", "mount_point", "host", "limits")
+    }
+    will = line["will"]
+    return (
+        batch.PUT_SESSION,
+        line["client_id"],
+        *(line[name] for name in _SESSION),
+        json.dumps(kept, separators=(",", ":")),
+        *((None,) * 9 if will is None else (will["delay"], *_message(will))),
+    )
+
+
+def _entry(line: dict[str, Any]) -> Operation:
+    numbers = line["identifiers"]
+    sent = line["sent"]
+    return (
+        batch.ENQUEUE,
+        line["owner"],
+        line["seq"],
+        line["message"],
+        line["qos"],
+        line["size"],
+        line["retain"],
+        tuple(map(int, numbers.split())) if numbers else (),
+        line["filter"] or "",
+        sent & 0xFFFF,
+        sent > 0xFFFF,
+        line["share_group"] or "",
+    )
+
+
+_READ: Final[dict[str, Callable[[dict[str, Any]], Operation]]] = {
+    "session": _session,
+    "subscription": lambda one: (
+        batch.PUT_SUBSCRIPTION,
+        one["client_id"],
+        *(one[name] for name in _SUBSCRIPTION),
+    ),
+    "received": lambda one: (batch.PUT_RECEIVED, one["client_id"], one["packet_id"]),
+    "retained": lambda one: (batch.PUT_RETAINED, *_message(one)),
+    "message": lambda one: (batch.PUT_MESSAGE, one["id"], *_message(one)),
+    "entry": _entry,
+}
+
+
+def operations(source: Iterable[str | bytes]) -> Iterator[Operation]:
+    """The operations that lines of text come to. Raises StoreError for what is no such line."""
+    first = True
+    for number, text in enumerate(source, 1):
+        try:
+            line = json.loads(text)
+            kind = line["kind"]
+            if first:
+                if kind != "hookmq-storage" or line["version"] != VERSION:
+                    raise StoreError(
+                        f"line 1: this is no export of version {VERSION} of hookmq storage"
+                    )
+                first = False
+                continue
+            operation = _READ[kind](line)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"line {number}: not a line of an export: {error!r}") from error
+        yield operation
+
+
+def put(engine: Engine, source: Iterable[Operation]) -> int:
+    """Commit operations in batches; how many. A message waits for its first entry, as a batch needs both."""
+    count = 0
+    waiting: dict[int, Operation] = {}
+    pending: list[Operation] = []
+    for operation in source:
+        count += 1
+        if operation[0] == batch.PUT_MESSAGE:
+            # Every message precedes every entry: without entries it would be dropped at once.
+            waiting[operation[1]] = operation
+            if len(waiting) >= _BATCH:
+                _store_messages(engine, waiting)
+            continue
+        if operation[0] == batch.ENQUEUE and waiting:
+            _store_messages(engine, waiting)
+        pending.append(operation)
+        if len(pending) >= _BATCH:
+            engine.commit(pending)
+            pending = []
+    if waiting:
+        _store_messages(engine, waiting)
+    engine.commit(pending)
+    engine.drop_unused()
+    return count
+
+
+def _store_messages(engine: Engine, messages: dict[int, Operation]) -> None:
+    """Put messages whose entries come later."""
+    engine.put_messages(messages.values())
+    messages.clear()

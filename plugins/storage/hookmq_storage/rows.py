@@ -1,0 +1,202 @@
+"""The broker's records as rows, and back."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from hookmq.codec.primitives import Reader
+from hookmq.codec.properties import encode_section, read_properties
+from hookmq.properties import EMPTY, In, Properties
+from hookmq.store import (
+    Dequeue,
+    DropReceived,
+    DropRetained,
+    DropSession,
+    DropSubscription,
+    Enqueue,
+    PutMessage,
+    PutReceived,
+    PutRetained,
+    PutSession,
+    PutSubscription,
+    Record,
+    SessionRecord,
+    SetPacket,
+)
+from hookmq.types import Message, Subscription, Will
+
+from hookmq_storage import batch
+from hookmq_storage.batch import Operation
+
+_MOST: Final = 1 << 30
+
+
+def _properties(properties: Properties) -> bytes | None:
+    """The section of PUBLISH, as MQTT 5 writes it; None for none."""
+    if not properties.values:
+        return None
+    try:
+        return encode_section(properties, In.PUBLISH)
+    except ValueError:
+        # A plugin gave the message what no PUBLISH can carry: no client will ever see that either.
+        kept = properties.only(In.PUBLISH)
+        return encode_section(kept, In.PUBLISH) if kept else None
+
+
+def message_row(message: Message) -> tuple[Any, ...]:
+    """topic, payload, flags, properties, sender, origin, received_at, expires_at."""
+    return (
+        message.topic,
+        message.payload,
+        message.qos + 4 if message.retain else message.qos,
+        _properties(message.properties) if message.properties else None,
+        message.sender,
+        message.origin,
+        message.received_at,
+        message.expires_at,
+    )
+
+
+def message_of(row: Sequence[Any]) -> Message:
+    """The message of a `message_row`."""
+    topic, payload, flags, properties, sender, origin, received_at, expires_at = row
+    return Message(
+        topic,
+        payload,
+        flags & 3,
+        flags >= 4,
+        EMPTY if properties is None else read_properties(Reader(properties), In.PUBLISH, _MOST),
+        sender,
+        origin,
+        received_at,
+        expires_at,
+    )
+
+
+_NO_WILL: Final = (None,) * 9
+
+
+def _session(record: PutSession) -> Operation:
+    one = record.session
+    will = _NO_WILL if one.will is None else (one.will.delay, *message_row(one.will.message))
+    data = json.dumps(
+        {
+            "username": one.username,
+            "identity": one.identity,
+            "claims": dict(one.claims),
+            "listener": one.listener,
+            "mount_point": one.mount_point,
+            "host": one.host,
+            "limits": dict(one.limits),
+        },
+        separators=(",", ":"),
+        default=str,  # what a plugin claims of a client may be anything
+    )
+    return (
+        batch.PUT_SESSION,
+        one.client_id,
+        one.version,
+        one.expiry,
+        one.connected_at,
+        one.ended_at,
+        one.will_at,
+        data,
+        *will,
+    )
+
+
+def session_of(client_id: str, row: Sequence[Any]) -> PutSession:
+    """The session of the columns after `owner`."""
+    version, expiry, connected_at, ended_at, will_at, data = row[:6]
+    kept = json.loads(data)
+    will = None if row[6] is None else Will(message_of(row[7:15]), row[6])
+    return PutSession(
+        SessionRecord(
+            client_id,
+            version,
+            expiry,
+            kept["username"],
+            kept["identity"],
+            kept["claims"],
+            kept["listener"],
+            kept["mount_point"],
+            kept["host"],
+            kept["limits"],
+            connected_at,
+            ended_at,
+            will,
+            will_at,
+        )
+    )
+
+
+def _subscription(record: PutSubscription) -> Operation:
+    one = record.subscription
+    options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4
+    return (
+        batch.PUT_SUBSCRIPTION,
+        record.client_id,
+        one.filter,
+        one.topic_filter,
+        options,
+        one.identifier,
+        one.share,
+    )
+
+
+def subscription_of(client_id: str, row: Sequence[Any]) -> PutSubscription:
+    """The subscription of the columns after `owner`."""
+    filter, topic_filter, options, identifier, share = row[:5]
+    return PutSubscription(
+        client_id,
+        Subscription(
+            filter,
+            filter if topic_filter == filter else topic_filter,
+            options & 3,
+            bool(options & 4),
+            bool(options & 8),
+            options >> 4,
+            identifier,
+            share,
+        ),
+    )
+
+
+def enqueue_of(owner: str, row: Sequence[Any]) -> Enqueue:
+    """The entry of the columns after `owner`."""
+    seq, message, qos, size, retain, identifiers, filter, group, sent = row[:9]
+    return Enqueue(
+        owner,
+        seq,
+        message,
+        qos,
+        size,
+        bool(retain),
+        () if identifiers is None else tuple(map(int, identifiers.split())),
+        filter or "",
+        sent & 0xFFFF,
+        sent > 0xFFFF,
+        group or "",
+    )
+
+
+_ENCODERS: Final[Mapping[type, Callable[[Any], Operation]]] = {
+    PutMessage: lambda r: (batch.PUT_MESSAGE, r.id, *message_row(r.message)),
+    Enqueue: lambda r: (batch.ENQUEUE, *r),
+    SetPacket: lambda r: (batch.SET_PACKET, *r),
+    Dequeue: lambda r: (batch.DEQUEUE, *r),
+    PutSession: _session,
+    DropSession: lambda r: (batch.DROP_SESSION, *r),
+    PutSubscription: _subscription,
+    DropSubscription: lambda r: (batch.DROP_SUBSCRIPTION, *r),
+    PutReceived: lambda r: (batch.PUT_RECEIVED, *r),
+    DropReceived: lambda r: (batch.DROP_RECEIVED, *r),
+    PutRetained: lambda r: (batch.PUT_RETAINED, *message_row(r.message)),
+    DropRetained: lambda r: (batch.DROP_RETAINED, *r),
+}
+
+
+def operations(records: Sequence[Record]) -> list[Operation]:
+    """Records as `hookmq_storage.batch` takes them: plain values, which `marshal` can write."""
+    encoders = _ENCODERS
+    return [encoders[type(record)](record) for record in records]

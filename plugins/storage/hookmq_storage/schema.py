@@ -1,0 +1,93 @@
+"""The tables, and how a database of an older version becomes one of this.
+
+Columns have no declared type, so that a value comes back as it was put: a float stays a float, infinity included. Every
+row ends in `crc`, the CRC-32 of the others (see `checksum`): a bit that flips on the disk is found, not delivered.
+"""
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from zlib import crc32
+
+APPLICATION_ID: Final = 0x484D5151
+"""``HMQQ``, in the header of every database of ours."""
+VERSION: Final = 1
+
+TABLES: Final = (
+    # One row. `number` is the newest commit, `at` the wall clock then; `inode` tells the file from a copy of it.
+    "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), identity, inode, number, next_message, at)",
+    # Whoever has a queue: c/CLIENT_ID or g/SHARE/FILTER. A name of NULL has ended and is swept away in slices.
+    "CREATE TABLE owner (id INTEGER PRIMARY KEY, name UNIQUE)",
+    "CREATE INDEX owner_ended ON owner (id) WHERE name IS NULL",
+    "CREATE TABLE session (owner INTEGER PRIMARY KEY, version, expiry, connected_at, ended_at, will_at, data, will_delay,"
+    " will_topic, will_payload, will_flags, will_properties, will_sender, will_origin, will_received_at,"
+    " will_expires_at, crc)",
+    "CREATE TABLE subscription (owner, filter, topic_filter, options, identifier, share, crc,"
+    " PRIMARY KEY (owner, filter)) WITHOUT ROWID",
+    "CREATE TABLE received (owner, packet_id, crc, PRIMARY KEY (owner, packet_id)) WITHOUT ROWID",
+    # A message once, however many entries point to it. `flags` are QoS + 4 for retain.
+    "CREATE TABLE message (id INTEGER PRIMARY KEY, topic, payload, flags, properties, sender, origin, received_at,"
+    " expires_at, crc)",
+    # `sent` is the packet id, + 65536 once PUBREC came; 0 for what waits. It changes, so `crc` knows nothing of it.
+    "CREATE TABLE entry (owner, seq, message, qos, size, retain, identifiers, filter, share_group, sent, crc,"
+    " PRIMARY KEY (owner, seq)) WITHOUT ROWID",
+    "CREATE INDEX entry_message ON entry (message)",
+    "CREATE TABLE retained (id INTEGER PRIMARY KEY, topic UNIQUE, payload, flags, properties, sender, origin,"
+    " received_at, expires_at, crc)",
+    "CREATE INDEX retained_expires ON retained (expires_at) WHERE expires_at IS NOT NULL",
+)
+
+COLUMNS: Final[Mapping[str, str]] = {
+    "session": "owner, version, expiry, connected_at, ended_at, will_at, data, will_delay, will_topic, will_payload,"
+    " will_flags, will_properties, will_sender, will_origin, will_received_at, will_expires_at, crc",
+    "subscription": "owner, filter, topic_filter, options, identifier, share, crc",
+    "received": "owner, packet_id, crc",
+    "message": "id, topic, payload, flags, properties, sender, origin, received_at, expires_at, crc",
+    "entry": "owner, seq, message, qos, size, retain, identifiers, filter, share_group, sent, crc",
+    "retained": "topic, payload, flags, properties, sender, origin, received_at, expires_at, crc",
+}
+"""The columns of each table with a `crc`, in the order of the row that `checksum` is of."""
+
+SENT_CHECK: Final = 2654435761
+"""An entry's `crc` is that of its constant columns plus `sent` times this: `sent` changes without reading the row."""
+
+Migration = Callable[[sqlite3.Connection], None]
+MIGRATIONS: Final[Mapping[int, Migration]] = {}
+"""By version, what makes a database of it one of the next. Each runs inside one transaction with all that follow."""
+
+
+def checksum(*columns: Any) -> int:
+    """The CRC-32 of a row's columns. `ascii`, unlike `repr`, is the same in every version of Python."""
+    return crc32(ascii(columns).encode())
+
+
+def checksum_payload(payload: bytes, *columns: Any) -> int:
+    """As `checksum`, of a row with a payload, without making text of that."""
+    return crc32(payload, crc32(ascii(columns).encode()))
+
+
+def create(db: sqlite3.Connection, identity: str, inode: int, now: float) -> None:
+    """Make the tables in an empty database, in the caller's transaction."""
+    for statement in TABLES:
+        db.execute(statement)
+    db.execute("INSERT INTO state VALUES (1, ?, ?, 0, 1, ?)", (identity, inode, now))
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def migrate(
+    db: sqlite3.Connection,
+    found: int,
+    migrations: Mapping[int, Migration] = MIGRATIONS,
+    version: int = VERSION,
+) -> None:
+    """Make a database of version `found` one of `version`, all or nothing."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for number in range(found, version):
+            migrations[number](db)
+        db.execute(f"PRAGMA user_version = {version}")
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise

@@ -1,0 +1,370 @@
+"""`hookmq.store.Store` over SQLite: what is loaded at start, and commits and pages handed to the one that does them."""
+
+import asyncio
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+from hookmq.errors import StoreError
+from hookmq.runtime import Runtime
+from hookmq.store import (
+    CommitId,
+    Committed,
+    Loaded,
+    PutMessage,
+    PutReceived,
+    PutRetained,
+    Queued,
+    QueueSummary,
+    Record,
+    StoreFailed,
+)
+from hookmq.types import Message
+
+from hookmq_storage.check import problems
+from hookmq_storage.database import USUAL, Durability, Limits, open_store, wrong
+from hookmq_storage.engine import PAGE, Engine, Pages
+from hookmq_storage.folder import lock
+from hookmq_storage.process import WriterProcess
+from hookmq_storage.rows import (
+    enqueue_of,
+    message_of,
+    operations,
+    session_of,
+    subscription_of,
+)
+from hookmq_storage.schema import COLUMNS
+
+_CLOCK: Final = 60.0
+"""Seconds that the wall clock may be behind the newest commit without a word."""
+_TELL: Final = 50_000
+"""Records loaded between two lines of the log."""
+
+
+class Stats:
+    """What the metrics are read from."""
+
+    __slots__ = (
+        "commits", "database_bytes", "disk_seconds", "last_seconds", "log_bytes", "pages", "records", "seconds",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.records = 0
+        self.pages = 0
+        self.seconds = 0.0
+        """From the batch given to it told safe, of all commits."""
+        self.disk_seconds = 0.0
+        """Of those, in SQLite and on the disk."""
+        self.last_seconds = 0.0
+        self.database_bytes = 0
+        self.log_bytes = 0
+
+
+class SQLiteStore:
+    """The state of one broker in `folder`, which is made if it is not there.
+
+    On an event loop commits and pages go to a process of their own. A runtime without one (`VirtualRuntime`) gets them
+    done at once, in this process, and so deterministically. Raises StoreError when the folder cannot be used.
+    """
+
+    durable = True
+
+    def __init__(
+        self,
+        folder: Path,
+        runtime: Runtime,
+        durability: Durability = "group",
+        limits: Limits = USUAL,
+        verify: bool = True,
+    ) -> None:
+        self.folder = folder
+        self.durability = durability
+        self.stats = Stats()
+        self._runtime = runtime
+        self._limits = limits
+        self._verify = verify
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = self._take(folder)
+        self._engine: Engine | None = None
+        self._pages: Pages | None = None
+        self._process: WriterProcess | None = None
+        try:
+            self._db, state = open_store(folder, limits, durability, runtime.token, runtime.time)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self.identity = state.identity
+        self._number = state.number
+        self._next_message = state.next_message
+        behind = state.at - runtime.time()
+        if behind > _CLOCK:
+            runtime.log(
+                "warning",
+                "storage.clock_behind",
+                seconds=round(behind),
+                text="the clock is behind the newest commit: sessions, wills and messages live longer by that much",
+            )
+        if state.fresh and state.number:
+            runtime.log("warning", "storage.copy", folder=str(folder), identity=self.identity)
+        self._ready = False
+        self._closed = False
+        self._reason = ""
+        self._done: Committed | None = None
+        self._began = 0.0
+        self._asked: deque[tuple[str, Callable[[list[Queued]], None]]] = deque()
+        self._sweeping = False
+        loop: asyncio.AbstractEventLoop | None = getattr(runtime, "loop", None)
+        self._loop = loop
+        if loop is None:
+            self._engine = Engine(folder, self._db, state, durability, limits, runtime.time)
+            self._pages = Pages(folder)
+            self._soon_sweep()
+        else:
+            try:
+                # At once, so that it looks at the database while that is loaded.
+                self._process = WriterProcess(
+                    folder, durability, limits, verify, self._lock,
+                    self._committed, self._page, self._fail,
+                )  # fmt: skip
+            except BaseException:
+                self._db.close()
+                os.close(self._lock)
+                raise
+
+    @staticmethod
+    def _take(folder: Path) -> int:
+        from hookmq_storage.folder import prepare
+
+        prepare(folder)
+        return lock(folder)
+
+    # --- start -------------------------------------------------------------------------------------------------------
+
+    def load(self) -> Iterator[Loaded]:
+        """As `hookmq.store.Store.load`. Logs how far it is, and at the end what was found wrong with the whole database,
+        as the StoreError that it raises."""
+        began = perf_counter()
+        count = 0
+        try:
+            for record in self._records():
+                count += 1
+                if count % _TELL == 0:
+                    self._runtime.log("info", "storage.loading", records=count)
+                yield record
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            raise wrong(self.folder, error) from error
+        self._start()
+        if count:
+            seconds = round(perf_counter() - began, 3)
+            self._runtime.log("info", "storage.loaded", records=count, seconds=seconds)
+
+    def _records(self) -> Iterator[Loaded]:
+        db = self._db
+        names: dict[int, str] = {}
+        columns = ", ".join(f"s.{name}" for name in COLUMNS["session"].split(", ")[1:-1])
+        for row in db.execute(
+            f"SELECT s.owner, o.name, {columns} FROM session s JOIN owner o ON o.id = s.owner WHERE o.name IS NOT NULL"
+        ):
+            client_id = names[row[0]] = row[1][2:]
+            yield session_of(client_id, row[2:])
+        for row in db.execute(f"SELECT {COLUMNS['subscription']} FROM subscription"):
+            name = names.get(row[0])
+            if name is not None:
+                yield subscription_of(name, row[1:])
+        for owner, number, _ in db.execute(f"SELECT {COLUMNS['received']} FROM received"):
+            name = names.get(owner)
+            if name is not None:
+                yield PutReceived(name, number)
+        for row in db.execute(f"SELECT {COLUMNS['retained']} FROM retained"):
+            yield PutRetained(message_of(row[:8]))
+        yield from self._queues()
+
+    def _queues(self) -> Iterator[Loaded]:
+        db = self._db
+        put: set[int] = set()
+        owners: dict[int, str] = {}
+        for row in db.execute(f"{PAGE} WHERE e.sent != 0"):
+            owner = owners.get(row[0])
+            if owner is None:
+                found = db.execute("SELECT name FROM owner WHERE id = ?", row[:1]).fetchone()
+                if found is None or found[0] is None:
+                    continue
+                owner = owners[row[0]] = found[0]
+            if row[2] not in put:
+                if row[19] is None:
+                    raise StoreError(
+                        f"{self.folder}: message {row[2]} of {owner} is missing;"
+                        " hookmq storage repair saves what is readable"
+                    )
+                put.add(row[2])
+                yield PutMessage(row[2], message_of(row[11:19]))
+            yield enqueue_of(owner, row[1:10])
+        for row in db.execute(
+            "SELECT o.name, sum(e.sent = 0), sum(e.size * (e.sent = 0)), max(e.seq)"
+            " FROM entry e JOIN owner o ON o.id = e.owner WHERE o.name IS NOT NULL GROUP BY e.owner"
+        ):
+            yield QueueSummary(*row)
+
+    def _start(self) -> None:
+        """Begin to take commits, if the database is whole."""
+        if self._ready:
+            return
+        process = self._process
+        if process is not None:
+            problem = process.verdict()
+            if problem:
+                raise self._untrusted(problem)
+            assert self._loop is not None
+            process.start(self._loop)
+            self._db.close()
+        elif self._verify:
+            problem = next(problems(self._db), "")
+            if problem:
+                raise self._untrusted(problem)
+        self._ready = True
+
+    def _untrusted(self, problem: str) -> StoreError:
+        return StoreError(
+            f"{self.folder}: {problem}; hookmq storage repair {self.folder} saves what is readable"
+        )
+
+    def last_commit(self) -> CommitId:
+        """As `hookmq.store.Store.last_commit`."""
+        return CommitId(self.identity, self._number)
+
+    def next_message_id(self) -> int:
+        """As `hookmq.store.Store.next_message_id`."""
+        return self._next_message
+
+    # --- commits -----------------------------------------------------------------------------------------------------
+
+    def commit(self, records: Sequence[Record], done: Committed) -> None:
+        """As `hookmq.store.Store.commit`."""
+        if self._reason:
+            done(StoreFailed(self._reason))
+            return
+        self._start()
+        batch = operations(records)
+        self.stats.records += len(batch)
+        self._done = done
+        self._began = perf_counter()
+        if self._process is not None:
+            self._process.commit(batch)
+            return
+        engine = self._engine
+        assert engine is not None
+        try:
+            number = engine.commit(batch)
+        except Exception as error:
+            self._fail(str(wrong(self.folder, error)))
+            return
+        took = perf_counter() - self._began
+        if engine.wal_size() > self._limits.wal:
+            engine.checkpoint()
+        if engine.ended:
+            self._soon_sweep()
+        self._committed(number, engine.next_message, took, engine.size(), engine.wal_size())
+
+    def _committed(self, number: int, following: int, took: float, size: int, log: int) -> None:
+        self._number = number
+        self._next_message = following
+        stats = self.stats
+        stats.commits += 1
+        stats.last_seconds = perf_counter() - self._began
+        stats.seconds += stats.last_seconds
+        stats.disk_seconds += took
+        stats.database_bytes = size
+        stats.log_bytes = log
+        done, self._done = self._done, None
+        if done is not None:
+            done(CommitId(self.identity, number))
+
+    def _fail(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        done, self._done = self._done, None
+        if done is not None:
+            done(StoreFailed(self._reason))
+
+    def _soon_sweep(self) -> None:
+        if not self._sweeping:
+            self._sweeping = True
+            self._runtime.call_soon(self._sweep)
+
+    def _sweep(self) -> None:
+        """Where no process does it: a slice in each turn."""
+        self._sweeping = False
+        if self._engine is not None and not self._closed and not self._reason:
+            self._engine.sweep()
+            if self._engine.ended:
+                self._soon_sweep()
+
+    # --- pages -------------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        owner: str,
+        after: int,
+        max_count: int,
+        max_size: int,
+        done: Callable[[list[Queued]], None],
+    ) -> None:
+        """As `hookmq.store.Store.read`."""
+        self._start()
+        self.stats.pages += 1
+        self._asked.append((owner, done))
+        if self._process is not None:
+            self._process.read(owner, after, max_count, max_size)
+            return
+        assert self._pages is not None
+        try:
+            rows = self._pages.read(owner, after, max_count, max_size)
+        except Exception as error:
+            self._fail(str(wrong(self.folder, error)))
+            return
+        self._page(rows)
+
+    def _page(self, rows: list[Any]) -> None:
+        owner, done = self._asked.popleft()
+        messages: dict[int, Message] = {}
+        page: list[Queued] = []
+        for row in rows:
+            message = messages.get(row[2])
+            if message is None:
+                message = messages[row[2]] = message_of(row[11:19])
+            page.append((enqueue_of(owner, row[1:10]), message))
+        done(page)
+
+    # --- end ---------------------------------------------------------------------------------------------------------
+
+    def close(self, done: Callable[[], None]) -> None:
+        """As `hookmq.store.Store.close`."""
+        if self._closed:
+            done()
+            return
+        self._closed = True
+
+        def ended() -> None:
+            os.close(self._lock)
+            done()
+
+        process, engine = self._process, self._engine
+        if process is not None:
+            if self._ready and not self._reason:
+                process.close(ended)
+                return
+            process.kill()
+            if not self._ready:
+                self._db.close()
+        if self._pages is not None:
+            self._pages.close()
+        if engine is not None:
+            if self._reason:
+                engine.abandon()
+            else:
+                engine.close()
+        ended()

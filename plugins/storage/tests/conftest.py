@@ -1,0 +1,48 @@
+"""Stores for tests: one that works in the test's own process and turn, one with its writer's process behind a loop."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hookmq.server.runtime import AsyncioRuntime
+from hookmq.testing.runtime import VirtualRuntime
+from hookmq_storage.store import SQLiteStore
+
+
+class Loop:
+    """An event loop that a plain test moves on by hand, and a runtime on it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.runtime = AsyncioRuntime(self.loop, threads=1)
+
+    def turn(self) -> None:
+        """Turns for a moment."""
+        self.loop.call_later(0.002, self.loop.stop)
+        self.loop.run_forever()
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.runtime.close())
+        self.loop.close()
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def runtime() -> VirtualRuntime:
+    return VirtualRuntime()
+
+
+@pytest.fixture
+def store(tmp_path: Path, runtime: VirtualRuntime) -> Iterator[SQLiteStore]:
+    """An open, empty store."""
+    made = SQLiteStore(tmp_path / "data", runtime)
+    list(made.load())
+    yield made
+    made.close(lambda: None)
