@@ -12,12 +12,13 @@ from hookmq.broker.core import Core
 from hookmq.broker.deliver import pump
 from hookmq.broker.queue import covered, unqueue
 from hookmq.broker.send import finish, settle_state
-from hookmq.broker.sessions import unsubscribe
+from hookmq.broker.sessions import subscribe, unsubscribe
 from hookmq.hooks.chains import overlaps
 from hookmq.hooks.verdicts import Allow, Deny
 from hookmq.qos import Delivery
 from hookmq.reason import ReasonCode
 from hookmq.session import Session
+from hookmq.store import PutSubscription
 from hookmq.topics import parse_share
 from hookmq.types import Action, Direction, DropReason, Subscription
 
@@ -84,6 +85,8 @@ def _ask(core: Core, session: Session, subscription: Subscription) -> None:
                 _take_away(core, session, subscription, verdict, by)
             else:
                 _stop(core, session, subscription, verdict, by)
+        elif stands and isinstance(verdict, Allow) and verdict.max_qos is not None:
+            _lower(core, session, subscription, verdict.max_qos)
         _decided(core, session)
 
     authorize(
@@ -99,6 +102,15 @@ def _ask(core: Core, session: Session, subscription: Subscription) -> None:
         subscription,
         answered,
     )
+
+
+def _lower(core: Core, session: Session, subscription: Subscription, qos: int) -> None:
+    """The right stands, but for less: what is published from now on is delivered at the lower QoS."""
+    if qos < subscription.qos:
+        lowered = subscription.replace(qos=qos)
+        subscribe(core, session, lowered)
+        if session.durable:
+            core.committer.add(PutSubscription(session.client_id, lowered))
 
 
 def _stop(core: Core, session: Session, subscription: Subscription, verdict: Deny, by: str) -> None:

@@ -447,3 +447,21 @@ def test_the_code_of_the_denial_is_told(broker_harness: Make) -> None:
     rights.answer("authorize", Deny(ReasonCode.QUOTA_EXCEEDED))
     rights.take()
     assert [call.code for call in observer.calls("on_denied")] == [0x97]
+
+
+def test_a_right_that_stands_for_less_lowers_the_subscription(broker_harness: Make) -> None:
+    harness, rights, _ = start(broker_harness)
+    subscriber = harness.connect(
+        "s", version=5, clean_start=False, properties={"session_expiry_interval": 60}
+    )
+    publisher = harness.connect("p", version=5)
+    assert subscriber.subscribe("a/+", 2).codes == (2,)
+    rights.answer("authorize", Allow(max_qos=1))
+    harness.handle("rights").invalidate_authz()
+    harness.settle()
+    publisher.publish("a/1", b"x", 1)
+    subscriber.expect_message("a/1", b"x", qos=1)
+    rights.answer("authorize", Allow())
+    publisher.publish("a/2", b"y", 1)
+    subscriber.expect_message("a/2", b"y", qos=1)
+    assert harness.broker.sessions["s"].subscriptions["a/+"].qos == 1
