@@ -33,7 +33,7 @@ def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, by
         remaining = max(0, ceil(message.expires_at - core.runtime.time()))
     mount = client.scope.mount_point
     if mount or (five and connection is not None and connection.alias_maximum):
-        topic = message.topic[len(mount) :]
+        topic = message.topic.removeprefix(mount)
         return _encode_own(core, session, delivery, topic, remaining)
     key = (five, delivery.qos, delivery.retain, delivery.identifiers, remaining)
     forms = outgoing.forms
@@ -102,7 +102,7 @@ def take_back_alias(session: Session, message: Message) -> None:
     aliases = connection.aliases if connection is not None else None
     if not aliases:
         return
-    topic = message.topic[len(session.client.scope.mount_point) :]
+    topic = message.topic.removeprefix(session.client.scope.mount_point)
     given = aliases.get(topic)
     if given:
         aliases[topic] = 0

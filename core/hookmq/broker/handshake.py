@@ -110,6 +110,7 @@ def _check(connection: Link, packet: Connect) -> tuple[ReasonCode, str] | None:
             return ReasonCode.RETAIN_NOT_SUPPORTED, "retained messages are not offered"
         try:
             validate_topic(will.topic, limits.max_topic_levels)
+            validate_topic(connection.scope.mount_point + will.topic, limits.max_topic_levels)
         except ProtocolError as error:
             return error.code, error.detail
         if limits.check_payload_format and will.properties.payload_format_indicator == 1:

@@ -61,6 +61,10 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
     message = delivery.outgoing.message
     reason = DropReason.EXPIRED
     refused = message.expires_at is not None and message.expires_at <= core.runtime.time()
+    mount = session.client.scope.mount_point
+    if mount and not refused and message.topic in (mount, mount[:-1]):
+        # "tenant/#" matches "tenant" and "tenant/" as well, and a topic without the mount point would be none.
+        refused, reason = True, DropReason.DENIED
     if connection.delivers and not refused:
         chains = core.chains(session.client.listener)
         if chains.authorize[Action.DELIVER] and not _may_deliver(core, session, delivery):
