@@ -61,7 +61,11 @@ def _admit(core: Core, session: Session, delivery: Delivery, waiting: int) -> bo
         settle(core, delivery)
         connection = session.connection
         if limits.queue_drop == "disconnect" and connection is not None:
-            connection.disconnect(ReasonCode.QUOTA_EXCEEDED, "too many messages wait")
+            # Later: this may publish a will to others that are slow as well, and theirs, down a chain of any length.
+            leave = partial(
+                connection.disconnect, ReasonCode.QUOTA_EXCEEDED, "too many messages wait"
+            )
+            core.runtime.call_soon(partial(core.guarded, leave))
         return False
 
 
