@@ -173,6 +173,14 @@ def test_both_may_limit(harness: Harness, recorder: HookRecorder) -> None:
     assert harness.broker.sessions["c"].queue_messages == 3
 
 
+def test_one_may_limit(harness: Harness, recorder: HookRecorder) -> None:
+    recorder.answer("on_auth", Accept("x", limits=Limits(receive_maximum=5)))
+    recorder.answer("on_connect", Accept())
+    client = begin(harness, expect=0)
+    assert client.connack is not None
+    assert client.connack.properties.receive_maximum == 5
+
+
 def test_who_claims_no_method_is_not_authenticated(
     harness: Harness, recorder: HookRecorder
 ) -> None:
@@ -296,6 +304,19 @@ def test_again_and_again(harness: Harness, recorder: HookRecorder) -> None:
         client.send(auth(b"!"))
         assert client.expect(Auth).code == 0
     client.expect_nothing()
+
+
+def test_again_with_steps_that_take_their_time(harness: Harness, recorder: HookRecorder) -> None:
+    client = opened(harness, recorder)
+    first, second = harness.clock.event(), harness.clock.event()
+    recorder.answer("on_auth", first, second)
+    client.send(auth(code=AGAIN))
+    first.set(Challenge(b"?"))
+    assert client.expect(Auth).code == CONTINUE
+    client.send(auth(b"!"))
+    client.expect_nothing()
+    second.set(Accept("x"))
+    assert client.expect(Auth).code == 0
 
 
 def test_other_traffic_goes_on(harness: Harness, recorder: HookRecorder) -> None:

@@ -1009,6 +1009,30 @@ def test_packets_behind_connect_wait_for_the_decision(
 
 
 @VERSIONS
+def test_packets_behind_connect_wait_for_the_will(broker_harness: Make, version: int) -> None:
+    recorder = HookRecorder("authorize")
+    harness = broker_harness([recorder])
+    verdict = harness.clock.event()
+    recorder.answer("authorize", verdict, Allow())
+    client = harness.open(version)
+    client.send(
+        Connect("c", version, True, 0, will=will("w")),
+        Publish("a", b"x", 1, packet_id=1),
+        Pingreq(),
+    )
+    client.expect_nothing()
+    verdict.set(Allow())
+    assert client.expect(Connack).code == 0
+    assert client.expect(Puback).packet_id == 1
+    client.expect(Pingresp)
+    recorder.answer("authorize", harness.clock.event())
+    leaving = harness.connect("d", version, will=will("w"), expect=None)
+    assert harness.clock.tasks
+    leaving.drop()
+    assert not harness.clock.tasks
+
+
+@VERSIONS
 @pytest.mark.parametrize("later", [False, True])
 def test_packets_behind_a_refused_connect_have_no_effect(
     broker_harness: Make, recorder: HookRecorder, version: int, later: bool

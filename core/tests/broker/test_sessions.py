@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 from hookmq.codec import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from hookmq.hooks.verdicts import Accept, Limits
+from hookmq.hooks.verdicts import Accept, Deny, Limits
 from hookmq.reason import ReasonCode
 from hookmq.store import DropSession, PutSession
 from hookmq.testing import (
@@ -23,12 +23,6 @@ Make = Callable[..., Harness]
 
 FOREVER = 0xFFFFFFFF
 OLD = pytest.mark.parametrize("version", [3, 4])
-
-
-def kept(client: MemoryClient, seconds: int = 100) -> MemoryClient:
-    """The same client with a session that is kept for a time."""
-    client.reconnect(session_expiry_interval=seconds)
-    return client
 
 
 def granted(client: MemoryClient) -> int | None:
@@ -461,6 +455,21 @@ def test_subscriptions_and_options_stay(harness: Harness) -> None:
     assert message.properties.subscription_identifier == (7,)
 
 
+def test_a_right_that_was_lost_meanwhile(broker_harness: Make) -> None:
+    recorder = HookRecorder("authorize")
+    harness = broker_harness([recorder])
+    client = harness.connect("c", session_expiry_interval=100)
+    client.subscribe("a", 1)
+    client.drop()
+    client.reconnect()
+    client.expect_nothing()
+    client.drop()
+    recorder.answer("authorize", Deny())
+    client.reconnect()
+    client.expect_disconnect(ReasonCode.NOT_AUTHORIZED)
+    assert not harness.broker.sessions["c"].subscriptions
+
+
 def test_topic_aliases_do_not_stay(harness: Harness) -> None:
     # Edge case 22 [MQTT-3.3.2-7]
     client = harness.connect("c", session_expiry_interval=100)
@@ -499,6 +508,17 @@ def test_a_session_that_ends_with_its_connection_waits_for_nothing(broker_harnes
     client.expect_message("a", b"x")
     client.drop()
     assert store.records() == []
+
+
+def test_who_keeps_nothing_does_not_wait_for_others(broker_harness: Make) -> None:
+    store = SlowStore()
+    harness = broker_harness(store=store)
+    kept = harness.connect("kept", session_expiry_interval=100, expect=None)
+    kept.expect_nothing()
+    harness.connect("c").publish("a", qos=1, expect=0x10)
+    kept.expect_nothing()
+    store.finish()
+    store.slow = False
 
 
 def test_the_end_of_a_session_is_on_record_before_the_next_begins(broker_harness: Make) -> None:
@@ -576,6 +596,19 @@ def test_expiry_across_a_crash(broker_harness: Make) -> None:
     assert not harness.broker.sessions
     harness.restart()
     assert not harness.broker.sessions
+
+
+def test_who_came_back_before_a_crash_was_there(broker_harness: Make) -> None:
+    harness = broker_harness(store=DurableStore())
+    client = harness.connect("c", session_expiry_interval=100)
+    client.drop()
+    harness.advance(60)
+    client.reconnect()
+    harness.advance(60)
+    harness.restart()
+    harness.advance(60)
+    client.reconnect()
+    assert client.session_present
 
 
 def test_a_journal_recovers_with_its_store(broker_harness: Make) -> None:
