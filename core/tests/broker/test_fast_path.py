@@ -121,7 +121,8 @@ class Play:
         return {name: value for name, value in found.items() if name not in _HOW}
 
 
-_HOW = ("authz_cache_hits", "authz_cache_misses", "writes")
+_HOW = ("authz_cache_hits", "authz_cache_misses", "writes", "packets_received")
+"""Also whether a packet counts that stands behind the one that ended the connection."""
 
 
 def by_kind(data: bytes) -> dict[int, list[bytes]]:
