@@ -200,6 +200,7 @@ def test_reload() -> None:
         harness.reload({"broker": {"max_qos": 1}}, [recorder])
         client.publish("a", b"x", 1, expect=0x10)
         assert [call.hook for call in recorder.calls()] == ["on_startup", "on_publish"]
+        client = harness.connect("d")
         client.publish("a", b"x", 2)
         client.expect_disconnect(ReasonCode.QOS_NOT_SUPPORTED)
 
