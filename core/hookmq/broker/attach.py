@@ -119,10 +119,11 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
     if session.durable:
         core.committer.add(record(session))
     answer = partial(accepted, connection, session, session.epoch, present, limits)
-    if core.committer.added == added:
+    if core.committer.added == added and client.client_id not in core.ending:
         answer()
         return
-    # Also the end of an older session is to be on record: it must not come back after a crash.
+    # Also the end of an older session, be it one that ended a moment ago, is to be on record: it must not come back after
+    # a crash.
     connection.wait(None)
     core.committer.then(answer)
     core.schedule()

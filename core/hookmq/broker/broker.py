@@ -17,6 +17,7 @@ from hookmq.broker.revoke import revoke
 from hookmq.broker.sessions import (
     create,
     end,
+    forsake,
     leave,
     publish_will,
     record,
@@ -170,14 +171,17 @@ class Broker:
             last = core.store.last_commit()
             for journal in core.journals:
                 journal.recover(last)
-            self._load()
+            orphans = self._load()
         except StoreError as error:
             done(error)
             return
-        self._load_groups(deque(core.groups.values()), _FIRST, partial(self._loaded, done))
+        groups = deque((*core.groups.values(), *orphans))
+        self._load_groups(groups, _FIRST, partial(self._loaded, done, orphans))
 
-    def _loaded(self, done: Callable[[BaseException | None], None]) -> None:
+    def _loaded(self, done: Callable[[BaseException | None], None], orphans: list[Group]) -> None:
         core = self.core
+        for group in orphans:
+            forsake(core, group)
         for session in core.sessions.values():
             return_shared(core, session)  # nobody is connected any more
         self._set_deadlines()
@@ -185,7 +189,9 @@ class Broker:
         core.schedule()
         done(None)
 
-    def _load(self) -> None:
+    def _load(self) -> list[Group]:
+        """Take up what is stored, less what waits for groups. Returns groups whose last members ended with the process,
+        and left behind what waits for them."""
         core = self.core
         shared: dict[int, Outgoing] = {}
         messages: dict[int, Message] = {}
@@ -224,6 +230,12 @@ class Broker:
                 session.queued_bytes = summary.size
                 core.queued_bytes += summary.size
                 session.last_seq = max(session.last_seq, summary.last_seq)
+        owners = {group.owner for group in core.groups.values()}
+        return [
+            Group("", "", owner, core.settings.broker.shared_strategy)
+            for owner in queues
+            if owner.startswith("g/") and owner not in owners
+        ]
 
     def _load_session(self, kept: SessionRecord) -> None:
         core = self.core

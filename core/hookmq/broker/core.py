@@ -69,6 +69,8 @@ class Core:
         """Bytes that some connection may send in one packet: a reload lowers it for new ones only."""
         self.deadlines = Deadlines(runtime, self.guarded)
         self.sessions: dict[str, Session] = {}
+        self.ending: dict[str, int] = {}
+        """How many sessions of a client have ended, and their end is not yet on record."""
         self.groups: dict[tuple[str, str], Group] = {}
         self.retained: RetainedIndex[Outgoing] = RetainedIndex()
         self.retained_bytes = 0

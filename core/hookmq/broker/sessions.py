@@ -173,12 +173,21 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
     session.queued = session.queued_bytes = session.stored = 0
     if session.durable:
         core.committer.add(DropSession(session.client_id))
+        core.ending[session.client_id] = core.ending.get(session.client_id, 0) + 1
+        core.committer.then(partial(_ended, core, session.client_id), cut=False)
         core.schedule()
     if event is SessionEvent.EXPIRED:
         core.metrics.sessions_expired += 1
     core.observe("on_session", session.client, event)
     hand_out_waiting(core, groups)
     publish_will(core, session)
+
+
+def _ended(core: Core, client_id: str) -> None:
+    """The end of a session of this client is on record."""
+    left = core.ending.pop(client_id) - 1
+    if left:
+        core.ending[client_id] = left
 
 
 def _tell_dropped(core: Core, session: Session) -> None:
@@ -306,11 +315,17 @@ def unsubscribe(
         return
     core.router.unsubscribe(group.topic_filter, group)
     del core.groups[key]
-    while group.queue:  # the last member left: nobody will ever take these
+    forsake(core, group)
+
+
+def forsake(core: Core, group: Group) -> None:
+    """The last member of a group is gone: nobody will ever take what waits for it."""
+    while group.queue:
         waiting = group.queue.popleft()
         core.queued_bytes -= waiting.outgoing.size
         message = waiting.outgoing.message
         core.dropped(message, None, DropReason.SESSION_ENDED, Direction.OUT, group.owner)
         if waiting.seq:
             core.committer.add(Dequeue(group.owner, waiting.seq))
+            core.schedule()
     group.queued = group.queued_bytes = 0
