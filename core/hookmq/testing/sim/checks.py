@@ -15,7 +15,9 @@ Complain = Callable[[str, str], None]
 contains = topics.contains
 
 
-def check_step(broker: Broker, settings: Settings, complain: Complain) -> None:
+def check_step(
+    broker: Broker, settings: Settings, restarted: bool, complain: Complain
+) -> None:
     """At any moment between two events."""
     core = broker.core
     limits = settings.session
@@ -31,7 +33,11 @@ def check_step(broker: Broker, settings: Settings, complain: Complain) -> None:
                 )
             if session.ended_at is not None:
                 complain("state", f"{session.client_id} is connected and has ended")
-        if session.queued > limits.queue_messages or session.queued_bytes > limits.queue_bytes:
+        # What was in flight when the broker went down waits again, beyond the limit.
+        over = limits.max_inflight if restarted else 0
+        if session.queued > limits.queue_messages + over or (
+            session.queued_bytes > limits.queue_bytes and not restarted
+        ):
             complain(
                 "limits", f"{session.client_id}: {session.queued} messages, {session.queued_bytes} bytes wait"
             )
@@ -112,6 +118,7 @@ def check_gone(
         "fan-outs": len(core.fan_outs),
         "remembered decisions": core.remembered,
         "commits": int(core.committer.busy),
+        "ends": len(core.ending),
         "dirty sessions": len(core.dirty),
         "deadlines": max(0, len(core.deadlines) - 1),
         "plugin calls": hooks.in_flight(),

@@ -259,6 +259,7 @@ class Client:
         self.muted = muted
         if not muted:
             self._send_acks()
+            self._flush()
 
     def re_authenticate(self) -> None:
         """AUTH, where that is possible."""

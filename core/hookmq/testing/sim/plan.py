@@ -74,6 +74,12 @@ class Knobs:
     server_expiry: float = 60.0
     max_write_buffer: int = 1 << 20
 
+    @property
+    def evicts(self) -> bool:
+        """Whether clients whose queue is full are disconnected."""
+        small = self.queue_messages < 10000 or self.queue_bytes < 1 << 24 or self.max_queue_bytes < 1 << 30
+        return small and self.queue_drop == "disconnect"
+
     def settings(self) -> Settings:
         """The broker's settings."""
         chosen: Any = self

@@ -157,7 +157,10 @@ class Wills:
         """At the end: those that were due have been published. Only for a watcher whose session was there all along."""
         if watcher is None:
             return
-        since = min((s.certain_from for s in watcher.subs if s.certain_from >= 0), default=None)
+        since = min(
+            (s.certain_from for s in watcher.subs if s.text == "w/#" and s.certain_from >= 0 and s.certain_until is None),
+            default=None,
+        )
         if since is None:
             return
         for will in self.by_uid.values():

@@ -137,7 +137,9 @@ class World:
         for _ in self.clock.until(self.clock.now + seconds):
             events += 1
             if events % SWEEP == 0 and self.broker is not None:
-                checks.check_step(self.broker, self.settings, self.complain)
+                checks.check_step(
+                    self.broker, self.settings, bool(result.crashes), self.complain
+                )
             if result.invariant:
                 break
         result.events += events
@@ -479,7 +481,11 @@ class World:
         disk = self.disk
         if disk is not None:
             disk.latency = latency
-            self.clock.after(seconds, partial(setattr, disk, "latency", self.knobs.disk_latency))
+            self.clock.after(seconds, self._fast_again)
+
+    def _fast_again(self) -> None:
+        if self.disk is not None and not self.calm:
+            self.disk.latency = self.knobs.disk_latency
 
     def _do_storm(self, who: int) -> None:
         for client in self.clients:
@@ -496,6 +502,9 @@ class World:
         if disk is not None:
             disk.trouble = ""
             disk.latency = min(disk.latency, 0.01)
+            disk.read_delay = min(disk.read_delay, 0.01)
+        self.weather.latency = min(self.weather.latency, 0.005)
+        self.weather.jitter = min(self.weather.jitter, 0.005)
         self.denied.clear()
         for link in self.rude_links:
             link.unstall()
@@ -512,6 +521,9 @@ class World:
     def _check_promises(self) -> None:
         if self.broker is None:
             self.complain("liveness", "the broker is not up")
+            return
+        if self.knobs.evicts:
+            # Who is sent what it published itself may be thrown out for it, whenever it comes back to send it again.
             return
         for client in self.clients:
             if client.tainted:
