@@ -1,0 +1,123 @@
+"""What every plugin must keep to."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from hookmq.config.plugins import accepts
+from hookmq.hooks.discovery import find, load
+from hookmq.hooks.entry import PluginInstance
+from hookmq.hooks.specs import HOOK_API
+from hookmq.plugin import Plugin
+from hookmq.testing.client import will
+from hookmq.testing.harness import Harness
+from hookmq.testing.plugins import make_plugin
+
+
+class PluginContract:
+    """What holds of every plugin: it loads, its hooks fit, it starts and stops, and ordinary traffic makes no hook fail.
+
+    `kind` is the class, `configs` are configurations that must be accepted, `bad_configs` that must be refused, and `use`
+    is its name as an entry point, '' for a plugin that is not installed.
+    """
+
+    kind: ClassVar[type[Plugin]]
+    configs: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
+    bad_configs: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    use: ClassVar[str] = ""
+
+    def instance(self, config: Mapping[str, Any], id: str = "") -> PluginInstance:
+        """A new plugin object with a configuration, and with an id of its own."""
+        use = self.use or self.kind.__name__.lower()
+        return make_plugin(self.kind, dict(config), id or use, use=use)
+
+    def harness(self, config: Mapping[str, Any]) -> Harness:
+        """A broker with the plugin in it."""
+        return Harness([self.instance(config)])
+
+    def test_it_is_installed(self) -> None:
+        if not self.use:
+            pytest.skip("no entry point is named")
+        assert load(find(self.use)) is self.kind
+
+    def test_it_works_with_this_version(self) -> None:
+        assert issubclass(self.kind, Plugin)
+        assert accepts(self.kind.requires_api, HOOK_API)
+
+    def test_good_configurations_are_bound(self) -> None:
+        for config in self.configs:
+            plugin = self.instance(config).plugin
+            if self.kind.Config is not None:
+                assert isinstance(plugin.config, self.kind.Config)
+
+    def test_bad_configurations_are_refused(self) -> None:
+        for config in self.bad_configs:
+            with pytest.raises(Exception):  # noqa: B017, PT011 - whose error it is depends on Config
+                self.instance(config)
+
+    def test_it_starts_and_stops(self) -> None:
+        for config in self.configs:
+            harness = self.harness(config)
+            self._no_failures(harness)
+            harness.close()
+            self._no_failures(harness)
+
+    def test_it_stops_when_it_was_never_started(self) -> None:
+        harness = Harness([self.instance(self.configs[0])], start=False)
+        harness.close()
+
+    def test_two_of_it_live_together(self) -> None:
+        first, second = (self.instance(self.configs[0], id) for id in ("first", "second"))
+        with Harness([first, second]) as harness:
+            traffic(harness)
+            self._no_failures(harness)
+
+    def test_ordinary_traffic(self) -> None:
+        for config in self.configs:
+            with self.harness(config) as harness:
+                traffic(harness)
+                self._no_failures(harness)
+
+    def _no_failures(self, harness: Harness) -> None:
+        harness.settle()
+        failed = [
+            (name, dict(labels), value)
+            for name, labels, value in harness.hooks.metrics()
+            if value and labels.get("outcome") in ("error", "timeout")
+        ]
+        assert not failed, f"{failed}: {[log for log in harness.logs if log[0] != 'info']}"
+        assert not harness.logged("internal.error")
+
+
+def traffic(harness: Harness) -> None:
+    """What clients of every version ordinarily do, and some rare things; what is refused is not done."""
+    for version in (5, 4, 3):
+        expiry = {"session_expiry_interval": 60} if version == 5 else {}
+        name = f"client{version}"
+        testament = will("wills/x", b"gone", qos=1, retain=True, delay=5 if version == 5 else None)
+        one = harness.connect(
+            name, version, False, 30, "user", b"secret", testament, expiry, expect=None
+        )
+        two = harness.connect(f"other{version}", version, expect=None)
+        for client in (one, two):
+            if client.connack is None or client.connack.code:
+                continue
+            client.send_subscribe(["a/#", "+/b", "wills/#"], 2)
+            for qos in (0, 1, 2):
+                if not client.closed:
+                    client.publish("a/b", b"payload", qos, retain=qos == 1)
+            if not client.closed:
+                client.send_unsubscribe("+/b")
+        harness.advance(1)
+        if not one.closed:
+            one.drop()
+        two.publish("a/away", b"waits", 1) if not two.closed else None
+        harness.advance(10)
+        one.reconnect(expect=None)
+        again = harness.connect(name, version, expect=None)
+        harness.advance(100)
+        for client in (one, two, again):
+            if not client.closed:
+                client.disconnect()
+        harness.advance(100)
