@@ -223,6 +223,67 @@ def test_variants_of_one_topic(version: int) -> None:
     compare(script)
 
 
+SECTIONS = {
+    "none": b"\x00",
+    "content type": b"\x04\x03\x00\x01c",
+    "payload format 0": b"\x02\x01\x00",
+    "payload format 1": b"\x02\x01\x01",
+    "expiry": b"\x05\x02\x00\x00\x00\x09",
+    "expiry 0": b"\x05\x02\x00\x00\x00\x00",
+    "alias": b"\x03\x23\x00\x01",
+    "user property": b"\x07\x26\x00\x01k\x00\x01v",
+    "user property twice": b"\x0e\x26\x00\x01k\x00\x01v\x26\x00\x01k\x00\x01v",
+    "response topic": b"\x06\x08\x00\x03a/b",
+    "correlation data": b"\x05\x09\x00\x02\x00\xff",
+}
+WRONG_SECTIONS = {
+    "subscription identifier": b"\x02\x0b\x01",
+    "response topic with a wildcard": b"\x06\x08\x00\x03a/#",
+    "content type not UTF-8": b"\x04\x03\x00\x01\xff",
+    "payload format 2": b"\x02\x01\x02",
+    "twice": b"\x04\x01\x00\x01\x00",
+    "alias 0": b"\x03\x23\x00\x00",
+    "alias too high": b"\x03\x23\x01\x00",
+    "unknown": b"\x02\x7f\x00",
+    "of another packet": b"\x05\x11\x00\x00\x00\x01",
+    "cut short": b"\x03\x03\x00\x05",
+    "beyond the packet": b"\x7f\x03\x00\x01c",
+    "over-long": b"\x80\x00",
+}
+
+
+def with_section(section: bytes, payload: bytes, qos: int) -> bytes:
+    body = f"\0\x02t{qos}".encode() + (b"\x00\x05" if qos else b"") + section + payload
+    return bytes((0x30 | qos << 1, len(body))) + body
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("check", [False, True])
+def test_property_sections(qos: int, check: bool) -> None:
+    """Every section behind every other, with time passing, and wrong ones behind good ones."""
+    sections = list(SECTIONS.values())
+
+    def script(play: Play) -> None:
+        client = cast(play, 5)
+        kept = play.connect(version=5, clean_start=False, session_expiry_interval=100)
+        kept.subscribe("#", 2)
+        for shift in range(len(sections)):
+            for first, second in zip(sections, sections[shift:] + sections[:shift], strict=True):
+                client.raw(with_section(first, b"x", qos) + with_section(second, b"\xff", qos))
+                client.send(Pubrel(5))
+            play.harness.advance(3)
+        assert not client.closed
+        for name, wrong in WRONG_SECTIONS.items():
+            client.raw(with_section(sections[1], b"x", qos) + with_section(wrong, b"x", qos))
+            assert client.closed, name
+            play.reconnect(9)
+            for section in sections[:2]:
+                client.raw(with_section(section, b"x", qos))
+
+    heard = compare(script, {"broker": {"check_payload_format": check}})
+    assert all(len(one[0]) > 500 for one in heard[:9])
+
+
 TAILS = {
     "length 0": b"\x30\x00",
     "length 1": b"\x30\x01\x00",
@@ -458,6 +519,14 @@ def test_acknowledgements() -> None:
 # --- scripts at random ------------------------------------------------------------------------------------------------
 
 TOPICS = ("t", "t/x", "u", "é")
+PROPERTIES = (
+    EMPTY,
+    EMPTY,
+    Properties(content_type="c"),
+    Properties(message_expiry_interval=2),
+    Properties(topic_alias=1),
+    Properties(payload_format_indicator=1, user_property=(("k", "v"), ("k", "v"))),
+)
 FILTERS = ("t", "t/#", "+", "#", "u", "t/x")
 SHARED = ("$share/g/t", "$share/g/#")
 
@@ -482,7 +551,7 @@ def packets(draw: st.DrawFn, version: int) -> bytes:
         draw(st.integers(0, 7)) == 0,
         bool(qos) and draw(st.integers(0, 7)) == 0,
         draw(st.integers(1, 4)) if qos else 0,
-        Properties(content_type="c") if version == 5 and draw(st.integers(0, 7)) == 0 else EMPTY,
+        draw(st.sampled_from(PROPERTIES)) if version == 5 else EMPTY,
     )
     return encode(packet, version)
 

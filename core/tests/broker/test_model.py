@@ -393,7 +393,7 @@ class Clients(RuleBasedStateMachine):
 
 
 Clients.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=100,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow],
 )
