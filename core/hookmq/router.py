@@ -27,6 +27,10 @@ S = TypeVar("S")
 V = TypeVar("V")
 R = TypeVar("R", bound=Route)
 
+LONG_TOPIC: Final = 1024
+"""Characters of a topic above which nothing is remembered about it: caches are bounded by entries, and a topic may have
+65,535 bytes."""
+
 FEW: Final = 256
 """Up to so many cached routes are matched one by one against a changed filter; more are dropped unseen. Each route is
 dropped once, so a wildcard subscription costs constant time, amortised, whatever is cached."""
@@ -268,7 +272,7 @@ class Router(Generic[S, V, R]):
             return route
         self.misses += 1
         route = self._compile(topic, self.match(topic))
-        if self._cache_size <= 0:
+        if self._cache_size <= 0 or len(topic) > LONG_TOPIC:
             route.valid = False  # not held, so nothing would ever clear it
             return route
         if len(self._routes) >= self._cache_size:

@@ -7,6 +7,7 @@ from hookmq.broker.core import Core
 from hookmq.hooks.chains import Chains, narrow
 from hookmq.hooks.run import run_authorize
 from hookmq.hooks.verdicts import Allow, Deny
+from hookmq.router import LONG_TOPIC
 from hookmq.runtime import Cancel
 from hookmq.types import Action, ClientInfo, Message, Subscription
 
@@ -85,7 +86,7 @@ def authorize(
 def remember(core: Core, decisions: Decisions, key: Key, verdict: Allow | Deny, by: str) -> None:
     """Keep a verdict for as long as it may be kept, within the bound per connection."""
     limit = core.settings.broker.authz_cache
-    if not limit or decisions.forgotten:
+    if not limit or decisions.forgotten or len(key[1]) > LONG_TOPIC:
         return
     until = inf
     if isinstance(verdict, Allow):

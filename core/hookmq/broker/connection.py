@@ -214,6 +214,11 @@ class Connection(Link):
                             continue
                 self._take(header, data[body:after])
                 pos = after
+                if not self.reading and pos < end and self.phase is not Phase.CLOSED:
+                    # What came with it waits as it came: taken apart it would take many times the room.
+                    self.wanted = 0
+                    self.partial = bytearray(data[pos:end])
+                    return
                 most = self.limits.max_packet_size
                 if self.phase is Phase.CLOSED:
                     return

@@ -77,22 +77,29 @@ def pump(core: Core, session: Session) -> None:
     connection = session.connection
     if connection is None:
         return
+    # Not all in one turn, before the transport can say that it is too much: a client need not read to be sent to.
+    room = core.settings.broker.max_write_buffer
     resend = session.resend
-    while resend and connection.writable and has_room(session):  # [MQTT311-4.4.0-1, 4.6.0-6]
-        send_again(core, session, resend.popleft())
+    while resend and room > 0 and connection.writable and has_room(session):
+        # [MQTT311-4.4.0-1, 4.6.0-6]
+        delivery = resend.popleft()
+        room -= delivery.outgoing.size
+        send_again(core, session, delivery)
     if resend is not None and not resend:
         session.resend = resend = None
     waiting = session.queue_qos0
-    while waiting and connection.writable and not session.paused:
+    while waiting and room > 0 and connection.writable and not session.paused:
         delivery = waiting.popleft()
+        room -= delivery.outgoing.size
         unqueue(core, session, delivery, counted=False)
         start(core, session, delivery, stored=False)
     if waiting is not None and not waiting:
         session.queue_qos0 = None
     queue = session.queue
-    while not resend and has_room(session):
+    while not resend and room > 0 and has_room(session):
         if queue:
             delivery = queue.popleft()
+            room -= delivery.outgoing.size
             unqueue(core, session, delivery, counted=True)
             start(core, session, delivery, stored=True)
             connection = session.connection
@@ -110,6 +117,8 @@ def pump(core: Core, session: Session) -> None:
             break
     if session.backlog and not queue and not session.stored:
         send_retained(core, session)
+    if room <= 0:
+        core.runtime.call_soon(partial(_go_on, core, session, session.epoch))
     settle_state(session)
 
 
@@ -123,8 +132,9 @@ def send_retained(core: Core, session: Session) -> None:
     backlog = session.backlog
     connection = session.connection
     left = RETAINED_SLICE
+    room = core.settings.broker.max_write_buffer
     while backlog and connection is not None and connection.writable and has_room(session):
-        if left == 0:
+        if left == 0 or room <= 0:
             core.runtime.call_soon(partial(_go_on, core, session, session.epoch))
             return
         left -= 1
@@ -135,6 +145,7 @@ def send_retained(core: Core, session: Session) -> None:
         if found is None:
             continue
         outgoing, subscription = found
+        room -= outgoing.size
         if session.durable:
             outgoing = outgoing.anew()
         qos = min(outgoing.message.qos, subscription.qos)

@@ -13,6 +13,7 @@ time.
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from functools import partial
 from typing import Final
 
 from hookmq.broker.authorizer import Decisions
@@ -36,6 +37,7 @@ from hookmq.qos import (
     Acknowledgement,
 )
 from hookmq.reason import PacketType, ReasonCode, clamp, v3_connack
+from hookmq.router import LONG_TOPIC
 from hookmq.runtime import Cancel, Wire
 from hookmq.session import BEHIND, Session
 from hookmq.types import (
@@ -177,7 +179,7 @@ class Link:
         """Let the next PUBLISH with these topic bytes and this first byte take the fast path."""
         core = self.core
         memo = self.memo
-        if self.phase is not Phase.OPEN:
+        if self.phase is not Phase.OPEN or len(topic) > LONG_TOPIC:
             return
         if topic not in memo:
             if len(memo) >= core.settings.broker.authz_cache:
@@ -217,9 +219,14 @@ class Link:
         if held is None:
             held = self.held = deque()
         held.append((header, body))
-        self.held_bytes += len(body) + 2
-        if self.held_bytes > self.core.settings.broker.hold_bytes:
+        self.held_bytes += len(body) + _HELD
+        if self.held_bytes > self._may_hold():
             self.stop_reading()
+
+    def _may_hold(self) -> int:
+        """Bytes of packets that may be held now; less of a client that was not accepted yet."""
+        most = self.core.settings.broker.hold_bytes
+        return most if self.phase is Phase.OPEN else min(most, self.scope.connect_bytes)
 
     def stop_reading(self) -> None:
         """Take no more bytes for now. A stopped connection sends no keep-alive that we would see, and does not tell that
@@ -235,14 +242,28 @@ class Link:
         """Undo `stop_reading` when neither what is held nor a slow peer stands against it."""
         if self.reading or self.phase is Phase.CLOSED:
             return
-        if self.held_bytes > self.core.settings.broker.hold_bytes or self.excess:
+        if self.held_bytes > self._may_hold() or self.excess or self._owes_much():
             return
         self.reading = True
         if self.hold_due is not None:
             self.hold_due.cancel()
             self.hold_due = None
         self.seen = self.core.runtime.now()
+        if self.partial is not None:
+            self.core.runtime.call_soon(self._read_rest)
         self.wire.resume_reading()
+
+    def _read_rest(self) -> None:
+        """Go on with what had come already when reading stopped."""
+        self.feed(b"")
+
+    def feed(self, data: bytes) -> None:
+        """As `Connection.feed`."""
+        raise NotImplementedError
+
+    def _owes_much(self) -> bool:
+        """Whether more answers wait, for a commit say, than a client has use for."""
+        return self.answers is not None and len(self.answers) > self.receive_maximum + _ANSWERS
 
     def _held_too_long(self) -> None:
         self.hold_due = None
@@ -256,7 +277,7 @@ class Link:
         try:
             while held and not self.waiting and self.phase is not Phase.CLOSED:
                 header, body = held.popleft()
-                self.held_bytes -= len(body) + 2
+                self.held_bytes -= len(body) + _HELD
                 if not self.legal[header]:
                     raise refuse_header(header, self.version, True)
                 self._dispatch(header, body)
@@ -298,6 +319,8 @@ class Link:
         answers.append(acknowledgement)
         if acknowledgement.publish:
             self.unacknowledged += 1
+        if self._owes_much():
+            self.stop_reading()
 
     def release(self) -> None:
         """Send the answers that are ready, from the first on."""
@@ -312,6 +335,8 @@ class Link:
                     ready.then()
         if not answers:
             self.answers = None
+        if not self.reading:
+            self.go_on_reading()
 
     def pause_writing(self) -> None:
         """The client reads too slowly: what is not urgent waits in its queue."""
@@ -327,7 +352,7 @@ class Link:
         session = self.session
         if session is not None and session.connection is self:
             settle_state(session)
-            pump(self.core, session)
+            self.core.guarded(partial(pump, self.core, session))
             self.core.schedule()
         self.go_on_reading()
 
@@ -442,7 +467,7 @@ class Link:
             self.due.cancel()
             self.writable = False
             return
-        self.end(self.gone)
+        self.core.guarded(partial(self.end, self.gone))
 
     def end(self, reason: DisconnectReason) -> None:
         """The end, once: stop everything that waits, close the transport, hand over to `on_end`."""
@@ -508,6 +533,10 @@ NO_MEMO: Final[dict[bytes, Permit]] = {}
 
 
 _DISCONNECT: Final = 0xE0
+_HELD: Final = 64
+"""Bytes that holding a packet takes besides its body: two bytes on the wire must not count as two."""
+_ANSWERS: Final = 1024
+"""Answers that may wait besides those to publishes."""
 
 
 _TYPES: Final = (PacketType.CONNECT, *PacketType)

@@ -20,6 +20,9 @@ MAX_BYTES: Final = 4 << 20
 MAX_DEPTH: Final = 64
 MAX_NODES: Final = 200_000
 
+MAX_DIGITS: Final = 40
+"""Longer numbers are text: Python's conversions have bounds of their own, and raise beyond them."""
+
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _HEX_OR_OCTAL = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -65,12 +68,12 @@ def scalar(text: str) -> None | bool | int | float | str:
     """What a plain YAML 1.2 scalar means."""
     if text in _WORDS:
         return _WORDS[text]
-    try:
+    if len(text) <= MAX_DIGITS:
         if _INTEGER.fullmatch(text):
             return int(text)
         if _HEX_OR_OCTAL.fullmatch(text):
             return int(text, 0)
-    except ValueError:  # more digits than Python converts
+    elif text.lstrip("+-").isdecimal():
         return text
     if _FLOAT.fullmatch(text):
         return float(text)
