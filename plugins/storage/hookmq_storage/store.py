@@ -1,6 +1,7 @@
 """`hookmq.store.Store` over SQLite: what is loaded at start, and commits and pages handed to the one that does them."""
 
 import asyncio
+import gc
 import os
 import sqlite3
 from collections import deque
@@ -150,6 +151,9 @@ class SQLiteStore:
         as the StoreError that it raises."""
         began = perf_counter()
         count = 0
+        # Everything that is made now stays: looking through all of it again and again took longer than making it.
+        collecting = gc.isenabled()
+        gc.disable()
         try:
             for record in self._records():
                 count += 1
@@ -158,6 +162,9 @@ class SQLiteStore:
                 yield record
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise wrong(self.folder, error) from error
+        finally:
+            if collecting:
+                gc.enable()
         self._start()
         if count:
             seconds = round(perf_counter() - began, 3)

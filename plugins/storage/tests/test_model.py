@@ -1,0 +1,129 @@
+"""Random batches, committed to the files and to the plainest store there is: both must come to the same."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hookmq.store import (
+    Dequeue,
+    DropReceived,
+    DropRetained,
+    DropSession,
+    DropSubscription,
+    Enqueue,
+    Loaded,
+    PutMessage,
+    PutReceived,
+    PutRetained,
+    PutSession,
+    PutSubscription,
+    QueueSummary,
+    Record,
+    SessionRecord,
+    SetPacket,
+)
+from hookmq.testing import DurableStore
+from hookmq.testing.contracts import fields_of
+from hookmq.testing.runtime import VirtualRuntime
+from hookmq.types import Message, Subscription
+from hookmq_storage.store import SQLiteStore
+from hypothesis import given
+from hypothesis import strategies as st
+
+NAMES = st.sampled_from(["a", "b", "ä/#"])
+OWNERS = st.sampled_from(["c/a", "c/b", "c/ä/#", "g/x/a"])
+SEQS = st.integers(-2, 4)
+IDS = st.integers(1, 5)
+TOPICS = st.sampled_from(["t", "t/u"])
+
+
+def message(id: int) -> Message:
+    return Message(f"m/{id}", bytes(id), 1 + id % 2, received_at=id / 4)
+
+
+RARE = st.one_of(
+    st.builds(lambda n, e: PutSession(SessionRecord(n, 5, e)), NAMES, st.floats(0, 100)),
+    st.builds(DropSession, NAMES),
+    st.builds(
+        lambda n, t, q: PutSubscription(n, Subscription(t, "x/" + t, q)), NAMES, TOPICS, st.just(1)
+    ),
+    st.builds(DropSubscription, NAMES, TOPICS),
+    st.builds(PutReceived, NAMES, IDS),
+    st.builds(DropReceived, NAMES, IDS),
+    st.builds(lambda t, n: PutRetained(Message(t, bytes(n), 1, True)), TOPICS, IDS),
+    st.builds(DropRetained, TOPICS),
+)
+QUEUES = st.one_of(
+    st.builds(
+        lambda o, s, i, p: Enqueue(o, s, i, 1, i, packet_id=p), OWNERS, SEQS, IDS, st.integers(0, 1)
+    ),
+    st.builds(SetPacket, OWNERS, SEQS, st.integers(1, 65535), st.booleans()),
+    st.builds(Dequeue, OWNERS, SEQS),
+)
+BATCHES = st.lists(st.lists(st.one_of(QUEUES, QUEUES, RARE), max_size=12), max_size=6)
+
+
+def shown(loaded: Loaded, sessions: set[str]) -> Any:
+    """Something to compare; what belongs to no session is nobody's."""
+    if isinstance(loaded, PutMessage):
+        return ("message", loaded.id, fields_of(loaded.message))
+    if isinstance(loaded, PutRetained):
+        return ("retained", fields_of(loaded.message))
+    if isinstance(loaded, PutSubscription | PutReceived) and loaded.client_id not in sessions:
+        return None
+    return (type(loaded).__name__, repr(loaded))
+
+
+def contents(store: Any) -> list[Any]:
+    loaded = list(store.load())
+    sessions = {one.session.client_id for one in loaded if isinstance(one, PutSession)}
+    found = {shown(one, sessions) for one in loaded} - {None}
+    for owner in {one.owner for one in loaded if isinstance(one, QueueSummary)}:
+        pages: list[Any] = []
+        store.read(owner, -100, 100, 1 << 20, pages.append)
+        found |= {("page", repr(entry), fields_of(kept)) for entry, kept in pages[0]}
+    return sorted(found, key=repr)
+
+
+def with_messages(batch: list[Record], stored: dict[int, int]) -> list[Record]:
+    """The batch as the broker would have it: a message before the first entry that names it, under an id of its own in
+    each batch, no entry over another."""
+    used: dict[int, int] = {}
+    made: list[Record] = []
+    for record in batch:
+        if isinstance(record, Enqueue):
+            if record.message_id not in used:
+                stored[0] += 1
+                used[record.message_id] = stored[0]
+                made.append(PutMessage(stored[0], message(record.message_id)))
+            made.append(Dequeue(record.owner, record.seq))
+            record = record._replace(message_id=used[record.message_id])
+        made.append(record)
+    return made
+
+
+@given(BATCHES)
+def test_the_files_hold_what_the_model_holds(batches: list[list[Record]]) -> None:
+    runtime = VirtualRuntime()
+    model = DurableStore()
+    ids = {0: 0}
+    with tempfile.TemporaryDirectory() as name:
+        store = SQLiteStore(Path(name) / "data", runtime, "os")
+        list(store.load())
+        for number, batch in enumerate(batches):
+            records = with_messages(batch, ids)
+            model.commit(records, lambda result: None)
+            told: list[Any] = []
+            store.commit(records, told.append)
+            assert [one.number for one in told] == [model.number]
+            if number % 2:
+                runtime.run_until_idle()  # sweep, or do not
+        runtime.run_until_idle()
+        store.close(lambda: None)
+        store = SQLiteStore(Path(name) / "data", runtime, "os")
+        assert contents(store) == contents(model)
+        engine = store._engine
+        assert engine is not None
+        kept = {id for (id,) in engine.db.execute("SELECT id FROM message")}
+        assert kept == set(model.messages)
+        store.close(lambda: None)
