@@ -1,5 +1,6 @@
 """Durations, sizes and rates as people write them, and back."""
 
+import math
 import re
 from dataclasses import dataclass
 from decimal import Decimal
@@ -49,7 +50,8 @@ def parse_duration(text: str) -> float:
     if not _DURATION.fullmatch(text):
         raise ValueError(text)
     try:
-        return sum(float(number) * DURATION[unit] for number, unit in _DURATION_PART.findall(text))
+        parts = _DURATION_PART.findall(text)
+        return _finite(sum(float(number) * DURATION[unit] for number, unit in parts))
     except KeyError:
         raise ValueError(text) from None
 
@@ -60,7 +62,7 @@ def parse_size(text: str) -> int:
     factor = SIZE.get(match[2].lower() or "b") if match else None
     if match is None or factor is None:
         raise ValueError(text)
-    size = float(match[1]) * factor
+    size = _finite(float(match[1]) * factor)
     if size != int(size):
         raise ValueError(text)
     return int(size)
@@ -75,11 +77,18 @@ def parse_rate(text: str) -> Rate:
         count = float(match[1])
     except ValueError:
         count = parse_size(match[1])
-    per = float(match[2] or 1) * DURATION[match[3]]
+    per = _finite(float(match[2] or 1) * DURATION[match[3]])
     # nan and inf are floats too, but no rates
     if not 0 <= count < float("inf") or per <= 0:
         raise ValueError(text)
     return Rate(count, per)
+
+
+def _finite(number: float) -> float:
+    """A number with hundreds of digits is infinite."""
+    if not math.isfinite(number):
+        raise ValueError("too large")
+    return number
 
 
 def format_duration(seconds: float) -> str:
