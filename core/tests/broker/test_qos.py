@@ -242,6 +242,25 @@ def test_the_wrong_acknowledgement(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("header", "qos"), [(0x41, 1), (0x48, 1), (0x51, 2), (0x60, 2), (0x71, 2)])
+def test_reserved_flags(
+    harness: Harness, header: int, qos: int, version: int, durable: bool
+) -> None:
+    """[MQTT-2.1.3-1, 3.6.1-1]: also of an acknowledgement of something that waits for it."""
+    client = harness.connect("c", version, auto_ack=False, **(kept(version) if durable else {}))
+    client.subscribe("t", 2)
+    harness.connect("p").publish("t", b"", qos)
+    message = client.expect_message(qos=qos)
+    if header >= 0x60:
+        client.publish("u", b"", 2, packet_id=message.packet_id)
+        client.ack(message)
+        client.expect(Pubrel)
+    client.raw(bytes((header, 2)) + message.packet_id.to_bytes(2, "big"))
+    client.expect_disconnect(0x81)
+
+
+@pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("learned", [False, True])
 def test_ids_wrap_and_pass_over_those_in_use(
     harness: Harness, durable: bool, learned: bool

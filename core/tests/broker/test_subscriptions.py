@@ -236,6 +236,24 @@ def test_identifiers(harness: Harness, qos: int) -> None:
     assert client.expect_message().properties.subscription_identifier == (5,)
 
 
+@pytest.mark.parametrize("filters", [("t", "+", "#"), ("#", "+", "t"), ("+", "t", "#")])
+def test_retain_as_published_of_one_that_overlaps(
+    harness: Harness, filters: tuple[str, ...]
+) -> None:
+    """[MQTT-3.3.1-13]: the one copy keeps RETAIN if any of the subscriptions asks for it."""
+    client = harness.connect("c")
+    for number, topic_filter in enumerate(filters):
+        client.subscribe(topic_filter, 1, retain_as_published=number == 1)
+    publisher = harness.connect("p")
+    for retain in (True, False, True):
+        publisher.publish("t", b"x", 1, retain=retain)
+        client.expect_message("t", b"x", 1, retain=retain)
+        client.unread.clear()
+    client.unsubscribe(filters[1])
+    publisher.publish("t", b"x", 1, retain=True)
+    client.expect_message("t", b"x", 1, retain=False)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_replaced(harness: Harness, version: int) -> None:
     """[MQTT-3.8.4-3] [MQTT311-3.8.4-3]: the same filter again takes the new QoS and options; there is no second copy."""
