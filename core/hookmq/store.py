@@ -178,6 +178,7 @@ Record = (
 )
 Loaded = Record | QueueSummary
 Queued = tuple[Enqueue, Message]
+Paged = Callable[[list[Queued] | StoreFailed], None]
 Committed = Callable[[CommitId | StoreFailed], None]
 
 
@@ -214,10 +215,11 @@ class Store(Protocol):
         after: int,
         max_count: int,
         max_size: int,
-        done: Callable[[list[Queued]], None],
+        done: Paged,
     ) -> None:
         """The entries of `owner` with a `seq` above `after`, in order: at most `max_count`, and of at most `max_size`
-        payload bytes unless the first alone is larger. Sees every commit that is done."""
+        payload bytes unless the first alone is larger. Sees every commit that is done. `done` is told why where they
+        cannot be read: an empty page would say that the queue is empty. That ends the broker, as a failed commit does."""
 
     def close(self, done: Callable[[], None]) -> None:
         """Let go of everything, after the last commit."""

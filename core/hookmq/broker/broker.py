@@ -45,6 +45,7 @@ from hookmq.store import (
     QueueSummary,
     SessionRecord,
     Store,
+    StoreFailed,
 )
 from hookmq.types import (
     ClientInfo,
@@ -178,7 +179,15 @@ class Broker:
         groups = deque((*core.groups.values(), *orphans))
         self._load_groups(groups, _FIRST, partial(self._loaded, done, orphans))
 
-    def _loaded(self, done: Callable[[BaseException | None], None], orphans: list[Group]) -> None:
+    def _loaded(
+        self,
+        done: Callable[[BaseException | None], None],
+        orphans: list[Group],
+        failed: StoreFailed | None,
+    ) -> None:
+        if failed is not None:
+            done(StoreError(failed.reason))
+            return
         core = self.core
         for group in orphans:
             forsake(core, group)
@@ -266,27 +275,34 @@ class Broker:
                 session.will_at = now + min(session.will.delay, most, session.expiry)
             core.committer.add(record(session))
 
-    def _load_groups(self, left: deque[Group], after: int, then: Callable[[], None]) -> None:
+    def _load_groups(
+        self, left: deque[Group], after: int, then: Callable[[StoreFailed | None], None]
+    ) -> None:
         """Take up what waits for the groups that are `left`, page by page, at once or as the store answers."""
         while left:
             page = self._read_page(left, after, then)
             if page is None:
                 return
+            if isinstance(page, StoreFailed):
+                then(page)
+                return
             after = self._take_page(left, page, after)
-        then()
+        then(None)
 
     def _read_page(
-        self, left: deque[Group], after: int, then: Callable[[], None]
-    ) -> list[Queued] | None:
+        self, left: deque[Group], after: int, then: Callable[[StoreFailed | None], None]
+    ) -> list[Queued] | StoreFailed | None:
         """The next page of the first group; None when it comes later, which then goes on by itself."""
-        pages: list[list[Queued]] = []
+        pages: list[list[Queued] | StoreFailed] = []
         waiting = False
 
-        def loaded(page: list[Queued]) -> None:
-            if waiting:
-                self._load_groups(left, self._take_page(left, page, after), then)
-            else:
+        def loaded(page: list[Queued] | StoreFailed) -> None:
+            if not waiting:
                 pages.append(page)
+            elif isinstance(page, StoreFailed):
+                then(page)
+            else:
+                self._load_groups(left, self._take_page(left, page, after), then)
 
         self.core.store.read(left[0].owner, after, 1000, 1 << 24, loaded)
         waiting = True

@@ -150,6 +150,10 @@ class Committer:
             self._fail(repr(error))
         synchronous = False
 
+    def fail(self, reason: str) -> None:
+        """The store failed otherwise than in a commit: nothing is acknowledged any more."""
+        self._fail(reason)
+
     def _fail(self, reason: str) -> None:
         failed, self._failed = self._failed, None
         self._waiters = []

@@ -12,7 +12,7 @@ from hookmq.qos import (
 )
 from hookmq.reason import ReasonCode
 from hookmq.session import BEHIND, Session
-from hookmq.store import Enqueue, Queued
+from hookmq.store import Enqueue, Queued, StoreFailed
 from hookmq.topics import matches
 from hookmq.types import Direction, DropReason, Message, Subscription
 
@@ -99,7 +99,10 @@ def load_page(core: Core, session: Session, then: Callable[[Core, Session], None
     session.on_page = None
     last_seq, busy = session.last_seq, core.committer.busy
 
-    def loaded(page: list[Queued]) -> None:
+    def loaded(page: list[Queued] | StoreFailed) -> None:
+        if isinstance(page, StoreFailed):  # `reading` stays: nobody asks again
+            core.committer.fail(page.reason)
+            return
         session.reading = False
         if core.sessions.get(session.client_id) is not session:
             return

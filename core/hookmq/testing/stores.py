@@ -15,6 +15,7 @@ from hookmq.store import (
     Enqueue,
     Loaded,
     MemoryStore,
+    Paged,
     PutMessage,
     PutReceived,
     PutRetained,
@@ -222,7 +223,7 @@ class SlowStore:
         after: int,
         max_count: int,
         max_size: int,
-        done: Callable[[list[Queued]], None],
+        done: Paged,
     ) -> None:
         """As the inner store."""
         self.inner.read(owner, after, max_count, max_size, done)

@@ -16,6 +16,7 @@ from hookmq.store import (
     CommitId,
     Committed,
     Loaded,
+    Paged,
     PutMessage,
     PutReceived,
     PutRetained,
@@ -117,7 +118,7 @@ class SQLiteStore:
         self._reason = ""
         self._done: Committed | None = None
         self._began = 0.0
-        self._asked: deque[tuple[str, Callable[[list[Queued]], None]]] = deque()
+        self._asked: deque[tuple[str, Paged]] = deque()
         self._sweeping = False
         loop: asyncio.AbstractEventLoop | None = getattr(runtime, "loop", None)
         self._loop = loop
@@ -296,6 +297,9 @@ class SQLiteStore:
         done, self._done = self._done, None
         if done is not None:
             done(StoreFailed(self._reason))
+        asked, self._asked = self._asked, deque()
+        for _, paged in asked:
+            paged(StoreFailed(self._reason))
 
     def _soon_sweep(self) -> None:
         if not self._sweeping:
@@ -318,9 +322,12 @@ class SQLiteStore:
         after: int,
         max_count: int,
         max_size: int,
-        done: Callable[[list[Queued]], None],
+        done: Paged,
     ) -> None:
         """As `hookmq.store.Store.read`."""
+        if self._reason:
+            done(StoreFailed(self._reason))
+            return
         self._start()
         self.stats.pages += 1
         self._asked.append((owner, done))

@@ -97,7 +97,7 @@ class StoreContract:
         size: int = 1 << 30,
     ) -> list[Queued]:
         """A page of a queue."""
-        told: list[list[Queued]] = []
+        told: list[list[Queued] | StoreFailed] = []
         store.read(owner, after, count, size, told.append)
         page: list[Queued] = self.wait(told)
         return page

@@ -1,0 +1,293 @@
+"""A folder that cannot be used says why: another program's, a newer version's, another broker's, a read-only one."""
+
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hookmq.errors import StoreError
+from hookmq.store import CommitId, PutRetained, StoreFailed
+from hookmq.testing.runtime import EPOCH, VirtualRuntime
+from hookmq.types import Message
+from hookmq_storage import schema
+from hookmq_storage.database import connect, open_store
+from hookmq_storage.folder import DATABASE, MARK, Mark, holder, lock, open_mark, read_mark, write_mark
+from hookmq_storage.store import SQLiteStore
+
+
+def opened(folder: Path, runtime: VirtualRuntime) -> SQLiteStore:
+    store = SQLiteStore(folder, runtime)
+    list(store.load())
+    return store
+
+
+def closed(store: SQLiteStore) -> None:
+    told: list[None] = []
+    store.close(lambda: told.append(None))
+    assert told == [None]
+
+
+def put(store: SQLiteStore, topic: str = "t") -> CommitId:
+    told: list[CommitId | StoreFailed] = []
+    store.commit([PutRetained(Message(topic, b"x", 1, True))], told.append)
+    assert isinstance(told[0], CommitId), told
+    return told[0]
+
+
+def refused(folder: Path, runtime: VirtualRuntime) -> str:
+    with pytest.raises(StoreError) as caught:
+        SQLiteStore(folder, runtime)
+    return str(caught.value)
+
+
+# --- whose folder -------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_made(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    folder = tmp_path / "a" / "b"
+    store = opened(folder, runtime)
+    assert sorted(path.name for path in folder.iterdir() if "-" not in path.name) == [
+        DATABASE, "lock", MARK,
+    ]  # fmt: skip
+    assert folder.stat().st_mode & 0o077 == 0
+    closed(store)
+    assert not (folder / f"{DATABASE}-wal").exists()
+
+
+def test_a_file_in_its_place(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    (tmp_path / "data").write_text("x")
+    assert "is a file" in refused(tmp_path / "data", runtime)
+
+
+def test_a_folder_of_something_else(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    (tmp_path / "PG_VERSION").write_text("15")
+    told = refused(tmp_path, runtime)
+    assert "files of something else (PG_VERSION)" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["PG_VERSION"]
+
+
+def test_a_database_of_another_program(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    with sqlite3.connect(tmp_path / DATABASE) as db:
+        db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    before = (tmp_path / DATABASE).read_bytes()
+    assert "belongs to another program" in refused(tmp_path, runtime)
+    db = sqlite3.connect(tmp_path / DATABASE)
+    assert db.execute("SELECT count(*) FROM theirs").fetchone() == (0,)
+    db.execute("PRAGMA application_id = 4711")
+    db.close()
+    assert "belongs to another program" in refused(tmp_path, runtime)
+    assert len(before) == (tmp_path / DATABASE).stat().st_size
+
+
+def test_no_database_at_all(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    (tmp_path / DATABASE).write_bytes(b"a letter to somebody\n" * 50)
+    assert "not a database of SQLite" in refused(tmp_path, runtime)
+
+
+def test_a_read_only_folder(
+    tmp_path: Path, runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The mode of a folder stops nobody who is root, as tests in containers are.
+    real = os.open
+
+    def read_only(path: Any, flags: int, *args: Any, **options: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return real(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    assert refused(tmp_path, runtime).endswith("cannot be written to: Read-only file system")
+
+
+# --- versions -----------------------------------------------------------------------------------------------------------
+
+
+def set_version(folder: Path, version: int) -> None:
+    db = sqlite3.connect(folder / DATABASE, isolation_level=None)
+    db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+
+
+def test_a_newer_version(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    closed(opened(tmp_path / "data", runtime))
+    set_version(tmp_path / "data", schema.VERSION + 1)
+    told = refused(tmp_path / "data", runtime)
+    assert f"is of version {schema.VERSION + 1}" in told
+    assert "install a newer one" in told
+
+
+def test_older_versions_are_migrated(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    folder = tmp_path / "data"
+    store = opened(folder, runtime)
+    put(store, "old")
+    closed(store)
+    db = sqlite3.connect(folder / DATABASE, isolation_level=None)
+    db.execute("ALTER TABLE retained RENAME COLUMN sender TO author")
+    db.close()
+    set_version(folder, 0)
+
+    def from_0(db: sqlite3.Connection) -> None:
+        db.execute("ALTER TABLE retained RENAME COLUMN author TO sender")
+
+    db, state = open_store(folder, migrations={0: from_0})
+    assert db.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+    assert state.number == 1
+    db.close()
+    [saved] = folder.glob("saved-version0-*")
+    copy = sqlite3.connect(saved / DATABASE)
+    assert copy.execute("SELECT author FROM retained").fetchone() == (None,)
+    copy.close()
+    store = SQLiteStore(folder, runtime)
+    assert [one.message.topic for one in store.load() if isinstance(one, PutRetained)] == ["old"]
+    closed(store)
+
+
+def test_every_older_version_has_a_way_on() -> None:
+    assert sorted(schema.MIGRATIONS) == list(range(1, schema.VERSION))
+
+
+def test_a_failed_migration_changes_nothing(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    closed(opened(tmp_path / "data", runtime))
+    set_version(tmp_path / "data", 0)
+
+    def fails(db: sqlite3.Connection) -> None:
+        db.execute("DROP TABLE retained")
+        db.execute("no SQL at all")
+
+    with pytest.raises(StoreError, match="syntax error"):
+        open_store(tmp_path / "data", migrations={0: fails})
+    db = connect(tmp_path / "data")
+    assert db.execute("PRAGMA user_version").fetchone() == (0,)
+    assert db.execute("SELECT count(*) FROM retained").fetchone() == (0,)
+    db.close()
+    with pytest.raises(StoreError, match="nothing leads from version 0 on"):
+        open_store(tmp_path / "data")
+
+
+# --- one broker ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_brokers_in_one_process(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    first = opened(tmp_path / "data", runtime)
+    told = refused(tmp_path / "data", runtime)
+    assert f"in use by process {os.getpid()}: two brokers cannot share a folder" in told
+    assert holder(tmp_path / "data") == os.getpid()
+    closed(first)
+    assert holder(tmp_path / "data") is None
+    closed(opened(tmp_path / "data", runtime))
+
+
+def test_another_process_has_it(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    code = "import sys, pathlib, hookmq_storage.folder as f; f.lock(pathlib.Path(sys.argv[1])); print(1); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "1\n"
+    assert f"in use by process {other.pid}" in refused(tmp_path, runtime)
+    other.communicate("\n")
+
+
+def test_the_writer_of_a_dead_broker_is_waited_for(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    held = lock(tmp_path)
+    (tmp_path / "lock").write_text(f"{ended.pid}\n")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            os.close(held)
+
+    os.close(lock(tmp_path, pause=pause))
+    assert len(pauses) == 3
+    held = lock(tmp_path)
+    (tmp_path / "lock").write_text(f"{ended.pid}\n")
+    with pytest.raises(StoreError, match="in use by process"):
+        lock(tmp_path, patience=0.2, pause=pauses.append)
+    os.close(held)
+
+
+# --- copies and lost commits --------------------------------------------------------------------------------------------
+
+
+def test_a_copy_has_an_identity_of_its_own(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    store = opened(tmp_path / "data", runtime)
+    first = put(store)
+    closed(store)
+    (tmp_path / "copy").mkdir()
+    data = (tmp_path / "data" / DATABASE).read_bytes()
+    (tmp_path / "copy" / DATABASE).write_bytes(data)
+    copy = opened(tmp_path / "copy", runtime)
+    assert copy.identity != first.store
+    assert copy.last_commit() == CommitId(copy.identity, 1)
+    assert [event for _, event, _ in runtime.logged].count("storage.copy") == 1
+    closed(copy)
+    again = opened(tmp_path / "copy", runtime)
+    assert again.identity == copy.identity
+    closed(again)
+
+
+def test_a_database_behind_what_was_safe(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    folder = tmp_path / "data"
+    store = opened(folder, runtime)
+    put(store)
+    closed(store)
+    older = (folder / DATABASE).read_bytes()
+    store = opened(folder, runtime)
+    put(store)
+    put(store)
+    closed(store)
+    mark = read_mark(folder)
+    assert mark == Mark(store.identity, 3)
+    (folder / DATABASE).write_bytes(older)  # the same file: the inode stays
+    told = refused(folder, runtime)
+    assert "ends at commit 1, but commit 3 was safe" in told
+    assert "repair --accept" in told
+
+
+def test_a_torn_mark_is_no_obstacle(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    store = opened(tmp_path, runtime)
+    put(store)
+    closed(store)
+    data = (tmp_path / MARK).read_bytes()
+    for torn in (b"", data[:30], data.replace(b"1", b"2", 1), b"\0" * 128, b"\xff" * 128):
+        (tmp_path / MARK).write_bytes(torn)
+        assert read_mark(tmp_path) is None
+    closed(opened(tmp_path, runtime))
+
+
+def test_the_mark_is_written_over(tmp_path: Path) -> None:
+    file = open_mark(tmp_path)
+    for number in (1, 10**12, 7):
+        write_mark(file, Mark("ab" * 16, number))
+        assert read_mark(tmp_path) == Mark("ab" * 16, number)
+    os.close(file)
+    assert (tmp_path / MARK).stat().st_size == 128
+
+
+# --- clocks -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_jumped_back_is_told(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    runtime.advance(7200)
+    store = opened(tmp_path, runtime)
+    put(store)
+    closed(store)
+    assert not runtime.logged
+    earlier = VirtualRuntime()
+    assert earlier.time() == EPOCH
+    store = opened(tmp_path, earlier)
+    [(level, event, fields)] = [one for one in earlier.logged if one[1] == "storage.clock_behind"]
+    assert (level, fields["seconds"]) == ("warning", 7200)
+    assert put(store).number == 2
+    closed(store)
