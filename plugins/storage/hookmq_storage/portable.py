@@ -102,9 +102,9 @@ def lines(
     yield {"kind": "hookmq-storage", "version": VERSION}
     names: dict[int, str] = {}
     try:
-        for id, name in db.execute("SELECT id, name FROM owner NOT INDEXED"):
-            if name is not None:
-                names[id] = name
+        names.update(
+            db.execute("SELECT id, name FROM owner NOT INDEXED WHERE name IS NOT NULL ORDER BY id")
+        )
     except sqlite3.DatabaseError as error:
         bad(f"owner: {error}")
     sessions: set[int] = set()

@@ -172,7 +172,7 @@ def test_a_damaged_page_is_not_served(tmp_path: Path) -> None:
     data[at : at + 16] = b"\xff" * 16
     path.write_bytes(data)
     store = SQLiteStore(tmp_path / "data", VirtualRuntime())
-    with pytest.raises(StoreError, match="malformed|SQLite"):
+    with pytest.raises(StoreError, match=r"malformed|SQLite"):
         list(store.load())
     store.close(lambda: None)
 

@@ -15,7 +15,16 @@ from hookmq.testing.runtime import EPOCH, VirtualRuntime
 from hookmq.types import Message
 from hookmq_storage import schema
 from hookmq_storage.database import connect, open_store
-from hookmq_storage.folder import DATABASE, MARK, Mark, holder, lock, open_mark, read_mark, write_mark
+from hookmq_storage.folder import (
+    DATABASE,
+    MARK,
+    Mark,
+    holder,
+    lock,
+    open_mark,
+    read_mark,
+    write_mark,
+)
 from hookmq_storage.store import SQLiteStore
 
 
@@ -287,7 +296,7 @@ def test_a_clock_that_jumped_back_is_told(tmp_path: Path, runtime: VirtualRuntim
     earlier = VirtualRuntime()
     assert earlier.time() == EPOCH
     store = opened(tmp_path, earlier)
-    [(level, event, fields)] = [one for one in earlier.logged if one[1] == "storage.clock_behind"]
+    [(level, _, fields)] = [one for one in earlier.logged if one[1] == "storage.clock_behind"]
     assert (level, fields["seconds"]) == ("warning", 7200)
     assert put(store).number == 2
     closed(store)

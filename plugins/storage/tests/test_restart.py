@@ -262,5 +262,3 @@ def test_commits_go_on_counting(crashing: Crashing) -> None:
     assert crashing.store.last_commit().store == before.store
     crashing.harness.settle()
     assert crashing.store.last_commit() > CommitId(before.store, before.number - 1)
-
-

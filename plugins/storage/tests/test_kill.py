@@ -1,0 +1,68 @@
+"""A real broker, killed: what it acknowledged is there. Twenty kills more are in tests/crash."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from crashing import Client, crashing, kill_and_check
+
+
+@pytest.mark.parametrize("durability", ["group", "os"])
+def test_kills(tmp_path: Path, durability: str) -> None:
+    kill_and_check(tmp_path, kills=2 if durability == "group" else 1, durability=durability)
+
+
+def test_a_slow_disk_slows_acknowledgements_only(tmp_path: Path) -> None:
+    with crashing(tmp_path) as broker:
+        one, two = Client(broker, "one"), Client(broker, "two")
+        one.subscribe("live", 0)
+        one.subscribe("kept", 1)
+        writer = broker.writer()
+        os.kill(writer, signal.SIGSTOP)  # a disk that takes its time
+        two.publish(1, "kept", 1)
+        two.publish(2, "live", 0)
+        one.wait(lambda: any(topic == "live" for topic, _, _ in one.got))
+        for number in range(3, 20):
+            one.publish(number, "live", 0)
+        one.wait(lambda: len([1 for topic, _, _ in one.got if topic == "live"]) == 18)
+        assert 1 not in two.acked
+        os.kill(writer, signal.SIGCONT)
+        two.wait(lambda: 1 in two.acked)
+        one.wait(lambda: any(topic == "kept" for topic, _, _ in one.got))
+        one.close()
+        two.close()
+        assert broker.stop() == 0
+
+
+def test_a_writer_that_dies_ends_the_broker(tmp_path: Path) -> None:
+    with crashing(tmp_path) as broker:
+        one = Client(broker, "one")
+        one.subscribe("kept", 1)
+        os.kill(broker.writer(), signal.SIGKILL)
+        one.publish(1, "kept", 1)
+        assert broker.served is not None
+        failed = broker.served.wait_for("store.failed")
+        assert failed["reason"] == "the writer process was killed by signal 9"
+        assert broker._ended() == 1
+        assert one.acked == []
+        one.close()
+        broker.start()
+        again = Client(broker, "one")
+        assert again.present == [True]
+        again.close()
+        assert broker.stop() == 0
+
+
+def test_signals_are_for_the_broker(tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole group: the writer stays until the last commit."""
+    with crashing(tmp_path) as broker:
+        one = Client(broker, "one")
+        writer = broker.writer()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(writer, number)
+        one.subscribe("kept", 1)
+        one.publish(1, "kept", 1)
+        one.wait(lambda: one.acked == [1])
+        one.close()
+        assert broker.stop() == 0

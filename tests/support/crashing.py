@@ -1,0 +1,221 @@
+"""``hookmq serve`` with a store on disk, to be killed, and clients that see what it promised."""
+
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from serving import HOOKMQ, WAIT, Served
+
+CONFIG = """\
+version: 1
+listeners: [{{name: tcp, type: tcp, bind: "127.0.0.1:{port}"}}]
+auth: {{default: allow}}
+authz: {{default: allow}}
+session: {{queue_messages: 1000000, queue_bytes: 1GiB}}
+plugins:
+  - {{use: storage, config: {{path: "{path}", durability: {durability}}}}}
+"""
+
+
+class Crashing:
+    """A broker over the store in ``folder/data``, on the same port after every start."""
+
+    def __init__(self, folder: Path, durability: str = "group") -> None:
+        self.folder = folder
+        self.durability = durability
+        self.port = 0
+        self.starts = 0
+        self.served: Served | None = None
+        self._reader: threading.Thread | None = None
+
+    @property
+    def process(self) -> "subprocess.Popen[str]":
+        assert self.served is not None
+        return self.served.process
+
+    def start(self) -> None:
+        """Start, and return when it listens."""
+        config = self.folder / "hookmq.yaml"
+        config.write_text(
+            CONFIG.format(port=self.port, path=self.folder / "data", durability=self.durability)
+        )
+        process = subprocess.Popen(
+            [*HOOKMQ, "serve", "--log-format", "json", "-c", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.served = Served(process)
+        self._reader = threading.Thread(target=self.served.read, daemon=True)
+        self._reader.start()
+        started = self.served.wait_for("node.started")
+        self.port = int(started["listeners"]["tcp"].rpartition(":")[2])
+        self.starts += 1
+
+    def writer(self) -> int:
+        """The process of the one that writes."""
+        pid = self.process.pid
+        children: set[int] = set()
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children.update(map(int, (task / "children").read_text().split()))
+        for child in children:
+            if b"hookmq_storage.writer" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
+        raise AssertionError(f"no writer among {children}")
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would have it."""
+        self.process.kill()
+        self._ended()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._ended()
+
+    def _ended(self) -> int:
+        code = self.process.wait(WAIT)
+        assert self._reader is not None
+        self._reader.join(WAIT)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+
+@contextmanager
+def crashing(folder: Path, durability: str = "group") -> Iterator[Crashing]:
+    """A running broker, whatever becomes of it."""
+    made = Crashing(folder, durability)
+    made.start()
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.kill()
+
+
+class Client:
+    """A client of paho with a session that stays; it comes back by itself and sends again what was not acknowledged."""
+
+    def __init__(self, broker: Crashing, name: str, clean: bool = False) -> None:
+        self.got: list[tuple[str, bytes, bool]] = []
+        self.acked: list[int] = []
+        """Numbers of what was published, as they were acknowledged."""
+        self.present: list[bool] = []
+        self.changed = threading.Condition()
+        self._numbers: dict[int, int] = {}
+        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=mqtt.MQTTv5)
+        self.client.max_inflight_messages_set(40)
+        self.client.max_queued_messages_set(0)
+        self.client.reconnect_delay_set(0.05, 0.2)  # type: ignore[arg-type]
+        self.client.on_connect = self._connected
+        self.client.on_publish = self._acknowledged
+        self.client.on_message = self._message
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = 0 if clean else 3600
+        self.client.connect("127.0.0.1", broker.port, clean_start=clean, properties=properties)
+        self.client.loop_start()
+        self.wait(lambda: bool(self.present))
+
+    def wait(self, until: Any) -> None:
+        """Return when `until` is true."""
+        with self.changed:
+            assert self.changed.wait_for(until, WAIT), f"{until} within {WAIT} s"
+
+    def subscribe(self, filter: str, qos: int) -> None:
+        """Subscribe, and return when that is granted."""
+        granted = threading.Event()
+        self.client.on_subscribe = lambda *_: granted.set()
+        self.client.subscribe(filter, qos)
+        assert granted.wait(WAIT)
+
+    def publish(self, number: int, topic: str, qos: int, retain: bool = False) -> None:
+        """Publish a number."""
+        with self.changed:
+            info = self.client.publish(topic, b"%d" % number, qos, retain)
+            self._numbers[info.mid] = number
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def _connected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
+        with self.changed:
+            self.present.append(flags.session_present)
+            self.changed.notify_all()
+
+    def _acknowledged(self, client: Any, data: Any, mid: int, code: Any, properties: Any) -> None:
+        with self.changed:
+            self.acked.append(self._numbers.pop(mid))
+            self.changed.notify_all()
+
+    def _message(self, client: Any, data: Any, message: mqtt.MQTTMessage) -> None:
+        with self.changed:
+            self.got.append((message.topic, message.payload, message.retain))
+            self.changed.notify_all()
+
+
+def kill_and_check(folder: Path, kills: int, each: int = 150, durability: str = "group") -> None:
+    """Kill a broker again and again under publishers of QoS 1, QoS 2 and retained messages, then compare what an offline
+    session and the retained store hold with what was acknowledged."""
+    with crashing(folder, durability) as broker:
+        reader = Client(broker, "reader")
+        reader.subscribe("k/#", 2)
+        reader.close()
+        sender = Client(broker, "sender")
+        count = (kills + 1) * each
+        for number in range(count):
+            topic, qos = (("k/1", 1), ("k/2", 2), ("r", 1))[number % 3]
+            sender.publish(number, topic, qos, retain=topic == "r")
+        for kill in range(1, kills + 1):
+            sender.wait(lambda kill=kill: len(sender.acked) >= kill * each - each // 2)  # type: ignore[misc]
+            broker.kill()
+            with sender.changed:
+                acked = list(sender.acked)
+            broker.start()
+            checker = Client(broker, "checker", clean=True)
+            checker.subscribe("r", 1)
+            retained = [number for number in acked if number % 3 == 2]
+            if retained:
+                checker.wait(lambda checker=checker: bool(checker.got))  # type: ignore[misc]
+                assert int(checker.got[0][1]) >= max(retained), "an acknowledged retained message"
+            checker.close()
+        sender.wait(lambda: len(sender.acked) == count)
+        assert all(sender.present[1:]), f"the sender's session was lost: {sender.present}"
+        sender.close()
+        broker.kill()
+        broker.start()
+        reader = Client(broker, "reader")
+        ones = {number for number in range(count) if number % 3 == 0}
+        twos = [number for number in range(count) if number % 3 == 1]
+
+        def come() -> bool:
+            return {int(p) for t, p, _ in reader.got if t == "k/1"} >= ones and len(
+                [1 for t, _, _ in reader.got if t == "k/2"]
+            ) >= len(twos)
+
+        reader.wait(come)
+        assert reader.present == [True]
+        assert [int(p) for t, p, _ in reader.got if t == "k/2"] == twos, "exactly once, in order"
+        reader.close()
+        checker = Client(broker, "last", clean=True)
+        checker.subscribe("r", 1)
+        checker.wait(lambda: bool(checker.got))
+        last = max(number for number in range(count) if number % 3 == 2)
+        assert checker.got == [("r", b"%d" % last, True)]
+        checker.close()
+        assert broker.starts == kills + 2
+        assert broker.stop() == 0
+
+
+__all__ = ["Client", "Crashing", "crashing", "kill_and_check"]
