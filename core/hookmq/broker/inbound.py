@@ -25,7 +25,15 @@ from hookmq.codec import (
 from hookmq.errors import ProtocolError
 from hookmq.hooks.chains import narrow
 from hookmq.properties import EMPTY, In, Properties
-from hookmq.qos import PACKET_IDS, PUBACK, PUBCOMP, PUBREC, PUBREL, Acknowledgement
+from hookmq.qos import (
+    PACKET_IDS,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    VOLATILE_RELEASED,
+    Acknowledgement,
+)
 from hookmq.reason import PacketType, ReasonCode, clamp
 from hookmq.session import Session
 from hookmq.store import DropReceived, PutReceived
@@ -313,12 +321,12 @@ def on_pubrel(connection: Link, packet: Packet) -> None:
 
 
 def on_pubcomp(connection: Link, packet: Packet) -> None:
-    """PUBCOMP: a QoS 2 delivery is complete."""
+    """PUBCOMP: a QoS 2 delivery is complete, if PUBREC came before [MQTT-4.3.3-3]."""
     assert isinstance(packet, Pubcomp)
     session = connection.session
     assert session is not None
     delivery = session.inflight.get(packet.packet_id)
-    if delivery is not None and delivery.qos == 2:
+    if delivery is not None and (delivery is VOLATILE_RELEASED or delivery.released):
         acknowledged(connection.core, session, packet.packet_id, 0)
         pump(connection.core, session)
 
