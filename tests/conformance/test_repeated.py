@@ -198,3 +198,72 @@ def test_the_subscribers_limits_are_not_overlooked(harness: Harness, qos: int) -
     else:
         small.send(m.pubrec(1), m.pubcomp(1))
     assert small.take().endswith(m.publish("t", bytes(5), qos, 2))
+
+
+@statement(
+    "MQTT-4.3.2-3", "MQTT-4.3.3-4", "MQTT-4.3.3-12", "MQTT-3.8.4-8", "MQTT-3.3.4-9", "MQTT311-4.3.2-1", "MQTT311-4.3.3-1",
+    "MQTT311-3.8.4-6",
+)  # fmt: skip
+@edge(18)
+@LEVELS
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("granted", [0, 1, 2])
+def test_every_exchange_is_completed(harness: Harness, level: int, qos: int, granted: int) -> None:
+    properties = m.receive_maximum(1) if level == 5 else b""
+    reader = join(harness, "reader", level, properties=properties)
+    reader.subscribe(("t", granted))
+    sender = join(harness, "sender", level)
+    given = min(qos, granted)
+    for number in range(1, 8):
+        sender.publish("t", b"x", qos, number)
+        sender.send(m.pubrel(number))
+        reader.expect(m.publish("t", b"x", given, number if given else 0, level=level))
+        if given == 1:
+            reader.send(m.puback(number))
+        elif given == 2:
+            reader.send(m.pubrec(number))
+            reader.expect(m.pubrel(number))
+            reader.send(m.pubrec(number))  # said twice
+            reader.expect(m.pubrel(number))
+            reader.send(m.pubcomp(number))
+        reader.expect()
+    assert not harness.broker.sessions["reader"].inflight
+    assert not harness.broker.sessions["sender"].received
+
+
+@statement("MQTT-4.4.0-2", "MQTT-4.3.3-4", "MQTT-3.3.4-9")
+@edge(40)
+@pytest.mark.parametrize("qos", [1, 2])
+def test_refusals_end_an_exchange(harness: Harness, qos: int) -> None:
+    reader = join(harness, "reader", properties=m.receive_maximum(1))
+    reader.subscribe(("t", qos))
+    sender = join(harness, "sender")
+    for number in range(1, 8):
+        sender.publish("t", b"x", qos, number)
+        sender.send(m.pubrel(number))
+        reader.expect(m.publish("t", b"x", qos, number))
+        reader.send(m.puback(number, 0x80) if qos == 1 else m.pubrec(number, 0x80))
+        reader.expect()
+
+
+@statement("MQTT-2.2.1-5", "MQTT311-2.3.1-6")
+@edge(41)
+@LEVELS
+def test_an_acknowledgement_of_another_kind_completes_nothing(harness: Harness, level: int) -> None:
+    sender, reader = warm(harness, level, 2)
+    reader.send(m.puback(1), m.pubcomp(1))
+    reader.expect()
+    reader.send(m.pubrec(1))
+    reader.expect(m.pubrel(1))
+    reader.send(m.puback(1))
+    reader.send(m.pubcomp(1))
+    reader.expect()
+    other, late = warm(harness, level, 1)
+    assert other.level == late.level == level
+    late.send(m.pubcomp(1))
+    late.expect()
+    late.send(m.pubrec(1))
+    late.expect(m.pubrel(1, 0x92 if level == 5 else None))
+    late.send(m.puback(1))
+    assert sorted(harness.broker.sessions["reader"].inflight) == [2, 3, 4]
+    sender.take()
