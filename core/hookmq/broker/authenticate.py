@@ -2,6 +2,7 @@
 
 from hookmq.broker.attach import identify, tell_failed, watch_credential
 from hookmq.broker.link import Link, Phase
+from hookmq.broker.revoke import revoke
 from hookmq.codec import Auth, Connect, Packet, encode
 from hookmq.errors import ProtocolError
 from hookmq.hooks.run import run_auth
@@ -48,6 +49,8 @@ def on_re_auth(connection: Link, packet: Packet) -> None:
         # Also one step at a time: the client answers when it was asked.
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"AUTH 0x{packet.code:02X} out of turn")
     connection.re_authenticating = True
+    assert connection.client is not None
+    client_id = connection.client.client_id
 
     def answered(verdict: Challenge | Accept | Deny | None, by: str) -> None:
         connection.re_authentication = None
@@ -58,7 +61,9 @@ def on_re_auth(connection: Link, packet: Packet) -> None:
         elif isinstance(verdict, Accept):
             connection.re_authenticating = False
             _renew(connection, verdict)
-            send_auth(connection, ReasonCode.SUCCESS)
+            send_auth(connection, ReasonCode.SUCCESS, verdict.data or b"")
+            # It may be somebody else now, or somebody with other rights.
+            revoke(connection.core, client_id, None)
         else:  # [MQTT-4.12.1-2]
             denied = verdict or Deny(ReasonCode.BAD_AUTHENTICATION_METHOD)
             tell_failed(connection, denied, by)

@@ -56,5 +56,6 @@ def connack(connection: Link, expiry: float, connect: Connect, present: bool) ->
         server_keep_alive=imposed,
         response_information=(broker.response_information or None) if wants_response else None,
         authentication_method=method,
+        authentication_data=connection.authentication_data,
     )
     return encode(Connack(ReasonCode.SUCCESS, present, given), 5)

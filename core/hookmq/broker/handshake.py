@@ -180,6 +180,7 @@ def _auth_answered(connection: Link, verdict: Challenge | Accept | Deny | None, 
         if waited:
             connection.go_on()
     elif isinstance(verdict, Accept):
+        connection.authentication_data = verdict.data
         _decide(connection, verdict)
     elif verdict is None:  # [MQTT-4.12.0-1]
         _deny(connection, Deny(ReasonCode.BAD_AUTHENTICATION_METHOD), by)

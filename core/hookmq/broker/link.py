@@ -86,12 +86,13 @@ class Link:
     """One client's connection above its bytes; see the module's text. `Connection` adds those."""
 
     __slots__ = (
-        "alias_maximum", "aliases", "answers", "assigned_id", "bridge", "carried", "chains", "client", "connect",
-        "core", "credential_due", "decision", "decisions", "delivers", "due", "epoch", "excess", "gone", "held",
-        "held_bytes", "hold_due", "inbound_aliases", "keep_alive", "legal", "limits", "max_expiry",
-        "max_packet_size", "memo", "offered", "on_end", "opening", "partial", "peer", "phase", "problem_information",
-        "re_authenticating", "re_authentication", "reading", "receive_maximum", "scope", "sections", "seen",
-        "session", "table", "unacknowledged", "version", "waiting", "wanted", "wire", "writable",
+        "alias_maximum", "aliases", "answers", "assigned_id", "authentication_data", "bridge", "carried", "chains",
+        "client", "connect", "core", "credential_due", "decision", "decisions", "delivers", "due", "epoch",
+        "excess", "gone", "held", "held_bytes", "hold_due", "inbound_aliases", "keep_alive", "legal", "limits",
+        "max_expiry", "max_packet_size", "memo", "offered", "on_end", "opening", "partial", "peer", "phase",
+        "problem_information", "re_authenticating", "re_authentication", "reading", "receive_maximum", "scope",
+        "sections", "seen", "session", "table", "unacknowledged", "version", "waiting", "wanted", "wire",
+        "writable",
     )  # fmt: skip
 
     def __init__(
@@ -134,6 +135,8 @@ class Link:
         self.decisions: Decisions | None = None
         self.decision: Cancel | None = None
         """Stops what `waiting` waits for."""
+        self.authentication_data: bytes | None = None
+        """The last word of an authentication exchange, for CONNACK."""
         self.re_authenticating = False
         self.re_authentication: Cancel | None = None
         self.credential_due: Deadline | None = None

@@ -53,13 +53,20 @@ class Accept:
 
     `identity` is who the client was found to be and `claims` what is known of it. At `expires_at` (epoch seconds) the
     credential ends and the client is disconnected with 0xA0. Of several plugins that accept, the first to give an
-    identity and the first to give claims is believed; of `expires_at` and `limits` the strictest holds.
+    identity and the first to give claims is believed; of `expires_at` and `limits` the strictest holds. `data` of
+    `on_auth` goes to the client as Authentication Data, in CONNACK or in the AUTH that ends a re-authentication: the last
+    word of a SCRAM exchange, say.
     """
 
     identity: str | None = None
     claims: Mapping[str, Any] | None = None
     expires_at: float | None = None
     limits: Limits | None = None
+    data: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is not None and not isinstance(self.data, bytes):
+            raise TypeError(f"data is {type(self.data).__name__}: bytes or None")
 
 
 @dataclass(frozen=True, slots=True)

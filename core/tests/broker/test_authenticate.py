@@ -16,7 +16,7 @@ from hookmq.codec import (
     Subscribe,
     SubscribeRequest,
 )
-from hookmq.hooks.verdicts import Accept, Challenge, Deny, Limits
+from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Limits
 from hookmq.properties import Properties
 from hookmq.reason import ReasonCode
 from hookmq.testing import Harness, HookRecorder, MemoryClient
@@ -445,3 +445,39 @@ def test_passwords_are_forgotten(harness: Harness, recorder: HookRecorder) -> No
     assert isinstance(kept, Connect)
     assert kept.password is None
     assert kept.properties == Properties(authentication_method="m")
+
+
+def test_the_last_word_of_an_exchange_goes_into_connack(
+    harness: Harness, recorder: HookRecorder
+) -> None:
+    recorder.answer("on_auth", Challenge(b"prove it"), Accept("x", data=b"v=signature"))
+    client = begin(harness)
+    client.expect(Auth)
+    client.send(auth(b"proof"))
+    connack = client.expect(Connack)
+    assert connack.properties.authentication_data == b"v=signature"
+
+
+def test_the_last_word_of_a_re_authentication_goes_into_auth(
+    harness: Harness, recorder: HookRecorder
+) -> None:
+    client = opened(harness, recorder)
+    recorder.answer("on_auth", Accept("x", data=b"again"))
+    client.send(auth(b"proof", AGAIN))
+    ended = client.expect(Auth)
+    assert ended.code == ReasonCode.SUCCESS
+    assert ended.properties.authentication_data == b"again"
+
+
+def test_who_re_authenticates_is_asked_about_its_subscriptions_again(
+    harness: Harness, recorder: HookRecorder
+) -> None:
+    recorder.answer("authorize", Allow())
+    client = opened(harness, recorder)
+    client.subscribe("a", 1)
+    recorder.answer("authorize", Deny())
+    recorder.answer("on_auth", Accept("somebody else"))
+    client.send(auth(b"proof", AGAIN))
+    client.expect(Auth)
+    client.expect_disconnect(ReasonCode.NOT_AUTHORIZED)
+    assert not harness.broker.sessions
