@@ -1,10 +1,23 @@
 """What every attack has in common: bytes that hurt, and what must hold whatever was tried."""
 
+import asyncio
 import json
-from collections.abc import Iterable
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
+import mqttbytes as m
+from hookmq.broker import Broker
+from hookmq.hooks.manager import Hooks
+from hookmq.logs import JsonFormatter
+from hookmq.plugin import Plugin
+from hookmq.server.node import Node
+from hookmq.server.runtime import AsyncioRuntime
+from hookmq.server.settings import ListenerSettings
+from hookmq.settings import Settings
 from hookmq.testing import Harness
+from hookmq.testing.harness import ALLOW
 
 SECRET = "s3cr3t-Passw0rd"
 PAYLOAD = b"payl0ad-not-to-be-logged"
@@ -54,3 +67,87 @@ def at_rest(harness: Harness) -> dict[str, int]:
         "tasks": len(harness.clock.tasks),
         "calls": harness.hooks.in_flight(),
     }
+
+
+class Log(logging.Handler):
+    """Keeps what HookMQ, asyncio and aiohttp log."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it, if it would be written: libraries tell only what matters."""
+        if record.name.startswith("hookmq") or record.levelno >= logging.WARNING:
+            self.records.append(record)
+
+    def text(self) -> str:
+        """All of it, as HookMQ writes it, but without the filter that takes secrets out."""
+        return "\n".join(map(JsonFormatter().format, self.records))
+
+    def events(self) -> list[str]:
+        """The names of events."""
+        return [str(getattr(record, "event", record.name)) for record in self.records]
+
+
+@asynccontextmanager
+async def house(
+    *listeners: ListenerSettings, settings: Settings | None = None, plugins: Iterable[Plugin] = ()
+) -> AsyncIterator[tuple[Node, Log]]:
+    """A node behind real sockets, on free ports. At its end nothing may have gone wrong inside and nobody be left; and
+    no secret is in its log."""
+    root, log = logging.getLogger(), Log()
+    level = root.level
+    root.addHandler(log)
+    root.setLevel(logging.DEBUG)
+    runtime = AsyncioRuntime()
+    broker = Broker(settings or ALLOW, runtime, Hooks.of(*plugins))
+    node = Node(broker, listeners, runtime)
+    try:
+        await node.start()
+        yield node, log
+        await node.stop()
+    finally:
+        await runtime.close()
+        root.removeHandler(log)
+        root.setLevel(level)
+    bad = [one for one in log.records if one.levelno >= logging.ERROR]
+    assert not bad, [JsonFormatter().format(one) for one in bad]
+    check_silence(log.text())
+    assert not any(node.connections().values())
+    assert not broker.connections
+
+
+async def dial(node: Node, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a listener."""
+    host, _, port = node.addresses()[name].rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def read_all(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the connection ends, however it ends."""
+    try:
+        async with asyncio.timeout(20):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close, and wait until it is."""
+    writer.close()
+    try:
+        await writer.wait_closed()
+    except OSError:
+        pass
+
+
+async def serves(node: Node, name: str = "tcp") -> None:
+    """A well-behaved client is served."""
+    reader, writer = await dial(node, name)
+    writer.write(m.connect("well-behaved"))
+    async with asyncio.timeout(20):
+        assert (await reader.readexactly(2))[:1] == b"\x20"
+        writer.write(m.disconnect())
+        await read_all(reader)
+    await hang_up(writer)

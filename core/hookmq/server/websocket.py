@@ -150,8 +150,9 @@ class Handler(web.RequestHandler):
             self.wire.lost()
 
     def log_exception(self, *args: Any, **options: Any) -> None:
-        """Log faults as errors; what a client wrote wrongly is none of ours, and anybody could fill the log with it."""
-        ours = not isinstance(options.get("exc_info"), HttpProcessingError)
+        """Log faults as errors; what a client wrote wrongly, or that it left before its answer, is none of ours, and
+        anybody could fill the log with it."""
+        ours = not isinstance(options.get("exc_info"), HttpProcessingError | ConnectionError)
         (self.logger.error if ours else self.logger.debug)(*args, **options)
 
     def abort(self) -> None:
