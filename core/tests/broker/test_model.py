@@ -44,6 +44,8 @@ class Person:
     session_filters: dict[str, int] = field(default_factory=dict)
     session_awaited: dict[int, Order] = field(default_factory=dict)
     """QoS 1 and 2 messages that must still come."""
+    session_possible: dict[int, Order] = field(default_factory=dict)
+    """QoS 0 messages of an earlier connection, which may have waited with the rest."""
     session_seen: dict[int, int] = field(default_factory=dict)
     """Message by packet id: received, and not yet forgotten by the broker."""
     session_pending: dict[int, Packet] = field(default_factory=dict)
@@ -56,12 +58,14 @@ class Person:
 
     def forget(self) -> None:
         """The session has ended."""
-        for kind in ("filters", "awaited", "seen", "pending", "last"):
+        for kind in ("filters", "awaited", "possible", "seen", "pending", "last"):
             getattr(self, "session_" + kind).clear()
 
-    def gone(self) -> None:
+    def gone(self, queue_qos0: bool) -> None:
         """The connection has ended."""
         self.client = None
+        if queue_qos0:
+            self.session_possible.update(self.passing)
         self.passing.clear()
         self.unacknowledged.clear()
         if not self.kept:
@@ -148,7 +152,7 @@ class Clients(RuleBasedStateMachine):
             else:  # a takeover: the old connection is flushed before it ends
                 person.client.resume()
                 self.hear(person, answer=False)
-            person.gone()
+            person.gone(self.queue_qos0)
         options: dict[str, Any] = {}
         if version == 5:
             options["receive_maximum"] = window
@@ -178,7 +182,7 @@ class Clients(RuleBasedStateMachine):
                 person.client.disconnect()
             else:
                 person.client.drop()
-            person.gone()
+            person.gone(self.queue_qos0)
         self.settle()
 
     # Three rules of one: Hypothesis leaves rules out at random, and without any of these nothing happens.
@@ -286,8 +290,8 @@ class Clients(RuleBasedStateMachine):
             if call.why.reason in ("queue_full", "queue_bytes"):
                 person = self.people[int(call.client.client_id[1:])]
                 number = int(call.message.payload)
-                known = person.passing if number in person.passing else person.session_awaited
-                known.pop(number, None)
+                for known in (person.passing, person.session_awaited, person.session_possible):
+                    known.pop(number, None)
         self.recorder.clear()
 
     def hear(self, person: Person, answer: bool = True) -> bool:
@@ -329,8 +333,8 @@ class Clients(RuleBasedStateMachine):
             else:
                 assert number not in person.session_seen
             person.session_seen[number] = message
-        known = person.session_awaited if message in person.session_awaited else person.passing
-        order = known.pop(message)
+        known = (person.session_awaited, person.passing, person.session_possible)
+        order = next(one for one in known if message in one).pop(message)
         assert order[1:] == (packet.topic, packet.qos)
         assert message > person.session_last.get(order, 0)
         person.session_last[order] = message
