@@ -227,7 +227,7 @@ class Client:
     def cut(self, lost: bool) -> None:
         """The network fails."""
         if self.link is not None:
-            self.link.cut(lost)
+            self.link.cut(lost or not self.open)
             self._gone()
             self._retry()
 
@@ -272,7 +272,10 @@ class Client:
     def _dial(self) -> None:
         if self.link is not None:
             # A second connection takes over; what is said on the first one is heard no more.
-            if self.random.random() < 0.3:
+            if not self.open:
+                # Else a CONNECT that is late takes over from a newer one, and nobody knows what came of which.
+                self.link.cut()
+            elif self.random.random() < 0.3:
                 self.link.hang_up()
             else:
                 self.link.abandon(5.0)

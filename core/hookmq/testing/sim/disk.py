@@ -219,8 +219,6 @@ class OpenDisk:
         self.disk = disk
         self.identity = "sim"
         self.lost = False
-        self.loading = True
-        """Whether the broker still starts: then a page is there at once."""
 
     def load(self) -> Iterator[Loaded]:
         """What is safe."""
@@ -266,7 +264,7 @@ class OpenDisk:
         done: Callable[[list[Queued]], None],
     ) -> None:
         """As `hookmq.store.Store.read`; the page may come later, and is as of then or as of now."""
-        delay = 0.0 if self.loading else self.disk.page_delay()
+        delay = self.disk.page_delay()
         if not delay:
             done(self._page(owner, after, max_count, max_size))
             return

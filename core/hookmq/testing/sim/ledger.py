@@ -209,7 +209,9 @@ class Ledger:
                 key = (sent.publisher, sent.topic, sent.qos, packet.qos)
                 last = life.order.get(key, 0)
                 # The first of two copies may have been lost at QoS 0, or dropped: this is the other then.
-                other = sent.attempts > 1 and (not packet.qos or life.client_id in sent.excused)
+                other = sent.attempts > 1 and (
+                    not packet.qos or sent.lost or life.client_id in sent.excused
+                )
                 if sent.order < last and not other:
                     self.complain("4 order", f"{life.client_id} got {sent} after a later one")
                 life.order[key] = max(last, sent.order)
@@ -244,7 +246,8 @@ class Ledger:
         elif packet.qos == 1:
             good = resent or link is not receipt.link or life.version < 5
         else:
-            good = resent or crashed
+            # At QoS 1 before, and unacknowledged: it came back to its group.
+            good = resent or crashed or (receipt.qos == 1 and link is not receipt.link)
         if sent.origin == "plugin" or (sent.origin == "will" and crashed and packet.qos < 2):
             good = True
         if not good:

@@ -95,7 +95,8 @@ class World:
         self.runtime: SimRuntime | None = None
         self.hooks = Hooks()
         self.settings = knobs.settings()
-        self.departed = False
+        self.ready = False
+        """Whether the broker has started."""
         self.clients = [
             Client(
                 self, number, version, root.getrandbits(64), knobs.ack_delay, knobs.aliases, knobs.server_expiry,
@@ -191,12 +192,13 @@ class World:
         self.broker = broker = Broker(self.settings, runtime, self.hooks, self.store)
         self._watch_drops(broker.core)
         broker.on_failure = partial(self._store_failed, runtime)
-        told: list[BaseException | None] = []
-        broker.start(told.append)
-        if told != [None]:
-            self.complain("start", f"the broker does not start: {told}")
-        if isinstance(self.store, OpenDisk):
-            self.store.loading = False
+        self.ready = False
+        broker.start(self._is_up)
+
+    def _is_up(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.complain("start", f"the broker does not start: {error}")
+        self.ready = True
         self._note("=== the broker is up")
 
     def _make_hooks(self) -> Hooks:
@@ -311,7 +313,7 @@ class World:
         return link
 
     def _accept(self, link: Link) -> None:
-        if self.broker is None:
+        if self.broker is None or not self.ready:
             link.crash()
             return
         link.connection = self.broker.accept(
