@@ -3,21 +3,24 @@ PYTHON ?= python3
 UV := .venv/bin/uv
 WORKERS ?= 2
 ROUNDS ?= 10
+SEEDS ?= 1000
+SIMULATE = .venv/bin/python -m hookmq.testing.sim --seeds $(SEEDS)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
 MEMBERS := $(wildcard core/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
 TESTS := conftest.py bench tests $(wildcard $(MEMBERS:pyproject.toml=tests))
 # What `make test-all` runs the slow tests of, each with its time; the tests of one file share what they set up.
-PARTS := core/tests $(filter-out tests/vectors/,$(sort $(wildcard tests/*/))) examples $(wildcard plugins)
+PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins examples 2>/dev/null \
+  | sed -E 's|^(core/tests\|[a-z]+/[^/]+(/[^/]+/tests)?)/.*|\1|'))
 
 # The system's Python and the system's certificates; nothing is downloaded but packages.
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 export UV_SYSTEM_CERTS := true
 
-.PHONY: help run install test test-all fuzz check format bench wheels clean
+.PHONY: help run install test test-all simulate conformance fuzz check format bench wheels clean
 help:            ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # Debian's python3 may lack ensurepip: then the system's pip installs into .venv, and into nothing else.
 $(UV):
@@ -38,17 +41,23 @@ run: install     ## start the broker on loopback 1883 (TCP) and 8083 (WebSocket)
 test: install    ## everything but the slow runs, under 5 minutes
 	HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
 
-test-all: install  ## the slow runs: packaging from wheels and the like
-	@failed=; for part in $(PARTS); do \
-	  start=$$(date +%s); code=0; \
-	  HYPOTHESIS_PROFILE=ci $(PYTEST) --dist loadfile -m slow $$part || code=$$?; \
-	  case $$code in \
-	    0) echo "== slow tests of $$part: passed, $$(($$(date +%s) - start)) s" ;; \
-	    5) echo "== slow tests of $$part: there are none" ;; \
-	    *) echo "== slow tests of $$part: FAILED, $$(($$(date +%s) - start)) s"; failed="$$failed $$part" ;; \
-	  esac; \
-	done; \
-	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+test-all: install  ## the slow runs: wheels, kills under load, simulated crashes; each with its time
+	@failed=; \
+	part() { \
+	  name="$$1"; shift; start=$$(date +%s); \
+	  if "$$@"; then echo "== $$name: passed, $$(($$(date +%s) - start)) s"; \
+	  else echo "== $$name: FAILED, $$(($$(date +%s) - start)) s"; failed="$$failed, $$name"; fi; \
+	}; \
+	export HYPOTHESIS_PROFILE=ci; \
+	for folder in $(PARTS); do part "slow tests of $$folder" $(PYTEST) --dist loadfile -m slow $$folder; done; \
+	part "simulation of $(SEEDS) seeds" $(SIMULATE); \
+	[ -z "$$failed" ] || { echo "failed$$failed" | tr , :; exit 1; }
+
+simulate: install  ## SEEDS simulated lives of a broker with crashes, faults and a virtual clock
+	@$(SIMULATE)
+
+conformance: install  ## test every statement of the standards and write docs/reference/conformance.md
+	.venv/bin/python tests/conformance/report.py
 
 fuzz: install    ## the property tests, ROUNDS times with new random inputs
 	@set -e; for round in $$(seq $(ROUNDS)); do $(PYTEST) -m hypothesis; done

@@ -38,7 +38,7 @@ from hookmq.config.model import loads
 from hookmq.hooks.specs import SPECS
 from hookmq.plugin import Plugin
 from hookmq.testing import Harness, make_plugin
-from hookmq.testing.contracts import traffic
+from hookmq.testing.contracts.plugin import traffic
 from pages import Block, anchors, blocks, links, pages, prose
 from workspace import ROOT
 
@@ -186,7 +186,7 @@ def test_every_block_is_of_a_known_kind_and_can_be_read(page: Path) -> None:
         if REFERENCE in block.page.parents:
             assert block.language in PARSERS, f"{block}: what is {block.language!r}?"
         elif not block.file:
-            assert block.kind in KINDS, f"{block}: what is {block.kind!r}?"
+            assert block.kind in KINDS, f"{block}: {block.kind!r} is none of {sorted(KINDS)}"
         PARSERS[block.language](block.text)
 
 
