@@ -61,14 +61,25 @@ def _rule(plugins: list[str], default: str, all_: str, none: str) -> str:
     return f"as {', then '.join(plugins)} decide{'s' if len(plugins) == 1 else ''}, else {fallback}"
 
 
+def promise(hooks: Hooks) -> str | None:
+    """What an acknowledgement promises: a key of `SURVIVES`; None where the plugin that provides the store does not tell.
+    It tells by an attribute `durability` of its own or of its configuration."""
+    providers = hooks.registry["provide_store"]
+    if not providers:
+        return "memory"
+    plugin = providers[0].instance.plugin
+    kind = getattr(plugin, "durability", getattr(plugin.config, "durability", None))
+    return kind if kind in SURVIVES else None
+
+
 def durability(hooks: Hooks) -> str:
     """What survives a restart, in words."""
     providers = hooks.registry["provide_store"]
     if not providers:
         return f"memory: {SURVIVES['memory']}"
     instance = providers[0].instance
-    kind = getattr(instance.plugin.config, "durability", None)
-    survives = f" ({kind}: {SURVIVES[kind]})" if kind in SURVIVES else ""
+    kind = promise(hooks)
+    survives = f" ({kind}: {SURVIVES[kind]})" if kind is not None else ""
     return f"plugin {instance.id}{survives}"
 
 
@@ -104,7 +115,7 @@ def notices(config: Config, hooks: Hooks) -> list[Notice]:
     if config.auth.default == "deny" and not deciders(hooks, "on_connect"):
         text = "nobody can connect: auth.default is deny and no plugin answers on_connect"
         found.append(Notice("auth.nobody", text))
-    if not hooks.registry["provide_store"]:
+    if promise(hooks) == "memory":
         text = "sessions, queues and retained messages are in memory: a restart forgets them"
         found.append(Notice("store.memory", text))
         journals = deciders(hooks, "provide_journal")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hookmq.errors import PluginError
+from hookmq.errors import PluginError, StoreError
 from hookmq.hooks import lifecycle
 from hookmq.hooks.chains import (
     EMPTY_CHAINS,
@@ -148,7 +148,8 @@ class Hooks:
     # provide and register ----------------------------------------------------------------------------------------
 
     def provide_store(self, config: Settings) -> Store | None:
-        """The store that a plugin provides, or None. Raises PluginError if one fails or if two provide."""
+        """The store that a plugin provides, or None. Raises the StoreError of one that cannot be used, PluginError if one
+        fails otherwise or if two provide."""
         provided = self._collect("provide_store", lambda _: (config,))
         if len(provided) > 1:
             first, second = provided[0][0], provided[1][0]
@@ -176,7 +177,7 @@ class Hooks:
             function = adapt(one.function, one.arguments, one.spec, instance.broker)
             try:
                 answer = function(*args(instance.id))
-            except PluginError:
+            except (PluginError, StoreError):
                 instance.stats(hook).error += 1
                 raise
             except Exception as error:

@@ -14,7 +14,7 @@ from hookmq.errors import HookMQError, StoreError
 
 from hookmq_storage import portable
 from hookmq_storage.check import problems
-from hookmq_storage.database import connect_reading, copy, open_store, state, wrong
+from hookmq_storage.database import connect, connect_reading, copy, open_store, state, wrong
 from hookmq_storage.engine import Engine
 from hookmq_storage.folder import DATABASE, MARK, holder, lock, prepare, read_mark, saved_folder
 from hookmq_storage.schema import APPLICATION_ID, VERSION
@@ -204,6 +204,9 @@ def repair(arguments: argparse.Namespace) -> int:
                 problem = next(problems(db, True), "")
             if not problem:
                 (folder / MARK).unlink(missing_ok=True)
+                with closing(connect(folder)) as db:
+                    # It is not what journals know under its name any more.
+                    db.execute("UPDATE state SET inode = NULL")
                 print(f"{folder} is taken as it is")
                 return 0
         saved = saved_folder(folder, "repair")

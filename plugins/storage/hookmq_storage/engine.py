@@ -38,7 +38,7 @@ def _insert(table: str) -> str:
 
 
 _PUT: Final = {table: _insert(table) for table in COLUMNS}
-_FREE: Final = "DELETE FROM message WHERE id = ? AND NOT EXISTS (SELECT 1 FROM entry WHERE message = message.id)"
+FREE: Final = "DELETE FROM message WHERE id = ? AND NOT EXISTS (SELECT 1 FROM entry WHERE message = message.id)"
 PAGE: Final = (
     "SELECT e.owner, e.seq, e.message, e.qos, e.size, e.retain, e.identifiers, e.filter, e.share_group, e.sent, e.crc,"
     " m.topic, m.payload, m.flags, m.properties, m.sender, m.origin, m.received_at, m.expires_at, m.crc"
@@ -179,7 +179,7 @@ class Engine:
         if plan.retained:
             self._put_retained(plan)
         if loose:
-            db.executemany(_FREE, zip(loose))
+            db.executemany(FREE, zip(loose))
             loose.clear()
 
     def _put_sessions(self, plan: Plan) -> None:
@@ -275,7 +275,7 @@ class Engine:
         if self.durability == "group":
             db.execute("PRAGMA synchronous = NORMAL")
         db.execute("BEGIN IMMEDIATE")
-        more = True
+        more = self._sweep_owner() or self._sweep_retained()
         while more and time.perf_counter() < deadline:
             more = self._sweep_owner() or self._sweep_retained()
         db.execute("COMMIT")
@@ -295,7 +295,7 @@ class Engine:
         ).fetchall()
         if found:
             db.execute("DELETE FROM entry WHERE owner = ? AND seq <= ?", (owner, found[-1][0]))
-            db.executemany(_FREE, [(message,) for _, message in found])
+            db.executemany(FREE, [(message,) for _, message in found])
             return True
         for table, key in (("subscription", "filter"), ("received", "packet_id")):
             last = db.execute(

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from hookmq.plugin import BrokerHandle, Plugin, Size, hookimpl, setting
+from hookmq.plugin import BrokerHandle, ConfigError, Plugin, Size, hookimpl, setting
 from hookmq.store import MemoryStore, Store
 
 from hookmq_storage.database import Durability, Limits
@@ -30,6 +30,12 @@ class StorageConfig:
     )
     verify: bool = setting(True, "look at every row at start, beside loading it")
 
+    def __post_init__(self) -> None:
+        """For whoever embeds it; a configuration's file is checked before."""
+        object.__setattr__(self, "path", Path(self.path))
+        if self.durability not in get_args(Durability):
+            raise ConfigError(f"durability: {self.durability!r} is not memory, os or group")
+
 
 class StoragePlugin(Plugin):
     """Sessions, queues and retained messages in SQLite."""
@@ -50,7 +56,7 @@ class StoragePlugin(Plugin):
         config = self.config
         if config.durability == "memory":
             if (config.path / DATABASE).exists():
-                self.log("warning", "storage.ignored", folder=str(config.path))
+                broker.log("warning", "storage.ignored", folder=str(config.path))
             return MemoryStore(broker.runtime.token(16))
         limits = Limits(config.page_cache, config.wal_size, config.max_size)
         self._store = SQLiteStore(

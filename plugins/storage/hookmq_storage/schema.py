@@ -1,7 +1,8 @@
 """The tables, and how a database of an older version becomes one of this.
 
-Columns have no declared type, so that a value comes back as it was put: a float stays a float, infinity included. Every
-row ends in `crc`, the CRC-32 of the others (see `checksum`): a bit that flips on the disk is found, not delivered.
+Numbers that rows are looked up by are declared integers; the other columns have no declared type, so that a value comes
+back as it was put: a float stays a float, infinity included. Every row ends in `crc`, the CRC-32 of the others (see
+`checksum`): a bit that flips on the disk is found, not delivered.
 """
 
 import sqlite3
@@ -22,15 +23,15 @@ TABLES: Final = (
     "CREATE TABLE session (owner INTEGER PRIMARY KEY, version, expiry, connected_at, ended_at, will_at, data, will_delay,"
     " will_topic, will_payload, will_flags, will_properties, will_sender, will_origin, will_received_at,"
     " will_expires_at, crc)",
-    "CREATE TABLE subscription (owner, filter, topic_filter, options, identifier, share, crc,"
+    "CREATE TABLE subscription (owner INTEGER, filter, topic_filter, options, identifier, share, crc,"
     " PRIMARY KEY (owner, filter)) WITHOUT ROWID",
-    "CREATE TABLE received (owner, packet_id, crc, PRIMARY KEY (owner, packet_id)) WITHOUT ROWID",
+    "CREATE TABLE received (owner INTEGER, packet_id INTEGER, crc, PRIMARY KEY (owner, packet_id)) WITHOUT ROWID",
     # A message once, however many entries point to it. `flags` are QoS + 4 for retain.
     "CREATE TABLE message (id INTEGER PRIMARY KEY, topic, payload, flags, properties, sender, origin, received_at,"
     " expires_at, crc)",
     # `sent` is the packet id, + 65536 once PUBREC came; 0 for what waits. It changes, so `crc` knows nothing of it.
-    "CREATE TABLE entry (owner, seq, message, qos, size, retain, identifiers, filter, share_group, sent, crc,"
-    " PRIMARY KEY (owner, seq)) WITHOUT ROWID",
+    "CREATE TABLE entry (owner INTEGER, seq INTEGER, message INTEGER, qos, size, retain, identifiers, filter,"
+    " share_group, sent, crc, PRIMARY KEY (owner, seq)) WITHOUT ROWID",
     "CREATE INDEX entry_message ON entry (message)",
     "CREATE TABLE retained (id INTEGER PRIMARY KEY, topic UNIQUE, payload, flags, properties, sender, origin,"
     " received_at, expires_at, crc)",
