@@ -12,6 +12,7 @@ from hookmq.broker.groups import Group
 from hookmq.broker.handle import Handle
 from hookmq.broker.link import Link
 from hookmq.broker.queue import restore
+from hookmq.broker.retain import hold
 from hookmq.broker.retry import watch_retries
 from hookmq.broker.revoke import revoke
 from hookmq.broker.sessions import (
@@ -217,9 +218,7 @@ class Broker:
                     session.received = set()
                 session.received.add(item.packet_id)
             elif isinstance(item, PutRetained):
-                kept = Outgoing(item.message)
-                core.retained.set(item.message.topic, kept)
-                core.retained_bytes += kept.size
+                hold(core, Outgoing(item.message))
             elif isinstance(item, PutMessage):
                 messages[item.id] = item.message
             elif isinstance(item, Enqueue):

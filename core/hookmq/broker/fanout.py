@@ -10,11 +10,11 @@ from functools import partial
 
 from hookmq.broker.core import Core
 from hookmq.broker.deliver import offer
+from hookmq.broker.retain import retain
 from hookmq.broker.routes import Route, Target
 from hookmq.broker.shared import offer_group
 from hookmq.qos import Acknowledgement, Outgoing
 from hookmq.session import Session
-from hookmq.store import DropRetained, PutRetained
 from hookmq.types import Direction, DropReason, Message
 
 
@@ -167,29 +167,3 @@ def _slice(core: Core, topic: str) -> None:
         del core.fan_outs[topic]
         core.router.invalidate(topic)
     core.schedule()
-
-
-def retain(core: Core, message: Message) -> None:
-    """Make `message` its topic's retained message, or clear it with an empty payload [MQTT-3.3.1-5 to 7]
-    [MQTT311-3.3.1-5, 3.3.1-7, 3.3.1-10, 3.3.1-11]."""
-    topic = message.topic
-    limits = core.settings.broker
-    known = core.retained.get(topic)
-    if not message.payload:
-        if known is not None:
-            core.retained.delete(topic)
-            core.retained_bytes -= known.size
-            core.committer.add(DropRetained(topic))
-            core.observe_retained(topic, None)
-        return
-    freed = known.size if known is not None else 0
-    kept = Outgoing(message)
-    if (known is None and len(core.retained) >= limits.max_retained) or (
-        core.retained_bytes - freed + kept.size > limits.max_retained_bytes
-    ):
-        core.dropped(message, None, DropReason.RETAIN_LIMIT, Direction.IN)
-        return
-    core.retained.set(topic, kept)
-    core.retained_bytes += kept.size - freed
-    core.committer.add(PutRetained(message))
-    core.observe_retained(topic, message)

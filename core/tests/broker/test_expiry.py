@@ -205,3 +205,24 @@ def test_twice_or_cut_short(harness: Harness) -> None:
         body = b"\0\1t" + bytes((len(properties),)) + properties
         client.raw(bytes((0x30, len(body))) + body)
         client.expect_disconnect(0x82 if len(properties) == 10 else 0x81)
+
+
+def test_a_retained_message_that_expired_makes_room(broker_harness: Make) -> None:
+    """Edge 27: it is gone, not only hidden: it counts against no limit, and one that replaced it stays."""
+    harness = broker_harness(config={"broker": {"max_retained": 2}})
+    publisher = harness.connect("p")
+    core = harness.broker.core
+    publisher.publish("short", b"x", retain=True, message_expiry_interval=10)
+    publisher.publish("long", b"x", retain=True, message_expiry_interval=10)
+    publisher.publish("long", b"y", retain=True, message_expiry_interval=100)
+    harness.clock.advance(10)
+    harness.settle()
+    assert "short" not in core.retained
+    assert "long" in core.retained
+    publisher.publish("next", b"z", retain=True)
+    assert len(core.retained) == 2
+    harness.clock.advance(90)
+    harness.settle()
+    publisher.publish("next", b"", retain=True)
+    harness.settle()
+    assert len(core.retained) == core.retained_bytes == 0
