@@ -161,7 +161,8 @@ class Node:
                 "warning", "node.drain_cut_short", connections=open_, committed=drained.done()
             )
             work.cancel()
-        await asyncio.wait((work,))
+        # Its cancelling is of our own making: gather() would have asyncio report it as an exception nobody looked at.
+        await asyncio.gather(work, return_exceptions=True)
         await self._close_listeners()
         self._watchdog.stop()
         self.runtime.log("info", "node.stopped")

@@ -94,6 +94,8 @@ async def test_drain_that_takes_too_long_is_cut_short(
 
 async def test_second_request_does_not_wait(broker: Any, dial: Any, runtime: Any, log: Any) -> None:
     broker.drain = lambda reference, done: None  # never done
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     node = Node(broker, (listener(),), runtime)
     running = asyncio.create_task(node.run())
     await until(lambda: "node.started" in log.events())
@@ -104,8 +106,11 @@ async def test_second_request_does_not_wait(broker: Any, dial: Any, runtime: Any
     os.kill(os.getpid(), signal.SIGINT)
     async with asyncio.timeout(5):
         await running
+    del running
+    gc.collect()
     assert connection.ended
     assert "node.drain_cut_short" in log.events()
+    assert reported == []
 
 
 async def until(condition: Any) -> None:
