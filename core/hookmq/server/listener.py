@@ -19,7 +19,7 @@ from hookmq.server.ports import Accept
 from hookmq.server.settings import HTTP, TYPES, ListenerSettings
 from hookmq.server.sockets import open_socket, unlink_socket
 from hookmq.server.tcp import stream_factory
-from hookmq.server.tls import server_context
+from hookmq.server.tls import server_context, tell_failures
 from hookmq.server.websocket import WebSocketServer
 from hookmq.settings import BrokerSettings
 
@@ -113,6 +113,7 @@ class Listener:
         settings = self.settings
         transport: dict[str, Any] = {}
         if context is not None and settings.tls is not None:
+            tell_failures(context, self._handshake_failed)
             transport = {
                 "ssl": context,
                 "ssl_handshake_timeout": settings.tls.handshake_timeout,
@@ -127,6 +128,9 @@ class Listener:
         return await self._loop.create_server(
             self._make, sock=sock, backlog=settings.backlog, **transport
         )
+
+    def _handshake_failed(self, error: str) -> None:
+        self._log("info", "listener.handshake_failed", listener=self.settings.name, error=error)
 
     async def reload_certificates(self) -> None:
         """Use the certificate files as they are now for new handshakes; open connections stay. Raises ConfigError, and

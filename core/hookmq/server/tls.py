@@ -2,6 +2,7 @@
 
 import hashlib
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -10,6 +11,8 @@ from hookmq.server.settings import TlsSettings
 from hookmq.types import Certificate
 
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+MISMATCHES: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
+"""OpenSSL's words for a key that is another certificate's; the last two are for a key of another kind."""
 VERIFY: Final = {
     "none": ssl.CERT_NONE,
     "optional": ssl.CERT_OPTIONAL,
@@ -47,6 +50,23 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
+def tell_failures(context: ssl.SSLContext, failed: Callable[[str], None]) -> None:
+    """Have `failed` told why a handshake failed: asyncio and uvloop keep that to themselves."""
+
+    class Watched(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                detail = getattr(error, "verify_message", "")
+                failed(f"{_why(error)}: {detail}" if detail else _why(error))
+                raise
+
+    context.sslobject_class = Watched
+
+
 def _verify_clients(context: ssl.SSLContext, settings: TlsSettings) -> None:
     if not settings.client_ca:
         raise ConfigError(
@@ -79,11 +99,17 @@ def _readable(key: str, path: str) -> None:
 def _pair_problem(settings: TlsSettings, error: Exception) -> str:
     reason = getattr(error, "reason", None)
     key = settings.key or settings.certificate
-    if reason == "KEY_VALUES_MISMATCH":
+    if reason in MISMATCHES:
         return f"tls.key {key} does not belong to tls.certificate {settings.certificate}"
     # OpenSSL's word for a wrong password depends on its version and the key's form.
     if b"ENCRYPTED" in Path(key).read_bytes():
         return f"tls.key {key} is encrypted and tls.key_password does not open it"
+    if b"PRIVATE KEY" not in Path(key).read_bytes():
+        return (
+            f"{'tls.key' if settings.key else 'tls.certificate'} {key}: holds no private key in PEM"
+        )
+    if b"CERTIFICATE" not in Path(settings.certificate).read_bytes():
+        return f"tls.certificate {settings.certificate}: holds no certificate in PEM"
     return f"tls.certificate {settings.certificate} with tls.key {key}: {_why(error)}"
 
 

@@ -9,6 +9,7 @@ import pytest
 import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from hookmq.errors import ConfigError
 from hookmq.server.settings import TlsSettings
 from hookmq.server.tls import server_context
@@ -37,7 +38,7 @@ def echo(connection: Any) -> None:
 @pytest.mark.parametrize("ask", ["none", "optional", "required"])
 @pytest.mark.parametrize("shown", ["nothing", "good", "foreign"])
 async def test_client_certificates(
-    listen: Any, dial: Any, broker: Any, files: Any, ask: str, shown: str
+    listen: Any, dial: Any, broker: Any, log: Any, files: Any, ask: str, shown: str
 ) -> None:
     broker.on_accept = echo
     listener = await listen(type="tls", tls=tls(files, ask))
@@ -51,8 +52,17 @@ async def test_client_certificates(
         with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
             await greet(dial, listener, context)
         assert broker.connections == []
+        why = (
+            "peer did not return a certificate"
+            if shown == "nothing"
+            else "certificate verify failed"
+        )
+        [fields] = [fields for _, event, fields in log.records if "handshake_failed" in event]
+        assert fields["listener"] == "default"
+        assert why in fields["error"]
         return
     await greet(dial, listener, context)
+    assert "listener.handshake_failed" not in log.events()
     connection = await broker.next()
     assert connection.peer.transport == "tls"
     certificate = connection.peer.certificate
@@ -257,6 +267,22 @@ class TestContext:
     def test_key_of_another_certificate(self, files: Any) -> None:
         mixed = files.server("one") | {"key": files.server("two")["key"]}
         assert "two.key does not belong to" in self.refusal(**mixed)
+
+    def test_key_of_another_kind(self, files: Any) -> None:
+        mixed = files.server()
+        kind = serialization.NoEncryption()
+        key = rsa.generate_private_key(65537, 2048).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, kind
+        )
+        with open(mixed["key"], "wb") as file:
+            file.write(key)
+        assert "does not belong to" in self.refusal(**mixed)
+
+    def test_files_that_hold_something_else(self, files: Any) -> None:
+        paths = files.server()
+        assert "holds no private key" in self.refusal(certificate=paths["certificate"])
+        swapped = {"certificate": paths["key"], "key": paths["key"]}
+        assert "holds no certificate" in self.refusal(**swapped)
 
     def encrypted(self, files: Any) -> dict[str, Any]:
         paths: dict[str, Any] = files.server()
