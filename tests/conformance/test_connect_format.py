@@ -1,5 +1,7 @@
 """Chapter 3.1, the form of CONNECT: first and only once, name and version, flags, fields in their order."""
 
+from typing import Any
+
 import mqttbytes as m
 import pytest
 from hookmq.testing import Harness
@@ -278,6 +280,23 @@ def test_an_empty_client_id_gets_one_in_5(harness: Harness, clean: bool) -> None
     again = RawClient(harness).connect(assigned[2], clean=False, properties=m.session_expiry(60))
     properties = again.accepted(present=True)
     assert not [one for one in properties if one[0] == 0x12]  # only when the broker chose
+
+
+@statement("MQTT-3.1.3-6", "MQTT-3.2.2-16")
+def test_an_assigned_client_id_is_nobody_elses(broker_harness: Any) -> None:
+    """Two brokers that would choose the same: one of them finds it taken."""
+
+    def assigned(harness: Harness) -> str:
+        properties = RawClient(harness).connect("").accepted()
+        (found,) = [one for one in properties if one[0] == 0x12]
+        return found[3:].decode()
+
+    first = assigned(broker_harness(seed=7))
+    assert assigned(broker_harness(seed=7)) == first
+    harness = broker_harness(seed=7)
+    owner = join(harness, first)
+    assert assigned(harness) != first
+    owner.expect()
 
 
 @statement("MQTT311-3.1.3-6")

@@ -6,7 +6,7 @@ import mqttbytes as m
 import pytest
 from hookmq.testing import DurableStore, Harness, SlowStore
 from rawclient import LEVELS, RawClient, join
-from statements import statement
+from statements import edge, statement
 
 
 @pytest.fixture
@@ -47,6 +47,23 @@ def test_an_acknowledgement_waits_for_the_store(
     store.finish()
     sender.expect(m.puback(7) if qos == 1 else m.pubrec(7))
     store.slow = False
+
+
+@statement("MQTT-3.3.4-7", "MQTT-4.9.0-1")
+@edge(19)
+def test_what_is_not_answered_yet_counts(store: SlowStore, broker_harness: Any) -> None:
+    harness = broker_harness(store=store, config={"broker": {"receive_maximum": 2}})
+    away(harness, 5)
+    sender = join(harness, "sender")
+    store.slow = True
+    sender.publish("t", b"1", 1, 1)
+    sender.publish("t", b"2", 1, 2)
+    sender.publish("t", b"", 0)
+    sender.expect()
+    sender.publish("t", b"3", 1, 3)
+    sender.refused(0x93)
+    store.slow = False
+    store.finish()
 
 
 @statement("MQTT-4.6.0-5", "MQTT311-4.6.0-6")

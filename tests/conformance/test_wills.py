@@ -170,6 +170,22 @@ def test_coming_back_in_time_suppresses_the_will(harness: Harness) -> None:
     watcher.expect()  # the new connection had no will
 
 
+@statement("MQTT-3.1.3-9", "MQTT-3.1.2-7", "MQTT-3.1.2-8")
+@edge(4)
+def test_the_delay_of_an_older_will_does_not_hurry_the_next(harness: Harness) -> None:
+    watcher = watch(harness)
+    join(harness, "c", **DELAYED).leave()
+    harness.advance(20)
+    client = join(harness, "c", clean=False, present=True, **{**DELAYED, "will": ("w", b"2")})
+    harness.advance(1000)
+    watcher.expect()  # it is connected
+    client.leave()
+    harness.advance(29)
+    watcher.expect()
+    harness.advance(2)
+    watcher.expect(m.publish("w", b"2"))
+
+
 @statement("MQTT-3.1.3-9")
 @edge(4)
 def test_taking_over_in_time_suppresses_a_delayed_will(harness: Harness) -> None:
