@@ -13,10 +13,9 @@ TESTS := conftest.py bench tests $(wildcard $(MEMBERS:pyproject.toml=tests))
 PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins examples 2>/dev/null \
   | sed -E 's|^(core/tests\|[a-z]+/[^/]+(/[^/]+/tests)?)/.*|\1|'))
 
-# The system's Python and the system's certificates; nothing is downloaded but packages.
+# The system's Python; nothing is downloaded but packages.
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
-export UV_SYSTEM_CERTS := true
 
 .PHONY: help run install test test-all simulate conformance fuzz check format bench wheels clean
 help:            ## this list

@@ -40,10 +40,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if uv is None:
         pytest.skip("uv is not installed (make install)")
     folder = tmp_path_factory.mktemp("dist")
-    run(
-        uv, "build", "--all-packages", "--quiet", "--out-dir", folder, cwd=ROOT,
-        UV_SYSTEM_CERTS="true", UV_PYTHON_DOWNLOADS="never",
-    )  # fmt: skip
+    run(uv, "build", "--all-packages", "--quiet", "--out-dir", folder, cwd=ROOT)
     return folder
 
 
