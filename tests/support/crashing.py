@@ -75,14 +75,15 @@ class Crashing:
     def kill(self) -> None:
         """SIGKILL, as a crash would have it."""
         self.process.kill()
-        self._ended()
+        self.ended()
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self._ended()
+        return self.ended()
 
-    def _ended(self) -> int:
+    def ended(self) -> int:
+        """Wait for its end; the exit code."""
         code = self.process.wait(WAIT)
         assert self._reader is not None
         self._reader.join(WAIT)

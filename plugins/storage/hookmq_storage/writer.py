@@ -80,6 +80,7 @@ class Checkpoints:
         self._db = connect(folder, limits, engine.durability)
         self._wanted = threading.Event()
         self._moved = threading.Event()
+        self._busy = threading.Lock()
         self._rest = 0
         """Pages that came into the log while the others were moved."""
         threading.Thread(target=self._run, daemon=True).start()
@@ -101,28 +102,37 @@ class Checkpoints:
                 return
         self._wanted.set()
 
+    def close(self) -> None:
+        """Let go, after what it is doing."""
+        with self._busy:
+            self._db.close()
+
     def _run(self) -> None:
         while True:
             self._wanted.wait()
-            try:
-                _, log, done = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                self._rest = max(0, log - done)
-            except sqlite3.Error:
-                self._rest = _REST + 1  # the one that writes will meet the same error, and tell it
+            with self._busy:
+                try:
+                    _, log, done = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                    self._rest = max(0, log - done)
+                except sqlite3.Error:
+                    self._rest = (
+                        _REST + 1
+                    )  # the one that writes will meet the same error, and tell it
             self._moved.set()
             self._wanted.clear()
 
 
-def _read(folder: Path, connection: socket.socket, verify: bool) -> None:
-    """Serve pages; first of all tell whether the database is whole."""
+def _read(folder: Path, connection: socket.socket, verify: bool, opened: list[Pages]) -> None:
+    """Serve pages; first of all tell whether the database is whole. What it opens for them is put into `opened`."""
     try:
         problem = ""
         if verify:
             db = connect_reading(folder, 32 << 20)
             problem = next(problems(db), "")
             db.close()
-        connection.sendall(frame((OPEN, problem)))
         pages = Pages(folder)
+        opened.append(pages)
+        connection.sendall(frame((OPEN, problem)))
     except Exception as error:
         connection.sendall(frame((OPEN, str(wrong(folder, error)))))
         return
@@ -140,7 +150,9 @@ def _read(folder: Path, connection: socket.socket, verify: bool) -> None:
             return
 
 
-def _write(engine: Engine, checkpoints: Checkpoints, connection: socket.socket) -> None:
+def _write(
+    engine: Engine, checkpoints: Checkpoints, pages: list[Pages], connection: socket.socket
+) -> None:
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     swept = time.monotonic()
@@ -157,6 +169,10 @@ def _write(engine: Engine, checkpoints: Checkpoints, connection: socket.socket) 
                 continue
         there, batch = receive(connection)
         if not there or batch is CLOSE:
+            # The last connection that closes takes the log's files away.
+            checkpoints.close()
+            for one in pages:
+                one.close()
             engine.close()
             if there:
                 connection.sendall(frame((CLOSED, engine.number)))
@@ -187,8 +203,11 @@ def main(config: str) -> None:
         db = connect(folder, limits, options["durability"])
         engine = Engine(folder, db, state(db), options["durability"], limits)
         checkpoints = Checkpoints(folder, engine, limits)
-        threading.Thread(target=_read, args=(folder, reads, options["verify"]), daemon=True).start()
-        _write(engine, checkpoints, commits)
+        pages: list[Pages] = []
+        threading.Thread(
+            target=_read, args=(folder, reads, options["verify"], pages), daemon=True
+        ).start()
+        _write(engine, checkpoints, pages, commits)
     except BrokenPipeError:
         pass  # the broker is gone
     except Exception as error:

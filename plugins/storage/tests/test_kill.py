@@ -1,6 +1,7 @@
 """A real broker, killed: what it acknowledged is there. Twenty kills more are in tests/crash."""
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def test_a_writer_that_dies_ends_the_broker(tmp_path: Path) -> None:
         assert broker.served is not None
         failed = broker.served.wait_for("store.failed")
         assert failed["reason"] == "the writer process was killed by signal 9"
-        assert broker._ended() == 1
+        assert broker.ended() == 1
         assert one.acked == []
         one.close()
         broker.start()
@@ -65,4 +66,33 @@ def test_signals_are_for_the_broker(tmp_path: Path) -> None:
         one.publish(1, "kept", 1)
         one.wait(lambda: one.acked == [1])
         one.close()
+        assert broker.stop() == 0
+
+
+def test_a_disk_that_takes_no_more_ends_the_broker(tmp_path: Path) -> None:
+    with crashing(tmp_path) as broker:
+        reader = Client(broker, "reader")
+        reader.subscribe("kept", 1)
+        reader.close()
+        sender = Client(broker, "sender")
+        for number in range(20):
+            sender.publish(number, "kept", 1)
+        sender.wait(lambda: len(sender.acked) == 20)
+        # No file may grow any more, as on a full disk.
+        resource.prlimit(broker.writer(), resource.RLIMIT_FSIZE, (4096, 4096))
+        for number in range(20, 40):
+            sender.publish(number, "kept", 1)
+        assert broker.served is not None
+        failed = broker.served.wait_for("store.failed")
+        assert str(tmp_path / "data") in failed["reason"]
+        assert broker.ended() == 1
+        acked = list(sender.acked)
+        assert acked[:20] == list(range(20))
+        broker.start()
+        sender.wait(lambda: len(sender.acked) == 40)
+        sender.close()
+        reader = Client(broker, "reader")
+        reader.wait(lambda: len({payload for _, payload, _ in reader.got}) == 40)
+        assert reader.present == [True]
+        reader.close()
         assert broker.stop() == 0

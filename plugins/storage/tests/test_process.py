@@ -1,0 +1,162 @@
+"""The writer's process: large frames, a bounded log, what it does when something ends."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hookmq.errors import StoreError
+from hookmq.store import CommitId, Enqueue, PutMessage, PutRetained, Record, StoreFailed
+from hookmq.types import Message
+from hookmq_storage.database import Limits
+from hookmq_storage.folder import DATABASE, MARK, Mark, holder, read_mark
+from hookmq_storage.store import SQLiteStore
+
+
+def opened(folder: Path, loop: Any, **options: Any) -> SQLiteStore:
+    store = SQLiteStore(folder, loop.runtime, **options)
+    list(store.load())
+    return store
+
+
+def wait(loop: Any, told: list[Any]) -> Any:
+    for _ in range(10_000):
+        if told:
+            return told[0]
+        loop.turn()
+    raise AssertionError("nothing was told")
+
+
+def commit(store: SQLiteStore, loop: Any, *records: Record) -> CommitId | StoreFailed:
+    told: list[CommitId | StoreFailed] = []
+    store.commit(records, told.append)
+    result: CommitId | StoreFailed = wait(loop, told)
+    return result
+
+
+def close(store: SQLiteStore, loop: Any) -> None:
+    told: list[bool] = []
+    store.close(lambda: told.append(True))
+    wait(loop, told)
+
+
+def pid_of(store: SQLiteStore) -> int:
+    assert store._process is not None
+    return store._process.process.pid
+
+
+def test_large_messages_go_out_in_parts_and_come_back(tmp_path: Path, loop: Any) -> None:
+    store = opened(tmp_path / "data", loop)
+    payload = os.urandom(8 << 20)
+    entry = Enqueue("c/one", 1, 1, 1, len(payload))
+    assert commit(store, loop, PutMessage(1, Message("t", payload, 1)), entry) == CommitId(
+        store.identity, 1
+    )
+    pages: list[Any] = []
+    store.read("c/one", 0, 10, 1 << 30, pages.append)
+    [(found, message)] = wait(loop, pages)
+    assert (found, message.payload) == (entry, payload)
+    close(store, loop)
+
+
+def test_pages_come_in_the_order_of_asking(tmp_path: Path, loop: Any) -> None:
+    store = opened(tmp_path / "data", loop)
+    records: list[Record] = []
+    for number in range(1, 40):
+        records += (
+            PutMessage(number, Message(f"t/{number}", b"x", 1)),
+            Enqueue(f"c/{number}", 1, number, 1, 1),
+        )
+    commit(store, loop, *records)
+    told: list[Any] = []
+    for number in range(39, 0, -1):
+        store.read(f"c/{number}", 0, 10, 100, told.append)
+    wait(loop, told[38:] or told)
+    for _ in range(1000):
+        if len(told) == 39:
+            break
+        loop.turn()
+    assert [page[0][1].topic for page in told] == [f"t/{n}" for n in range(39, 0, -1)]
+    close(store, loop)
+
+
+def test_the_log_is_bounded(tmp_path: Path, loop: Any) -> None:
+    limits = Limits(wal=1 << 18)
+    store = opened(tmp_path / "data", loop, durability="os", limits=limits)
+    sizes = []
+    for number in range(150):
+        commit(store, loop, PutRetained(Message(f"t/{number}", bytes(40_000), 1, True)))
+        sizes.append(store.stats.log_bytes)
+    assert max(sizes) < 9 * limits.wal
+    assert store.stats.database_bytes > 150 * 40_000
+    assert sorted(sizes)[len(sizes) // 2] < 4 * limits.wal
+    close(store, loop)
+    assert not (tmp_path / "data" / f"{DATABASE}-wal").exists()
+
+
+def test_what_a_clean_end_leaves(tmp_path: Path, loop: Any) -> None:
+    store = opened(tmp_path / "data", loop)
+    commit(store, loop, PutRetained(Message("t", b"x", 1, True)))
+    assert holder(tmp_path / "data") == os.getpid()
+    close(store, loop)
+    assert holder(tmp_path / "data") is None
+    assert read_mark(tmp_path / "data") == Mark(store.identity, 1)
+    names = sorted(path.name for path in (tmp_path / "data").iterdir())
+    assert names == [DATABASE, "lock", MARK]
+
+
+def test_a_store_that_was_never_loaded_ends(tmp_path: Path, loop: Any) -> None:
+    store = SQLiteStore(tmp_path / "data", loop.runtime)
+    close(store, loop)
+    assert holder(tmp_path / "data") is None
+    close(store, loop)
+
+
+def test_a_writer_that_is_killed_is_told_and_remembered(tmp_path: Path, loop: Any) -> None:
+    store = opened(tmp_path / "data", loop)
+    os.kill(pid_of(store), signal.SIGSTOP)
+    told: list[Any] = []
+    paged: list[Any] = []
+    store.commit([PutRetained(Message("t", b"x", 1, True))], told.append)
+    store.read("c/one", 0, 10, 100, paged.append)
+    os.kill(pid_of(store), signal.SIGKILL)
+    failed = StoreFailed("the writer process was killed by signal 9")
+    assert wait(loop, told) == failed
+    assert wait(loop, paged) == failed
+    assert commit(store, loop) == failed
+    store.read("c/one", 0, 10, 100, paged.append)
+    assert paged == [failed, failed]
+    close(store, loop)
+
+
+def test_a_writer_that_is_gone_before_the_start(tmp_path: Path, loop: Any) -> None:
+    store = SQLiteStore(tmp_path / "data", loop.runtime)
+    os.kill(pid_of(store), signal.SIGKILL)
+    with pytest.raises(StoreError, match="the writer process was killed by signal 9"):
+        list(store.load())
+    close(store, loop)
+
+
+def test_damage_is_found_by_the_writer(tmp_path: Path, loop: Any) -> None:
+    store = opened(tmp_path / "data", loop)
+    entry = Enqueue("c/one", 1, 1, 1, 1)
+    commit(store, loop, PutMessage(1, Message("t", b"x", 1)), entry)
+    close(store, loop)
+    from hookmq_storage.database import connect
+
+    db = connect(tmp_path / "data")
+    db.execute("UPDATE message SET payload = x'00'")
+    db.close()
+    store = SQLiteStore(tmp_path / "data", loop.runtime)
+    with pytest.raises(StoreError, match="message 1: wrong checksum"):
+        list(store.load())
+    close(store, loop)
+    store = opened(tmp_path / "data", loop, verify=False)
+    told: list[Any] = []
+    store.read("c/one", 0, 10, 100, told.append)
+    failed = wait(loop, told)
+    assert isinstance(failed, StoreFailed)
+    assert "message 1: wrong checksum" in failed.reason
+    assert commit(store, loop) == failed
+    close(store, loop)
