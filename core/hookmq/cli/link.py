@@ -153,6 +153,15 @@ class Link:
         event = self.next(timeout)
         if event is None:
             raise LinkError(f"{target.address} did not answer within {timeout:g} s")
+        if event.kind == "lost":
+            guess = (
+                "does it want a client certificate?"
+                if target.tls
+                else "does it want TLS or WebSocket?"
+            )
+            raise LinkError(
+                f"{target.address} closed the connection without an answer to CONNECT ({guess})"
+            )
         if event.kind != "connected":
             raise LinkError(f"{target.address} refused the connection: {event.reason}")
 

@@ -19,7 +19,7 @@ EXAMPLES = """\
 examples:
   hookmq serve
   hookmq serve -c hookmq.yaml
-  hookmq serve -o listeners[0].bind=127.0.0.1:1884 -o log.level=debug
+  hookmq serve -o listeners.0.bind=127.0.0.1:1884 -o log.level=debug
   hookmq serve -c hookmq.yaml --check
 
 signals: TERM and INT stop (twice: at once), HUP reloads, USR1 logs the state

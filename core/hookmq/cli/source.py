@@ -21,7 +21,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set a value, as in -o broker.max_qos=1 or -o listeners[0].bind=127.0.0.1:1884",
+        help="set a value, as in -o broker.max_qos=1 or -o listeners.0.bind=127.0.0.1:1884",
     )
 
 

@@ -44,9 +44,17 @@ def deciders(hooks: Hooks, hook: str) -> list[str]:
     return [one.instance.id for one in hooks.registry[hook] if not one.instance.disabled]
 
 
+def asks_nothing(listener: ListenerSettings) -> bool:
+    """Whether clients come in without a certificate."""
+    return listener.tls is None or listener.tls.client_certificates != "required"
+
+
 def who_connects(config: Config, hooks: Hooks) -> str:
     """Who may connect, in words."""
-    return _rule(deciders(hooks, "on_connect"), config.auth.default, "everybody", "nobody")
+    doors = [one for one in config.listeners if one.type not in HTTP]
+    certified = bool(doors) and not any(asks_nothing(one) for one in doors)
+    everybody = "everybody with a certificate" if certified else "everybody"
+    return _rule(deciders(hooks, "on_connect"), config.auth.default, everybody, "nobody")
 
 
 def what_is_allowed(config: Config, hooks: Hooks) -> str:
@@ -98,7 +106,8 @@ def notices(config: Config, hooks: Hooks) -> list[Notice]:
         for one in remote
         if one.type in HTTP and not one.http.token
     ]
-    remote = [one for one in remote if one.type not in HTTP]
+    doors = [one for one in config.listeners if one.type not in HTTP and asks_nothing(one)]
+    remote = [one for one in doors if not is_local(one)]
     if anonymous and remote:
         names = ", ".join(f"{listener.name} ({listener.bind})" for listener in remote)
         found.append(
@@ -108,7 +117,7 @@ def notices(config: Config, hooks: Hooks) -> list[Notice]:
                 (("listeners", [listener.name for listener in remote]),),
             )
         )
-    elif anonymous:
+    elif anonymous and doors:
         found.append(
             Notice("auth.anonymous", "anonymous clients are allowed, from this machine only")
         )

@@ -187,6 +187,23 @@ def test_a_request_gets_its_response(tcp: list[str], capfdbinary: Captured) -> N
     assert main(["rr", *tcp, "-t", "nobody", "-e", "reply", "-n", "-W", "0.2"]) == 27
 
 
+def test_who_hangs_up_without_an_answer_has_refused_nothing(capfdbinary: Captured) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        port = str(server.getsockname()[1])
+        assert main(["pub", "-h", "127.0.0.1", "-p", port, "-t", "a", "-m", "x"]) == 1
+        thread.join(10)
+    told = capfdbinary.readouterr().err
+    assert b"closed the connection without an answer to CONNECT (does it want TLS or" in told
+
+
 def test_what_is_refused_is_told(tcp: list[str], capfdbinary: Captured) -> None:
     def told(code: int, *words: str) -> str:
         assert main([words[0], *tcp, *words[1:]]) == code

@@ -63,6 +63,33 @@ def test_what_is_open_to_the_network_is_pointed_out(capsys: Captured) -> None:
     assert "everybody who reaches tcp (*:1883) may connect" in capsys.readouterr().out
 
 
+def test_who_must_show_a_certificate_is_not_anonymous(
+    tmp_path: pathlib.Path, capsys: Captured
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(
+        tmp_path / "server.pem"
+    )
+    text = (
+        "version: 1\nlisteners:\n  - name: tls\n    type: tls\n    bind: '*:8883'\n    tls:\n"
+        f"      certificate: {tmp_path}/server.pem\n      client_ca: {tmp_path}/ca.pem\n"
+        "      client_certificates: %s\nauth: {default: allow}\n"
+    )
+    path = tmp_path / "hookmq.yaml"
+    path.write_text(text % "required")
+    assert main(["check", "-c", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "connect  everybody with a certificate: no plugin decides" in out
+    assert "may connect" not in out
+    assert "anonymous" not in out
+    path.write_text(text % "optional")
+    assert main(["check", "-c", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "connect  everybody: no plugin decides" in out
+    assert "everybody who reaches tls (*:8883) may connect" in out
+
+
 def test_a_broker_for_nobody_is_pointed_out(tmp_path: pathlib.Path, capsys: Captured) -> None:
     assert main(["check", "-c", write(tmp_path, "")]) == 0
     assert "nobody can connect" in capsys.readouterr().out
