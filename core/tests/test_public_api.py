@@ -1,0 +1,121 @@
+"""What authors of plugins, stores and tests build on, frozen in ``public_api.txt``: a change of it is made on purpose.
+
+After such a change ``python core/tests/test_public_api.py`` writes the file anew, and CHANGELOG.md tells of it.
+"""
+
+import dataclasses
+import enum
+import importlib
+import inspect
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+GOLDEN = pathlib.Path(__file__).with_name("public_api.txt")
+MODULES = {
+    "hookmq.plugin": None,
+    "hookmq.testing": None,
+    "hookmq.testing.contracts": None,
+    "hookmq.hooks.specs": ("Specs", "BrokerHandle"),
+    "hookmq.store": ("Store", "Journal", "Record", "Loaded", "CommitId", "StoreFailed", "QueueSummary"),
+    "hookmq.runtime": ("Runtime", "Wire", "Timer", "Promise"),
+    "hookmq.errors": (
+        "HookMQError", "ProtocolError", "ConfigError", "PluginError", "PluginNotFound", "BindError", "StoreError",
+    ),
+    "hookmq.settings": ("BrokerSettings", "SessionSettings", "AuthSettings", "AuthzSettings", "Settings"),
+}  # fmt: skip
+"""The modules and their public names; None: those in ``__all__``."""
+
+
+def rendered() -> str:
+    return "\n".join(line for module in MODULES for line in _module(module)) + "\n"
+
+
+def _module(name: str) -> Iterator[str]:
+    module = importlib.import_module(name)
+    yield f"# {name}"
+    for public in sorted(MODULES[name] or module.__all__):
+        yield from _value(public, getattr(module, public))
+    yield ""
+
+
+def _value(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, type) and issubclass(value, enum.Enum):
+        yield f"enum {name}: {', '.join(value.__members__)}"
+    elif isinstance(value, type):
+        bases = ", ".join(base.__name__ for base in value.__bases__ if base is not object)
+        yield f"class {name}({bases})"
+        yield from _members(value)
+    elif callable(value):
+        yield f"def {name}{_signature(value)}"
+    else:
+        yield f"{name}: {type(value).__name__}"
+
+
+def _members(cls: type) -> Iterator[str]:
+    if dataclasses.is_dataclass(cls):
+        for field in dataclasses.fields(cls):
+            given = (
+                field.default is not dataclasses.MISSING
+                or field.default_factory is not dataclasses.MISSING
+            )
+            yield f"    {field.name}{' = ...' if given else ''}"
+    elif issubclass(cls, tuple):
+        yield from (f"    {field}" for field in getattr(cls, "_fields", ()))
+    else:
+        annotations = inspect.get_annotations(cls)
+        yield from (f"    {name}" for name in sorted(annotations) if not name.startswith("_"))
+    for name, member in sorted(vars(cls).items()):
+        if name.startswith("_") and name not in {"__init__", "__await__"}:
+            continue
+        if isinstance(member, property):
+            yield f"    property {name}"
+        elif isinstance(member, staticmethod | classmethod):
+            yield f"    {type(member).__name__} {name}{_signature(member.__func__)}"
+        elif inspect.isfunction(member) and not (
+            name == "__init__" and dataclasses.is_dataclass(cls)
+        ):
+            yield f"    {'async ' if inspect.iscoroutinefunction(member) else ''}def {name}{_signature(member)}"
+
+
+def _signature(function: Any) -> str:
+    """Names, kinds and whether there is a default: what a caller relies on, in words that no Python version changes."""
+    parts = []
+    star = False
+    for parameter in inspect.signature(function).parameters.values():
+        text = parameter.name
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            text, star = "*" + text, True
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            text = "**" + text
+        elif parameter.kind is parameter.KEYWORD_ONLY and not star:
+            parts.append("*")
+            star = True
+        if parameter.default is not parameter.empty:
+            text += "=..."
+        parts.append(text)
+    return f"({', '.join(parts)})"
+
+
+def test_the_public_api_is_what_it_was() -> None:
+    now, before = rendered().splitlines(), GOLDEN.read_text().splitlines()
+    gone = [line for line in before if line not in now]
+    new = [line for line in now if line not in before]
+    assert (gone, new) == ([], []), "the public API changed: see the text of this module"
+    assert now == before
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    bare = []
+    for name, public in MODULES.items():
+        module = importlib.import_module(name)
+        for each in public or module.__all__:
+            value = getattr(module, each)
+            if (isinstance(value, type) or inspect.isfunction(value)) and not inspect.getdoc(value):
+                bare.append(f"{name}.{each}")
+    assert not bare
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(rendered())
+    print(f"wrote {GOLDEN.name}, {len(rendered().splitlines())} lines")
