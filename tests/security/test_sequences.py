@@ -125,7 +125,8 @@ def run(steps: list[Any], waits: bool, slow: bool) -> None:
     plugin = Waits(None, Context("waits"))
     plugin.waiting, plugin.clock = [], None
     store = SlowStore(slow=False)
-    with Harness([plugin] if waits else [], store=store) as harness:
+    short = {"session": {"max_expiry": 60.0}}
+    with Harness([plugin] if waits else [], store=store, config=short) as harness:
         plugin.clock = harness.clock if waits else None
         store.slow = slow
         before = at_rest(harness)
@@ -171,19 +172,18 @@ def run(steps: list[Any], waits: bool, slow: bool) -> None:
         store.slow = False
         store.finish()
         harness.advance(100)
-        harness.advance(700_000)  # the longest session expiry
         left = at_rest(harness)
         assert left == {**before, "queued": 0}
         check_silence(spoken(harness))
 
 
-@settings(max_examples=50)
+@settings(max_examples=300)
 @given(st.lists(STEP, max_size=40))
 def test_sequences(steps: list[Any]) -> None:
     run(steps, waits=False, slow=False)
 
 
-@settings(max_examples=50)
+@settings(max_examples=300)
 @given(st.lists(STEP, max_size=40), st.booleans())
 def test_sequences_that_wait(steps: list[Any], slow: bool) -> None:
     """The same with plugins that answer late and commits that take their time."""

@@ -1,0 +1,46 @@
+"""The fuzzer for a moment, always with the same inputs; `python tests/security/fuzz.py --seconds N` goes on."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FUZZ = [sys.executable, str(Path(__file__).with_name("fuzz.py"))]
+
+
+def fuzz(*arguments: str) -> list[str]:
+    ended = subprocess.run(
+        [*FUZZ, *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_a_moment_of_every_target(tmp_path: Path) -> None:
+    """Also that it finds its way: mutation reaches lines that the seeds did not."""
+    lines = fuzz("--seed", "1", "--inputs", "250", "--keep", str(tmp_path))
+    assert [line.partition(":")[0] for line in lines] == [
+        "codec",
+        "connection",
+        "topics",
+        "proxy",
+        "config",
+    ]
+    assert all(line.endswith(", well") for line in lines)
+    reached = [int(line.split(", ")[2].split()[0]) for line in lines]
+    least = [400, 1200, 100, 50, 300]
+    assert all(have > want for have, want in zip(reached, least, strict=True)), reached
+
+
+def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
+    once = fuzz("--seed", "5", "--inputs", "400", "--target", "codec", "--keep", str(tmp_path))
+    assert once == fuzz(
+        "--seed", "5", "--inputs", "400", "--target", "codec", "--keep", str(tmp_path)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_longer(tmp_path: Path) -> None:
+    fuzz("--seconds", "100", "--keep", str(tmp_path))
