@@ -93,7 +93,9 @@ class BrokerSettings:
         default_factory=lambda: MappingProxyType({}), metadata={"help": "strategy by group name"}
     )
     max_retained: int = setting(1000000, "retained messages kept")
-    max_retained_bytes: Size = setting(1 << 30, "bytes of retained messages kept: topics, payloads, properties")
+    max_retained_bytes: Size = setting(
+        1 << 30, "bytes of retained messages kept: topics, payloads, properties"
+    )
     max_queue_bytes: Size = setting(1 << 30, "bytes of messages queued for all clients together")
     max_write_buffer: Size = setting(
         1 << 20, "unsent bytes to one client above which its messages queue", minimum=1024

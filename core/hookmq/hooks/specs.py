@@ -263,7 +263,7 @@ class Specs:
 
     @hookspec
     def register_cli(self, group: Any) -> None:
-        """Add commands to ``hookmq``: `hookmq.cli.commands.Group`. Called on the class, so a staticmethod or classmethod."""
+        """Add commands to ``hookmq``: `hookmq.cli.commands.Group`. A staticmethod or classmethod: called on the class."""
 
     @hookspec
     def register_metrics(self, registry: Any) -> None:

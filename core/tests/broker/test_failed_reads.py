@@ -20,7 +20,9 @@ class Unreadable(DurableStore):
         self.late = late
         self.waiting: list[Paged] = []
 
-    def read(self, owner: str, after: int, max_count: int, max_size: int, done: Paged) -> None:
+    def read(  # type: ignore[override]  # its reads may fail
+        self, owner: str, after: int, max_count: int, max_size: int, done: Paged
+    ) -> None:
         if not self.ill:
             super().read(owner, after, max_count, max_size, done)
         elif self.late:

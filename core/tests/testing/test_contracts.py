@@ -101,7 +101,7 @@ def test_plugin_contract_notices_failing_hooks() -> None:
 class Broken(DurableStore):
     """A store that does not do one thing."""
 
-    skips: type[Any] = Record
+    skips: Any = Record
 
     def _apply(self, record: Record) -> None:
         if not isinstance(record, self.skips):
