@@ -9,6 +9,7 @@
 """
 
 from hookmq.testing.sim.plan import Knobs, Plan, Step, make_plan
-from hookmq.testing.sim.world import Result, run
+from hookmq.testing.sim.process import Result
+from hookmq.testing.sim.world import run
 
 __all__ = ["Knobs", "Plan", "Result", "Step", "make_plan", "run"]

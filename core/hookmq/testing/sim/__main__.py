@@ -1,8 +1,8 @@
 """Many seeds on all cores, one seed with its trace, or a failure made short.
 
-    python -m hookmq.testing.sim --seeds 2000
-    python -m hookmq.testing.sim --seed 139 --trace
-    python -m hookmq.testing.sim --seed 139 --shrink
+python -m hookmq.testing.sim --seeds 2000
+python -m hookmq.testing.sim --seed 139 --trace
+python -m hookmq.testing.sim --seed 139 --shrink
 """
 
 import argparse
@@ -13,8 +13,9 @@ import time
 from hookmq.testing.sim.coverage import UNREACHABLE, Coverage
 from hookmq.testing.sim.many import run_seeds
 from hookmq.testing.sim.plan import make_plan
+from hookmq.testing.sim.process import Result
 from hookmq.testing.sim.shrink import as_test, shrink
-from hookmq.testing.sim.world import Result, run
+from hookmq.testing.sim.world import run
 
 ENOUGH = 500
 """Seeds after which every cell of the connection's table must have been reached."""
@@ -81,13 +82,19 @@ def _one(options: argparse.Namespace) -> int:
 
 
 def _report(result: Result) -> None:
-    print(f"\nseed {result.seed}, at {result.at:.4f} s, trace {result.hash:08x}: {result.invariant}: {result.text}")
+    print(
+        f"\nseed {result.seed}, at {result.at:.4f} s, trace {result.hash:08x}: {result.invariant}: {result.text}"
+    )
     print(f"    replay: python -m hookmq.testing.sim --seed {result.seed} --trace")
     print(f"    shrink: python -m hookmq.testing.sim --seed {result.seed} --shrink", flush=True)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m hookmq.testing.sim", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m hookmq.testing.sim",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds")
     parser.add_argument("--start", type=int, default=0, help="the first of them")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")

@@ -15,9 +15,7 @@ Complain = Callable[[str, str], None]
 contains = topics.contains
 
 
-def check_step(
-    broker: Broker, settings: Settings, restarted: bool, complain: Complain
-) -> None:
+def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Complain) -> None:
     """At any moment between two events."""
     core = broker.core
     limits = settings.session
@@ -29,7 +27,8 @@ def check_step(
             resend = len(session.resend) if session.resend else 0
             if len(session.inflight) - resend > session.window:
                 complain(
-                    "window", f"{session.client_id}: {len(session.inflight)} of {session.window} in flight"
+                    "window",
+                    f"{session.client_id}: {len(session.inflight)} of {session.window} in flight",
                 )
             if session.ended_at is not None:
                 complain("state", f"{session.client_id} is connected and has ended")
@@ -39,9 +38,15 @@ def check_step(
             session.queued_bytes > limits.queue_bytes and not restarted
         ):
             complain(
-                "limits", f"{session.client_id}: {session.queued} messages, {session.queued_bytes} bytes wait"
+                "limits",
+                f"{session.client_id}: {session.queued} messages, {session.queued_bytes} bytes wait",
             )
-        if session.queued < 0 or session.queued_bytes < 0 or session.stored < 0 or session.paused < 0:
+        if (
+            session.queued < 0
+            or session.queued_bytes < 0
+            or session.stored < 0
+            or session.paused < 0
+        ):
             complain("limits", f"{session.client_id}: a count is below zero")
     for group in core.groups.values():
         total += group.queued_bytes
@@ -88,17 +93,28 @@ def _check_disk(broker: Broker, disk: Disk, complain: Complain) -> None:
         complain("8 retained", f"the disk retains {on_disk}, memory {in_memory}")
     durable = {s.client_id: s for s in core.sessions.values() if s.durable}
     if durable.keys() != image.sessions.keys():
-        complain("7 disk", f"sessions on disk {sorted(image.sessions)}, in memory {sorted(durable)}")
+        complain(
+            "7 disk", f"sessions on disk {sorted(image.sessions)}, in memory {sorted(durable)}"
+        )
     for client_id, session in durable.items():
         known = image.subscriptions.get(client_id, {})
         if known != session.subscriptions:
-            complain("7 disk", f"{client_id}: subscriptions on disk {list(known)}, in memory {list(session.subscriptions)}")
+            mine = list(session.subscriptions)
+            complain(
+                "7 disk", f"{client_id}: subscriptions on disk {list(known)}, in memory {mine}"
+            )
         received = image.received.get(client_id, set())
         if received != (session.received or set()):
-            complain("3 disk", f"{client_id}: received ids on disk {received}, in memory {session.received}")
+            complain(
+                "3 disk",
+                f"{client_id}: received ids on disk {received}, in memory {session.received}",
+            )
         entries = len(image.queues.get(session_owner(client_id), ()))
         if entries != len(session.inflight) + session.queued:
-            complain("1 disk", f"{client_id}: {entries} entries on disk, {len(session.inflight)} and {session.queued}")
+            complain(
+                "1 disk",
+                f"{client_id}: {entries} entries on disk, {len(session.inflight)} and {session.queued}",
+            )
 
 
 def check_gone(

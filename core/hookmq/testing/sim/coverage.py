@@ -10,9 +10,7 @@ from hookmq.reason import PacketType
 
 Cell = tuple[Phase, PacketType]
 
-CELLS: Final[tuple[Cell, ...]] = tuple(
-    (phase, kind) for phase in Phase for kind in PacketType
-)
+CELLS: Final[tuple[Cell, ...]] = tuple((phase, kind) for phase in Phase for kind in PacketType)
 """Every cell of the connection's table, the illegal ones included."""
 
 UNREACHABLE: Final[dict[Cell, str]] = {}

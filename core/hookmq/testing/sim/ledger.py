@@ -9,107 +9,11 @@ from functools import cache
 
 from hookmq import topics
 from hookmq.codec import Publish
+from hookmq.testing.sim.entries import Life, Receipt, Sent, Sub
 from hookmq.testing.sim.network import Link
 
 Complain = Callable[[str, str], None]
 matches = cache(topics.matches)
-
-
-class Sent:
-    """A message. `topic` is where it was published, `target` where plugins move it. `excused` are the clients and groups
-    it was dropped for with a reason, `lost` whether it was dropped on its way in."""
-
-    __slots__ = (
-        "acked_at", "attempts", "clear", "excused", "expiry", "first_sent", "lost", "order", "origin", "publisher", "qos",
-        "refused", "retain", "target", "topic", "trusted", "uid",
-    )  # fmt: skip
-
-    def __init__(
-        self, uid: int, publisher: int, topic: str, qos: int, retain: bool, expiry: int, origin: str
-    ) -> None:
-        self.uid = uid
-        self.publisher = publisher
-        self.topic = topic
-        self.target = topic
-        self.qos = qos
-        self.retain = retain
-        self.expiry = expiry
-        self.origin = origin
-        self.clear = False
-        """Whether its payload is empty, so that nothing names it."""
-        self.order = 0
-        self.first_sent = -1.0
-        self.attempts = 0
-        self.acked_at = -1.0
-        self.refused = False
-        self.lost = False
-        self.trusted = True
-        """Whether its publisher keeps the rules, and nobody else uses its client id."""
-        self.excused: set[str] = set()
-
-    def __repr__(self) -> str:
-        return f"#{self.uid} {self.topic} QoS {self.qos} of client {self.publisher}"
-
-
-class Sub:
-    """A subscription as its client knows it: certainly there from SUBACK on, perhaps from SUBSCRIBE on."""
-
-    __slots__ = (
-        "as_published", "certain_from", "certain_until", "filter", "no_local", "possible_from", "possible_until", "qos",
-        "shared", "text",
-    )  # fmt: skip
-
-    def __init__(self, text: str, no_local: bool, as_published: bool, now: float) -> None:
-        self.text = text
-        share, self.filter = topics.parse_share(text)
-        self.shared = share is not None
-        self.no_local = no_local
-        self.as_published = as_published
-        self.qos = 0
-        self.possible_from = now
-        self.certain_from = -1.0
-        self.certain_until: float | None = None
-        self.possible_until: float | None = None
-
-
-class Receipt:
-    """The newest delivery of one message to one session."""
-
-    __slots__ = ("at", "count", "link", "qos", "written_at")
-
-    def __init__(self, at: float, link: Link, qos: int) -> None:
-        self.at = at
-        self.written_at = link.written_at
-        self.link = link
-        self.qos = qos
-        self.count = 1
-
-
-class Life:
-    """One session, from the CONNACK that began it."""
-
-    __slots__ = (
-        "client", "client_id", "expiry_max", "expiry_min", "got", "link", "links", "order", "restarted_at", "seen",
-        "started_at", "subs", "version",
-    )  # fmt: skip
-
-    def __init__(self, client: int, client_id: str, version: int, now: float, link: Link) -> None:
-        self.client = client
-        self.client_id = client_id
-        self.version = version
-        self.started_at = now
-        self.link = link
-        """The newest connection that CONNACK confirmed."""
-        self.links = [link]
-        """It and those tried since."""
-        self.expiry_min = self.expiry_max = 0.0
-        self.restarted_at = -1.0
-        """When a broker started that did not know that its connection had ended."""
-        self.subs: list[Sub] = []
-        self.got: dict[int, Receipt] = {}
-        self.seen: set[int] = set()
-        """What came as retained, and may have been on its ordinary way."""
-        self.order: dict[tuple[int, str, int, int], int] = {}
 
 
 class Ledger:
@@ -181,7 +85,9 @@ class Ledger:
         sent = self.find(packet.payload)
         if sent is None:
             if packet.payload:
-                self.complain("2 sent", f"{life.client_id} got what nobody sent: {packet.payload[:40]!r}")
+                self.complain(
+                    "2 sent", f"{life.client_id} got what nobody sent: {packet.payload[:40]!r}"
+                )
             return
         if sent.target != topic:
             self.complain("2 sent", f"{life.client_id} got {sent} on {topic}")
@@ -208,11 +114,7 @@ class Ledger:
             if not topic.startswith("s/") and sent.origin == "client":
                 key = (sent.publisher, sent.topic, sent.qos, packet.qos)
                 last = life.order.get(key, 0)
-                # The first of two copies may have been lost at QoS 0, or dropped: this is the other then.
-                other = sent.attempts > 1 and (
-                    not packet.qos or sent.lost or life.client_id in sent.excused
-                )
-                if sent.order < last and not other:
+                if sent.order < last and not self._other_copy(life, packet, sent):
                     self.complain("4 order", f"{life.client_id} got {sent} after a later one")
                 life.order[key] = max(last, sent.order)
         if topic.startswith("s/"):
@@ -231,12 +133,28 @@ class Ledger:
         else:
             why = "has no subscription for it" if later else "subscribed after it was done with"
             self.complain("2 wanted", f"{life.client_id} got {sent} on {topic}: it {why}")
-        if sent.expiry and not dup and sent.acked_at >= 0 and link.written_at > sent.acked_at + sent.expiry + 3.0:
+        if (
+            sent.expiry
+            and not dup
+            and sent.acked_at >= 0
+            and link.written_at > sent.acked_at + sent.expiry + 3.0
+        ):
             self.complain("2 expired", f"{life.client_id} got {sent} long after its expiry")
 
-    def _again(
-        self, life: Life, link: Link, packet: Publish, sent: Sent, receipt: Receipt
-    ) -> None:
+    @staticmethod
+    def _other_copy(life: Life, packet: Publish, sent: Sent) -> bool:
+        """Whether this may be the second copy of a message, where the first was lost at QoS 0, dropped, or before the
+        subscription."""
+        if sent.attempts < 2:
+            return False
+        if not packet.qos or sent.lost or life.client_id in sent.excused:
+            return True
+        return not any(
+            0 <= sub.certain_from <= sent.first_sent and matches(sub.filter, sent.target)
+            for sub in life.subs
+        )
+
+    def _again(self, life: Life, link: Link, packet: Publish, sent: Sent, receipt: Receipt) -> None:
         receipt.count += 1
         resent = sent.qos == 1 and sent.attempts > 1
         crashed = self.crashed_between(receipt.at - 1.0, link.written_at)
@@ -269,7 +187,8 @@ class Ledger:
             if packet.qos == 1 and ended is not None and ended <= receipt.written_at:
                 continue  # it was sent first, and is read last
             self.complain(
-                "9 shared", f"{life.client_id} got {sent}, and {other.client_id} had it at {receipt.at:.3f}"
+                "9 shared",
+                f"{life.client_id} got {sent}, and {other.client_id} had it at {receipt.at:.3f}",
             )
         others.append((life, Receipt(now, link, packet.qos)))
 
@@ -283,7 +202,10 @@ class Ledger:
         first = now if ended is None else ended
         last = max(
             life.restarted_at,
-            *(now if link.broker_ended_at is None else link.broker_ended_at for link in life.links),
+            *(
+                now if link.broker_ended_at is None else link.broker_ended_at
+                for link in life.links[:-1]  # the last is the one that is being answered
+            ),
         )
         if life.expiry_max <= 0 or asked_at > last + life.expiry_max + 0.1:
             return "no"
@@ -306,7 +228,9 @@ class Ledger:
             and sent.trusted
         ]
         for life in lives:
-            subs = [sub for sub in life.subs if sub.qos and sub.certain_from >= 0 and not sub.shared]
+            subs = [
+                sub for sub in life.subs if sub.qos and sub.certain_from >= 0 and not sub.shared
+            ]
             if not subs:
                 continue
             for sent in promised:
@@ -314,7 +238,10 @@ class Ledger:
                     continue
                 for sub in subs:
                     if matches(sub.filter, sent.target) and _covers(sub, sent, life):
-                        self.complain("1 owed", f"{life.client_id} never got {sent}, acknowledged at {sent.acked_at:.3f}")
+                        self.complain(
+                            "1 owed",
+                            f"{life.client_id} never got {sent}, acknowledged at {sent.acked_at:.3f}",
+                        )
                         return
         self._check_shared(promised, lives)
 
@@ -334,17 +261,26 @@ class Ledger:
                     continue
                 if any(life.client_id in sent.excused for life, _ in found):
                     continue
-                if any(sub.certain_until is None and _covers(sub, sent, life) for life, sub in found):
+                if any(
+                    sub.certain_until is None and _covers(sub, sent, life) for life, sub in found
+                ):
                     if sent.qos == 2:
                         # It may have been started with a member that is no more; that ends with it.
                         continue
-                    self.complain("9 shared", f"nobody of {text} got {sent}, acknowledged at {sent.acked_at:.3f}")
+                    self.complain(
+                        "9 shared",
+                        f"nobody of {text} got {sent}, acknowledged at {sent.acked_at:.3f}",
+                    )
                     return
 
     def check_retained(self, now: dict[str, bytes]) -> None:
         """What is retained at the end can have been the last of its topic."""
         for topic in {sent.topic for sent in self.sent if sent.retain}:
-            writes = [s for s in self.sent if s.retain and s.topic == topic and s.first_sent >= 0 and not s.lost]
+            writes = [
+                s
+                for s in self.sent
+                if s.retain and s.topic == topic and s.first_sent >= 0 and not s.lost
+            ]
             sure = [s for s in writes if s.acked_at >= 0 and not s.refused]
             payload = now.get(topic)
             value = None if payload is None else self.find(payload)

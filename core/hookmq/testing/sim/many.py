@@ -4,7 +4,8 @@ import multiprocessing
 from collections.abc import Iterator
 
 from hookmq.testing.sim.plan import make_plan
-from hookmq.testing.sim.world import Result, run
+from hookmq.testing.sim.process import Result
+from hookmq.testing.sim.world import run
 
 
 def run_seed(seed: int) -> Result:

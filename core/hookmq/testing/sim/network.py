@@ -35,8 +35,8 @@ class Weather:
 class Link:
     """A connection between a client and a broker, and the broker's `Wire`.
 
-    The client calls `send`, `hang_up` and `cut`; the broker the methods of `Wire`. `fed` is called before each segment that
-    reaches the broker.
+    The client calls `send`, `hang_up` and `cut`; the broker the methods of `Wire`. `fed` is called before each segment
+    that reaches the broker.
     """
 
     __slots__ = (
@@ -230,7 +230,8 @@ class Link:
         if not self.alive:
             return
         self.alive = False
-        self.broker_ended_at = self.clock.now
+        if self.broker_ended_at is None:
+            self.broker_ended_at = self.clock.now
         kept = self._random.randrange(len(self._down) + 1)
         while len(self._down) > kept:
             self._down.pop()

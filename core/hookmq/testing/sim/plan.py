@@ -1,5 +1,5 @@
-"""What one run is made of: knobs, drawn once (swarm), and a script of steps. Both are plain data, so that a failure can be
-shrunk by leaving out steps and putting knobs back, and kept as a regression test.
+"""What one run is made of: knobs, drawn once (swarm), and a script of steps. Both are plain data, so that a failure can
+be shrunk by leaving out steps and putting knobs back, and kept as a regression test.
 """
 
 from collections.abc import Callable
@@ -77,7 +77,11 @@ class Knobs:
     @property
     def evicts(self) -> bool:
         """Whether clients whose queue is full are disconnected."""
-        small = self.queue_messages < 10000 or self.queue_bytes < 1 << 24 or self.max_queue_bytes < 1 << 30
+        small = (
+            self.queue_messages < 10000
+            or self.queue_bytes < 1 << 24
+            or self.max_queue_bytes < 1 << 30
+        )
         return small and self.queue_drop == "disconnect"
 
     def settings(self) -> Settings:
@@ -132,7 +136,9 @@ class Plan(NamedTuple):
 
     def __repr__(self) -> str:
         knobs = ", ".join(f"{name}={value!r}" for name, value in self.knobs.changed().items())
-        steps = "\n".join(f"        Step({s.at}, {s.what!r}, {s.who}, {s.args!r})," for s in self.steps)
+        steps = "\n".join(
+            f"        Step({s.at}, {s.what!r}, {s.who}, {s.args!r})," for s in self.steps
+        )
         return f"Plan(\n    Knobs({knobs}),\n    (\n{steps}\n    ),\n)"
 
 
@@ -157,12 +163,13 @@ def _knobs(seed: int, random: Random) -> Knobs:
     def some(*values: Any) -> Any:
         return random.choice(values)
 
-    volatile = random.random() < 0.2
+    volatile = random.random() < 0.12
     plugins: tuple[str, ...] = ()
     if random.random() < 0.55:
         plugins = tuple(name for name in PLUGINS if random.random() < 0.4)
     clients = random.randrange(4, 8)
     window = some(1, 2, 3, 5, 20)
+    narrow = random.random() < 0.35
     return Knobs(
         seed=seed,
         versions=(5, *(some(3, 4, 4, 5, 5, 5) for _ in range(clients - 1))),
@@ -185,12 +192,12 @@ def _knobs(seed: int, random: Random) -> Knobs:
         aliases=some(0, 0, 3, 20),
         max_inflight=some(256, 256, 1, 3),
         receive_maximum=some(1024, 20, 3),
-        queue_messages=some(10000, 10000, 10000, 8),
-        queue_bytes=some(16777216, 16777216, 16777216, 2000),
-        queue_drop=some("newest", "oldest", "disconnect"),
+        queue_messages=some(10000, 8) if narrow else 10000,
+        queue_bytes=some(16777216, 16777216, 2000) if narrow else 16777216,
+        queue_drop=some("newest", "newest", "oldest", "oldest", "oldest", "disconnect"),
         queue_page=some(256, 1, 3),
         queue_qos0=some(False, False, True),
-        max_queue_bytes=some(1 << 30, 1 << 30, 1 << 30, 4000),
+        max_queue_bytes=some(1 << 30, 1 << 30, 4000) if narrow else 1 << 30,
         overflow=some("pending", "pending", "backpressure"),
         fan_out_slice=some(1000, 1, 2),
         async_fan_out=some(False, True),
@@ -216,8 +223,9 @@ def _steps(knobs: Knobs, random: Random) -> tuple[Step, ...]:
         steps.append(Step(0.0, "connect", who, _connect(knobs, random, who, first=True)))
         if who == 0:
             steps.append(Step(0.0, "subscribe", 0, (("w/#", 2, False, False, 0),)))
-        for _ in range(random.randrange(1, 4)):
-            steps.append(Step(0.1, "subscribe", who, _subscribe(random)))
+        steps += [
+            Step(0.1, "subscribe", who, _subscribe(random)) for _ in range(random.randrange(1, 4))
+        ]
     weights = _weights(knobs, random)
     names, chances = list(weights), list(weights.values())
     for at in _times(random, random.randrange(110, 190), knobs.duration):
@@ -228,8 +236,18 @@ def _steps(knobs: Knobs, random: Random) -> tuple[Step, ...]:
                 steps.append(Step(at, what, who, args))
                 args = _publish(random)
         else:
-            steps.append(Step(at, what, who, args))
+            steps.append(Step(_aside(random, at), what, who, args))
+            if what == "connect" and random.random() < 0.3:
+                # Straight after one another, before the first is answered.
+                steps.append(Step(_aside(random, at), what, who, _connect(knobs, random, who)))
+                if not knobs.volatile and random.random() < 0.2:
+                    steps.append(Step(_aside(random, at), "crash", -1, (0.1,)))
     return tuple(sorted(steps, key=lambda step: step.at))
+
+
+def _aside(random: Random, at: float) -> float:
+    """The same moment, or a little later: while what happens then is under way."""
+    return at if random.random() < 0.4 else round(at + random.random() * 0.1, 4)
 
 
 def _times(random: Random, count: int, duration: float) -> list[float]:
@@ -250,6 +268,7 @@ def _weights(knobs: Knobs, random: Random) -> dict[str, float]:
         "subscribe": 5.0, "unsubscribe": 2.0, "connect": 5.0, "leave": 4.0, "cut": 4.0, "dark": 2.0, "stall": 3.0,
         "mute": 3.0, "crash": 2.5, "kick": 1.0, "disk": 0.4, "reload": 0.5, "invalidate": 1.0, "slow": 1.0,
         "storm": 0.7, "drain": 0.3, "reauth": 1.0, "right": 1.0,
+        "wrap": 2.0,
     }  # fmt: skip
     for name, weight in faults.items():
         if random.random() < 0.65:
@@ -335,6 +354,8 @@ def _any(knobs: Knobs, random: Random) -> int:
 def _rude(knobs: Knobs, random: Random) -> tuple[int, tuple[Any, ...]]:
     kind = random.choice(RUDE)
     number = random.randrange(CELLS) if kind == "cell" else random.randrange(1 << 30)
+    if kind == "cell" and "gate" in knobs.plugins and random.random() < 0.4:
+        number = 30 + random.randrange(15)  # no other run gets as far as a challenge
     return random.randrange(knobs.rude), (kind, number, random.choice((3, 4, 5, 5)))
 
 
@@ -351,6 +372,7 @@ _DRAW: Final[dict[str, Draw]] = {
     "crash": lambda k, r: (-1, (round(r.uniform(0.01, 1.5), 2),)),
     "kick": lambda k, r: (_other(k, r), ()),
     "disk": lambda k, r: (-1, (r.choice(("error", "unknown", "raise")),)),
+    "wrap": lambda k, r: (_any(k, r), ()),
     "reload": lambda k, r: (-1, ()),
     "invalidate": lambda k, r: (_any(k, r), (r.random() < 0.5,)),
     "slow": lambda k, r: (-1, (round(r.uniform(0.5, 3.0), 2), r.choice((0.5, 1.0)))),

@@ -24,6 +24,7 @@ from hookmq.plugin import (
     hookimpl,
 )
 from hookmq.testing.runtime import VirtualRuntime
+from hookmq.topics import parse_share
 
 
 class World(Protocol):
@@ -109,8 +110,9 @@ class Acl(Part):
             world.allowed.add((client.client_id, message.payload.partition(b".")[0]))
             return None
         if action is Action.SUBSCRIBE:
+            plain = parse_share(topic)[1]
             for client_id, filter in world.denied:
-                if client_id == client.client_id and self.contains(filter, topic.split("/", 2)[2] if topic.startswith("$share/") else topic):
+                if client_id == client.client_id and self.contains(filter, plain):
                     return Deny()
             delay, fails = world.plugin_delay(), world.plugin_fails()
             if fails or delay > 0.2:

@@ -32,8 +32,8 @@ from hookmq.codec import (
 )
 from hookmq.properties import Properties
 from hookmq.reason import PacketType
-from hookmq.testing.sim.client import METHOD
 from hookmq.testing.sim.clock import Clock
+from hookmq.testing.sim.hearing import METHOD
 from hookmq.testing.sim.ledger import Ledger
 from hookmq.testing.sim.network import Endpoint, Link
 
@@ -128,7 +128,11 @@ class Rude:
     def _any_packet(self, kind: PacketType) -> Packet:
         number = self.random.randrange(1, 5)
         five = self.version == 5
-        method = Properties(authentication_method=METHOD, authentication_data=b"x") if five else Properties()
+        method = (
+            Properties(authentication_method=METHOD, authentication_data=b"x")
+            if five
+            else Properties()
+        )
         code = self.random.choice((0x18, 0x19))
         made: dict[PacketType, Callable[[], Packet]] = {
             PacketType.CONNECT: lambda: Connect(self.name, self.version, True, 0),
@@ -219,7 +223,9 @@ class Rude:
         def say() -> None:
             self._send(Subscribe(9, (SubscribeRequest("t/#", 2),)))
             for _ in range(12):
-                kind: Callable[[int], Packet] = self.random.choice((Puback, Pubrec, Pubrel, Pubcomp))
+                kind: Callable[[int], Packet] = self.random.choice(
+                    (Puback, Pubrec, Pubrel, Pubcomp)
+                )
                 self._send(kind(self.random.randrange(1, 6)))
 
         self._connect(say, expiry=self.random.choice((0, 5)))
@@ -229,7 +235,9 @@ class Rude:
 
         def say() -> None:
             for _ in range(8):
-                self._send(self._message("t/0", self.random.choice((1, 2, 2)), self.random.randrange(1, 3)))
+                self._send(
+                    self._message("t/0", self.random.choice((1, 2, 2)), self.random.randrange(1, 3))
+                )
                 if self.random.random() < 0.3:
                     self._send(Pubrel(self.random.randrange(1, 3)))
 
@@ -259,7 +267,9 @@ class Rude:
 
         def say() -> None:
             self._hold = True
-            self._send(Subscribe(9, (SubscribeRequest("#", 2), SubscribeRequest("$share/z/s/0", 0))))
+            self._send(
+                Subscribe(9, (SubscribeRequest("#", 2), SubscribeRequest("$share/z/s/0", 0)))
+            )
             self.world.clock.after(self.random.random(), lambda: self.link.go_dark(3.0))
 
         self._connect(say, expiry=5)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 from hookmq.testing.sim.plan import Knobs, Plan
 from hookmq.testing.sim.world import run
@@ -52,7 +53,8 @@ def _calmer(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
     for field in fields(Knobs):
         if field.name in _KEPT or getattr(plan.knobs, field.name) == field.default:
             continue
-        calmer = plan._replace(knobs=replace(plan.knobs, **{field.name: field.default}))
+        default: Any = {field.name: field.default}
+        calmer = plan._replace(knobs=replace(plan.knobs, **default))
         if fails(calmer):
             plan = calmer
     return plan
@@ -80,6 +82,3 @@ def as_test(plan: Plan, invariant: str, text: str) -> str:
         "    result = run(PLAN)\n"
         "    assert not result.failed, result.text\n"
     )
-
-
-

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 
 from hookmq.store import SessionRecord
 from hookmq.testing.runtime import EPOCH
-from hookmq.testing.sim.ledger import Ledger, Life, Sent
+from hookmq.testing.sim.entries import Life, Sent
+from hookmq.testing.sim.ledger import Ledger
 from hookmq.testing.sim.network import Link
 
 NO, MAYBE, SURE = 0, 1, 2
@@ -127,11 +128,15 @@ class Wills:
         if will.said_bye == SURE:
             self.complain("6 will", f"{will.sent} was published after a normal DISCONNECT")
         elif will.cancelled == SURE:
-            self.complain("6 will", f"{will.sent} was published although its client came back in time")
+            self.complain(
+                "6 will", f"{will.sent} was published although its client came back in time"
+            )
         elif due is None:
             self.complain("6 will", f"{will.sent} was published while its client is connected")
         elif written_at < due - 0.001:
-            self.complain("6 will", f"{will.sent} was published at {written_at:.3f}, due at {due:.3f}")
+            self.complain(
+                "6 will", f"{will.sent} was published at {written_at:.3f}, due at {due:.3f}"
+            )
 
     def crashed(self, kept: Mapping[str, SessionRecord], now: float) -> None:
         """The broker went down; `kept` is what the disk knows of each session."""
@@ -158,7 +163,11 @@ class Wills:
         if watcher is None:
             return
         since = min(
-            (s.certain_from for s in watcher.subs if s.text == "w/#" and s.certain_from >= 0 and s.certain_until is None),
+            (
+                s.certain_from
+                for s in watcher.subs
+                if s.text == "w/#" and s.certain_from >= 0 and s.certain_until is None
+            ),
             default=None,
         )
         if since is None:
