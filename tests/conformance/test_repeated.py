@@ -267,3 +267,29 @@ def test_an_acknowledgement_of_another_kind_completes_nothing(harness: Harness, 
     late.send(m.puback(1))
     assert sorted(harness.broker.sessions["reader"].inflight) == [2, 3, 4]
     sender.take()
+
+
+@statement("MQTT-3.3.4-3", "MQTT-3.3.4-4", "MQTT-3.8.3-3")
+@edge(30, 31)
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("usual", [b"", m.user("a", "b")])
+@pytest.mark.parametrize("no_local", [False, True])
+def test_options_of_subscriptions_are_not_overlooked(
+    harness: Harness, qos: int, usual: bytes, no_local: bool
+) -> None:
+    plain = join(harness, "plain")
+    plain.subscribe(("t", qos))
+    named = join(harness, "named")
+    named.subscribe(("t", qos), ("+", 0), properties=m.identifier(7))
+    sender = join(harness, "sender")
+    if no_local:
+        sender.subscribe(("t", qos | 0x04))
+    for number in range(1, 6):
+        sender.publish("t", b"x", qos, number, properties=usual)
+        sender.send(m.pubrel(number))
+        id = number if qos else 0
+        plain.expect(m.publish("t", b"x", qos, id, properties=usual))
+        first, _, packet_id, properties, payload = named.take_publish()
+        assert (first, packet_id, payload) == (0x30 | qos << 1, id, b"x")
+        assert set(properties) == {m.identifier(7), *([usual] if usual else [])}
+    assert all(frame[0] >> 4 != 3 for frame in sender.take_frames())
