@@ -1,0 +1,362 @@
+"""CVE-2021-33175 (EMQX), CVE-2021-33176 (VerneMQ), CVE-2020-13849 (SlowITe), CVE-2025-56352 (tinyMQTT), CVE-2026-95845
+(Moquette): attacks on memory, file descriptors and places, on a real ``hookmq serve``. Meanwhile others are served, and
+when it is over everything is back where it was. Counts and order are asserted, never times."""
+
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import mqttbytes as m
+import pytest
+from attacks import PAYLOAD, SECRET, check_entries
+from serving import WAIT, Served, serving
+
+MEGABYTE = 1 << 20
+CONFIG = """\
+version: 1
+listeners:
+  - {name: tcp, bind: "127.0.0.1:0", connect_timeout: CONNECT, close_timeout: 1s, max_connections: 400, backlog: 1024}
+  - {name: http, type: http, bind: "127.0.0.1:0"}
+auth: {default: allow}
+authz: {default: allow}
+broker: {max_retained_bytes: 32MiB, max_queue_bytes: 64MiB, max_write_buffer: 256KiB}
+session: {queue_bytes: 4MiB}
+loop: LOOP
+"""
+
+
+class Target:
+    """A broker under attack and what an operator sees of it."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.port = served.ports["tcp"]
+        self.witness = Peer(self.port).join("witness")
+        self.witness.send(m.subscribe(1, ("witness", 1)))
+        assert self.witness.read()[0] == 0x90
+        self.count = 0
+        self.before = self.counters()
+
+    def resident(self) -> int:
+        """Bytes in memory."""
+        pages = Path(f"/proc/{self.served.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGESIZE")
+
+    def descriptors(self) -> int:
+        """Open file descriptors."""
+        return len(os.listdir(f"/proc/{self.served.process.pid}/fd"))
+
+    def counters(self) -> dict[str, int]:
+        """What must come back to where it was."""
+        with socket.create_connection(("127.0.0.1", self.served.ports["http"]), WAIT) as sock:
+            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            data = b""
+            while piece := sock.recv(65536):
+                data += piece
+        wanted = ("connections", "sessions", "subscriptions", "queue_bytes")
+        found = {}
+        for line in data.decode().splitlines():
+            name, _, value = line.partition(" ")
+            if name.removeprefix("hookmq_") in wanted:
+                found[name.removeprefix("hookmq_")] = int(float(value))
+        assert set(found) == set(wanted)
+        return {**found, "descriptors": self.descriptors()}
+
+    def well(self) -> None:
+        """Someone who behaves well is served, in order."""
+        for _ in range(3):
+            self.count += 1
+            self.witness.send(m.publish("witness", b"%d" % self.count, 1, 1))
+            frames = [self.witness.read(), self.witness.read()]
+            got = next(frame for frame in frames if frame[0] >> 4 == 3)
+            assert got.endswith(b"%d" % self.count)
+            self.witness.send(m.puback(int.from_bytes(got[11:13], "big")))
+
+    def recovers(self) -> None:
+        """Wait until all is as it was before; fails where it is not after a long time."""
+        end = time.monotonic() + WAIT
+        while (now := self.counters()) != self.before:
+            assert time.monotonic() < end, f"{now}, before {self.before}"
+        self.well()
+
+    def close(self) -> None:
+        """Let the witness go."""
+        self.witness.close()
+
+
+class Peer:
+    """A blocking client of bytes."""
+
+    def __init__(self, port: int, buffer: int = 0) -> None:
+        self.sock = socket.socket()
+        if buffer:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        self.sock.settimeout(WAIT)
+        self.sock.connect(("127.0.0.1", port))
+        self.data = b""
+
+    def join(self, name: str, **options: Any) -> "Peer":
+        """Connect and be accepted."""
+        self.send(m.connect(name, **options))
+        frame = self.read()
+        assert frame[:1] == b"\x20"
+        assert frame[3] == 0
+        return self
+
+    def send(self, *packets: bytes) -> None:
+        """Send, all of it."""
+        self.sock.sendall(b"".join(packets))
+
+    def offer(self, data: bytes) -> None:
+        """Send as much as is taken at once, whether the broker likes it or not."""
+        self.sock.setblocking(False)
+        try:
+            while data:
+                data = data[self.sock.send(data) :]
+        except OSError:
+            pass
+        self.sock.settimeout(WAIT)
+
+    def read(self) -> bytes:
+        """The next packet."""
+        while True:
+            if len(self.data) >= 2:
+                at, size, shift = 1, 0, 0
+                while at < len(self.data):
+                    size |= (self.data[at] & 127) << shift
+                    shift += 7
+                    at += 1
+                    if self.data[at - 1] < 128:
+                        break
+                if len(self.data) >= at + size:
+                    frame, self.data = self.data[: at + size], self.data[at + size :]
+                    return frame
+            more = self.sock.recv(65536)
+            assert more, "the broker closed"
+            self.data += more
+
+    def ends(self) -> bytes:
+        """What comes until the broker closes."""
+        try:
+            while more := self.sock.recv(65536):
+                self.data += more
+        except ConnectionError:
+            pass
+        self.sock.close()
+        return self.data
+
+    def close(self) -> None:
+        """Leave without a word."""
+        self.sock.close()
+
+
+Attack = Callable[[Target], None]
+
+
+def attack(
+    tmp_path: Path, loop: str, what: Attack, connect: str = "1s", memory: int = 0, rounds: int = 1
+) -> None:
+    """Attack, several times: from the first to the last of them memory may grow by `memory` bytes."""
+    path = tmp_path / "f.yaml"
+    path.write_text(CONFIG.replace("LOOP", loop).replace("CONNECT", connect))
+    with serving("-c", str(path)) as served, closing(Target(served)) as target:
+        sizes = []
+        for _ in range(rounds):
+            what(target)
+            target.well()
+            target.recovers()
+            sizes.append(target.resident())
+        assert sizes[-1] - sizes[0] <= memory, [size // MEGABYTE for size in sizes]
+        served.signal(signal.SIGUSR1)
+        state = served.wait_for("node.state")
+        assert state["sessions"] == 1
+        check_entries(served.log)
+
+
+def peers(target: Target, count: int) -> Iterator[Peer]:
+    for _ in range(count):
+        yield Peer(target.port)
+
+
+def slow_connects(target: Target) -> None:
+    """Half a CONNECT each, and never the rest; half open and silent ones too."""
+    data = m.connect("slow" * 100, username="u", password=SECRET.encode())
+    waiting = list(peers(target, 200))
+    for number, peer in enumerate(waiting):
+        peer.send(data[: number % (len(data) - 1)])
+    target.well()
+    for peer in waiting:
+        assert peer.ends() == b""
+
+
+def flood(target: Target) -> None:
+    """More connections than the listener takes."""
+    waiting = list(peers(target, 700))
+    target.well()
+    for peer in waiting:
+        peer.close()
+
+
+def announced_and_never_sent(target: Target) -> None:
+    """Large Remaining Lengths without a body, before CONNECT and after it."""
+    waiting = []
+    for number in range(100):
+        peer = Peer(target.port)
+        peer.send(b"\x10" + m.varint(60_000 if number % 2 else 268_435_455))
+        waiting.append(peer)
+    for number in range(100):
+        peer = Peer(target.port).join(f"big{number}")
+        peer.send(b"\x32" + m.varint(MEGABYTE - 10))
+        waiting.append(peer)
+    target.well()
+    for peer in waiting:
+        peer.close()
+
+
+def levels_and_properties(target: Target) -> None:
+    """65,000 levels, as many user properties as fit, thousands of filters."""
+    deep = "/" * 65_000
+    bombs = [
+        m.publish(deep, PAYLOAD, 1, 1), m.subscribe(1, (deep + "#", 1)), m.unsubscribe(1, deep),
+        m.publish("t", PAYLOAD, 1, 1, properties=m.user("", "") * 100_000),
+        m.subscribe(1, *[("t", 0)] * 100_000), m.unsubscribe(1, *["t"] * 100_000),
+        m.publish("t", PAYLOAD, 1, 1, properties=m.user("k" * 65_535, "v" * 65_535) * 7),
+    ]  # fmt: skip
+    for bomb in bombs * 3:
+        peer = Peer(target.port).join("bomber")
+        peer.offer(bomb)
+        target.well()
+        peer.close()
+    early = Peer(target.port)
+    early.offer(m.connect("c", properties=m.user("", "") * 10_000))
+    early.ends()
+
+
+def ids(target: Target) -> None:
+    """All packet ids at QoS 2, never completed; ids acknowledged that were never used."""
+    greedy = Peer(target.port).join("greedy", level=4)
+    for start in range(1, 65_536, 1000):
+        numbers = range(start, min(start + 1000, 65_536))
+        greedy.send(*(m.publish("ids", b"", 2, number, level=4) for number in numbers))
+        for _ in numbers:
+            greedy.read()
+    greedy.send(
+        *(make(number) for make in (m.puback, m.pubrec, m.pubcomp) for number in range(1, 2000))
+    )
+    target.well()
+    greedy.close()
+
+
+def never_acknowledging(target: Target) -> None:
+    """Durable subscribers that take messages and say nothing, then leave for good."""
+    lazy = []
+    for number in range(20):
+        peer = Peer(target.port).join(f"lazy{number}", properties=m.session_expiry(1000))
+        peer.send(m.subscribe(1, ("load/#", 1)))
+        peer.read()
+        lazy.append(peer)
+    sender = Peer(target.port).join("sender")
+    for number in range(600):
+        sender.send(m.publish(f"load/{number}", PAYLOAD + bytes(20_000), 1, 1))
+        sender.read()
+        if number % 100 == 0:
+            target.well()
+    assert target.counters()["queue_bytes"] <= 64 * MEGABYTE
+    for number, peer in enumerate(lazy):
+        peer.close()
+        Peer(target.port).join(f"lazy{number}").close()
+    sender.close()
+
+
+def never_reading(target: Target) -> None:
+    """Subscribers that do not read, under a load that many send; retained messages on top."""
+    senders = [Peer(target.port).join(f"sender{number}") for number in range(4)]
+    for number in range(30):
+        senders[0].send(m.publish(f"kept/{number}", bytes(500_000), retain=True))
+    deaf = []
+    for number in range(30):
+        peer = Peer(target.port, buffer=4096).join(f"deaf{number}")
+        peer.send(m.subscribe(1, ("load/#", number % 2), ("kept/#", number % 2)))
+        deaf.append(peer)
+    target.well()
+    for number in range(200):
+        for sender in senders:
+            sender.send(m.publish("load/x", PAYLOAD + bytes(50_000)))
+        if number % 50 == 0:
+            target.well()
+    for peer in deaf:
+        peer.offer(m.PINGREQ * 10_000)  # answers that are not read either
+    target.well()
+    for peer in (*deaf, *senders[1:]):
+        peer.close()
+    for number in range(30):
+        senders[0].send(m.publish(f"kept/{number}", b"", retain=True))
+    senders[0].send(m.PINGREQ)
+    while senders[0].read() != m.PINGRESP:
+        pass
+    senders[0].close()
+
+
+def rejected(target: Target) -> None:
+    """Ten thousand CONNECTs that are refused, some with a will, some malformed."""
+    wrong = [
+        m.connect("c", level=9), m.connect("c", will=("a/#", PAYLOAD)), m.connect("c", flags=1), m.connect("", level=3),
+        m.connect("c", will=("t", PAYLOAD), will_properties=m.alias(1)), m.publish("t"), b"\x10\xff\xff\xff\xff\x01",
+    ]  # fmt: skip
+    for number in range(3400):
+        peer = Peer(target.port)
+        peer.send(wrong[number % len(wrong)])
+        peer.ends()
+    target.well()
+
+
+ATTACKS = [
+    (slow_connects, "1s", 8), (flood, "20s", 8), (announced_and_never_sent, "1s", 8), (levels_and_properties, "20s", 16),
+    (ids, "1s", 16), (never_acknowledging, "1s", 48), (never_reading, "1s", 64), (rejected, "1s", 8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "connect", "_"), ATTACKS[:3])
+def test_once(tmp_path: Path, what: Attack, connect: str, _: int) -> None:
+    attack(tmp_path, "uvloop", what, connect)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("what", "connect", "memory"), ATTACKS)
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_again_and_again(
+    tmp_path: Path, what: Attack, connect: str, memory: int, loop: str
+) -> None:
+    """Each on both loops, three times over: memory does not grow with every attack."""
+    attack(tmp_path, loop, what, connect, memory * MEGABYTE, rounds=3)
+
+
+@pytest.mark.skipif(
+    not hasattr(resource, "prlimit"),
+    reason="only Linux lets a test take descriptors from a process",
+)
+def test_no_descriptors_left(tmp_path: Path) -> None:
+    """Whoever is in stays in and is served; when descriptors are free again, so is the listener. The loop is uvloop:
+    asyncio's own accept loop logs each of a thousand attempts."""
+    path = tmp_path / "f.yaml"
+    path.write_text(CONFIG.replace("LOOP", "uvloop").replace("CONNECT", "20s"))
+    with serving("-c", str(path)) as served, closing(Target(served)) as target:
+        limits = resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(
+            served.process.pid, resource.RLIMIT_NOFILE, (target.descriptors() + 20, limits[1])
+        )
+        waiting = list(peers(target, 100))
+        target.well()
+        for peer in waiting:
+            peer.close()
+        resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, limits)
+        target.recovers()
+        Peer(target.port).join("later").close()
+        target.recovers()
