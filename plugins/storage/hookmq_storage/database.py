@@ -230,7 +230,13 @@ def copy(
 
     other = sqlite3.connect(target, isolation_level=None)
     try:
-        db.backup(other, pages=pages, progress=with_progress, sleep=0.0)
+        # One moment for all pages: else each commit of another process would make the copy begin again.
+        db.execute("BEGIN")
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        try:
+            db.backup(other, pages=pages, progress=with_progress, sleep=0.0)
+        finally:
+            db.execute("COMMIT")
         if other.execute("SELECT 1 FROM sqlite_master WHERE name = 'state'").fetchone():
             other.execute("UPDATE state SET inode = NULL")
         other.execute("PRAGMA wal_checkpoint(TRUNCATE)")

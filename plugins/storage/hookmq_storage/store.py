@@ -166,6 +166,8 @@ class SQLiteStore:
         finally:
             if collecting:
                 gc.enable()
+        if count >= _TELL and not self._ready:
+            self._runtime.log("info", "storage.checking", records=count)
         self._start()
         if count:
             seconds = round(perf_counter() - began, 3)

@@ -93,8 +93,10 @@ class Checkpoints:
             return
         if self._wanted.is_set():
             if size > _MOST * engine.limits.wal:
-                # The disk cannot keep up with commits and this at once: now the commits wait.
-                engine.checkpoint("FULL")
+                # The disk cannot keep up with commits and this at once: now the commits wait. Never for readers, such as
+                # an export, who keep the log from beginning anew for as long as they look at what was.
+                with self._busy:
+                    pass
             return
         if self._moved.is_set():
             self._moved.clear()

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from hookmq.testing.contracts import fields_of
 from hookmq.testing.contracts.samples import MESSAGE, SESSION, SUBSCRIPTION
 from hookmq.testing.runtime import VirtualRuntime
 from hookmq.types import Message
+from hookmq_storage.check import problems
+from hookmq_storage.database import connect_reading, copy, state
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.store import SQLiteStore
 
@@ -157,6 +160,25 @@ def test_backup_of_a_store_in_use(
     assert contents(tmp_path / "copy") == before
     assert main(["storage", "backup", str(folder), str(tmp_path / "copy")]) == 1
     assert "exists" in capsys.readouterr().err
+
+
+def test_a_copy_is_of_one_moment(tmp_path: Path, folder: Path) -> None:
+    """However much is committed meanwhile; a copy that began again with each commit would have no end."""
+    store = SQLiteStore(folder, VirtualRuntime())
+    list(store.load())
+    commits: list[Any] = []
+
+    def progress(done: int, total: int) -> None:
+        store.commit([PutRetained(Message("r/1", bytes(5000), 1, True))], commits.append)
+
+    with closing(connect_reading(folder)) as db:
+        copy(db, tmp_path / "copy.db", progress, pages=1)
+    assert len(commits) >= 10
+    assert store.last_commit().number == 2 + len(commits)
+    store.close(lambda: None)
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as db:
+        assert state(db).number == 2
+        assert list(problems(db, thorough=True)) == []
 
 
 def test_vacuum(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

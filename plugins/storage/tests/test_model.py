@@ -27,7 +27,7 @@ from hookmq.testing.contracts import fields_of
 from hookmq.testing.runtime import VirtualRuntime
 from hookmq.types import Message, Subscription
 from hookmq_storage.store import SQLiteStore
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 NAMES = st.sampled_from(["a", "b", "ä/#"])
@@ -102,6 +102,7 @@ def with_messages(batch: list[Record], stored: dict[int, int]) -> list[Record]:
     return made
 
 
+@settings(max_examples=40)
 @given(BATCHES)
 def test_the_files_hold_what_the_model_holds(batches: list[list[Record]]) -> None:
     runtime = VirtualRuntime()
