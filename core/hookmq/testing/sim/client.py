@@ -75,6 +75,8 @@ class Client(Hearing):
             life.subs.append(sub)
             if sub.shared and not qos:
                 self.world.ledger.lossy.add(text)
+            if sub.shared and not life.expiry_min:
+                self.world.ledger.fleeting.add(text)
             subs.append(sub)
             asked.append(SubscribeRequest(text, qos, no_local, as_published, handling))
         if not asked:
@@ -197,6 +199,7 @@ class Client(Hearing):
                 authentication_method=METHOD if authenticates else None,
             )
         life = self.life
+        self.suspects.append(link)
         if life is not None:
             life.links.append(link)
             if len(life.links) > 2:  # the attempt before this one may have been heard

@@ -79,6 +79,14 @@ class Hearing(Peer):
         life.link, life.links = link, [link]
         life.expiry_min = life.expiry_max = float(asked if granted is None else granted)
         life.restarted_at = -1.0
+        if not life.expiry_min:
+            self.world.ledger.fleeting.update(sub.text for sub in life.subs if sub.shared)
+        self.heard_at = self.world.clock.now
+        self.suspects = [
+            one for one in self.suspects if one is not link and one.broker_ended_at is None
+        ]
+        if self.suspects:
+            self.world.wills.doubt(link)
         self.world.wills.confirmed(self.number, link, present, self.asked_at, self.world.clock.now)
         if self.version == 5:
             # A session of no length is begun anew each time; asking for it again is as good.
@@ -103,11 +111,13 @@ class Hearing(Peer):
                 self._complain("7 present", f"{self.client_id}: 3.1 has no such flag")
             present = self.world.resumed(self.client_id)
         now = self.world.clock.now
-        legal = self.world.ledger.present(self.life, self.clean, self.asked_at, now)
+        legal = self.world.ledger.present(
+            self.life, self.clean, self.asked_at, now, self.suspects[:-1], self.heard_at
+        )
         if (present and legal == "no") or (not present and legal == "yes"):
             said = "is" if present else "is not"
             self._complain("7 present", f"{self.client_id}: the session {said} there")
-        if present and legal == "either" and self.life is not None and len(self.life.links) > 2:
+        if present and legal == "either" and self.life is not None and len(self.suspects) > 1:
             self._doubt(self.life)
         return present
 

@@ -27,6 +27,9 @@ class Ledger:
         self.shared: dict[int, list[tuple[Life, Receipt]]] = {}
         self.lossy: set[str] = set()
         """Shared subscriptions that somebody asked for at QoS 0: what goes there may be lost."""
+        self.fleeting: set[str] = set()
+        """Shared subscriptions with a member whose session ends with its connection: what it was handed is gone with it
+        when the broker crashes."""
         self.crashes: list[float] = []
         self.delivered = 0
         self._order = 0
@@ -194,8 +197,20 @@ class Ledger:
 
     # --- sessions ----------------------------------------------------------------------------------------------------
 
-    def present(self, life: Life | None, clean: bool, asked_at: float, now: float) -> str:
-        """Whether CONNACK may say that the session is present: "yes", "no" or "either"."""
+    def present(
+        self,
+        life: Life | None,
+        clean: bool,
+        asked_at: float,
+        now: float,
+        suspects: list[Link],
+        since: float,
+    ) -> str:
+        """Whether CONNACK may say that the session is present: "yes", "no" or "either". `suspects` are connections of
+        which nothing was heard, and which may have been at work after `since`."""
+        if any(link.broker_ended_at is None or link.broker_ended_at > since for link in suspects):
+            # An attempt that was given up is heard after one that was not: it takes over, and begins or ends a session.
+            return "either"
         if clean or life is None:
             return "no"
         ended = life.link.broker_ended_at
@@ -255,11 +270,10 @@ class Ledger:
             if not sent.target.startswith("s/") or sent.uid in self.shared:
                 continue
             for text, found in members.items():
-                share, filter = topics.parse_share(text)
-                owner = f"g/{share}/{filter}"
-                if text in self.lossy or not matches(filter, sent.target) or owner in sent.excused:
+                filter = topics.parse_share(text)[1]
+                if text in self.lossy or not matches(filter, sent.target) or sent.excused:
                     continue
-                if any(life.client_id in sent.excused for life, _ in found):
+                if text in self.fleeting and self.crashed_between(sent.first_sent, float("inf")):
                     continue
                 if any(
                     sub.certain_until is None and _covers(sub, sent, life) for life, sub in found

@@ -86,6 +86,9 @@ class Peer:
         self.forgetting = False
         """Whether it asked for a clean start and does not know yet that it got one: it asks until it does."""
         self.asked_at = 0.0
+        self.suspects: list[Link] = []
+        """Connections on which CONNECT was sent and nothing was heard; `heard_at` is when something was, on another."""
+        self.heard_at = 0.0
         self.outbox: dict[int, tuple[Sent, Publish, int]] = {}
         self.backlog: deque[tuple[Sent, Publish]] = deque()
         self.received: dict[int, int] = {}

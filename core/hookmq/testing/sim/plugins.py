@@ -113,6 +113,7 @@ class Acl(Part):
             plain = parse_share(topic)[1]
             for client_id, filter in world.denied:
                 if client_id == client.client_id and self.contains(filter, plain):
+                    world.unsure(client_id, topic)  # 3.1 is told that it was granted
                     return Deny()
             delay, fails = world.plugin_delay(), world.plugin_fails()
             if fails or delay > 0.2:

@@ -105,6 +105,13 @@ class Wills:
                 will.cancelled = NO
         self.open[client] = rest
 
+    def doubt(self, link: Link) -> None:
+        """An older attempt to connect may still take over from this connection, and end its session or resume it."""
+        will = self.by_link.get(link.number)
+        if will is not None:
+            will.session_over = True
+            will.cancelled = MAYBE
+
     def goodbye(self, link: Link) -> None:
         """The client sends a normal DISCONNECT."""
         will = self.by_link.get(link.number)
