@@ -20,7 +20,7 @@ from hookmq.types import Direction, DropReason, Message, Subscription
 def enqueue(core: Core, session: Session, delivery: Delivery) -> None:
     """Put a QoS 1 or 2 message (QoS 0 where configured) at the end of the session's queue, within its bounds
     [MQTT311-3.1.2-5]."""
-    if not _admit(core, session, delivery, session.queued):
+    if not _admit(core, session, delivery, session.queued, qos0=False):
         return
     if session.durable:
         take_number(session, delivery)
@@ -40,8 +40,9 @@ def enqueue(core: Core, session: Session, delivery: Delivery) -> None:
     session.loaded_seq = delivery.seq
 
 
-def _admit(core: Core, session: Session, delivery: Delivery, waiting: int) -> bool:
-    """Whether the bounds let one more message wait; drops as the policy says."""
+def _admit(core: Core, session: Session, delivery: Delivery, waiting: int, qos0: bool) -> bool:
+    """Whether the bounds let one more message wait where `waiting` do; drops as the policy says. `qos0`: it is to wait
+    with those of QoS 0 of a slow client, else in the queue, where QoS 0 may stand as well."""
     limits = core.settings.session
     size = delivery.outgoing.size
     while True:
@@ -54,7 +55,7 @@ def _admit(core: Core, session: Session, delivery: Delivery, waiting: int) -> bo
             reason = DropReason.QUEUE_BYTES
         else:
             return True
-        if limits.queue_drop == "oldest" and _drop_oldest(core, session, delivery.qos, reason):
+        if limits.queue_drop == "oldest" and _drop_oldest(core, session, qos0, reason):
             waiting -= 1
             continue
         core.dropped(delivery.outgoing.message, session.client, reason, Direction.OUT)
@@ -69,8 +70,8 @@ def _admit(core: Core, session: Session, delivery: Delivery, waiting: int) -> bo
         return False
 
 
-def _drop_oldest(core: Core, session: Session, qos: int, reason: DropReason) -> bool:
-    queue = session.queue_qos0 if qos == 0 and session.queue_qos0 else session.queue
+def _drop_oldest(core: Core, session: Session, qos0: bool, reason: DropReason) -> bool:
+    queue = session.queue_qos0 if qos0 and session.queue_qos0 else session.queue
     if not queue:
         return False
     oldest = queue.popleft()
@@ -196,7 +197,7 @@ def wait_qos0(core: Core, session: Session, delivery: Delivery) -> None:
     queue = session.queue_qos0
     if queue is None:
         queue = session.queue_qos0 = deque()
-    if not _admit(core, session, delivery, len(queue)):
+    if not _admit(core, session, delivery, len(queue), qos0=True):
         return
     queue.append(delivery)
     session.state = BEHIND
