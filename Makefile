@@ -3,6 +3,7 @@ PYTHON ?= python3
 UV := .venv/bin/uv
 WORKERS ?= 2
 ROUNDS ?= 10
+SECONDS ?= 60
 SEEDS ?= 1000
 SIMULATE = .venv/bin/python -m hookmq.testing.sim --seeds $(SEEDS)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
@@ -58,8 +59,9 @@ simulate: install  ## SEEDS simulated lives of a broker with crashes, faults and
 conformance: install  ## test every statement of the standards and write docs/reference/conformance.md
 	.venv/bin/python tests/conformance/report.py
 
-fuzz: install    ## the property tests, ROUNDS times with new random inputs
+fuzz: install    ## the property tests, ROUNDS times with new random inputs; inputs that reach new lines, for SECONDS
 	@set -e; for round in $$(seq $(ROUNDS)); do $(PYTEST) -m hypothesis; done
+	.venv/bin/python tests/security/fuzz.py --seconds $(SECONDS)
 
 check: install   ## ruff, ruff format, mypy --strict
 	.venv/bin/ruff check .
