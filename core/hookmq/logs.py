@@ -33,6 +33,10 @@ _PLAIN: Final = frozenset(
 )
 
 
+LONGEST: Final = 1000
+"""Characters of a field that are written."""
+
+
 def is_dropped(name: str) -> bool:
     """Whether a field of that name is never written."""
     return name.lower().rpartition("_")[2] in DROPPED
@@ -56,6 +60,9 @@ def _clean(value: Any) -> Any:
         return [_clean(item) for item in value]
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{len(value)} bytes>"  # whatever its name, bytes come from a client
+    if isinstance(value, str) and len(value) > LONGEST:
+        # Client ids and topics come from strangers, and may have 65,535 bytes.
+        return f"{value[:LONGEST]}… ({len(value)} characters)"
     return value
 
 

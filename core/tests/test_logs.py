@@ -108,3 +108,15 @@ def test_libraries_are_told_by_name_and_tracebacks_follow(stream: io.StringIO) -
     logs.configure("info", "text", stream)
     logging.getLogger("x").warning("plain")
     assert "warning log logger=x message=plain" in stream.getvalue()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_field_has_an_end(stream: io.StringIO, form: Any) -> None:
+    logs.configure("info", form, stream)
+    tell(
+        "client.connected", client_id="x" * 65535, nested={"topics": ["y" * 5000]}, short="z" * 1000
+    )
+    text = stream.getvalue()
+    assert len(text) < 4000
+    assert "(65535 characters)" in text or "(65535 \\u2026" in text
+    assert "z" * 1000 in text
