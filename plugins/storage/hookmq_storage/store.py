@@ -43,7 +43,7 @@ from hookmq_storage.schema import COLUMNS
 
 _CLOCK: Final = 60.0
 """Seconds that the wall clock may be behind the newest commit without a word."""
-_TELL: Final = 50_000
+_TELL: Final = 200_000
 """Records loaded between two lines of the log."""
 
 
@@ -165,6 +165,8 @@ class SQLiteStore:
             raise wrong(self.folder, error) from error
         finally:
             if collecting:
+                if count >= _TELL:
+                    gc.freeze()  # as the node does when all is started: never looked at again
                 gc.enable()
         if count >= _TELL and not self._ready:
             self._runtime.log("info", "storage.checking", records=count)
