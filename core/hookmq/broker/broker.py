@@ -92,7 +92,9 @@ class Broker:
             metrics or Metrics(),
             self._handle,
         )
-        self.connections: set[Link] = set()
+        self.connections: dict[Link, None] = {}
+        """Every connection that has not ended, in the order in which they came; values mean nothing. Not a set: its order
+        would be by address, and no run like another."""
         self._drained: Callable[[], None] | None = None
 
     def _handle(self, core: Core) -> Callable[..., Handle]:
@@ -137,11 +139,11 @@ class Broker:
             core.metrics.connections_refused += 1
             connection.end(DisconnectReason(ReasonCode.SERVER_BUSY, EndedBy.SERVER))
             return connection
-        self.connections.add(connection)
+        self.connections[connection] = None
         return connection
 
     def _ended(self, connection: Link, reason: DisconnectReason) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         core = self.core
         session = connection.session
         client = connection.client

@@ -1,0 +1,93 @@
+"""Planted bugs: small changes of the core, made in a copy of it, that the simulator must find.
+
+A file of tests/simulation/bugs says what is wrong, within how many seeds it must be found, and which text becomes which:
+
+    PUBACK leaves before its commit.
+    within 200 seeds
+    === hookmq/broker/inbound.py
+    --- old
+        if outcome.relies:
+    --- new
+        if False:
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+import hookmq
+
+BUGS = pathlib.Path(__file__).parents[1] / "simulation" / "bugs"
+CORE = pathlib.Path(hookmq.__file__).parent
+
+
+class Change(NamedTuple):
+    """In the file `path`, below the folder that holds ``hookmq``, `old` becomes `new`."""
+
+    path: str
+    old: str
+    new: str
+
+
+class Bug(NamedTuple):
+    """A planted bug."""
+
+    name: str
+    within: int
+    """Seeds, from 0 on, of which one must find it."""
+    changes: tuple[Change, ...]
+
+
+def load(path: pathlib.Path) -> Bug:
+    """The bug of a file. Raises ValueError for a file that is not as it should be."""
+    head, *parts = path.read_text().split("\n=== ")
+    within = re.search(r"^within (\d+) seeds$", head, re.MULTILINE)
+    if within is None or not parts:
+        raise ValueError(f"{path.name}: no 'within N seeds', or nothing changed")
+    changes = []
+    for part in parts:
+        file, _, body = part.partition("\n--- old\n")
+        old, found, new = body.partition("\n--- new\n")
+        if not found:
+            raise ValueError(f"{path.name}: no '--- new'")
+        changes.append(Change(file.strip(), old, new.rstrip("\n")))
+    return Bug(path.stem, int(within[1]), tuple(changes))
+
+
+def bugs() -> list[Bug]:
+    """All of them, by name."""
+    return [load(path) for path in sorted(BUGS.glob("*.edit"))]
+
+
+def problems(bug: Bug) -> list[str]:
+    """Why a bug cannot be planted in the core as it is; empty when it can."""
+    found = []
+    for change in bug.changes:
+        count = (CORE.parent / change.path).read_text().count(change.old)
+        if count != 1:
+            found.append(f"{bug.name}: its text stands {count} times in {change.path}")
+    return found
+
+
+def plant(bug: Bug, folder: pathlib.Path) -> None:
+    """Copy the core to `folder` and plant the bug there."""
+    shutil.copytree(CORE, folder / "hookmq", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for change in bug.changes:
+        file = folder / change.path
+        file.write_text(file.read_text().replace(change.old, change.new))
+
+
+def simulate(folder: pathlib.Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the simulator on the core in `folder`."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "hookmq.testing.sim", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
