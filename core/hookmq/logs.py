@@ -167,3 +167,8 @@ def configure(
     root.setLevel(logging.WARNING)  # libraries tell only what matters
     logging.getLogger("hookmq").setLevel(LEVELS[level])
     return handler
+
+
+def tell(level: str, event: str, /, **fields: object) -> None:
+    """Log `event` with `fields` where no runtime is at hand: what plugins log, before one runs and after."""
+    logging.getLogger("hookmq").log(LEVELS[level], event, extra={"event": event, "fields": fields})

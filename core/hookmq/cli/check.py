@@ -12,6 +12,7 @@ from hookmq.cli.source import add_source, config_of
 if TYPE_CHECKING:
     from hookmq.config.model import Config
     from hookmq.hooks.manager import Hooks
+    from hookmq.plugin import Log
 
 EXAMPLES = """\
 examples:
@@ -27,9 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing when it is right")
 
 
-def validate(config: "Config", loop: str) -> "Hooks":
+def validate(config: "Config", loop: str, log: "Log | None" = None) -> "Hooks":
     """The hooks that `config` makes, everything about them, the certificates and the event loop `loop` validated.
-    Reads files, opens no socket. Raises ConfigError and PluginError."""
+    Plugins log to `log` for as long as they live; without one what is severe goes to stderr. Reads files, opens no
+    socket. Raises ConfigError and PluginError."""
     from importlib.util import find_spec
 
     from hookmq.config.listeners import check_types
@@ -49,7 +51,7 @@ def validate(config: "Config", loop: str) -> "Hooks":
                 raise config.error_at(
                     ("listeners", index, "tls"), error.message, error.hint
                 ) from None
-    hooks = Hooks(build(config, log=_tell))
+    hooks = Hooks(build(config, log=log or _tell))
     check_types(config, Extensions(hooks).types)
     return hooks
 

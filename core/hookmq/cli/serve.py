@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = config_of(arguments)
     logs.configure(config.log.level, config.log.format)
-    hooks = check.validate(config, config.loop)
+    hooks = check.validate(config, config.loop, logs.tell)
     run_loop(serve(config, hooks, arguments), config.loop)
     return 0
 

@@ -82,6 +82,56 @@ def test_it_serves_reloads_and_stops(loop: str, tmp_path: pathlib.Path) -> None:
         assert server.stop() == 0
 
 
+CHATTY = """from hookmq.plugin import Plugin, hookimpl
+
+
+class Chatty(Plugin):
+    def __init__(self, config, context):
+        super().__init__(config, context)
+        self.log("info", "chatty.made")
+
+    @hookimpl
+    def on_startup(self):
+        self.log("info", "chatty.started", password="hush", color="blue")
+
+    @hookimpl
+    def on_reload(self):
+        self.log("warning", "chatty.reloaded")
+
+    @hookimpl
+    def on_shutdown(self):
+        self.log("info", "chatty.ended")
+"""
+
+
+def test_what_plugins_log_is_in_the_log(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From their construction to their end, as events and without secrets."""
+    described = tmp_path / "hookmq_chatty-1.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: hookmq-chatty\nVersion: 1\n")
+    (described / "entry_points.txt").write_text("[hookmq.plugins]\nchatty = hookmq_chatty:Chatty\n")
+    (tmp_path / "hookmq_chatty.py").write_text(CHATTY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    path = tmp_path / "hookmq.yaml"
+    path.write_text(
+        CONFIG + "plugins: [{use: chatty}, {use: nowhere, required: false}]\n", encoding="utf-8"
+    )
+    with serving("-c", str(path)) as server:
+        made = server.event("chatty.made")
+        assert (made["level"], made["plugin"]) == ("info", "chatty")
+        started = server.event("chatty.started")
+        assert (started["color"], "password" in started) == ("blue", False)
+        server.event("node.started")
+        assert "plugin.skipped" in [entry["event"] for entry in server.seen]
+        server.process.send_signal(signal.SIGHUP)
+        assert server.event("chatty.reloaded")["level"] == "warning"
+        server.process.send_signal(signal.SIGTERM)
+        server.event("chatty.ended")
+        assert server.process.wait(20) == 0
+
+
 def test_a_wrong_configuration_is_refused_and_the_old_one_holds(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "hookmq.yaml"
     path.write_text(CONFIG)
