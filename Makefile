@@ -63,6 +63,9 @@ fuzz: install    ## the property tests, ROUNDS times with new random inputs; inp
 	@set -e; for round in $$(seq $(ROUNDS)); do $(PYTEST) -m hypothesis; done
 	.venv/bin/python tests/security/fuzz.py --seconds $(SECONDS)
 
+mutants: install  ## plant small faults in the core's modules and list those that its tests miss
+	.venv/bin/python tests/mutation/mutate.py
+
 check: install   ## ruff, ruff format, mypy --strict
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
