@@ -24,6 +24,7 @@ anything.
 - `{$env: NAME}` takes a value from the environment, `{$file: PATH}` from a file (relative to the configuration's
   folder, one line end at its end is dropped). Either may have a `default`. There are no other indirections, and what
   they give is never shown.
+- Other paths, of certificates for example, are relative to the folder in which the broker is started.
 - `HOOKMQ__BROKER__MAX_QOS=1` in the environment overrides `broker.max_qos`: two underscores are a dot, list positions
   are numbers (`HOOKMQ__LISTENERS__0__BIND`). `-o broker.max_qos=1` on the command line overrides both.
 - Plain words follow YAML 1.2: `true` and `false` are the truth values, `yes`, `on` and `1:30` are text. Anchors and
