@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from hookmq.hooks.chains import Call, Narrowing
+from hookmq.hooks.depth import DEPTH, at_depth
 from hookmq.hooks.entry import PluginInstance
 from hookmq.hooks.waiting import Held, in_thread, refuse, spawn, words
 from hookmq.runtime import Cancel, Runtime, Timer
@@ -36,7 +37,7 @@ class Lane:
     def __init__(self, call: Call, limit: int) -> None:
         self.call = call
         self.limit = limit
-        self.events: deque[tuple[int, tuple[Any, ...]]] = deque()
+        self.events: deque[tuple[int, tuple[Any, ...], int]] = deque()
         self.dropped = 0
 
 
@@ -58,7 +59,7 @@ class Queue:
         self._turn = 0
         self.closed = False
         self._running = False
-        self._batch: deque[tuple[Lane, tuple[Any, ...]]] = deque()
+        self._batch: deque[tuple[Lane, tuple[Any, ...], int]] = deque()
         self._cancel: Cancel | None = None
         self._timer: Timer | None = None
         self._breaker: Timer | None = None
@@ -93,7 +94,7 @@ class Queue:
             events.popleft()
             lane.dropped += 1
         self._sequence += 1
-        events.append((self._sequence, args))
+        events.append((self._sequence, args, DEPTH.get()))
         if not self._running:
             self._start()
 
@@ -112,7 +113,7 @@ class Queue:
         if self._breaker is not None:
             self._breaker.cancel()
         lost = self.waiting
-        for lane, _ in self._batch:
+        for lane, *_ in self._batch:
             lane.dropped += 1
         self._batch.clear()
         for lane in self.lanes.values():
@@ -155,7 +156,7 @@ class Queue:
         room = BATCH
         while room and lanes:
             first = min(lanes, key=_oldest)
-            self._batch.append((first, first.events.popleft()[1]))
+            self._batch.append((first, *first.events.popleft()[1:]))
             if not first.events:
                 lanes.remove(first)
             room -= 1
@@ -163,7 +164,7 @@ class Queue:
     def _threaded(self) -> list[tuple[Lane, tuple[Any, ...]]]:
         """The events at the head of the batch that go to the thread together; after a failure one alone."""
         due: list[tuple[Lane, tuple[Any, ...]]] = []
-        for lane, args in self._batch:
+        for lane, args, _ in self._batch:
             if lane.call.is_async:
                 break
             due.append((lane, args))
@@ -180,12 +181,13 @@ class Queue:
         """
         batch = self._batch
         while batch and self.open_until is None:
-            lane, args = batch[0]
+            lane, args, depth = batch[0]
             if not lane.call.is_async:
                 return
             stats = lane.call.stats
             self._began = stats.clock()
             timed = stats.begin()
+            DEPTH.set(depth)  # what it publishes answers this event, whatever was before it
             try:
                 answer = await lane.call.function(*args)
                 wrong = refuse(lane.call, answer) if hasattr(type(answer), "__await__") else ""
@@ -257,7 +259,8 @@ class Queue:
                 # It returned an awaitable, and the thread stopped there.
                 self._began = runtime.now()
                 self._timer = runtime.call_later(lane.call.timeout, self._late)
-                self._cancel = spawn(runtime, outcome.take(), self._awaited)
+                depth = self._batch[0][2]
+                self._cancel = at_depth(depth, spawn, runtime, outcome.take(), self._awaited)
                 return
         self._again()
 

@@ -50,16 +50,18 @@ class Runtime(Protocol):
         """`size` random bytes as lower-case hex; unguessable outside tests."""
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Run `call` once at the end of this turn or in the next, in the order of the requests."""
+        """Run `call` once at the end of this turn or in the next, in the order of the requests; in a context
+        (`contextvars`) of the runtime's own, not the caller's."""
 
     def call_later(self, delay: float, call: Callable[[], None]) -> Timer:
-        """Run `call` once, `delay` seconds from now."""
+        """Run `call` once, `delay` seconds from now, in a context of the runtime's own."""
 
     def promise(self) -> Promise:
         """A result to be awaited by a coroutine that `spawn` drives, and given later."""
 
     def spawn(self, awaitable: Awaitable[Any], done: Done) -> Cancel:
-        """Drive `awaitable` to its end and tell `done`, always in a later turn than this call."""
+        """Drive `awaitable` to its end, in a copy of the caller's context, and tell `done`, always in a later turn than
+        this call."""
 
     def run_blocking(self, call: Callable[[], Any], done: Done) -> Cancel:
         """Run `call` in a bounded pool of threads and tell `done` on the loop, always in a later turn than this call."""

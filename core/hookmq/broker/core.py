@@ -92,8 +92,6 @@ class Core:
         self.remembered = 0
         """Decisions and fast paths remembered by all connections together."""
         self.denials: dict[str, tuple[float, int]] = {}
-        self.depth = 0
-        """How many messages of plugins led to the one in hand."""
         self.failed: str | None = None
         self.on_failure: Callable[[str], None] | None = None
         """Told once when a commit failed: the shell tells clients and ends the process."""

@@ -8,6 +8,7 @@ from hookmq.broker.ingest import Ingest, Outcome
 from hookmq.broker.revoke import revoke
 from hookmq.broker.sessions import cancel_will
 from hookmq.errors import PluginError, ProtocolError
+from hookmq.hooks.depth import DEPTH
 from hookmq.hooks.entry import PluginInstance
 from hookmq.metrics import Metrics
 from hookmq.properties import EMPTY, In, Properties
@@ -97,7 +98,7 @@ class Handle:
 
     def _send(self, message: Message, result: Promise | None) -> None:
         core = self._core
-        depth = core.depth + 1
+        depth = DEPTH.get() + 1
         if depth > core.settings.broker.publish_depth:
             # A message that answers a message that answers a message: a loop between plugins ends here.
             core.dropped(message, None, DropReason.DEPTH, Direction.IN, self._plugin)
@@ -127,11 +128,11 @@ class Handle:
                 result.set_result(outcome.matched)
 
         def begin() -> None:
-            outer, core.depth = core.depth, depth
+            token = DEPTH.set(depth)
             try:
                 Ingest(core, core.chains(""), message, done, skip=self._plugin).run()
             finally:
-                core.depth = outer
+                DEPTH.reset(token)
             core.schedule()
 
         core.runtime.call_soon(begin)

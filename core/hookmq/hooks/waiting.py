@@ -6,6 +6,7 @@ from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from typing import Any, Final
 
 from hookmq.hooks.chains import Call
+from hookmq.hooks.depth import DEPTH, at_depth
 from hookmq.runtime import Cancel, Done, Runtime, Timer
 
 
@@ -65,7 +66,7 @@ def spawn(runtime: Runtime, awaitable: Any, done: Done) -> Cancel:
 class Waiting:
     """The part of a run that waits: at most one call at a time, with its deadline."""
 
-    __slots__ = ("_began", "_call", "_cancel", "_resume", "_runtime", "_timer")
+    __slots__ = ("_began", "_call", "_cancel", "_depth", "_resume", "_runtime", "_timer")
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -74,6 +75,7 @@ class Waiting:
         self._resume: Callable[[Any], object] | None = None
         self._timer: Timer | None = None
         self._began = -1.0
+        self._depth = 0
 
     def on(self, call: Call, awaitable: Any, began: float, resume: Callable[[Any], object]) -> None:
         """Await it, then `resume` with its result or with `FAILED`."""
@@ -99,6 +101,7 @@ class Waiting:
 
     def _start(self, call: Call, began: float, resume: Callable[[Any], object]) -> None:
         self._call, self._began, self._resume = call, began, resume
+        self._depth = DEPTH.get()
         call.stats.pending += 1
         self._timer = self._runtime.call_later(call.timeout, self._late)
 
@@ -112,7 +115,7 @@ class Waiting:
         if call is None:
             return
         if isinstance(result, Held):
-            self._cancel = spawn(self._runtime, result.take(), self._awaited)
+            self._cancel = at_depth(self._depth, spawn, self._runtime, result.take(), self._awaited)
             return
         self._awaited(result, error)
 
@@ -129,7 +132,7 @@ class Waiting:
             result = FAILED
         elif hasattr(type(result), "__await__"):
             result = nonsense(call, result)
-        resume(result)
+        at_depth(self._depth, resume, result)
 
     def _late(self) -> None:
         call, resume, cancel = self._call, self._resume, self._cancel
@@ -142,7 +145,7 @@ class Waiting:
         if cancel is not None:
             cancel()
         stats.failed(f"no answer within {call.timeout:g} s", timeout=True)
-        resume(FAILED)
+        at_depth(self._depth, resume, FAILED)
 
 
 def words(error: BaseException) -> str:

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, Final
 
 from hookmq.runtime import Cancel, Done, Promise, Timer
@@ -30,7 +31,16 @@ class AsyncioRuntime:
     as ``record.fields``. `threads` bounds the pool of `run_blocking`.
     """
 
-    __slots__ = ("_call_later", "_call_soon", "_logger", "_pool", "_tasks", "loop", "now")
+    __slots__ = (
+        "_call_later",
+        "_call_soon",
+        "_context",
+        "_logger",
+        "_pool",
+        "_tasks",
+        "loop",
+        "now",
+    )
 
     def __init__(
         self,
@@ -41,6 +51,8 @@ class AsyncioRuntime:
     ) -> None:
         self.loop = loop or asyncio.get_running_loop()
         self.now: Callable[[], float] = time.monotonic
+        # The core's calls do not inherit the context of the hook that happened to cause them.
+        self._context = copy_context()
         self._call_soon = self.loop.call_soon
         self._call_later = self.loop.call_later
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hookmq")
@@ -61,11 +73,11 @@ class AsyncioRuntime:
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Run `call` in the next turn of the loop."""
-        self._call_soon(call)
+        self._call_soon(call, context=self._context)
 
     def call_later(self, delay: float, call: Callable[[], None]) -> Timer:
         """Run `call` once, `delay` seconds from now."""
-        return self._call_later(delay, call)
+        return self._call_later(delay, call, context=self._context)
 
     def promise(self) -> Promise:
         """A future of the loop."""

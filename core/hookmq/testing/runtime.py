@@ -9,6 +9,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
+from contextvars import copy_context
 from typing import Any, Final
 
 from hookmq.runtime import Cancel, Done
@@ -104,13 +105,14 @@ class Task:
     """A coroutine that the runtime drives."""
 
     __slots__ = (
-        "_cancelled", "_done", "_iterator", "_running", "_runtime", "_steps", "_throw_next", "ended",
+        "_cancelled", "_context", "_done", "_iterator", "_running", "_runtime", "_steps", "_throw_next", "ended",
     )  # fmt: skip
 
     def __init__(self, runtime: "VirtualRuntime", awaitable: Awaitable[Any], done: Done) -> None:
         self._runtime = runtime
         self._iterator: Any = awaitable if hasattr(awaitable, "send") else awaitable.__await__()
         self._done: Done | None = done
+        self._context = copy_context()
         self._steps = 0
         self._running = False
         self._cancelled = False
@@ -127,11 +129,11 @@ class Task:
         failure: BaseException | None = None
         try:
             if error is not None:
-                wanted = self._iterator.throw(error)
+                wanted = self._context.run(self._iterator.throw, error)
             elif hasattr(self._iterator, "send"):
-                wanted = self._iterator.send(None)
+                wanted = self._context.run(self._iterator.send, None)
             else:
-                wanted = next(self._iterator)
+                wanted = self._context.run(next, self._iterator)
         except StopIteration as stop:
             self.ended, result = True, stop.value
         except (KeyboardInterrupt, SystemExit):

@@ -254,6 +254,39 @@ def answering(harness: Harness, name: str) -> Callable[[Message], None]:
     return answer
 
 
+@pytest.mark.parametrize("hook", ["on_publish", "on_published"])
+def test_a_loop_ends_though_answers_take_their_time(broker_harness: Make, hook: str) -> None:
+    """Of coroutines and of observers: the depth goes along with what they were called for."""
+    pair = [HookRecorder(hook, id="mine"), HookRecorder(hook, id="other")]
+    harness = broker_harness(plugins=pair, config={"broker": {"publish_depth": 3}})
+
+    def slowly(name: str) -> Callable[[Message], Any]:
+        async def answer(message: Message) -> None:
+            await harness.clock.sleep(0.5)
+            harness.handle(name).publish(message.topic, message.payload)
+
+        # An observer hears its own messages too: one that answers those is a loop by itself.
+        return answer
+
+    for plugin in pair:
+        plugin.answer(hook, slowly(plugin.id))
+    sub, pub = harness.connect("sub"), harness.connect("pub")
+    sub.subscribe("t")
+    pub.publish("t", b"x")
+    harness.clock.advance(120)
+    harness.settle()
+    heard = len(sub.messages)
+    assert heard == (1 + 2 * 3 if hook == "on_publish" else 1 + 2 + 4 + 8)
+    assert harness.metrics.dropped["depth", "in"] == (2 if hook == "on_publish" else 16)
+    harness.clock.advance(600)
+    harness.settle()
+    assert len(sub.messages) == heard
+    pub.publish("t", b"y")  # and the next message starts anew
+    harness.clock.advance(120)
+    harness.settle()
+    assert len(sub.messages) == 2 * heard
+
+
 def test_a_loop_ends_for_who_waits_too(broker_harness: Make, mine: HookRecorder) -> None:
     other = HookRecorder("on_publish", id="other")
     harness = broker_harness(plugins=[mine, other], config={"broker": {"publish_depth": 1}})
