@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 from hookmq.errors import ProtocolError
 from hookmq.reason import ReasonCode
-from hookmq.router import FEW, Router
+from hookmq.router import FEW, LONG_TOPIC, Router
 from hookmq.topics import matches
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -56,7 +56,7 @@ OPERATION = st.one_of(
 
 @unhurried
 @given(
-    st.lists(OPERATION, max_size=60),
+    st.lists(OPERATION, min_size=15, max_size=60),  # by itself it would draw five at a time
     st.sampled_from([0, 1, 3, 1000]),
     st.sampled_from(["", "a/{}", "{}/a", "$x/{}"]),
 )
@@ -201,7 +201,115 @@ def test_what_goes_leaves_what_is_below_and_above(inner: str, outer: str) -> Non
     assert router.match(topic) == [("ann", inner, 1)]
 
 
+def test_a_filter_of_one_subscriber_takes_the_space_of_one() -> None:
+    router = make()
+    for filter in ("a", "+"):
+        router.subscribe(filter, "ann", 1)
+        router.subscribe(filter, "ann", 2)
+    alone = [router._exact["a"], router._root.plus.here if router._root.plus else None]
+    assert alone == [("ann", "a", 2), ("ann", "+", 2)]
+    for filter in ("a", "+"):
+        router.subscribe(filter, "bob", 3)
+        router.unsubscribe(filter, "ann")
+    alone = [router._exact["a"], router._root.plus.here if router._root.plus else None]
+    assert alone == [("bob", "a", 3), ("bob", "+", 3)]
+
+
+# -- topics that begin with a dollar
+
+
+@pytest.mark.parametrize("topic", ["$", "$SYS", "$SYS/a", "$/a"])
+def test_no_wildcard_stands_for_a_dollar(topic: str) -> None:
+    router = make()
+    for filter in ("#", "+", "+/a", "+/#", "+/+"):
+        router.subscribe(filter, "ann", 1)
+    assert router.match(topic) == []
+    router.subscribe(topic, "ann", 2)
+    router.subscribe(topic.partition("/")[0] + "/#", "ann", 3)
+    assert sorted(value for _, _, value in router.match(topic)) == [2, 3]
+
+
+@pytest.mark.parametrize("topic", ["$", "$SYS", "$SYS/a", "$/a"])
+def test_a_route_of_a_dollar_topic_goes_with_its_filters_alone(topic: str) -> None:
+    router = make()
+    route = router.lookup(topic)
+    for filter in ("#", "+", "+/a", "+/#"):
+        router.subscribe(filter, "ann", 1)
+    assert route.valid
+    router.subscribe(topic.partition("/")[0] + "/#", "ann", 3)
+    assert not route.valid
+    assert router.lookup(topic).matched == [("ann", topic.partition("/")[0] + "/#", 3)]
+
+
+def test_dollar_topics_do_not_count_among_the_many_of_a_leading_wildcard() -> None:
+    router = make()
+    look_up(router, [f"$SYS/{n}" for n in range(FEW)])
+    routes = look_up(router, ["a/b", "a/c"])
+    router.subscribe("+/b", "ann", 1)
+    assert still_valid(routes) == {"a/c"}
+
+
 # -- the cache
+
+
+@pytest.mark.parametrize("filter", ["a/b", "a/+", "a/#", "+/b", "#", "+/#"])
+def test_unsubscribing_makes_a_new_route(filter: str) -> None:
+    router = make()
+    router.subscribe(filter, "ann", 1)
+    route = router.lookup("a/b")
+    router.unsubscribe(filter, "ann")
+    assert not route.valid
+    assert router.lookup("a/b").matched == []
+
+
+def test_nothing_is_remembered_about_a_long_topic() -> None:
+    router = make()
+    assert router.lookup("a" * LONG_TOPIC).valid
+    assert not router.lookup("a" * (LONG_TOPIC + 1)).valid
+    assert list(router._routes) == ["a" * LONG_TOPIC]
+
+
+@pytest.mark.parametrize(
+    ("size", "dropped"), [(1, 1), (3, 1), (127, 1), (128, 2), (640, 10), (6400, 100)]
+)
+def test_a_full_cache_drops_the_first_64th(size: int, dropped: int) -> None:
+    router = make(cache_size=size)
+    routes = look_up(router, map(str, range(size)))
+    assert still_valid(routes) == set(routes)
+    router.lookup("one more")
+    assert routes.keys() - still_valid(routes) == set(map(str, range(dropped)))
+    assert router.evicted == dropped
+
+
+def test_a_cleared_cache_is_as_new() -> None:
+    router = make()
+    routes = look_up(router, ["a/b", "a/c", "$x/b"])
+    router.clear_cache()
+    assert still_valid(routes) == set()
+    assert router.invalidated == 3
+    for filter in ("a/#", "$x/#", "#"):
+        router.subscribe(filter, "ann", 1)
+    assert router.invalidated == 3
+    assert router.lookup("$x/b").matched == [("ann", "$x/#", 1)]
+
+
+def test_a_filter_without_wildcards_drops_one_of_many() -> None:
+    router = make()
+    crowd = look_up(router, [f"a/{n}" for n in range(FEW + 1)])
+    router.subscribe("a/7", "ann", 1)
+    assert crowd.keys() - still_valid(crowd) == {"a/7"}
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_how_many_are_many_for_a_leading_wildcard(gone: int, beyond: int) -> None:
+    router = make()
+    crowd = look_up(router, [f"{n}/a" for n in range(FEW + beyond + gone)])
+    for n in range(gone):
+        router.invalidate(f"{n}/a")
+    left = still_valid(crowd)
+    router.subscribe("+/none", "ann", 0)
+    assert still_valid(crowd) == (set() if beyond else left)
 
 
 def test_a_lookup_compiles_once() -> None:

@@ -132,18 +132,25 @@ def functions_in(code: CodeType) -> Iterator[CodeType]:
             yield from functions_in(constant)
 
 
-def install(original: CodeType, changed: CodeType) -> None:
-    """Give every live function of a module the code it has in the mutant. Raises ValueError if one cannot have it, as
+def functions_of(file: str) -> list[FunctionType]:
+    """The live functions that were read from `file`."""
+    return [
+        thing
+        for thing in gc.get_objects()
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename == file
+    ]
+
+
+def install(functions: list[FunctionType], original: CodeType, changed: CodeType) -> None:
+    """Give the live functions of a module the code they have in the mutant. Raises ValueError if one cannot have it, as
     when it closes over fewer variables."""
     pairs = zip(functions_in(original), functions_in(changed), strict=True)
-    codes = {old: new for old, new in pairs if old != new or old.co_consts != new.co_consts}
-    by_place = {(c.co_qualname, c.co_firstlineno): new for c, new in codes.items()}
-    for thing in gc.get_objects():
-        if isinstance(thing, FunctionType) and thing.__code__.co_filename == original.co_filename:
-            code = thing.__code__
-            new = by_place.get((code.co_qualname, code.co_firstlineno))
-            if new is not None:
-                thing.__code__ = new
+    by_place = {(old.co_qualname, old.co_firstlineno): new for old, new in pairs}
+    for function in functions:
+        code = function.__code__
+        new = by_place.get((code.co_qualname, code.co_firstlineno))
+        if new is not None:
+            function.__code__ = new
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -173,6 +180,7 @@ class Trial:
     def __init__(self, wanted: list[Mutant], sources: dict[str, str]) -> None:
         self.wanted = wanted
         self.sources = sources
+        self.functions: dict[str, list[FunctionType]] = {}
         self.survivors: list[Mutant] = []
         self.unfit: list[Mutant] = []
         """Those that cannot be installed in what is already imported."""
@@ -186,6 +194,8 @@ class Trial:
             self.trouble = "the tests fail before anything is changed"
             return True
         seconds, lines = measured
+        self.functions = {file: functions_of(file) for file in files}
+        gc.freeze()  # the forks share what they do not change
         for mutant in self.wanted:
             place = str(path_of(mutant.module))
             span = range(mutant.first_line, mutant.last_line + 1)
@@ -208,7 +218,7 @@ class Trial:
         def attempt() -> tuple[bool | None]:
             changed = compile(mutant.apply(source), place, "exec")
             try:
-                install(compile(source, place, "exec"), changed)
+                install(self.functions[place], compile(source, place, "exec"), changed)
             except ValueError:
                 return (None,)
             return (_passes(session, tests),)

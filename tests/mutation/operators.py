@@ -29,6 +29,7 @@ _ARITHMETIC: Final[dict[type[ast.operator], type[ast.operator]]] = {
     ast.BitOr: ast.BitAnd,
 }
 _DROPPED: Final = (ast.Assign, ast.AugAssign, ast.Expr, ast.Delete, ast.Raise)
+_QUIET: Final = ("malformed", "protocol_error", "TypeVar")
 _LONGEST_TEXT: Final = 8
 """Longer strings are words for people."""
 
@@ -163,14 +164,12 @@ class _Maker:
             self._add(node.test, f"(not ({ast.unparse(node.test)}))")
 
     def _expression(self, node: ast.expr, quiet: bool = False) -> None:
-        """`quiet`: within an error, whose words no test should fix."""
+        """`quiet`: within an error, whose words no test should fix, or the name of a type."""
         if isinstance(node, ast.JoinedStr | ast.Lambda):
             return
         for new in _variants(node, quiet):
             self._add(node, new)
-        quiet = quiet or (
-            isinstance(node, ast.Call) and ast.unparse(node.func) in ("malformed", "protocol_error")
-        )
+        quiet = quiet or (isinstance(node, ast.Call) and ast.unparse(node.func) in _QUIET)
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self._expression(child, quiet)
