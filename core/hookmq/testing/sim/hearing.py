@@ -128,6 +128,10 @@ class Hearing(Peer):
             sub.certain_until = sub.certain_from = -1.0
         for sent, _, _ in self.outbox.values():
             sent.trusted = False
+        other = Life(self.number, self.client_id, self.version, self.world.clock.now, life.link)
+        other.subs = life.subs
+        self.life = other
+        self.received = {}
 
     def _begin(self, link: Link) -> Life:
         now = self.world.clock.now

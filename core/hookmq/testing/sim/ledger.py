@@ -177,7 +177,7 @@ class Ledger:
     def _to_one(self, life: Life, link: Link, packet: Publish, sent: Sent, now: float) -> None:
         others = self.shared.setdefault(sent.uid, [])
         for other, receipt in others:
-            if other is life:
+            if other.client_id == life.client_id:
                 continue
             if self.crashed_between(receipt.at - 1.0, link.written_at):
                 continue

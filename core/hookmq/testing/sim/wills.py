@@ -111,6 +111,7 @@ class Wills:
         if will is not None:
             will.session_over = True
             will.cancelled = MAYBE
+            will.tries += 1
 
     def goodbye(self, link: Link) -> None:
         """The client sends a normal DISCONNECT."""
