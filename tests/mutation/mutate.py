@@ -65,8 +65,10 @@ SUITES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
 }
 """The modules that the tests in these files are for."""
 
-CPU_SECONDS: Final = 20.0
-"""A mutant that takes so much longer than its tests do is taken for one in a loop: found."""
+PATIENCE: Final = 2.0
+"""CPU seconds beyond five times what it took before, after which a test is taken to be in a loop: a mutant found."""
+CPU_SECONDS: Final = 200.0
+"""The same for a whole run."""
 MEMORY: Final = 3 << 30
 
 Lines = dict[str, set[int]]
@@ -92,7 +94,7 @@ def in_fork(work: Callable[[], Any], cpu_seconds: float | None = None) -> Any:
                 if cpu_seconds is not None:
                     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
                     signal.setitimer(signal.ITIMER_VIRTUAL, cpu_seconds)
-                    signal.setitimer(signal.ITIMER_REAL, 10 * cpu_seconds)
+                    signal.setitimer(signal.ITIMER_REAL, 5 * cpu_seconds)
                 told.write(pickle.dumps(work()))
                 told.flush()
             finally:
@@ -201,17 +203,15 @@ class Trial:
             span = range(mutant.first_line, mutant.last_line + 1)
             tests = [n for n in seconds if not lines[n].get(place, set()).isdisjoint(span)]
             tests.sort(key=lambda n: seconds[n])
-            passed = self._try(session, mutant, tests, sum(seconds[n] for n in tests))
+            passed = self._try(session, mutant, {n: seconds[n] for n in tests})
             if passed is None:
                 self.unfit.append(mutant)
             elif passed:
                 self.survivors.append(mutant)
         return True
 
-    def _try(
-        self, session: pytest.Session, mutant: Mutant, tests: list[int], seconds: float
-    ) -> bool | None:
-        """Whether all `tests` pass; None if that cannot be said here."""
+    def _try(self, session: pytest.Session, mutant: Mutant, tests: dict[int, float]) -> bool | None:
+        """Whether all `tests` (number: CPU seconds it should take) pass; None if that cannot be said here."""
         place = str(path_of(mutant.module))
         source = self.sources[mutant.module]
 
@@ -223,13 +223,15 @@ class Trial:
                 return (None,)
             return (_passes(session, tests),)
 
-        answer: tuple[bool | None] | None = in_fork(attempt, CPU_SECONDS + 3 * seconds)
+        answer: tuple[bool | None] | None = in_fork(attempt, CPU_SECONDS)
         return False if answer is None else answer[0]
 
 
-def _passes(session: pytest.Session, tests: list[int]) -> bool:
-    for place, number in enumerate(tests):
-        following = session.items[tests[place + 1]] if place + 1 < len(tests) else None
+def _passes(session: pytest.Session, tests: dict[int, float]) -> bool:
+    numbers = list(tests)
+    for place, number in enumerate(numbers):
+        signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE + 5 * tests[number])
+        following = session.items[numbers[place + 1]] if place + 1 < len(numbers) else None
         item = session.items[number]
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
@@ -247,7 +249,7 @@ def _measure(
         lines[number] = {}
         started = time.process_time()
         with traced(files, lines[number]):
-            passes = _passes(session, [number])
+            passes = _passes(session, {number: CPU_SECONDS})
         seconds[number] = time.process_time() - started
         if not passes:
             return None
@@ -313,7 +315,7 @@ def try_suite(
             importlib.import_module(name)  # before pytest puts its own finder first
             return run_pytest(tests, stop=True) == 0
 
-        if in_fork(attempt, 10 * CPU_SECONDS) is True:
+        if in_fork(attempt, CPU_SECONDS) is True:
             survivors.append(mutant)
     return survivors
 

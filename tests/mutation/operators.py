@@ -29,7 +29,8 @@ _ARITHMETIC: Final[dict[type[ast.operator], type[ast.operator]]] = {
     ast.BitOr: ast.BitAnd,
 }
 _DROPPED: Final = (ast.Assign, ast.AugAssign, ast.Expr, ast.Delete, ast.Raise)
-_QUIET: Final = ("malformed", "protocol_error", "TypeVar")
+_QUIET: Final = ("malformed", "protocol_error", "TypeVar", "reader.finish", "Reader(body).finish")
+_NAMES: Final = ("__slots__", "__all__")
 _LONGEST_TEXT: Final = 8
 """Longer strings are words for people."""
 
@@ -128,7 +129,7 @@ class _Maker:
             return
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in _NAMES:
             return
         if not at_import:
             self._whole(node)

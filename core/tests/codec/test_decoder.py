@@ -12,6 +12,7 @@ from hookmq.codec import (
     Subscribe,
     SubscribeRequest,
     Unsubscribe,
+    WillFields,
     decode,
     decode_publish,
     encode,
@@ -143,6 +144,37 @@ def test_max_packet_size_counts_the_fixed_header(extra: int) -> None:
             assert len(packets) == 1
 
 
+def test_max_packet_size_is_of_each_packet() -> None:
+    """Not of what came in one read."""
+    data = encode(Publish("t", bytes(200)), 4)
+    decoder = Decoder(4, Limits(max_packet_size=len(data)))
+    assert len(decoder.feed(data * 5)) == 5
+    assert len(decoder.feed(data * 2 + data[:10])) == 2
+    assert len(decoder.feed(data[10:] + data)) == 2
+    assert decoder.error is None
+
+
+@pytest.mark.parametrize("step", [1, 100])
+def test_too_large_says_how_large(step: int) -> None:
+    data = encode(Publish("t", bytes(50)), 4)
+    decoder = Decoder(4, Limits(max_packet_size=len(data)))
+    stream = PING + data + encode(Publish("t", bytes(51)), 4)
+    for i in range(0, len(stream), step):
+        decoder.feed(stream[i : i + step])
+    assert decoder.error is not None
+    assert decoder.error.detail == "packet of 56 bytes, at most 55 are accepted"
+
+
+def test_decode_blames_a_connect_for_what_comes_in_its_place() -> None:
+    """Of a client that is not connected yet, and of none other."""
+    with pytest.raises(ConnectError):
+        decode(0xC0, b"", 0)
+    for version, server in ((4, True), (5, True), (4, False), (0, False)):
+        with pytest.raises(ProtocolError) as caught:
+            decode(0xC1, b"", version, server=server)
+        assert type(caught.value) is ProtocolError
+
+
 def test_too_large_is_known_from_the_header_alone() -> None:
     decoder = Decoder(4, Limits(max_packet_size=1000))
     for byte in (b"\x30", b"\xe8"):
@@ -177,6 +209,39 @@ def test_max_user_properties_counts_connect_and_will_together() -> None:
         decode(0x10, body, 0, Limits(max_user_properties=1))
     assert caught.value.code is ReasonCode.QUOTA_EXCEEDED
     assert caught.value.version == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "answer"),
+    [
+        (b"MQTT", 0, 4), (b"MQTT", 3, 4), (b"MQTT", 0x83, 4), (b"MQTT", 6, 5), (b"MQTT", 127, 5),
+        (b"MQTT", 0x85, 5), (b"MQTT", 0x86, 5), (b"MQIsdp", 4, 3), (b"MQIsdp", 5, 3),
+        (b"MQIsdp", 0x84, 3), (b"mqtt", 4, 0), (b"", 4, 0),
+    ],
+)  # fmt: skip
+def test_an_unknown_level_is_answered_in_the_nearest_form(
+    name: bytes, level: int, answer: int
+) -> None:
+    """[MQTT-3.1.2-1, 3.1.2-2]"""
+    body = len(name).to_bytes(2, "big") + name + bytes((level, 2)) + b"\0\0\0\1c"
+    with pytest.raises(ConnectError) as caught:
+        decode(0x10, body, 0)
+    assert caught.value.code is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
+    assert caught.value.version == answer
+
+
+@pytest.mark.parametrize("topic", ["+", "#", "a/+", "a/#", "a+", "a#b"])
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_a_will_topic_has_no_wildcard(topic: str, version: int) -> None:
+    """[MQTT-4.7.0-1]"""
+    packet = Connect("c", version, True, 0, will=WillFields(topic, b"", 0, False))
+    decoder = Decoder()
+    assert decoder.feed(encode(packet, version)) == []
+    assert isinstance(decoder.error, ConnectError)
+    assert (decoder.error.code, decoder.error.version) == (
+        ReasonCode.TOPIC_NAME_INVALID,
+        version,
+    )
 
 
 def test_max_filters() -> None:
@@ -217,7 +282,7 @@ def test_feed_takes_empty_bytes() -> None:
 
 def test_decode_publish_checks_its_flags() -> None:
     """It is called without `Decoder`, too."""
-    for header, version in ((0x36, 4), (0x3E, 3), (0x38, 4), (0x38, 5)):
+    for header, version in ((0x36, 4), (0x3E, 3), (0x38, 4), (0x38, 5), (0x39, 4), (0x39, 5)):
         with pytest.raises(ProtocolError) as caught:
             decode_publish(header, b"\0\1t\0\1", version)
         assert caught.value.code is ReasonCode.MALFORMED_PACKET

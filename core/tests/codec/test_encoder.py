@@ -147,6 +147,13 @@ def test_no_properties_are_one_zero_byte() -> None:
     assert encode_properties(EMPTY) == b"\0"
 
 
+def test_a_field_of_65535_bytes_fits() -> None:
+    longest = "x" * 65_535
+    head, tail = encode_publish_parts(longest.encode(), b"", 0, False, False, None)
+    assert head + tail == encode(Publish(longest, b""), 4)
+    assert codec.decode(0x30, (head + tail)[4:], 4) == Publish(longest, b"")
+
+
 def test_a_property_of_more_than_65535_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match="65,535"):
         encode_properties(Properties(correlation_data=bytes(65536)))
