@@ -1,8 +1,9 @@
 """What a mutant is and where one can be made: small wrong changes of one expression or statement of a module."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 _COMPARE: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
@@ -29,7 +30,14 @@ _ARITHMETIC: Final[dict[type[ast.operator], type[ast.operator]]] = {
     ast.BitOr: ast.BitAnd,
 }
 _DROPPED: Final = (ast.Assign, ast.AugAssign, ast.Expr, ast.Delete, ast.Raise)
-_QUIET: Final = ("malformed", "protocol_error", "TypeVar", "reader.finish", "Reader(body).finish")
+_QUIET: Final = (
+    "malformed",
+    "protocol_error",
+    "TypeVar",
+    "reader.finish",
+    "Reader(body).finish",
+    "_codes",
+)
 _NAMES: Final = ("__slots__", "__all__")
 _LONGEST_TEXT: Final = 8
 """Longer strings are words for people."""
@@ -52,10 +60,12 @@ class Mutant:
     new: str
     line: str
     at_import: bool
+    nth: int = 1
+    """Which of those that are otherwise named the same."""
 
-    def key(self) -> tuple[str, str, str, str, str]:
+    def key(self) -> tuple[str, ...]:
         """What names it in the list of equivalent mutants: without line numbers, which change with every edit."""
-        return (self.module, self.scope, self.line, self.old, self.new)
+        return (self.module, self.scope, self.line, self.old, self.new, str(self.nth))
 
     def apply(self, source: str) -> str:
         return source[: self.start] + self.new + source[self.stop :]
@@ -66,6 +76,10 @@ def mutants(module: str, source: str) -> list[Mutant]:
     maker = _Maker(module, source)
     maker.block(ast.parse(source).body, "", True)
     made = sorted(maker.found.values(), key=lambda m: (m.start, m.stop, m.new))
+    seen: Counter[tuple[str, ...]] = Counter()
+    for place, mutant in enumerate(made):
+        seen[mutant.key()] += 1
+        made[place] = replace(mutant, nth=seen[mutant.key()])
     return [mutant for mutant in made if _compiles(mutant.apply(source))]
 
 
