@@ -1,6 +1,7 @@
 """Planted bugs: small changes of the core, made in a copy of it, that the simulator must find.
 
-A file of tests/simulation/bugs says what is wrong, within how many seeds it must be found, and which text becomes which:
+A file of tests/simulation/bugs says what is wrong, within how many seeds it must be found (or ``found by NAME``, a plan
+of tests/simulation/regressions, where chance is too slow), and which text becomes which:
 
     PUBACK leaves before its commit.
     within 200 seeds
@@ -38,7 +39,9 @@ class Bug(NamedTuple):
 
     name: str
     within: int
-    """Seeds, from 0 on, of which one must find it."""
+    """Seeds, from 0 on, of which one must find it; 0 where `plan` does."""
+    plan: pathlib.Path | None
+    """The regression that must find it."""
     changes: tuple[Change, ...]
 
 
@@ -46,8 +49,9 @@ def load(path: pathlib.Path) -> Bug:
     """The bug of a file. Raises ValueError for a file that is not as it should be."""
     head, *parts = path.read_text().split("\n=== ")
     within = re.search(r"^within (\d+) seeds$", head, re.MULTILINE)
-    if within is None or not parts:
-        raise ValueError(f"{path.name}: no 'within N seeds', or nothing changed")
+    by = re.search(r"^found by (\w+)$", head, re.MULTILINE)
+    if (within is None) == (by is None) or not parts:
+        raise ValueError(f"{path.name}: neither 'within N seeds' nor 'found by', or no change")
     changes = []
     for part in parts:
         file, _, body = part.partition("\n--- old\n")
@@ -55,7 +59,8 @@ def load(path: pathlib.Path) -> Bug:
         if not found:
             raise ValueError(f"{path.name}: no '--- new'")
         changes.append(Change(file.strip(), old, new.rstrip("\n")))
-    return Bug(path.stem, int(within[1]), tuple(changes))
+    plan = None if by is None else BUGS.parent / "regressions" / f"{by[1]}.py"
+    return Bug(path.stem, int(within[1]) if within else 0, plan, tuple(changes))
 
 
 def bugs() -> list[Bug]:

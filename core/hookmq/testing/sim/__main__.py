@@ -7,12 +7,13 @@ python -m hookmq.testing.sim --seed 139 --shrink
 
 import argparse
 import os
+import runpy
 import sys
 import time
 
 from hookmq.testing.sim.coverage import UNREACHABLE, Coverage
 from hookmq.testing.sim.many import run_seeds
-from hookmq.testing.sim.plan import make_plan
+from hookmq.testing.sim.plan import Plan, make_plan
 from hookmq.testing.sim.process import Result
 from hookmq.testing.sim.shrink import as_test, shrink
 from hookmq.testing.sim.world import run
@@ -24,8 +25,10 @@ ENOUGH = 500
 def main(arguments: list[str] | None = None) -> int:
     """The command line; 0 when all invariants held."""
     options = _parse(arguments)
+    if options.plan is not None:
+        return _one(options, runpy.run_path(options.plan)["PLAN"])
     if options.seed is not None:
-        return _one(options)
+        return _one(options, make_plan(options.seed))
     began = time.monotonic()
     coverage = Coverage()
     failures: list[Result] = []
@@ -64,12 +67,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failures or missing else 0
 
 
-def _one(options: argparse.Namespace) -> int:
-    plan = make_plan(options.seed)
+def _one(options: argparse.Namespace, plan: Plan) -> int:
     result = run(plan, print if options.trace else None)
     if not result.failed:
         print(
-            f"seed {options.seed}: all invariants hold; {result.events} events, {result.packets} packets, "
+            f"seed {result.seed}: all invariants hold; {result.events} events, {result.packets} packets, "
             f"trace {result.hash:08x}"
         )
         return 0
@@ -101,6 +103,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", action="store_true", help="stop at the first failure")
     parser.add_argument("--quiet", action="store_true", help="no progress, no coverage")
     parser.add_argument("--seed", type=int, help="one seed only")
+    parser.add_argument("--plan", help="one plan only: a Python file with a PLAN")
     parser.add_argument("--trace", action="store_true", help="tell everything that happens in it")
     parser.add_argument("--shrink", action="store_true", help="make its failure short, as a test")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long to shrink")

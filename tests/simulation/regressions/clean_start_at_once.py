@@ -1,0 +1,16 @@
+"""A clean start, given up and asked for again at once: CONNACK must not leave before the end of the first session, which
+another clean start put into a commit that still runs, is on record. Then the broker crashes.
+"""
+
+from hookmq.testing.sim import Knobs, Plan, Step
+
+PLAN = Plan(
+    Knobs(seed=0, versions=(5, 5), disk_latency=0.3, duration=3.0),
+    (
+        Step(0.0, "connect", 0, (True, 3600, None, 20, 0, False)),
+        Step(0.0, "connect", 1, (True, 3600, None, 20, 0, False)),
+        Step(1.5, "connect", 1, (True, 0, None, 20, 0, False)),
+        Step(1.505, "connect", 1, (True, 0, None, 20, 0, False)),
+        Step(1.52, "crash", -1, (0.1,)),
+    ),
+)
