@@ -1,0 +1,262 @@
+"""Plays a script to a real broker: raw clients over TCP, and what they were answered, step by step.
+
+A step ends when the broker is known to have nothing more to say: the acting client asks with PINGREQ, then all do.
+"""
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import mqttbytes as m
+from differential.telling import Teller, arranged
+
+PATIENCE = 10.0
+"""Seconds that a broker may take to answer; waited for in full only when something is wrong."""
+SILENCE = 2.0
+"""Seconds after which a broker that does not answer PINGREQ is taken to answer nothing any more."""
+Step = dict[str, list[str]]
+Script = Callable[["Play"], None]
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, port: int, teller: Teller) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.teller = teller
+        self.buffer = b""
+        self.lines: list[str] = []
+        self.pings = 0
+        """PINGREQs not answered yet."""
+        self.asked = 0
+        """How many of them are the script's own, and not of a barrier."""
+        self.accepted = self.closed = False
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; a broker that has closed already is found out by reading."""
+        try:
+            self.socket.sendall(data)
+        except OSError:
+            pass
+
+    def read(self, done: Callable[[], bool], patience: float = PATIENCE) -> bool:
+        """Take packets until `done` or the end of the connection; whether that came in time."""
+        limit = time.monotonic() + patience
+        while not (self.closed or done()):
+            left = limit - time.monotonic()
+            if left <= 0 or not select.select([self.socket], [], [], left)[0]:
+                return False
+            try:
+                data = self.socket.recv(1 << 18)
+            except ConnectionError:
+                data = b""
+            if not data:
+                self.end()
+                self.lines.append("closed")
+            self.buffer += data
+            self._split()
+        return True
+
+    def ask(self) -> None:
+        """Send PINGREQ, if the client was accepted."""
+        if self.accepted and not self.closed:
+            self.send(m.PINGREQ)
+            self.pings += 1
+
+    def barrier(self) -> None:
+        """Wait until the broker has answered all that was sent."""
+        self.ask()
+        self.answer()
+
+    def answer(self) -> None:
+        """Wait for the answer to PINGREQ; of who was not accepted yet, to CONNECT."""
+        if self.closed:
+            return
+        if self.accepted:
+            if not self.read(lambda: self.pings == 0, SILENCE):
+                self.lines.append("silence")
+                self.end()
+        else:
+            assert self.read(lambda: self.accepted), f"neither accepted nor refused: {self.lines}"
+
+    def end(self) -> None:
+        """Close the socket."""
+        self.closed = True
+        self.socket.close()
+
+    def _split(self) -> None:
+        while len(self.buffer) > 1:
+            size, digits = 0, 1
+            while True:
+                if digits >= len(self.buffer):
+                    return
+                byte = self.buffer[digits]
+                size |= (byte & 127) << 7 * (digits - 1)
+                digits += 1
+                if byte < 128:
+                    break
+            if len(self.buffer) < digits + size:
+                return
+            frame, self.buffer = self.buffer[: digits + size], self.buffer[digits + size :]
+            if frame == m.PINGRESP:
+                self.pings -= 1
+                if self.pings < self.asked:
+                    self.asked -= 1
+                    self.lines.append("PINGRESP")
+                continue
+            if frame[0] == 0x20 and frame[3] == 0:
+                self.accepted = True
+            self.lines.append(self.teller.tell(frame))
+
+
+class Play:
+    """A script being played to one broker. `steps` has what each client was told in each step."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.steps: list[Step] = []
+        self.clients: dict[str, Client] = {}
+        self.ids: dict[str, list[int]] = {}
+        self.client_ids: set[m.Field] = set()
+        self.limits = False
+        """Whether the properties of CONNACK that tell limits are compared."""
+        self.ordered = False
+        """Whether the order of everything a client is told is compared."""
+        self.pooled: tuple[str, ...] = ()
+        """Clients of which the broker may choose any for a message: what they are told is one heap."""
+
+    def open(self, name: str, level: int = 5) -> None:
+        """A connection that says nothing yet."""
+        if name in self.clients:
+            self.clients[name].end()
+        teller = Teller(level, self.ids.setdefault(name, []), self.limits)
+        self.clients[name] = Client(self.port, teller)
+
+    def connect(
+        self, name: str, level: int = 5, client_id: m.Field | None = None, /, **options: Any
+    ) -> None:
+        """A step: a new connection and CONNECT; the client id is the name unless given."""
+        self.open(name, level)
+        options.setdefault("keep_alive", 60)
+        given = name if client_id is None else client_id
+        self.client_ids.add(given)
+        self.send(name, m.connect(given, level=level, **options))
+
+    def send(self, name: str, *packets: bytes) -> None:
+        """A step: a client sends packets in one segment."""
+        client = self.clients[name]
+        asked = sum(data[0] >> 4 == 12 for data in packets)
+        client.pings += asked
+        client.asked += asked
+        client.send(b"".join(packets))
+        client.barrier()
+        self._collect(client.closed)
+
+    def subscribe(self, name: str, *filters: tuple[m.Field, int], properties: bytes = b"") -> None:
+        """A step: SUBSCRIBE, with id 9."""
+        level = self.clients[name].teller.level
+        self.send(name, m.subscribe(9, *filters, level=level, properties=properties))
+
+    def publish(
+        self, name: str, topic: m.Field, payload: bytes = b"", *args: int, **options: Any
+    ) -> None:
+        """A step: PUBLISH."""
+        level = self.clients[name].teller.level
+        self.send(name, m.publish(topic, payload, *args, level=level, **options))
+
+    def publish_2(self, name: str, topic: m.Field, payload: bytes = b"", number: int = 1) -> None:
+        """A step: PUBLISH with QoS 2 and its PUBREL, so that it makes no difference which of the two delivers."""
+        level = self.clients[name].teller.level
+        data = m.publish(topic, payload, 2, number, level=level)
+        self.send(name, data, m.pubrel(number))
+
+    def drop(self, name: str) -> None:
+        """A step: a client closes without a word."""
+        self.clients[name].end()
+        self._collect(True)
+
+    def got(self, name: str, text: str) -> None:
+        """A step: wait for something that comes with time; a packet in whose telling `text` is."""
+        client = self.clients[name]
+        client.read(lambda: any(text in line for line in client.lines))
+        self._collect(False)
+
+    def until_gone(self, name: str, text: str, *packets: bytes) -> None:
+        """A step: send packets again and again until the answer is without `text`; only the last answer counts."""
+        client = self.clients[name]
+        limit = time.monotonic() + PATIENCE
+        while time.monotonic() < limit:
+            client.lines = []
+            client.send(b"".join(packets))
+            client.barrier()
+            if not any(text in line for line in client.lines):
+                break
+            client.read(lambda: False, 0.1)
+        self._collect(False)
+
+    def number(self, name: str, ordinal: int) -> int:
+        """The packet id that the broker gave the n-th delivery (1 is the first) of a session; one that it never gave when
+        there were not so many."""
+        ids = self.ids[name]
+        return ids[ordinal - 1] if len(ids) >= ordinal else 60000 + ordinal
+
+    def _collect(self, twice: bool) -> None:
+        # The end of a connection has its consequences a little after its last byte.
+        for _ in range(2 if twice else 1):
+            there = [client for client in self.clients.values() if client.accepted]
+            for client in there:
+                client.ask()
+            for client in there:
+                client.answer()
+        step: Step = {}
+        for name, client in self.clients.items():
+            where = "+".join(self.pooled) if name in self.pooled else name
+            step.setdefault(where, []).extend(client.lines)
+            client.lines = []
+        for where, lines in step.items():
+            if where != "+".join(self.pooled):
+                step[where] = lines if self.ordered else arranged(lines)
+            else:
+                step[where] = sorted(line.rpartition(" #")[0] or line for line in lines)
+        self.steps.append(step)
+
+
+def play(script: Script, port: int) -> list[Step]:
+    """Play a script and leave nothing of it behind: no connection, session or retained message."""
+    playing = Play(port)
+    try:
+        script(playing)
+    finally:
+        for client in playing.clients.values():
+            client.end()
+        _clean(port, playing.client_ids)
+    return playing.steps
+
+
+def _clean(port: int, client_ids: set[m.Field]) -> None:
+    """End the sessions of client ids (and so publish their wills), then clear all retained messages."""
+    for client_id in sorted(map(m.raw, client_ids)):
+        one = Client(port, Teller(5, [], False))
+        one.send(m.connect(client_id) + m.disconnect())
+        one.read(lambda: False)
+    cleaner = Client(port, Teller(5, [], False))
+    cleaner.send(m.connect("cleaner"))
+    cleaner.barrier()
+    topics: list[str] = []
+    cleaner.teller.tell = lambda frame: _retained(frame, topics)  # type: ignore[method-assign]
+    cleaner.send(m.subscribe(1, ("#", 0)))
+    cleaner.barrier()
+    cleaner.send(m.unsubscribe(2, "#"))
+    for topic in topics:
+        cleaner.send(m.publish(topic, b"", retain=True))
+    cleaner.barrier()
+    cleaner.end()
+
+
+def _retained(frame: bytes, topics: list[str]) -> str:
+    if frame[0] >> 4 == 3:
+        topics.append(m.split_publish(frame)[1].decode())
+    return ""

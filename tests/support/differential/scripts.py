@@ -1,0 +1,13 @@
+"""All scripts by name."""
+
+from differential import connecting, malformed, messages, sessions, subscriptions
+from differential.playing import Script
+
+
+def scripts() -> dict[str, Script]:
+    """Every script; the first word of a name is the module it is in."""
+    return {
+        f"{module.__name__.rpartition('.')[2]}: {name}": script
+        for module in (connecting, sessions, messages, subscriptions, malformed)
+        for name, script in module.SCRIPTS.items()
+    }

@@ -1,0 +1,115 @@
+"""The table of known differences, and the page of the manual that is written from it."""
+
+import csv
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from itertools import groupby
+
+from differential.playing import Step
+from workspace import ROOT
+
+TABLE = ROOT / "tests" / "differential" / "differences.tsv"
+PAGE = ROOT / "docs" / "reference" / "mosquitto.md"
+RIGHT = {
+    "HookMQ": "HookMQ",
+    "mosquitto": "mosquitto",
+    "open": "the standard leaves it open",
+}
+"""Who is right: what the table may say, and what the page makes of it."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """In one step of a script (the first is 1) one client was told different things. `right` is a key of RIGHT,
+    `statement` an id of the standard, a section or empty, `reason` why it is as it is and stays so."""
+
+    script: str
+    step: int
+    client: str
+    mosquitto: str
+    hookmq: str
+    right: str = ""
+    statement: str = ""
+    reason: str = ""
+
+    @property
+    def found(self) -> tuple[str, int, str, str, str]:
+        """What the brokers do, without what we think of it."""
+        return (self.script, self.step, self.client, self.mosquitto, self.hookmq)
+
+
+NAMES = [field.name for field in fields(Difference)]
+
+
+def read() -> list[Difference]:
+    """The table."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file, "excel-tab", quoting=csv.QUOTE_NONE))
+    assert rows[0] == NAMES, rows[0]
+    return [Difference(row[0], int(row[1]), *row[2:]) for row in rows[1:]]
+
+
+def write(differences: Iterable[Difference]) -> None:
+    """Write the table."""
+    lines = ["\t".join(NAMES)]
+    lines += ["\t".join(map(str, astuple(one))) for one in differences]
+    TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def compare(script: str, theirs: list[Step], ours: list[Step]) -> list[Difference]:
+    """Where two brokers told clients different things; steps are counted from 1."""
+    assert len(theirs) == len(ours)
+    found = []
+    for number, (left, right) in enumerate(zip(theirs, ours, strict=True), 1):
+        for client in left:
+            if left[client] != right[client]:
+                told = map(_told, (left[client], right[client]))
+                found.append(Difference(script, number, client, *told))
+    return found
+
+
+def _told(lines: list[str]) -> str:
+    counted = [(line, len(list(same))) for line, same in groupby(lines)]
+    words = [line if count == 1 else f"{count} times {line}" for line, count in counted]
+    return " ; ".join(words) or "nothing"
+
+
+INTRO = """\
+# Differences from mosquitto
+
+{scripts} scripts of raw packets and many random ones are played to HookMQ and to mosquitto 2.0.11, and what clients are
+told is compared. Not compared are the values of packet ids, assigned client ids, the texts of reasons, and the order of
+messages of different topics. Below is all in which the two differ. `tests/differential` plays the scripts; a difference
+that is not in its table fails the test, and so does an entry of the table that no longer occurs.
+
+Both brokers are set up with the same limits. A packet is told by its name, reason code and properties; `q1` is a QoS,
+`#1` the first packet id that the broker uses. A script's name begins with what it is about.
+"""
+
+
+def page(differences: list[Difference], scripts: int) -> str:
+    """The page, in Markdown."""
+    parts = [INTRO.format(scripts=scripts)]
+    for right, title in RIGHT.items():
+        chosen = [one for one in differences if one.right == right]
+        if not chosen:
+            continue
+        words = f"Right is {title}" if right != "open" else "The standard leaves it open"
+        parts.append(
+            f"\n## {words}\n\n| Script | mosquitto | HookMQ | Statement | Why |\n|---|---|---|---|---|\n"
+        )
+        for _, group in groupby(chosen, lambda one: (one.script, one.statement, one.reason)):
+            same = list(group)
+            cells = [
+                f"`{same[0].script}`",
+                "<br>".join(_cell(one, one.mosquitto) for one in same),
+                "<br>".join(_cell(one, one.hookmq) for one in same),
+                same[0].statement,
+                same[0].reason,
+            ]
+            parts.append("| " + " | ".join(cells) + " |\n")
+    return "".join(parts)
+
+
+def _cell(one: Difference, text: str) -> str:
+    return f"step {one.step}, {one.client}: `{text}`".replace("|", "\\|")

@@ -1,0 +1,132 @@
+"""A packet of a broker in words, without what two brokers may freely choose: packet ids become ordinals (#1, #2), reason
+strings and assigned client ids lose their text, an acknowledgement's short form reads like its long one."""
+
+import zlib
+
+import mqttbytes as m
+
+_NAMES = {
+    0x01: "format", 0x02: "expiry", 0x03: "content-type", 0x08: "response-topic", 0x09: "correlation",
+    0x0B: "identifier", 0x11: "session-expiry", 0x12: "assigned-id", 0x13: "server-keep-alive",
+    0x15: "auth-method", 0x16: "auth-data", 0x1A: "response-information", 0x1C: "server-reference",
+    0x1F: "reason", 0x21: "receive-maximum", 0x22: "alias-maximum", 0x23: "alias", 0x24: "maximum-qos",
+    0x25: "retain-available", 0x26: "user", 0x27: "packet-size", 0x28: "wildcards", 0x29: "identifiers",
+    0x2A: "shared",
+}  # fmt: skip
+_KINDS = {
+    2: "CONNACK", 3: "PUBLISH", 4: "PUBACK", 5: "PUBREC", 6: "PUBREL", 7: "PUBCOMP", 9: "SUBACK",
+    11: "UNSUBACK", 13: "PINGRESP", 14: "DISCONNECT", 15: "AUTH",
+}  # fmt: skip
+_LIMITS = frozenset((0x21, 0x22, 0x27))
+"""Properties of CONNACK that tell how a broker was set up; only a script about them compares them."""
+
+
+def told(data: bytes) -> str:
+    """Bytes as text: short ones as they are, long ones by length and checksum."""
+    if len(data) > 40:
+        return f"<{len(data)} bytes {zlib.crc32(data):08x}>"
+    return data.decode("utf-8", "backslashreplace").encode("unicode_escape").decode()
+
+
+def _property(data: bytes) -> str:
+    number, value = data[0], data[1:]
+    name = _NAMES.get(number, f"0x{number:02x}")
+    if number in (0x12, 0x1F):
+        return name
+    if number == 0x26:
+        size = int.from_bytes(value[:2], "big")
+        return f"{name}={told(value[2 : 2 + size])}:{told(value[4 + size :])}"
+    if number == 0x0B:
+        shift = (byte & 127 for byte in reversed(value))
+        total = 0
+        for digit in shift:
+            total = total << 7 | digit
+        return f"{name}={total}"
+    if number in (0x03, 0x08, 0x09, 0x15, 0x16, 0x1A, 0x1C):
+        return f"{name}={told(value[2:])}"
+    if number == 0x02 and value < (1000).to_bytes(4, "big"):
+        # Whole seconds are counted down by clocks that do not agree on when a second began.
+        return f"{name}=about {-(-int.from_bytes(value, 'big') // 10) * 10}"
+    return f"{name}={int.from_bytes(value, 'big')}"
+
+
+class Teller:
+    """Tells the packets of one connection; the ids of a session's deliveries are numbered in the order they are seen."""
+
+    def __init__(self, level: int, ids: list[int], limits: bool) -> None:
+        self.level = level
+        self.ids = ids
+        self.limits = limits
+        self.aliases: dict[int, bytes] = {}
+        self.qos: dict[int, int] = {}
+        """The QoS of what came, by packet id."""
+
+    def tell(self, frame: bytes) -> str:
+        """One packet."""
+        kind = frame[0] >> 4
+        name = _KINDS.get(kind, f"packet 0x{frame[0]:02x}")
+        rest = m.body(frame)
+        if kind == 3:
+            return self._publish(frame)
+        if kind == 2:
+            flags, code = rest[:2]
+            words = [name, f"0x{code:02x}", "present" if flags & 1 else ""]
+            found = self._properties(rest[2:], () if self.limits else _LIMITS)
+            return " ".join(filter(None, [*words, *found]))
+        if kind in (4, 5, 6, 7):
+            number = int.from_bytes(rest[:2], "big")
+            words = [name, self.ordinal(number) if kind == 6 else str(number)]
+            if self.level == 5:
+                words.append(f"0x{rest[2] if len(rest) > 2 else 0:02x}")
+                words += self._properties(rest[3:], (0x1F,))
+            return " ".join(words)
+        if kind in (9, 11):
+            words = [name, str(int.from_bytes(rest[:2], "big"))]
+            codes = rest[2:]
+            if self.level == 5:
+                properties, codes = m.split_section(codes)
+                words += [_property(one) for one in properties if one[0] != 0x1F]
+            return " ".join(words + [f"0x{code:02x}" for code in codes])
+        if kind == 14:
+            return " ".join(
+                [name, f"0x{rest[0] if rest else 0:02x}", *self._properties(rest[1:], (0x1F,))]
+            )
+        return f"{name} {rest.hex()}".strip()
+
+    def ordinal(self, number: int) -> str:
+        """A packet id of the broker, as the how manieth of this session it is."""
+        if number not in self.ids:
+            self.ids.append(number)
+        return f"#{self.ids.index(number) + 1}"
+
+    def _properties(self, data: bytes, without: "tuple[int, ...] | frozenset[int]") -> list[str]:
+        if not data or self.level < 5:
+            return []
+        found = [one for one in m.split_section(data)[0] if one[0] not in without]
+        return [_property(one) for one in sorted(found, key=lambda one: one[0])]
+
+    def _publish(self, frame: bytes) -> str:
+        first, topic, number, properties, payload = m.split_publish(frame, self.level)
+        kept = []
+        for one in sorted(properties, key=lambda one: one[0]):
+            if one[0] == 0x23:
+                # Whether the broker uses an alias is its own affair; that it stands for the right topic is not.
+                alias = int.from_bytes(one[1:], "big")
+                topic = self.aliases[alias] = topic or self.aliases[alias]
+            else:
+                kept.append(_property(one))
+        qos = first >> 1 & 3
+        flags = [word for bit, word in ((8, "dup"), (1, "retain")) if first & bit]
+        ordinal = [self.ordinal(number)] if qos else []
+        self.qos[number] = qos
+        name = f"{told(topic) or '(no topic)'} '{told(payload)}'"
+        return " ".join(["PUBLISH", name, f"q{qos}", *flags, *kept, *ordinal])
+
+
+def arranged(lines: list[str]) -> list[str]:
+    """What arrived in one step, without the order that the standards leave open: first all but messages, then messages by
+    topic, those of one topic in their order."""
+    messages = [line for line in lines if line.startswith("PUBLISH ")]
+    others = [line for line in lines if not line.startswith("PUBLISH ") and line != "closed"]
+    end = ["closed"] if "closed" in lines else []
+    return others + sorted(messages, key=lambda line: line.split(" ", 2)[1]) + end
