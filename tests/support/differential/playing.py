@@ -14,8 +14,6 @@ from differential.telling import Teller, arranged
 
 PATIENCE = 10.0
 """Seconds that a broker may take to answer; waited for in full only when something is wrong."""
-SILENCE = 2.0
-"""Seconds after which a broker that does not answer PINGREQ is taken to answer nothing any more."""
 Step = dict[str, list[str]]
 Script = Callable[["Play"], None]
 
@@ -76,7 +74,7 @@ class Client:
         if self.closed:
             return
         if self.accepted:
-            if not self.read(lambda: self.pings == 0, SILENCE):
+            if not self.read(lambda: self.pings == 0):
                 self.lines.append("silence")
                 self.end()
         else:
