@@ -118,6 +118,11 @@ class Client:
         self.client.max_inflight_messages_set(40)
         self.client.max_queued_messages_set(0)
         self.client.reconnect_delay_set(0.05, 0.2)  # type: ignore[arg-type]
+        # paho prepares its messages for a new connection at every attempt, and from the second on it takes one whose
+        # PUBREL it sent for one to publish again [MQTT-4.3.3-6]: so only the first attempt after a connection may.
+        self._prepare = self.client._messages_reconnect_reset_out
+        self._prepared = False
+        setattr(self.client, "_messages_reconnect_reset_out", self._prepare_once)  # noqa: B010
         self.client.on_connect = self._connected
         self.client.on_publish = self._acknowledged
         self.client.on_message = self._message
@@ -150,8 +155,14 @@ class Client:
         self.client.disconnect()
         self.client.loop_stop()
 
+    def _prepare_once(self) -> None:
+        if not self._prepared:
+            self._prepared = True
+            self._prepare()
+
     def _connected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
         with self.changed:
+            self._prepared = False
             self.present.append(flags.session_present)
             self.changed.notify_all()
 
