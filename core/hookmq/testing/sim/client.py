@@ -160,7 +160,8 @@ class Client(Hearing):
 
     def re_authenticate(self) -> None:
         """AUTH, where that is possible."""
-        if self.open and self.wanted[5] and self.version == 5:
+        if self.open and self.wanted[5] and self.version == 5 and not self.authenticating:
+            self.authenticating = True
             self._send(
                 Auth(0x19, Properties(authentication_method=METHOD, authentication_data=b"0"))
             )

@@ -276,7 +276,9 @@ class Hearing(Peer):
 
     def _on_auth(self, packet: Packet) -> None:
         assert isinstance(packet, Auth)
-        if packet.code == 0x18:
+        if packet.code == 0:
+            self.authenticating = False
+        elif packet.code == 0x18:
             data = packet.properties.authentication_data
             self._send(
                 Auth(0x18, Properties(authentication_method=METHOD, authentication_data=data))

@@ -97,6 +97,8 @@ class Peer:
         """Ids that came on this connection and are not acknowledged for good."""
         self.requests: dict[int, list[Sub]] = {}
         self.departures: dict[int, list[Sub]] = {}
+        self.authenticating = False
+        """Whether it asked to authenticate again, and was not told the end of it."""
         self.muted = False
         self.retrying = False
         self.pings = 0
@@ -120,6 +122,7 @@ class Peer:
         self._out = []
         self._acks.clear()
         self.on_link = {}
+        self.authenticating = False
         self.requests = {}
         self.departures = {}
 
