@@ -53,7 +53,7 @@ SUITES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ),
     ("core/tests/test_topics.py",): ("topics",),
     ("core/tests/test_router.py",): ("router",),
-    ("core/tests/broker",): (
+    ("core/tests/test_qos.py", "core/tests/broker"): (
         "qos",
         "session",
         "broker.send",
@@ -72,6 +72,15 @@ CPU_SECONDS: Final = 200.0
 MEMORY: Final = 3 << 30
 
 Lines = dict[str, set[int]]
+
+
+OUT: Final = os.fdopen(os.dup(1), "w")
+"""Where survivors are told as they are found: what pytest writes goes elsewhere."""
+
+
+def show(mutant: Mutant) -> None:
+    print(f"\n{mutant.module}:{mutant.first_line} {mutant.scope}: {mutant.line}", file=OUT)
+    print(f"  - {mutant.old}\n  + {mutant.new}", file=OUT, flush=True)
 
 
 def path_of(module: str) -> Path:
@@ -203,10 +212,13 @@ class Trial:
             span = range(mutant.first_line, mutant.last_line + 1)
             tests = [n for n in seconds if not lines[n].get(place, set()).isdisjoint(span)]
             tests.sort(key=lambda n: seconds[n])
+            OUT.write(".")
+            OUT.flush()
             passed = self._try(session, mutant, {n: seconds[n] for n in tests})
             if passed is None:
                 self.unfit.append(mutant)
             elif passed:
+                show(mutant)
                 self.survivors.append(mutant)
         return True
 
@@ -316,6 +328,7 @@ def try_suite(
             return run_pytest(tests, stop=True) == 0
 
         if in_fork(attempt, CPU_SECONDS) is True:
+            show(mutant)
             survivors.append(mutant)
     return survivors
 
@@ -325,11 +338,6 @@ def equivalent() -> set[tuple[str, ...]]:
     with (HERE / "equivalent.tsv").open(newline="") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     return {tuple(row[:6]) for row in rows[1:]}
-
-
-def show(mutant: Mutant) -> None:
-    print(f"\n{mutant.module}:{mutant.first_line} {mutant.scope}: {mutant.line}")
-    print(f"  - {mutant.old}\n  + {mutant.new}", flush=True)
 
 
 def main() -> int:
@@ -367,8 +375,6 @@ def main() -> int:
         if not wanted:
             continue
         survivors = try_suite(tests, wanted, sources)
-        for mutant in survivors:
-            show(mutant)
         for name in chosen:
             tried = sum(m.module == name for m in wanted)
             left = sum(m.module == name for m in survivors)
