@@ -18,7 +18,7 @@ PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests t
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: help run install test test-all simulate conformance fuzz check format bench wheels clean
+.PHONY: help run install test test-all sim simulate conformance fuzz check format bench wheels clean
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -55,6 +55,8 @@ test-all: install  ## the slow runs: wheels, kills under load, simulated crashes
 
 simulate: install  ## SEEDS simulated lives of a broker with crashes, faults and a virtual clock
 	@$(SIMULATE)
+
+sim: simulate
 
 conformance: install  ## test every statement of the standards and write docs/reference/conformance.md
 	.venv/bin/python tests/conformance/report.py
