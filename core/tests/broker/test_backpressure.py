@@ -53,9 +53,10 @@ def test_pending_acknowledges_at_once(broker_harness: Make) -> None:
         pub.publish("t", b"", 1, expect=0)
 
 
-def test_qos_2_waits_with_its_pubrec(broker_harness: Make) -> None:
+@pytest.mark.parametrize("durable", [False, True])
+def test_qos_2_waits_with_its_pubrec(broker_harness: Make, durable: bool) -> None:
     harness = pressed(broker_harness)
-    sub = slow_sub(harness)
+    sub = slow_sub(harness, session_expiry_interval=60 if durable else 0)
     pub = harness.connect("pub", auto_ack=False)
     first = pub.publish("t", b"1", 2)
     assert pub.expect(Pubrec).packet_id == first

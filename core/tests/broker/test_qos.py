@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from hookmq.codec import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from hookmq.qos import VOLATILE_1
+from hookmq.qos import VOLATILE_1, VOLATILE_2, VOLATILE_RELEASED
+from hookmq.session import BEHIND
 from hookmq.testing import Harness, MemoryClient
 
 Make = Callable[..., Harness]
@@ -479,3 +480,62 @@ def test_resending_where_configured(broker_harness: Make, version: int) -> None:
     client.send(Pubcomp(two))
     harness.advance(25)
     client.expect_nothing()
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version: int) -> None:
+    """It counts from when the message was sent, not from when the broker looked last."""
+    harness = broker_harness(config={"session": {"retry_interval": 10}})
+    client = harness.connect("c", version, auto_ack=False, **kept(version))
+    client.subscribe("t", 1)
+    harness.advance(15)
+    harness.connect("p").publish("t", b"x", 1)
+    number = client.messages[0].packet_id
+    unread(client)
+    harness.advance(9)
+    assert unread(client) == []
+    harness.advance(10)
+    assert flow(unread(client)) == [(Publish, number, b"x", True)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_repeated_pubrec_of_a_session_that_ends_with_its_connection(
+    broker_harness: Make, version: int
+) -> None:
+    """[MQTT-4.3.3-4]: each is answered, and what such sessions share stays as it was."""
+    harness = broker_harness()
+    client = harness.connect("c", version, auto_ack=False)
+    client.subscribe("t", 2)
+    publisher = harness.connect("p", version)
+    inflight = harness.broker.sessions["c"].inflight
+    publisher.publish("t", b"x", 2)
+    client.send(Pubrec(1), Pubcomp(1))
+    publisher.publish("t", b"y", 2)
+    unread(client)
+    ((number, shared),) = inflight.items()
+    assert shared is VOLATILE_2
+    for _ in range(3):
+        client.send(Pubrec(number))
+        assert unread(client) == [Pubrel(number)]
+        assert inflight == {number: VOLATILE_RELEASED}
+    assert not VOLATILE_2.released
+    assert not VOLATILE_RELEASED.released
+    client.send(Pubcomp(number))
+    client.expect_nothing()
+    assert inflight == {}
+
+
+def test_a_client_that_caught_up_is_sent_to_directly_again(broker_harness: Make) -> None:
+    harness = broker_harness()
+    client = harness.connect("c")
+    client.subscribe("t", 1)
+    client.pause()
+    publisher = harness.connect("p")
+    for _ in range(3):
+        publisher.publish("t", b"x" * 100_000, 1)
+    session = harness.broker.sessions["c"]
+    assert session.state == BEHIND
+    client.resume()
+    harness.settle()
+    assert len(client.messages) == 3
+    assert session.state != BEHIND
