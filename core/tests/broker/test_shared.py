@@ -196,10 +196,12 @@ def test_nobody_overtakes_the_group(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("policy", ["newest", "oldest"])
-@pytest.mark.parametrize("bound", ["queue_messages", "queue_bytes"])
+@pytest.mark.parametrize("bound", ["queue_messages", "queue_bytes", "max_queue_bytes"])
 def test_bounds(broker_harness: Make, policy: str, bound: str) -> None:
     size = 3 if bound == "queue_messages" else 3 * len("t/x0")
-    harness = broker_harness(config={"session": {"queue_drop": policy, bound: size}})
+    config: dict[str, dict[str, Any]] = {"session": {"queue_drop": policy}, "broker": {}}
+    config["broker" if bound == "max_queue_bytes" else "session"][bound] = size
+    harness = broker_harness(config=config)
     (one,) = members(harness, 1, 1, auto_ack=False, receive_maximum=1)
     publisher = harness.connect("p")
     send(publisher, range(6))
@@ -211,15 +213,17 @@ def test_bounds(broker_harness: Make, policy: str, bound: str) -> None:
     assert [m.payload for m in one.messages] == expected
 
 
-def test_qos_0_passes_over_slow_members(harness: Harness) -> None:
-    """It goes to who reads; if nobody does it waits for one, who gets it once."""
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_qos_0_passes_over_slow_members(harness: Harness, qos: int) -> None:
+    """It goes to who reads; if nobody does it waits for one, who gets it once. So does what is QoS 0 to all members."""
     one, two = members(harness, 2, 0, high_water=10)
     publisher = harness.connect("p")
     one.pause()
-    send(publisher, range(3), 0, "t/0123456789")
+    send(publisher, range(3), qos, "t/0123456789")
     assert payloads(two) == numbers(1, 2)
     two.pause()
-    send(publisher, range(3, 7), 0, "t/0123456789")
+    send(publisher, range(3, 7), qos, "t/0123456789")
+    assert harness.broker.core.groups["g", "t/#"].queued == 0
     for member in (one, two):
         member.resume()
     assert sorted(payloads(one) + payloads(two)) == numbers(0, 3, 4, 5, 6)
