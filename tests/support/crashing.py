@@ -35,6 +35,7 @@ class Crashing:
         self.starts = 0
         self.served: Served | None = None
         self._reader: threading.Thread | None = None
+        self.clients: list[Client] = []
 
     @property
     def process(self) -> "subprocess.Popen[str]":
@@ -100,6 +101,8 @@ def crashing(folder: Path, durability: str = "group") -> Iterator[Crashing]:
     try:
         yield made
     finally:
+        for client in made.clients:
+            client.close()
         if made.process.poll() is None:
             made.kill()
 
@@ -123,6 +126,7 @@ class Client:
         self._prepare = self.client._messages_reconnect_reset_out
         self._prepared = False
         setattr(self.client, "_messages_reconnect_reset_out", self._prepare_once)  # noqa: B010
+        broker.clients.append(self)
         self.client.on_connect = self._connected
         self.client.on_publish = self._acknowledged
         self.client.on_message = self._message
@@ -131,8 +135,8 @@ class Client:
         self.client.connect("127.0.0.1", broker.port, clean_start=clean, properties=properties)
         self.client.loop_start()
         self.wait(lambda: bool(self.present))
-        # paho goes on with CONNACK after `on_connect`: what is published meanwhile it sends and counts twice, and may wait
-        # for ever for room. An answer to something else says that it is done.
+        # paho goes on with CONNACK after `on_connect`: what is published meanwhile it sends and counts twice, and may
+        # wait for ever for room. An answer to something else says that it is done.
         self.subscribe(f"none/{name}", 0)
 
     def wait(self, until: Any) -> None:
@@ -157,6 +161,8 @@ class Client:
         """Disconnect."""
         self.client.disconnect()
         self.client.loop_stop()
+        # paho leaves the pair of sockets by which it wakes itself to the garbage collector.
+        self.client._reset_sockets()
 
     def _prepare_once(self) -> None:
         if not self._prepared:
