@@ -117,6 +117,8 @@ class Client:
         self.present: list[bool] = []
         self.changed = threading.Condition()
         self._numbers: dict[int, int] = {}
+        self._early: set[int] = set()
+        """Acknowledged before `publish` returned."""
         self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=mqtt.MQTTv5)
         self.client.max_inflight_messages_set(40)
         self.client.max_queued_messages_set(0)
@@ -153,9 +155,13 @@ class Client:
 
     def publish(self, number: int, topic: str, qos: int, retain: bool = False) -> None:
         """Publish a number."""
+        # Not within the lock: paho calls `_acknowledged` within one of its own, which publishing takes as well.
+        info = self.client.publish(topic, b"%d" % number, qos, retain)
         with self.changed:
-            info = self.client.publish(topic, b"%d" % number, qos, retain)
             self._numbers[info.mid] = number
+            if info.mid in self._early:
+                self._early.remove(info.mid)
+                self._note(info.mid)
 
     def close(self) -> None:
         """Disconnect."""
@@ -177,8 +183,14 @@ class Client:
 
     def _acknowledged(self, client: Any, data: Any, mid: int, code: Any, properties: Any) -> None:
         with self.changed:
-            self.acked.append(self._numbers.pop(mid))
-            self.changed.notify_all()
+            if mid in self._numbers:
+                self._note(mid)
+            else:
+                self._early.add(mid)
+
+    def _note(self, mid: int) -> None:
+        self.acked.append(self._numbers.pop(mid))
+        self.changed.notify_all()
 
     def _message(self, client: Any, data: Any, message: mqtt.MQTTMessage) -> None:
         with self.changed:
