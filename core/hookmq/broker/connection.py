@@ -62,6 +62,16 @@ class Connection(Link):
         except Exception as error:
             self._internal(error)
 
+    def go_on_reading(self) -> None:
+        """As `Link.go_on_reading`, and go on with what had come already when reading stopped."""
+        stopped = not self.reading
+        super().go_on_reading()
+        if stopped and self.reading and self.partial is not None:
+            self.core.runtime.call_soon(self._read_rest)
+
+    def _read_rest(self) -> None:
+        self.feed(b"")
+
     def _complete(self, data: bytes) -> bytes | None:
         """Join `data` to the partial packet; None while that is still not whole."""
         partial = self.partial

@@ -8,8 +8,8 @@ from typing import Final
 
 from hookmq.broker.deliver import offer
 from hookmq.broker.fanout import publish
-from hookmq.broker.link import Link, Permit
-from hookmq.broker.routes import Route
+from hookmq.broker.link import Link
+from hookmq.broker.routes import Permit, Route
 from hookmq.codec import encode_publish_parts
 from hookmq.codec.primitives import Reader
 from hookmq.codec.properties import check_response_topic, read_properties

@@ -20,7 +20,7 @@ from hookmq.broker.authorizer import Decisions
 from hookmq.broker.core import Core
 from hookmq.broker.deadlines import Deadline
 from hookmq.broker.deliver import pump
-from hookmq.broker.routes import Route
+from hookmq.broker.routes import Permit, Route
 from hookmq.broker.send import settle_state
 from hookmq.codec import (
     Connack,
@@ -65,21 +65,6 @@ Handler = Callable[["Link", Packet], None]
 
 Table = Mapping[tuple[Phase, PacketType], Handler]
 """What a packet does in a phase. A pair that is not there is a protocol error."""
-
-
-class Permit:
-    """What this connection needs to know to pass on a PUBLISH like one it sent before: the first byte it holds for, the
-    route, and whom the same bytes serve."""
-
-    __slots__ = ("header", "other", "route", "same", "simple")
-
-    def __init__(self, header: int, route: Route, five: bool, simple: bool) -> None:
-        self.header = header
-        self.route = route
-        self.simple = simple
-        """Whether bytes alone may be handed on: plain receivers, no record, nobody to tell."""
-        self.same = route.plain5 if five else route.plain3
-        self.other = route.plain3 if five else route.plain5
 
 
 class Link:
@@ -252,17 +237,7 @@ class Link:
             self.hold_due.cancel()
             self.hold_due = None
         self.seen = self.core.runtime.now()
-        if self.partial is not None:
-            self.core.runtime.call_soon(self._read_rest)
         self.wire.resume_reading()
-
-    def _read_rest(self) -> None:
-        """Go on with what had come already when reading stopped."""
-        self.feed(b"")
-
-    def feed(self, data: bytes) -> None:
-        """As `Connection.feed`."""
-        raise NotImplementedError
 
     def _owes_much(self) -> bool:
         """Whether more answers wait, for a commit say, than a client has use for."""

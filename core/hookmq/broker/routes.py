@@ -98,3 +98,18 @@ class Route:
         self.volatile = self.simple and not any(t.session.durable for t in targets)
         """Simple, and no target's state goes through the store: QoS 1 and 2 need no commit either."""
         self.matched = len(self.targets) + len(self.groups) + len(self.journals)
+
+
+class Permit:
+    """What a connection needs to know to pass on a PUBLISH like one it sent before: the first byte it holds for, the
+    route, and whom the same bytes serve."""
+
+    __slots__ = ("header", "other", "route", "same", "simple")
+
+    def __init__(self, header: int, route: Route, five: bool, simple: bool) -> None:
+        self.header = header
+        self.route = route
+        self.simple = simple
+        """Whether bytes alone may be handed on: plain receivers, no record, nobody to tell."""
+        self.same = route.plain5 if five else route.plain3
+        self.other = route.plain3 if five else route.plain5
