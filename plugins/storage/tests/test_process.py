@@ -116,6 +116,7 @@ def test_a_store_that_was_never_loaded_ends(tmp_path: Path, loop: Any) -> None:
 def test_a_writer_that_is_killed_is_told_and_remembered(tmp_path: Path, loop: Any) -> None:
     store = opened(tmp_path / "data", loop)
     os.kill(pid_of(store), signal.SIGSTOP)
+    os.waitpid(pid_of(store), os.WUNTRACED)  # all its threads stand still: none answers any more
     told: list[Any] = []
     paged: list[Any] = []
     store.commit([PutRetained(Message("t", b"x", 1, True))], told.append)
