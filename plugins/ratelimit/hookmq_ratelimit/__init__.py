@@ -1,0 +1,1 @@
+"""Rate limits, quotas and bans for HookMQ's clients. The plugin is `hookmq_ratelimit.plugin`."""
