@@ -37,6 +37,13 @@ ALLOW = Allow()
 DENY = Deny()
 
 
+def asked(subscription: Subscription) -> str:
+    """What a decision about a subscription is remembered by: what is matched, behind its share name."""
+    if subscription.share is None:
+        return subscription.topic_filter
+    return f"$share/{subscription.share}/{subscription.topic_filter}"
+
+
 def authorize(
     core: Core,
     client: ClientInfo,
@@ -50,13 +57,14 @@ def authorize(
     subscription: Subscription | None,
     done: Callable[[Allow | Deny, str], None],
 ) -> Cancel | None:
-    """Tell `done` the verdict and who gave it: at once (then None is returned) or later. `decisions` is where answers are
-    looked up and remembered, None for no memory. "Could not decide" is never remembered."""
+    """Tell `done` the verdict and who gave it: at once (then None is returned) or later. The `topic` of a subscription is
+    what is matched, without ``$share/NAME/``: a grant of ``home/#`` contains it or not, however it is shared. `decisions`
+    is where answers are looked up and remembered, None for no memory. "Could not decide" is never remembered."""
     calls = narrow(chains.authorize[action], topic)
     if not calls:
         done(ALLOW if core.settings.authz.default == "allow" else DENY, "")
         return None
-    key = (action, topic, qos, retain)
+    key = (action, topic if subscription is None else asked(subscription), qos, retain)
     if decisions is not None:
         known = decisions.get(key)
         if known is not None:

@@ -27,13 +27,6 @@ SLICE = 200
 _Chosen = deque[tuple[Session, Subscription]]
 
 
-def asked(subscription: Subscription) -> str:
-    """The filter as `authorize` is asked about it: what is matched, behind its share name."""
-    if subscription.share is None:
-        return subscription.topic_filter
-    return f"$share/{subscription.share}/{subscription.topic_filter}"
-
-
 def revoke(core: Core, client_id: str | None, filter: str | None) -> None:
     """Ask again about the subscriptions of `client_id` (None: of everybody) that `filter` overlaps (None: about all)."""
     chosen: _Chosen = deque()
@@ -95,7 +88,7 @@ def _ask(core: Core, session: Session, subscription: Subscription) -> None:
         core.chains(client.listener),
         None,
         Action.SUBSCRIBE,
-        asked(subscription),
+        subscription.topic_filter,
         subscription.qos,
         False,
         None,

@@ -8,11 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from hookmq.broker.authorizer import Decisions, authorize
+from hookmq.broker.authorizer import Decisions, asked, authorize
 from hookmq.broker.core import Core
 from hookmq.broker.deliver import pump
 from hookmq.broker.link import Link
-from hookmq.broker.revoke import asked
 from hookmq.broker.sessions import subscribe, unsubscribe
 from hookmq.codec import (
     Packet,
@@ -152,14 +151,13 @@ class Subscribing:
                 granted = granted.replace(qos=verdict.max_qos)
             then(granted)
 
-        name = asked(subscription)
         step = authorize(
             connection.core,
             client,
             connection.chains,
             connection.decisions,
             Action.SUBSCRIBE,
-            name,
+            subscription.topic_filter,
             subscription.qos,
             False,
             None,

@@ -132,8 +132,8 @@ class Specs:
         subscription: Subscription | None,
         broker: BrokerHandle,
     ) -> Allow | Deny | None:
-        """May this client do that? `topic` is the topic filter when `action` is SUBSCRIBE. `message` is None for
-        SUBSCRIBE, `subscription` for PUBLISH and WILL."""
+        """May this client do that? `topic` is the topic filter when `action` is SUBSCRIBE, without ``$share/NAME/``: that
+        is `subscription.share`. `message` is None for SUBSCRIBE, `subscription` for PUBLISH and WILL."""
 
     # transform ---------------------------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ def test_what_is_asked(harness: Harness, plugin: HookRecorder) -> None:
     )
     assert (subscribes.subscription.qos, subscribes.subscription.no_local) == (2, True)
     assert subscribes.subscription.identifier == 4
-    common(shared, Action.SUBSCRIBE, "$share/g/m/b")
+    common(shared, Action.SUBSCRIBE, "m/b")
     assert shared.subscription.share == "g"
     common(publishes, Action.PUBLISH, "m/t")
     message: Message = publishes.message
@@ -522,3 +522,16 @@ def test_a_delivery_cannot_be_awaited(broker_harness: Make) -> None:
     sub.expect_nothing()  # a failure closes
     stats = next(one.stats("authorize") for one in harness.hooks.plugins)
     assert stats.error == 1
+
+
+def test_a_shared_subscription_is_judged_by_its_filter_and_remembered_apart(
+    broker_harness: Make,
+) -> None:
+    plugin = HookRecorder("authorize")
+    plugin.answer("authorize", lambda subscription: Deny() if subscription.share else Allow())
+    one = broker_harness(plugins=[plugin]).connect("one")
+    assert one.subscribe(["a/#", "$share/g/a/#", "a/#"]).codes == (0, 0x87, 0)
+    assert [(call.topic, call.subscription.share) for call in plugin.calls()] == [
+        ("a/#", None),
+        ("a/#", "g"),
+    ]
