@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable
 from functools import partial
+from types import MappingProxyType
 
 from hookmq.broker.core import Core
 from hookmq.broker.ingest import Ingest, Outcome
@@ -136,6 +137,24 @@ class Handle:
             core.schedule()
 
         core.runtime.call_soon(begin)
+
+    def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:
+        """Tell the observers of `on_event`; raises PluginError for a name without a dot."""
+        if "." not in event.strip("."):
+            raise PluginError(self._plugin, f"an event's name has a dot in it: {event!r} has not")
+        core = self._core
+        if "on_event" not in core.observed:
+            return
+        depth = DEPTH.get() + 1
+        if depth > core.settings.broker.publish_depth:
+            # An event that answers an event that answers an event: a loop between observers ends here.
+            core.runtime.log("warning", "event.too_deep", plugin=self._plugin, event=event)
+            return
+        token = DEPTH.set(depth)
+        try:
+            core.observe("on_event", client, event, MappingProxyType(fields), self._plugin)
+        finally:
+            DEPTH.reset(token)
 
     def invalidate_authz(self, client_id: str | None = None, filter: str | None = None) -> None:
         """Forget what `authorize` answered, for one client or all, and ask again about the subscriptions that `filter`

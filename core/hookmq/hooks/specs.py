@@ -73,6 +73,12 @@ class BrokerHandle(Protocol):
         """Publish, wait until the message is committed, and tell how many subscriptions and journals matched. Raises
         PluginError when it was refused."""
 
+    def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:
+        """Tell the observers of `on_event`, this plugin's own included, that something happened which only this plugin
+        knows. `event` is a dotted name that begins with the plugin's entry point, as in ``ratelimit.banned``; `fields` are
+        values that JSON has, no payloads and no secrets. Returns at once; costs nothing where nobody observes. Raises
+        PluginError for a name without a dot."""
+
     def invalidate_authz(self, client_id: str | None = None, filter: str | None = None) -> None:
         """Forget what `authorize` answered, for one client or all, and ask again about the subscriptions that `filter`
         overlaps, or all."""
@@ -223,6 +229,17 @@ class Specs:
     ) -> None:
         """An accepted client's connection ended."""
 
+    @hookspec
+    def on_event(
+        self,
+        client: ClientInfo | None,
+        event: str,
+        fields: Mapping[str, object],
+        plugin: str,
+        broker: BrokerHandle,
+    ) -> None:
+        """The plugin with the id `plugin` tells what only it knows (`BrokerHandle.emit`)."""
+
     # lifecycle ---------------------------------------------------------------------------------------------------
 
     @hookspec
@@ -360,6 +377,7 @@ _KINDS: dict[str, tuple[Kind, float | None, tuple[OnError, ...]]] = {
     "on_auth_failed": (Kind.OBSERVE, 30.0, ()),
     "on_denied": (Kind.OBSERVE, 30.0, ()),
     "on_disconnect": (Kind.OBSERVE, 30.0, ()),
+    "on_event": (Kind.OBSERVE, 30.0, ()),
     "on_startup": (Kind.LIFECYCLE, 30.0, ()),
     "on_ready": (Kind.LIFECYCLE, 30.0, ()),
     "on_reload": (Kind.LIFECYCLE, 30.0, ()),

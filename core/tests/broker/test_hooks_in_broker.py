@@ -16,6 +16,7 @@ from hookmq.codec import (
     Suback,
     encode_publish_parts,
 )
+from hookmq.errors import PluginError
 from hookmq.hooks.entry import HookOptions
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits
 from hookmq.properties import Properties
@@ -1286,3 +1287,38 @@ def test_a_plugin_that_wants_messages_gets_every_one(broker_harness: Make, hook:
     stats = harness.hooks.instance("recorder")
     assert stats is not None
     assert stats.stats(hook).calls == 12
+
+
+def test_on_event_is_told_what_a_plugin_emits(broker_harness: Make) -> None:
+    plugin, observer = HookRecorder("authorize", id="limits"), HookRecorder("on_event", id="o")
+    plugin.answer("authorize", Allow())
+    harness = broker_harness(plugins=[plugin, observer])
+    handle = harness.handle("limits")
+    harness.connect("one")
+    client = handle.client("one")
+    handle.emit("ratelimit.banned", client, seconds=60, event="a field of that name")
+    handle.emit("ratelimit.limited")
+    harness.settle()
+    told = [(c.client, c.event, dict(c.fields), c.plugin) for c in observer.calls()]
+    assert told == [
+        (client, "ratelimit.banned", {"seconds": 60, "event": "a field of that name"}, "limits"),
+        (None, "ratelimit.limited", {}, "limits"),
+    ]
+    with pytest.raises(TypeError):
+        observer.calls()[0].fields["seconds"] = 1
+    for wrong in ("banned", "banned.", ""):
+        with pytest.raises(PluginError, match="dot"):
+            handle.emit(wrong)
+
+
+def test_events_that_answer_events_end(broker_harness: Make) -> None:
+    observer = HookRecorder("on_event", id="loop")
+    harness = broker_harness(plugins=[observer], config={"broker": {"publish_depth": 3}})
+
+    async def again() -> None:
+        harness.handle("loop").emit("loop.again")
+
+    observer.answer("on_event", again)
+    harness.handle("loop").emit("loop.first")
+    harness.settle()
+    assert [call.event for call in observer.calls()] == ["loop.first"] + ["loop.again"] * 2

@@ -24,6 +24,7 @@ SIGNATURES = [
     "on_auth_failed(client, code, reason, broker)",
     "on_denied(client, action, topic, code, rule, broker)",
     "on_disconnect(client, reason, broker)",
+    "on_event(client, event, fields, plugin, broker)",
     "on_startup(broker)",
     "on_ready(broker)",
     "on_reload(old, new)",
