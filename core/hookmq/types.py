@@ -174,7 +174,9 @@ class ClientInfo:
     """Who the client was found to be; None where nobody asked."""
     claims: Mapping[str, Any] = field(default_factory=lambda: NO_CLAIMS)
     expires_at: float | None = None
-    """When the credential ends and the client is disconnected with 0xA0; None for never."""
+    """When the credential ends and the client is disconnected; None for never."""
+    expiry_code: ReasonCode = ReasonCode.MAXIMUM_CONNECT_TIME
+    """What it is told then."""
     _state: dict[str, Any] | None = None
 
     @property

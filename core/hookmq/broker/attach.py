@@ -284,7 +284,7 @@ _NO_METHOD = Connect("", 5, True, 0)
 
 
 def watch_credential(connection: Link) -> None:
-    """Disconnect with 0xA0 when the client's credential ends."""
+    """Disconnect when the client's credential ends."""
     client = connection.client
     assert client is not None
     if connection.credential_due is not None:
@@ -295,7 +295,7 @@ def watch_credential(connection: Link) -> None:
     left = max(0.0, client.expires_at - connection.core.runtime.time())
 
     def over() -> None:
-        connection.disconnect(ReasonCode.MAXIMUM_CONNECT_TIME, "credential expired")
+        connection.disconnect(client.expiry_code, "credential expired")
 
     connection.credential_due = connection.core.deadlines.after(left, over)
 
@@ -307,6 +307,7 @@ def identify(client: ClientInfo, accept: Accept) -> None:
         client.claims = accept.claims
     if accept.expires_at is not None:
         client.expires_at = accept.expires_at
+        client.expiry_code = accept.expiry_code
 
 
 def tell_failed(connection: Link, verdict: Deny, by: str) -> None:

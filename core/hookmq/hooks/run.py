@@ -59,11 +59,13 @@ def _merge_accepts(first: Accept, later: Accept) -> Accept:
         limits = first.limits or limits
     else:
         limits = first.limits.tighten(limits)
+    expires_at = least(first.expires_at, later.expires_at)
     return Accept(
         first.identity if first.identity is not None else later.identity,
         first.claims if first.claims is not None else later.claims,
-        least(first.expires_at, later.expires_at),
+        expires_at,
         limits,
+        expiry_code=first.expiry_code if expires_at == first.expires_at else later.expiry_code,
     )
 
 

@@ -52,8 +52,8 @@ class Accept:
     """Consent to a connection (`on_connect`, `on_auth`).
 
     `identity` is who the client was found to be and `claims` what is known of it. At `expires_at` (epoch seconds) the
-    credential ends and the client is disconnected with 0xA0. Of several plugins that accept, the first to give an
-    identity and the first to give claims is believed; of `expires_at` and `limits` the strictest holds. `data` of
+    credential ends and the client is disconnected with `expiry_code`. Of several plugins that accept, the first to give
+    an identity and the first to give claims is believed; of `expires_at` and `limits` the strictest holds. `data` of
     `on_auth` goes to the client as Authentication Data, in CONNACK or in the AUTH that ends a re-authentication: the last
     word of a SCRAM exchange, say.
     """
@@ -63,8 +63,15 @@ class Accept:
     expires_at: float | None = None
     limits: Limits | None = None
     data: bytes | None = None
+    expiry_code: ReasonCode = ReasonCode.MAXIMUM_CONNECT_TIME
 
     def __post_init__(self) -> None:
+        code = _reason(self.expiry_code)
+        if not code.failed:
+            raise ValueError(
+                f"{code.text} is no refusal: expiry_code takes codes of 0x80 and above"
+            )
+        object.__setattr__(self, "expiry_code", code)
         if self.data is not None and not isinstance(self.data, bytes):
             raise TypeError(f"data is {type(self.data).__name__}: bytes or None")
 

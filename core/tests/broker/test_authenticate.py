@@ -427,6 +427,16 @@ def test_a_credential_is_renewed(harness: Harness, recorder: HookRecorder) -> No
     client.expect_disconnect(ReasonCode.MAXIMUM_CONNECT_TIME)
 
 
+def test_a_credential_ends_with_the_code_of_whoever_gave_it(
+    harness: Harness, recorder: HookRecorder
+) -> None:
+    now = harness.clock.time()
+    code = ReasonCode.NOT_AUTHORIZED
+    client = opened(harness, recorder, Accept("x", expires_at=now + 30, expiry_code=code))
+    harness.advance(30.1)
+    client.expect_disconnect(code)
+
+
 def test_a_credential_does_not_wait_for_its_renewal(
     harness: Harness, recorder: HookRecorder
 ) -> None:

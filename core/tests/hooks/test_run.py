@@ -326,7 +326,8 @@ def test_deny_overrides_every_accept(bench: Bench, way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_accepts_are_put_together(bench: Bench, way: str) -> None:
     first = Accept("me", None, 100.0, Limits(receive_maximum=10))
-    second = Accept("you", {"role": "x"}, 50.0, Limits(receive_maximum=20, queue_messages=5))
+    limits = Limits(receive_maximum=20, queue_messages=5)
+    second = Accept("you", {"role": "x"}, 50.0, limits, expiry_code=ReasonCode.BANNED)
     third = Accept(None, {"role": "y"}, 70.0, None)
     calls = [
         bench.call("on_connect", plugin_id, way, answer)
@@ -335,7 +336,8 @@ def test_accepts_are_put_together(bench: Bench, way: str) -> None:
     bench.run("on_connect", *calls)
     bench.runtime.advance(1)
     limits = Limits(receive_maximum=10, queue_messages=5)
-    assert bench.told == [(Accept("me", {"role": "x"}, 50.0, limits), "a")]
+    expected = Accept("me", {"role": "x"}, 50.0, limits, expiry_code=ReasonCode.BANNED)
+    assert bench.told == [(expected, "a")]
 
 
 def test_an_empty_identity_is_one(bench: Bench) -> None:
