@@ -24,6 +24,7 @@ from hookmq.hooks.specs import HOOK_API, BrokerHandle, hookimpl
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits
 from hookmq.properties import EMPTY, Properties
 from hookmq.reason import ReasonCode
+from hookmq.rules import Rule, Rules, rule_values, rules_from_lists
 from hookmq.settings import Seconds, Settings, Size, setting
 from hookmq.types import (
     Action,
@@ -116,6 +117,6 @@ class Plugin:
 __all__ = [
     "EMPTY", "HOOK_API", "Accept", "Action", "Allow", "Auth", "BrokerHandle", "Challenge", "ClientInfo", "ConfigError",
     "Connect", "Context", "Deny", "Direction", "DisconnectReason", "Drop", "DropReason", "Dropped", "EndedBy", "Limits",
-    "Message", "Peer", "Plugin", "PluginError", "Properties", "ReasonCode", "Seconds", "SessionEvent", "Settings", "Size",
-    "Subscription", "Will", "hookimpl", "setting",
+    "Message", "Peer", "Plugin", "PluginError", "Properties", "ReasonCode", "Rule", "Rules", "Seconds", "SessionEvent",
+    "Settings", "Size", "Subscription", "Will", "hookimpl", "rule_values", "rules_from_lists", "setting",
 ]  # fmt: skip
