@@ -137,6 +137,29 @@ def test_the_core_serves_without_uvloop(core_alone: Path, tmp_path: Path) -> Non
             assert client.message().payload == b"x"
         with Client(broker.ports["ws"], path="/mqtt") as client:
             client.subscribe("a/#", 1)
+        [skipped] = [entry for entry in broker.log if entry["event"] == "plugin.skipped"]
+        assert "pip install hookmq-storage" in skipped["error"]
+        assert "store.memory" in [entry["event"] for entry in broker.log]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_all_wheels_what_was_acknowledged_is_kept(everything: Path, tmp_path: Path) -> None:
+    bind = ("-o", "listeners[0].bind=127.0.0.1:0", "-o", "listeners[1].bind=127.0.0.1:0")
+    command = [str(everything / "hookmq")]
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    (tmp_path / "cwd").mkdir()
+    for first in (True, False):
+        with (
+            serving(*bind, command=command, cwd=tmp_path / "cwd", environ=environ) as broker,
+            Client(broker.ports["tcp"], version=V5) as client,
+        ):
+            if first:
+                client.publish("kept", b"x", 1, retain=True)
+            else:
+                client.subscribe("kept", 1)
+                assert client.message().payload == b"x"
+    assert list((tmp_path / "cwd").iterdir()) == []
+    assert (tmp_path / "state/hookmq/storage/hookmq.db").exists()
 
 
 def test_the_command_line_of_the_wheels(everything: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Run the broker until SIGTERM or SIGINT (a second one ends it at once); SIGHUP reads the configuration again.
 
-Without -c it listens on this machine only: 127.0.0.1:1883 (TCP) and 127.0.0.1:8083/mqtt (WebSocket).
+Without -c it listens on this machine only: 127.0.0.1:1883 (TCP) and 127.0.0.1:8083/mqtt (WebSocket). Where hookmq-storage
+is installed it keeps sessions, queues and retained messages, in hookmq/storage of ~/.local/state or $XDG_STATE_HOME.
 """
 
 import argparse
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   hookmq serve
+  hookmq serve --data-dir ./data
   hookmq serve -c hookmq.yaml
   hookmq serve -o listeners.0.bind=127.0.0.1:1884 -o log.level=debug
   hookmq serve -c hookmq.yaml --check

@@ -1,10 +1,12 @@
 """What a configuration means in practice, for `check` and for the banner of `serve`: who can reach the broker, who may
 connect, what they may do and what survives a restart."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hookmq.cli.source import STORAGE
 from hookmq.config.model import Config
 from hookmq.hooks.manager import Hooks
 from hookmq.server.addresses import EVERY, bound_to_loopback, parse_bind
@@ -80,15 +82,33 @@ def promise(hooks: Hooks) -> str | None:
     return kind if kind in SURVIVES else None
 
 
+def kept_in(hooks: Hooks) -> str:
+    """The folder of the store, absolute; '' where there is none, or the plugin that provides it does not tell. It tells
+    by an attribute `folder`."""
+    providers = hooks.registry["provide_store"]
+    folder = getattr(providers[0].instance.plugin, "folder", None) if providers else None
+    return "" if folder is None else os.path.abspath(folder)
+
+
 def durability(hooks: Hooks) -> str:
-    """What survives a restart, in words."""
+    """What survives a restart, and where it lies, in words."""
     providers = hooks.registry["provide_store"]
     if not providers:
         return f"memory: {SURVIVES['memory']}"
     instance = providers[0].instance
     kind = promise(hooks)
     survives = f" ({kind}: {SURVIVES[kind]})" if kind is not None else ""
-    return f"plugin {instance.id}{survives}"
+    folder = kept_in(hooks)
+    return f"plugin {instance.id}{f' in {folder}' if folder else ''}{survives}"
+
+
+def _install(config: Config, hooks: Hooks) -> str:
+    """How to keep what would be forgotten, where no plugin keeps it; '' where one was told to forget."""
+    if hooks.registry["provide_store"]:
+        return ""
+    if any(entry.use == STORAGE for _, entry in config.active):
+        return "; to keep them: pip install hookmq-storage"
+    return f"; to keep them: the plugin {STORAGE}"
 
 
 def notices(config: Config, hooks: Hooks) -> list[Notice]:
@@ -126,7 +146,7 @@ def notices(config: Config, hooks: Hooks) -> list[Notice]:
         found.append(Notice("auth.nobody", text))
     if promise(hooks) == "memory":
         text = "sessions, queues and retained messages are in memory: a restart forgets them"
-        found.append(Notice("store.memory", text))
+        found.append(Notice("store.memory", text + _install(config, hooks)))
         journals = deciders(hooks, "provide_journal")
         if journals:
             text = (
@@ -149,6 +169,10 @@ def banner(config: Config, hooks: Hooks, addresses: Mapping[str, str]) -> str:
         lines.append(f"  {listener.name:<8} {where(actual)}")
     if hooks.plugins:
         lines.append(f"  plugins  {', '.join(one.id for one in hooks.plugins)}")
+    folder = kept_in(hooks)
+    if folder:
+        kind = promise(hooks)
+        lines.append(f"  data     {folder}{f' ({kind}: {SURVIVES[kind]})' if kind else ''}")
     lines += [f"  note     {notice.text}" for notice in notices(config, hooks)]
     tcp = next((one for one in local if one.type == "tcp"), None)
     if tcp is not None:

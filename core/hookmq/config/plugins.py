@@ -40,7 +40,8 @@ def build(
 
     Raises PluginError for a plugin that is missing, cannot be imported, wants another `HOOK_API` or fails when it is
     constructed; ConfigError, with every mistake in it, for what a plugin's own configuration says wrong. A plugin with
-    ``required: false`` that is missing or fails is left out, and logged; a mistake in its configuration is not forgiven.
+    ``required: false`` that is missing or fails is left out, and logged; so is one with ``if_installed`` that is missing,
+    and only that: one that is there and fails must not pass unseen. A mistake in its configuration is not forgiven.
     """
     offered = tuple(installed() if among is None else among)
     problems = Problems()
@@ -49,7 +50,8 @@ def build(
         try:
             found, kind = loaded(entry, offered)
         except PluginError as error:
-            if entry.required:
+            missing = isinstance(error, PluginNotFound)
+            if entry.required is True or (entry.required and not missing):
                 raise
             log("warning", "plugin.skipped", plugin=entry.id, error=str(error))
             continue

@@ -33,7 +33,10 @@ class PluginEntry:
     use: str = setting("", "the plugin's name, as `hookmq plugins` lists it")
     id: str = setting("", "a name of its own, where one plugin is used twice; else that of `use`")
     enabled: bool = setting(True, "false leaves the entry out")
-    required: bool = setting(True, "false lets the broker start without it when it fails to start")
+    required: bool | Literal["if_installed"] = setting(
+        True,
+        "false lets the broker start without it when it fails to start, if_installed when it is not installed",
+    )
     listeners: tuple[str, ...] | None = setting(
         None, "listeners whose clients it is called for; none given is all"
     )

@@ -46,7 +46,13 @@ def write(folder: pathlib.Path, text: str) -> str:
     return str(path)
 
 
-def test_the_default_is_right_and_says_what_it_means(capsys: Captured) -> None:
+@pytest.fixture
+def core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no distribution but the core were installed."""
+    monkeypatch.setattr("hookmq.config.plugins.installed", tuple)
+
+
+def test_the_default_is_right_and_says_what_it_means(core_alone: None, capsys: Captured) -> None:
     assert main(["check"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("built-in default: right\n")
@@ -54,8 +60,24 @@ def test_the_default_is_right_and_says_what_it_means(capsys: Captured) -> None:
     assert "ws://127.0.0.1:8083/mqtt" in out
     assert "everybody: no plugin decides, and the default is allow" in out
     assert "memory: nothing survives a restart" in out
+    assert "a restart forgets them; to keep them: pip install hookmq-storage" in out
     assert main(["serve", "--check"]) == 0
     assert capsys.readouterr().out == out
+
+
+def test_the_folder_of_the_store_is_told_and_chosen(
+    door: None, tmp_path: pathlib.Path, capsys: Captured
+) -> None:
+    path = write(tmp_path, "plugins: [{use: door}]\n")
+    assert main(["check", "-c", path, "--data-dir", "x"]) == 2
+    err = capsys.readouterr().err
+    assert f"option --data-dir: {path} has no plugin 'storage', so that nothing is kept" in err
+    assert main(["check", "-c", path]) == 0
+    assert "to keep them: the plugin storage" in capsys.readouterr().out
+    assert main(["config", "show", "--data-dir", "some/where", "--no-origins"]) == 0
+    assert "path: some/where\n" in capsys.readouterr().out
+    assert main(["config", "show", "--data-dir", "1", "-o", "plugins.0.id=x"]) == 0
+    assert "-o plugins.0.config.path" in capsys.readouterr().out
 
 
 def test_what_is_open_to_the_network_is_pointed_out(capsys: Captured) -> None:

@@ -104,7 +104,7 @@ async def test_the_life_of_two_plugins(
     path.write_text(CONFIG.replace("SOCKET", str(tmp_path / "s")))
     hooks, told, wake = watching(tmp_path)
     monkeypatch.setattr("hookmq.config.live.build", lambda *_, known, **__: known)
-    arguments = argparse.Namespace(config=str(path), option=[])
+    arguments = argparse.Namespace(config=str(path), option=[], data_dir=None)
     running = asyncio.create_task(serve(load(path), hooks, arguments))
 
     async def until(last: str) -> None:
@@ -139,7 +139,9 @@ async def test_a_plugin_that_does_not_start_opens_nothing(tmp_path: pathlib.Path
     path.write_text(CONFIG.replace("SOCKET", str(tmp_path / "s")))
     hooks, told, _ = watching(tmp_path, fails="b")
     with pytest.raises(PluginError, match=r"plugin 'b': on_startup failed: .*no database"):
-        await serve(load(path), hooks, argparse.Namespace(config=str(path), option=[]))
+        await serve(
+            load(path), hooks, argparse.Namespace(config=str(path), option=[], data_dir=None)
+        )
     assert told[-3:] == ["a startup shut", "a shutdown True shut", "a close shut"]
 
 
@@ -165,5 +167,7 @@ async def test_a_store_that_fails_ends_it(tmp_path: pathlib.Path) -> None:
     hooks = Hooks.of(Full(None, Context("full")))
     with pytest.raises(StoreError, match=r"the store failed: .*disk full"):
         async with asyncio.timeout(10):
-            await serve(load(path), hooks, argparse.Namespace(config=str(path), option=[]))
+            await serve(
+                load(path), hooks, argparse.Namespace(config=str(path), option=[], data_dir=None)
+            )
     assert failed

@@ -172,6 +172,40 @@ def test_what_is_wrong_before_the_start_is_told_in_this_process(
     assert "pip install hookmq-no-such-thing" in err
 
 
+STORE = """from hookmq.plugin import Plugin, hookimpl
+from hookmq.store import MemoryStore
+
+
+class Keeps(Plugin):
+    Config = dict
+    folder = "some/where"
+    durability = "os"
+
+    @hookimpl
+    def provide_store(self, broker):
+        return MemoryStore("x")
+"""
+
+
+def test_the_banner_names_the_folder(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hookmq.cli.summary import banner
+    from hookmq.config.model import default_config
+    from hookmq.hooks.manager import Hooks
+    from hookmq.plugin import Plugin
+    from hookmq.testing import make_plugin
+
+    names: dict[str, type[Plugin]] = {}
+    exec(STORE, names)
+    monkeypatch.chdir(tmp_path)
+    hooks = Hooks([make_plugin(names["Keeps"])])
+    text = banner(default_config(environ={}), hooks, {})
+    place = tmp_path / "some/where"
+    assert f"  data     {place} (os: survives the end of the process, not a power cut)\n" in text
+    assert "forgets" not in text
+
+
 def test_the_banner_says_what_to_try() -> None:
     from hookmq.cli.summary import banner
     from hookmq.config.model import default_config
@@ -184,5 +218,7 @@ def test_the_banner_says_what_to_try() -> None:
     assert "anonymous clients are allowed, from this machine only" in text
     assert "a restart forgets them" in text
     assert "  hookmq sub -t 'hello/#' -v\n" in text
+    assert "to keep them: pip install hookmq-storage" in text
+    assert "  data " not in text
     text = banner(config, Hooks(), {"tcp": "127.0.0.1:2000"})
     assert "  hookmq pub -p 2000 -t hello/world -m 'it works'\n" in text

@@ -19,7 +19,10 @@ def test_the_default_is_this_machine_only_and_open_to_it() -> None:
     ]
     assert config.listeners[1].websocket.path == "/mqtt"
     assert (config.auth.default, config.authz.default) == ("allow", "allow")
-    assert (config.plugins, config.source) == ((), DEFAULT_SOURCE)
+    assert config.source == DEFAULT_SOURCE
+    [storage] = config.plugins
+    assert (storage.use, storage.enabled, storage.required) == ("storage", True, "if_installed")
+    assert storage.config == {"durability": "group"}
 
 
 def test_what_the_default_file_spells_out_are_the_defaults() -> None:
@@ -31,15 +34,16 @@ def test_what_the_default_file_spells_out_are_the_defaults() -> None:
 
 def test_the_examples_in_the_default_file_are_right() -> None:
     lines = default_text().splitlines()
-    start = lines.index("plugins: []")
-    lines[start] = "plugins:"
+    start = lines.index("plugins:")
     end = next(i for i in range(start, len(lines)) if not lines[i])
-    lines[start + 1 : end] = [line.replace("#", " ", 1) for line in lines[start + 1 : end]]
+    lines[start:end] = [
+        line.replace("#", " ", 1) if line.startswith("# ") else line for line in lines[start:end]
+    ]
     text = "\n".join(lines).replace("{$file: /run/secrets/hook}", "x")
     config = loads(text, environ={"AUDIT_URL": "http://x"})
-    assert [entry.id for entry in config.plugins] == ["auth_file", "audit"]
-    assert config.plugins[1].config["url"] == "http://x"
-    assert config.plugins[1].options("on_published").queue == 5000
+    assert [entry.id for entry in config.plugins] == ["storage", "auth_file", "audit"]
+    assert config.plugins[2].config["url"] == "http://x"
+    assert config.plugins[2].options("on_published").queue == 5000
 
 
 def test_a_file_is_read_with_its_folder(tmp_path: pathlib.Path) -> None:

@@ -147,6 +147,23 @@ def test_what_is_not_required_is_left_out_and_logged() -> None:
     ]
 
 
+def test_what_is_required_if_installed_may_be_missing_and_nothing_else() -> None:
+    """A store that is there and cannot be used must not be taken for none: everything would be forgotten."""
+    logged: list[object] = []
+
+    def log(level: str, event: str, /, **fields: object) -> None:
+        logged.append((event, fields["error"]))
+
+    text = "  - {use: nowhere, required: if_installed}\n  - {use: bare}\n"
+    assert [one.id for one in build(config(text), OFFERED, log)] == ["bare"]
+    [(event, error)] = logged
+    assert event == "plugin.skipped"
+    assert "pip install hookmq-nowhere" in str(error)
+    for name, says in (("broken", "no disk"), ("future", "works with plugin API")):
+        with pytest.raises(PluginError, match=says):
+            build(config(f"  - {{use: {name}, required: if_installed}}\n"), OFFERED)
+
+
 def test_an_object_whose_configuration_stayed_is_kept() -> None:
     first = build(config("  - {use: hello, config: {url: a}}\n  - {use: bare}\n"), OFFERED)
     text = "  - {use: bare, listeners: [tcp]}\n  - {use: hello, config: {url: b}}\n"

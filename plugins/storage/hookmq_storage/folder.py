@@ -21,6 +21,9 @@ _SAVED: Final = "saved-"
 _MARK_SIZE: Final = 128
 
 
+_CURE: Final = "name another folder with --data-dir, or as `path` of the plugin"
+
+
 class Mark(NamedTuple):
     """What was safe for certain: commit `number` of the store `identity`."""
 
@@ -28,21 +31,38 @@ class Mark(NamedTuple):
     number: int
 
 
+def default_folder() -> Path:
+    """Where a store lies that nobody named a folder for: what the service manager made for the broker, else where this
+    user's programs keep their state. Never the working directory: another one, and everything would be forgotten."""
+    service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if service:
+        return Path(service, "storage")
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(
+        state
+    ):  # also the empty one; the XDG specification has relative ones ignored
+        state = os.path.expanduser("~/.local/state")
+    return Path(state, "hookmq", "storage")
+
+
 def prepare(folder: Path) -> None:
     """Make sure that `folder` is there and ours or empty. Raises StoreError."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         names = set(os.listdir(folder))
-    except NotADirectoryError:
-        raise StoreError(f"{folder} is a file: a folder is needed") from None
-    except FileExistsError:
-        raise StoreError(f"{folder} is a file: a folder is needed") from None
+    except (FileExistsError, NotADirectoryError):
+        at = next((one for one in (folder, *folder.parents) if one.exists()), folder)
+        raise StoreError(f"{at} is a file: a folder is needed; {_CURE}") from None
     except OSError as error:
-        raise StoreError(f"{folder}: {error.strerror}") from error
+        what = "cannot be read" if folder.exists() else "cannot be made"
+        raise StoreError(f"{folder} {what}: {error.strerror}; {_CURE}") from error
     strange = sorted(name for name in names - _OURS - _IGNORED if not name.startswith(_SAVED))
     if DATABASE not in names and strange:
         shown = ", ".join(strange[:3]) + (", …" if len(strange) > 3 else "")
-        raise StoreError(f"{folder} holds files of something else ({shown}): name an empty folder")
+        raise StoreError(
+            f"{folder} holds files of something else ({shown}): name an empty folder with"
+            " --data-dir, or as `path` of the plugin"
+        )
 
 
 def saved_folder(folder: Path, why: str) -> Path:
@@ -68,7 +88,7 @@ def lock(folder: Path, patience: float = 10.0, pause: Callable[[float], None] = 
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StoreError(f"{folder} cannot be written to: {error.strerror}") from error
+        raise StoreError(f"{folder} cannot be written to: {error.strerror}; {_CURE}") from error
     waited = 0.0
     while True:
         try:
@@ -82,7 +102,9 @@ def lock(folder: Path, patience: float = 10.0, pause: Callable[[float], None] = 
         if waited >= patience or (holder is not None and _alive(holder)):
             os.close(file)
             who = f"process {holder}" if holder is not None else "another process"
-            raise StoreError(f"{folder} is in use by {who}: two brokers cannot share a folder")
+            raise StoreError(
+                f"{folder} is in use by {who}: two brokers cannot share a folder; {_CURE}"
+            )
         pause(0.05)
         waited += 0.05
     try:
@@ -90,7 +112,7 @@ def lock(folder: Path, patience: float = 10.0, pause: Callable[[float], None] = 
         os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
     except OSError as error:
         os.close(file)
-        raise StoreError(f"{folder} cannot be written to: {error.strerror}") from error
+        raise StoreError(f"{folder} cannot be written to: {error.strerror}; {_CURE}") from error
     return file
 
 

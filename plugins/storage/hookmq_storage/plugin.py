@@ -1,6 +1,6 @@
 """The plugin: its configuration, and what it adds to the broker."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -8,7 +8,7 @@ from hookmq.plugin import BrokerHandle, ConfigError, Plugin, Size, hookimpl, set
 from hookmq.store import MemoryStore, Store
 
 from hookmq_storage.database import Durability, Limits
-from hookmq_storage.folder import DATABASE
+from hookmq_storage.folder import DATABASE, default_folder
 from hookmq_storage.store import SQLiteStore
 
 
@@ -16,7 +16,10 @@ from hookmq_storage.store import SQLiteStore
 class StorageConfig:
     """Where the broker's state lies, and what an acknowledgement promises."""
 
-    path: Path = setting(Path("data"), "folder of the database; made if it is not there")
+    path: Path = field(
+        default_factory=default_folder,
+        metadata={"help": "folder of the database; made if it is not there"},
+    )
     durability: Durability = setting(
         "group",
         "what PUBACK promises: memory (nothing), os (survives the end of the process), group (survives a power cut)",
@@ -49,6 +52,11 @@ class StoragePlugin(Plugin):
     def durability(self) -> Durability:
         """What an acknowledgement promises."""
         return self.config.durability
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it keeps things; None where it keeps nothing."""
+        return None if self.durability == "memory" else self.config.path
 
     @hookimpl
     def provide_store(self, broker: BrokerHandle) -> Store:

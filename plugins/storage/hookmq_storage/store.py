@@ -90,7 +90,6 @@ class SQLiteStore:
         self._runtime = runtime
         self._limits = limits
         self._verify = verify
-        folder.parent.mkdir(parents=True, exist_ok=True)
         self._lock = self._take(folder)
         self._engine: Engine | None = None
         self._pages: Pages | None = None
@@ -113,6 +112,13 @@ class SQLiteStore:
             )
         if state.fresh and state.number:
             runtime.log("warning", "storage.copy", folder=str(folder), identity=self.identity)
+        runtime.log(
+            "info",
+            "storage.opened",
+            folder=str(folder.absolute()),
+            durability=durability,
+            commit=state.number,
+        )
         self._ready = False
         self._closed = False
         self._reason = ""

@@ -110,7 +110,9 @@ def test_a_read_only_folder(
         return real(path, flags, *args, **options)
 
     monkeypatch.setattr(os, "open", read_only)
-    assert refused(tmp_path, runtime).endswith("cannot be written to: Read-only file system")
+    assert refused(tmp_path, runtime).endswith(
+        "cannot be written to: Read-only file system; name another folder with --data-dir, or as `path` of the plugin"
+    )
 
 
 # --- versions -----------------------------------------------------------------------------------------------------------
@@ -292,7 +294,7 @@ def test_a_clock_that_jumped_back_is_told(tmp_path: Path, runtime: VirtualRuntim
     store = opened(tmp_path, runtime)
     put(store)
     closed(store)
-    assert not runtime.logged
+    assert [event for _, event, _ in runtime.logged] == ["storage.opened"]
     earlier = VirtualRuntime()
     assert earlier.time() == EPOCH
     store = opened(tmp_path, earlier)
