@@ -128,6 +128,7 @@ class Delivery:
         self.packet_id = 0
         self.released = False
         self.sent_at = 0.0
+        """When it left last, for who sends again what is overdue; infinite while it waits for its record."""
         self.waiter: Acknowledgement | None = None
         self.original: Message | None = None
         """The message before a plugin changed it for this session; None if none did."""

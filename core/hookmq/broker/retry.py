@@ -27,10 +27,8 @@ _IDLE = 60.0
 
 def _resend(core: Core, session: Session, due: float) -> None:
     connection = session.connection
-    now = core.runtime.now()
     for delivery in list(session.inflight.values()):
         if connection is None or not connection.writable or session.paused:
             return
         if delivery.packet_id and delivery.sent_at <= due:
-            delivery.sent_at = now
             send_again(core, session, delivery)

@@ -2,6 +2,8 @@
 acknowledgements mean.
 """
 
+from math import inf
+
 from hookmq.broker.core import Core
 from hookmq.broker.forms import form_of, take_back_alias
 from hookmq.hooks.chains import narrow
@@ -115,9 +117,11 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
             # The id must be on record before the client sees it: after a crash it might come back with another
             # message and be taken for a duplicate.
             epoch = session.epoch
+            delivery.sent_at = inf
 
             def leave() -> None:
                 if session.epoch == epoch and session.inflight.get(number) is delivery:
+                    delivery.sent_at = core.runtime.now()
                     session.out += (head, PACKET_IDS[number], tail)
                     core.mark(session)
 
@@ -163,8 +167,7 @@ def send_again(core: Core, session: Session, delivery: Delivery) -> None:
     """Repeat an unfinished delivery under its old id, after the session was resumed [MQTT-4.4.0-1] (or, to 3.x, when an
     answer is overdue). That it has expired meanwhile changes nothing [MQTT-4.3.3-7, 4.3.3-13]."""
     number = delivery.packet_id
-    if core.settings.session.retry_interval:
-        delivery.sent_at = core.runtime.now()
+    delivery.sent_at = core.runtime.now()
     if session.inflight.get(number) is not delivery:
         return
     if delivery.released:  # [MQTT-4.3.3-6]: after PUBREC only PUBREL is sent again
@@ -239,9 +242,11 @@ def received(core: Core, session: Session, number: int) -> bool:
         if session.durable and delivery.seq:
             core.committer.add(SetPacket(session.owner, delivery.seq, number, True))
             epoch = session.epoch
+            delivery.sent_at = inf
 
             def leave() -> None:
                 if session.epoch == epoch:
+                    delivery.sent_at = core.runtime.now()
                     session.out += (PUBREL, PACKET_IDS[number])
                     core.mark(session)
 

@@ -7,7 +7,7 @@ import pytest
 from hookmq.codec import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from hookmq.qos import VOLATILE_1, VOLATILE_2, VOLATILE_RELEASED
 from hookmq.session import BEHIND
-from hookmq.testing import Harness, MemoryClient
+from hookmq.testing import Harness, MemoryClient, SlowStore
 
 Make = Callable[..., Harness]
 VERSIONS = (3, 4, 5)
@@ -496,6 +496,34 @@ def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version:
     assert unread(client) == []
     harness.advance(10)
     assert flow(unread(client)) == [(Publish, number, b"x", True)]
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_what_waits_for_its_record_is_not_overdue(broker_harness: Make, version: int) -> None:
+    """A slow disk must not make us send, as a repetition, what was not sent yet: its packet id is not on record."""
+    store = SlowStore(slow=False, durable=True)
+    harness = broker_harness(store=store, config={"session": {"retry_interval": 10}})
+    client = harness.connect("c", version, auto_ack=False, **kept(version))
+    client.subscribe("t", 2)
+    store.slow = True
+    harness.connect("p").publish("t", b"x", 2, packet_id=7)
+    harness.advance(25)
+    assert unread(client) == []
+    store.finish()
+    harness.settle()
+    number = client.messages[0].packet_id
+    assert flow(unread(client)) == [(Publish, number, b"x", False)]
+    harness.advance(9)
+    client.send(Pubrec(number))
+    harness.advance(25)
+    assert unread(client) == []
+    store.finish()
+    harness.settle()
+    assert unread(client) == [Pubrel(number)]
+    harness.advance(9)
+    assert unread(client) == []
+    harness.advance(11)
+    assert set(flow(unread(client))) == {(Pubrel, number)}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
