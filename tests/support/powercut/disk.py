@@ -1,0 +1,341 @@
+"""A disk as the records tell it: what is safe, what is only in memory, and what may be left of both after a power cut.
+
+A file's bytes are safe after fsync or fdatasync of it, a name after fsync of its folder. Of what is not safe, anything
+may be there: each block of a file as it was at any time since; a file longer or shorter; names in any selection. A
+rename is done or not done. Blocks are of 512 bytes, which a disk writes whole, or of 4096.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from random import Random
+from typing import Any, Final, Literal, NamedTuple
+
+from powercut.shim import Kind, Record, RecordingError
+
+Manner = Literal["nothing", "everything", "in order", "anything"]
+MANNERS: Final[tuple[tuple[Manner, int], ...]] = (
+    ("nothing", 25),
+    ("everything", 5),
+    ("in order", 25),
+    ("anything", 45),
+)
+"""What is kept of what is not safe, and how often: nothing of it; all; all up to a moment, and the write of that moment
+torn; any selection, of each file another share."""
+_SHARES: Final = (0.0, 0.2, 0.5, 0.9, 1.0)
+
+
+class Change(NamedTuple):
+    """A change of a file's bytes, not safe yet."""
+
+    at: int
+    offset: int
+    data: bytes
+    size: int
+    """The new size, if that is what changed; -1 for a write."""
+    safe: bool
+    """Written with O_SYNC or O_DSYNC."""
+
+
+class File:
+    """A file, under any number of names."""
+
+    def __init__(self, inode: int) -> None:
+        self.inode = inode
+        self.safe = bytearray()
+        self.changes: list[Change] = []
+        self.mapped = False
+        """Written through memory as well: what is in it is not known."""
+
+    def sync(self, before: int) -> None:
+        """What was recorded before that place is safe."""
+        count = 0
+        for change in self.changes:
+            if change.at >= before:
+                break
+            _apply(self.safe, change)
+            count += 1
+        del self.changes[:count]
+
+
+class Folder:
+    """A folder: its names now, and those that are safe."""
+
+    def __init__(self, inode: int) -> None:
+        self.inode = inode
+        self.names: dict[str, File | Folder] = {}
+        self.safe: dict[str, File | Folder] = {}
+
+
+Node = File | Folder
+Tree = dict[str, "bytes | Tree"]
+
+
+class Naming(NamedTuple):
+    """A change of names, not safe yet: all of it or none."""
+
+    at: int
+    names: tuple[tuple[Folder, str, Node | None], ...]
+
+
+def _apply(data: bytearray, change: Change) -> None:
+    if change.size >= 0:
+        if change.size < len(data):
+            del data[change.size :]
+        else:
+            data.extend(bytes(change.size - len(data)))
+        return
+    if change.offset > len(data):
+        data.extend(bytes(change.offset - len(data)))
+    data[change.offset : change.offset + len(change.data)] = change.data
+
+
+class Disk:
+    """What happened to the folder `root` up to the record that was given last."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.top = Folder(0)
+        self.nodes: dict[int, Node] = {}
+        self.namings: list[Naming] = []
+
+    def take(self, record: Record) -> None:
+        """Let one more thing happen. Raises RecordingError for what cannot have happened, or is beyond this model."""
+        kind = record.kind
+        if kind is Kind.WRITE:
+            self._change(record, record.a, record.data)
+        elif kind is Kind.TRUNCATE:
+            self._change(record, 0, b"", record.a)
+        elif kind is Kind.ZERO:
+            self._change(record, record.a, bytes(record.b))
+        elif kind is Kind.SYNC:
+            self._sync(record)
+        elif kind is Kind.SYNC_ALL:
+            self._sync_all(record.a)
+        elif kind is Kind.MAPPED:
+            self._file(record).mapped = True
+        elif kind is Kind.UNKNOWN:
+            raise RecordingError(f"the recorder does not know {record.second or record.first}")
+        elif kind is not Kind.MARK:
+            self._name(record)
+
+    def _name(self, record: Record) -> None:
+        kind = record.kind
+        if record.first == self.root:
+            self.nodes[record.inode] = self.top
+            return
+        folder, name = self._place(record.first)
+        if kind is Kind.CREATE:
+            if self.nodes.get(record.inode) is not None and folder.names.get(name) is not None:
+                return  # another process was first
+            node: Node = File(record.inode)
+            self.nodes[record.inode] = node
+            self._naming(record, (folder, name, node))
+        elif kind is Kind.MKDIR:
+            node = Folder(record.inode)
+            self.nodes[record.inode] = node
+            self._naming(record, (folder, name, node))
+        elif kind in (Kind.UNLINK, Kind.RMDIR):
+            self._naming(record, (folder, name, None))
+        else:
+            moved = folder.names.get(name)
+            if moved is None:
+                raise RecordingError(f"nobody knows {record.first}, which was renamed")
+            other, new = self._place(record.second)
+            if kind is Kind.LINK:
+                self._naming(record, (other, new, moved))
+            else:
+                self._naming(record, (folder, name, None), (other, new, moved))
+
+    def _naming(self, record: Record, *names: tuple[Folder, str, Node | None]) -> None:
+        for folder, name, node in names:
+            _put(folder.names, name, node)
+        self.namings.append(Naming(record.at, names))
+
+    def _place(self, path: str) -> tuple[Folder, str]:
+        relative = os.path.relpath(path, self.root)
+        *folders, name = relative.split(os.sep)
+        node: Node | None = self.top
+        for one in folders:
+            node = node.names.get(one) if isinstance(node, Folder) else None
+        if not isinstance(node, Folder):
+            raise RecordingError(f"nobody knows the folder of {path}")
+        return node, name
+
+    def _file(self, record: Record) -> File:
+        node = self.nodes.get(record.inode)
+        if not isinstance(node, File):
+            raise RecordingError(f"{record.kind.name} of an unknown file (inode {record.inode})")
+        return node
+
+    def _change(self, record: Record, offset: int, data: bytes, size: int = -1) -> None:
+        change = Change(record.at, offset, data, size, record.durable)
+        self._file(record).changes.append(change)
+
+    def _sync(self, record: Record) -> None:
+        node = self.nodes.get(record.inode)
+        if isinstance(node, File):
+            node.sync(record.a)
+            return
+        if node is None:
+            raise RecordingError(f"sync of something unknown (inode {record.inode})")
+        left = []
+        for naming in self.namings:
+            if naming.at < record.a and any(one is node for one, _, _ in naming.names):
+                for one, name, named in naming.names:
+                    _put(one.safe, name, named)
+            else:
+                left.append(naming)
+        self.namings = left
+
+    def _sync_all(self, before: int) -> None:
+        left = []
+        for naming in self.namings:
+            if naming.at < before:
+                for one, name, named in naming.names:
+                    _put(one.safe, name, named)
+            else:
+                left.append(naming)
+        self.namings = left
+        for node in self.nodes.values():
+            if isinstance(node, File):
+                node.sync(before)
+
+    # --- the power is cut ----------------------------------------------------------------------------------------------
+
+    def left(self, random: Random, manner: Manner) -> "Left":
+        """What a power cut now leaves."""
+        return Left(self, random, manner)
+
+
+class Left:
+    """One of the things that a power cut may leave."""
+
+    def __init__(self, disk: Disk, random: Random, manner: Manner) -> None:
+        self._random = random
+        self.manner = manner
+        self.block = random.choice((512, 4096))
+        self._ordered_names = random.random() < 0.5
+        self._moment = 0
+        self._last = 0
+        self._truncated = True
+        """Whether the truncations of the file at hand were kept so far: they are kept in order."""
+        if manner == "in order":
+            times = sorted(
+                {naming.at for naming in disk.namings}
+                | {change.at for file in _files(disk) for change in file.changes}
+            )
+            if times:
+                self._moment = random.choice([*times, times[-1] + 1])
+                self._last = max((at for at in times if at < self._moment), default=0)
+        self._names: dict[int, dict[str, Node]] = {}
+        for naming in self._kept(disk.namings):
+            for folder, name, node in naming.names:
+                _put(self._of(folder), name, node)
+        self.top = self._of(disk.top)
+
+    def _of(self, folder: Folder) -> dict[str, Node]:
+        found = self._names.get(id(folder))
+        if found is None:
+            found = self._names[id(folder)] = dict(folder.safe)
+        return found
+
+    def names(self, folder: Folder) -> dict[str, Node]:
+        """The names that a folder is left with."""
+        return self._of(folder)
+
+    def _kept(self, namings: list[Naming]) -> Iterable[Naming]:
+        if self.manner == "nothing":
+            return ()
+        if self.manner == "everything":
+            return namings
+        if self.manner == "in order":
+            return [one for one in namings if one.at < self._moment]
+        if self._ordered_names:  # a journal of the file system: up to some moment
+            return namings[: self._random.randint(0, len(namings))]
+        return [one for one in namings if self._random.random() < 0.5]
+
+    def content(self, file: File) -> bytes | None:
+        """The bytes that a file is left with; None for one that is better left out."""
+        random = self._random
+        if file.mapped:
+            return random.choice((None, random.randbytes(32768)))
+        data = bytearray(file.safe)
+        keeps = self._blocks(file)
+        limit = 1 << 62
+        largest = len(data)
+        for number, change in enumerate(file.changes):
+            if change.size >= 0:
+                if self._keeps(change):
+                    _apply(data, change)
+                    largest = change.size
+                else:  # what comes to lie behind that size is in blocks that this never gave it
+                    limit = min(limit, change.size)
+                continue
+            end = min(change.offset + len(change.data), limit)
+            largest = max(largest, end)
+            start = change.offset
+            while start < end:
+                block = start // self.block
+                stop = min(end, (block + 1) * self.block)
+                if keeps(number, change, block):
+                    part = change.data[start - change.offset : stop - change.offset]
+                    _apply(data, Change(0, start, part, -1, False))
+                start = stop
+        if self.manner == "anything" and random.random() < 0.25:
+            data.extend(bytes(largest - len(data)))  # its size was safe, its bytes were not
+        return bytes(data)
+
+    def _keeps(self, change: Change) -> bool:
+        if self.manner == "in order":
+            return change.at < self._moment
+        if self.manner == "anything":
+            self._truncated = self._truncated and self._random.random() < 0.5
+            return self._truncated
+        return self.manner == "everything"
+
+    def _blocks(self, file: File) -> Any:
+        """Whether a block of a change is kept: (number of the change, change, block)."""
+        random = self._random
+        self._truncated = True
+        if self.manner == "nothing":
+            return lambda number, change, block: change.safe
+        if self.manner == "everything":
+            return lambda number, change, block: True
+        if self.manner == "in order":
+
+            def until(number: int, change: Change, block: int) -> bool:
+                if change.safe:
+                    return True
+                if change.at == self._last and len(change.data) > self.block:
+                    return random.random() < 0.5
+                return change.at < self._moment
+
+            return until
+        share = random.choice(_SHARES)
+        cuts: dict[int, int] = {}
+        count = len(file.changes)
+
+        def any_time(number: int, change: Change, block: int) -> bool:
+            # A block is written as it is at some moment: what came before is in it, what came after is not.
+            last = cuts.get(block)
+            if last is None:
+                last = count if random.random() < share else -1
+                if random.random() < 0.25:
+                    last = random.randrange(-1, count)
+                cuts[block] = last
+            return change.safe or number <= last
+
+        return any_time
+
+
+def _files(disk: Disk) -> Iterator[File]:
+    for node in disk.nodes.values():
+        if isinstance(node, File):
+            yield node
+
+
+def _put(names: dict[str, Node], name: str, node: Node | None) -> None:
+    if node is None:
+        names.pop(name, None)
+    else:
+        names[name] = node

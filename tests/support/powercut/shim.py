@@ -1,0 +1,142 @@
+"""The recorder in C, built with gcc where it is needed, and its log."""
+
+import ctypes
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+SOURCE: Final = Path(__file__).with_name("shim.c")
+ROOM: Final = 1 << 30
+"""Bytes that a log may take; the file has holes, so that only what was written takes room."""
+_HEAD: Final = struct.Struct("<QQ")
+_RECORD: Final = struct.Struct("<IHHQQqqQIIII")
+_MAGIC: Final = 0x54554352
+_DURABLE: Final = 1
+
+
+class Kind(IntEnum):
+    """What a record is of; as in shim.c."""
+
+    CREATE = 1
+    WRITE = 2
+    TRUNCATE = 3
+    RENAME = 4
+    UNLINK = 5
+    MKDIR = 6
+    RMDIR = 7
+    LINK = 8
+    SYNC = 9
+    SYNC_ALL = 10
+    MAPPED = 11
+    MARK = 12
+    UNKNOWN = 13
+    ZERO = 14
+
+
+class Record(NamedTuple):
+    """One change, sync or mark, at a place in the order of all."""
+
+    at: int
+    kind: Kind
+    durable: bool
+    inode: int
+    a: int
+    """WRITE, ZERO: where. TRUNCATE: the new size. SYNC: what was recorded before this place is covered."""
+    b: int
+    """ZERO: how much."""
+    data: bytes
+    first: str
+    second: str
+    process: int
+
+
+class RecordingError(Exception):
+    """What was recorded is not what happened, or something happened that cannot be recorded."""
+
+
+def build(folder: Path) -> Path:
+    """The recorder as a library in `folder`. Raises RecordingError without a compiler."""
+    made = folder / "powercut.so"
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise RecordingError("gcc is needed to build the recorder")
+    command = [compiler, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RecordingError(f"the recorder does not compile:\n{done.stderr}")
+    return made
+
+
+class Log:
+    """The log that all recorded processes append to, and this one too."""
+
+    def __init__(self, library: Path, path: Path) -> None:
+        self.path = path
+        with path.open("wb") as file:
+            file.write(_HEAD.pack(64, ROOM))
+            file.truncate(ROOM)
+        self._library = ctypes.CDLL(str(library))
+        # One mapping for each library and process: a second log would be appended to by its own library only.
+        if self._library.powercut_attach(os.fsencode(path)):
+            raise RecordingError(f"{path} cannot be mapped")
+        self._note = self._library.powercut_note
+        self._note.argtypes = (
+            ctypes.c_int, ctypes.c_uint64, ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p,
+        )  # fmt: skip
+        self._note.restype = None
+
+    def note(
+        self, kind: Kind, inode: int = 0, a: int = 0, data: bytes = b"", path: str = ""
+    ) -> None:
+        """Append a record."""
+        self._note(kind, inode, a, data, len(data), os.fsencode(path))
+
+
+def read(path: Path) -> list[Record]:
+    """All records of a log, in order. Raises RecordingError where it did not suffice."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return list(_records(data))
+
+
+def shrink(path: Path, to: Path) -> None:
+    """Copy a log without the room that it did not need."""
+    with path.open("rb") as file:
+        tail, _ = _HEAD.unpack(file.read(_HEAD.size))
+        file.seek(0)
+        to.write_bytes(file.read(tail))
+
+
+def _records(data: mmap.mmap) -> Iterator[Record]:
+    tail, size = _HEAD.unpack_from(data)
+    if tail > size:
+        raise RecordingError(f"more than {size} bytes were recorded")
+    at = 64
+    while at < tail:
+        (
+            magic, kind, flags, length, inode, a, b, bytes_, first, second, process, ready,
+        ) = _RECORD.unpack_from(data, at)  # fmt: skip
+        if magic != _MAGIC or not ready:
+            # The process was killed while it recorded: what it did then counts as not done.
+            at += 8 if magic != _MAGIC or not length else length
+            continue
+        start = at + _RECORD.size
+        paths = start + bytes_
+        yield Record(
+            at,
+            Kind(kind),
+            bool(flags & _DURABLE),
+            inode,
+            a,
+            b,
+            data[start:paths],
+            os.fsdecode(data[paths : paths + first]),
+            os.fsdecode(data[paths + first : paths + first + second]),
+            process,
+        )
+        at += length
