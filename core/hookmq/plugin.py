@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from hookmq import topics
 from hookmq.codec.packets import Auth, Connect
 from hookmq.errors import ConfigError, PluginError
+from hookmq.hooks.meter import Charge, Meter, Over, Pace
 from hookmq.hooks.specs import HOOK_API, BrokerHandle, hookimpl
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits
 from hookmq.properties import EMPTY, Properties
@@ -115,8 +116,9 @@ class Plugin:
 
 
 __all__ = [
-    "EMPTY", "HOOK_API", "Accept", "Action", "Allow", "Auth", "BrokerHandle", "Challenge", "ClientInfo", "ConfigError",
-    "Connect", "Context", "Deny", "Direction", "DisconnectReason", "Drop", "DropReason", "Dropped", "EndedBy", "Limits",
-    "Message", "Peer", "Plugin", "PluginError", "Properties", "ReasonCode", "Rule", "Rules", "Seconds", "SessionEvent",
-    "Settings", "Size", "Subscription", "Will", "hookimpl", "rule_values", "rules_from_lists", "setting",
+    "EMPTY", "HOOK_API", "Accept", "Action", "Allow", "Auth", "BrokerHandle", "Challenge", "Charge", "ClientInfo",
+    "ConfigError", "Connect", "Context", "Deny", "Direction", "DisconnectReason", "Drop", "DropReason", "Dropped",
+    "EndedBy", "Limits", "Message", "Meter", "Over", "Pace", "Peer", "Plugin", "PluginError", "Properties",
+    "ReasonCode", "Rule", "Rules", "Seconds", "SessionEvent", "Settings", "Size", "Subscription", "Will", "hookimpl",
+    "rule_values", "rules_from_lists", "setting",
 ]  # fmt: skip

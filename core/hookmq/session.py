@@ -25,6 +25,11 @@ class ConnectionView(Protocol):
     writable: bool
     aliases: dict[str, int] | None
     alias_maximum: int
+    pace: Any
+    """A `hookmq.hooks.meter.Pace`, or None."""
+
+    def may_send(self) -> bool:
+        """Whether `pace` lets one message more leave now; else the session is paused until it does."""
 
     def disconnect(self, code: ReasonCode, reason: str = "") -> None:
         """Tell the client why (MQTT 5) and close."""

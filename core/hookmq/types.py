@@ -225,6 +225,7 @@ class DropReason(StrEnum):
     """The receiver answered with a reason code of 0x80 or above."""
     RETAIN_LIMIT = "retain_limit"
     STORE_FAILED = "store_failed"
+    RATE_LIMITED = "rate_limited"
     DEPTH = "depth"
     """A plugin answered messages with messages too many times over."""
 

@@ -18,7 +18,9 @@ from hookmq.broker.sessions import (
     set_will,
 )
 from hookmq.codec import Connect
+from hookmq.hooks.meter import Meter, Meters
 from hookmq.hooks.verdicts import Accept, Deny, Limits
+from hookmq.hooks.waiting import failure, nonsense
 from hookmq.properties import Properties
 from hookmq.reason import ReasonCode
 from hookmq.session import BEHIND, CLEAN, Session
@@ -80,6 +82,9 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
     assert isinstance(connect, Connect)
     assert client is not None
     if connection.phase is Phase.CLOSED:
+        return
+    if not measure(connection):
+        connection.refuse(ReasonCode.SERVER_UNAVAILABLE, "its limits could not be found")
         return
     broker = connection.offered = core.settings.broker
     connection.receive_maximum = lower(broker.receive_maximum, limits.receive_maximum)
@@ -189,6 +194,27 @@ def _attach(
     session.resend = deque(session.inflight.values()) if session.inflight else None
 
 
+def measure(connection: Link) -> bool:
+    """Have plugins say what the client is measured by; False when one of them failed to."""
+    client = connection.client
+    assert client is not None
+    meters: list[Meter] = []
+    for call in connection.chains.provide_meter:
+        try:
+            meter = call.function(client)
+        except Exception as error:
+            failure(call, error)
+            return False
+        if isinstance(meter, Meter):
+            meters.append(meter)
+        elif meter is not None:
+            nonsense(call, meter)
+            return False
+        call.stats.ok += 1
+    connection.use_meter(Meters(meters) if len(meters) > 1 else meters[0] if meters else None)
+    return True
+
+
 def lower(configured: int, given: int | None) -> int:
     return configured if given is None else min(configured, given)
 
@@ -219,6 +245,7 @@ def kind_of(connection: Link) -> int:
         or connection.alias_maximum
         or connection.max_packet_size < core.largest_packet + _GROWTH
         or (session.durable and core.settings.session.queue_qos0)
+        or connection.pace is not None
         or "on_delivered" in core.observed
         or core.settings.session.retry_interval
     ):

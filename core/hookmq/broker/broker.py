@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
-from hookmq.broker.attach import kind_of
+from hookmq.broker.attach import kind_of, measure
 from hookmq.broker.connection import Connection
 from hookmq.broker.core import Core
 from hookmq.broker.groups import Group
@@ -356,6 +356,10 @@ class Broker:
             connection.use_chains(core.chains(connection.scope.name))
             session = connection.session
             if session is not None and session.connection is connection:
+                if not measure(connection):
+                    # Nobody goes on without limits because they could not be found.
+                    code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+                    core.runtime.call_soon(partial(connection.disconnect, code, "no limits"))
                 session.kind = kind_of(connection)
         revoke(core, None, None)
 

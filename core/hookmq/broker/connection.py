@@ -143,7 +143,11 @@ class Connection(Link):
                                 else:
                                     properties = read_section(self, data, start, after)
                                     start += 1 + data[start] if properties is not None else 0
-                            if start <= after and properties is not None:
+                            if (
+                                start <= after
+                                and properties is not None
+                                and (permit.charge is None or permit.charge.take(after - body))
+                            ):
                                 if header == 0x30 and permit.simple:
                                     # Equal bytes for all of this version: no DUP, no RETAIN, properties that belong to
                                     # the message; and Remaining Length is minimal, else `frame` had refused it.

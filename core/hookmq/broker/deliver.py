@@ -51,6 +51,8 @@ def offer(
         start(core, session, delivery, stored=False)
         return
     enqueue(core, session, delivery)
+    if session.connection is not None and session.connection.pace is not None:
+        session.connection.may_send()
 
 
 def _offer_qos0(core: Core, session: Session, delivery: Delivery) -> None:
@@ -66,7 +68,19 @@ def _offer_qos0(core: Core, session: Session, delivery: Delivery) -> None:
         # Others of QoS 0 may wait there since the client was away: none is overtaken [MQTT-4.6.0-5].
         enqueue(core, session, delivery)
         return
-    if connection.writable and not session.queue_qos0 and not session.paused:
+    pace = connection.pace
+    if pace is not None and pace.drops and not pace.ready():
+        message = delivery.outgoing.message
+        core.dropped(
+            message, session.client, DropReason.RATE_LIMITED, Direction.OUT, pace.dropped()
+        )
+        return
+    if (
+        connection.writable
+        and not session.queue_qos0
+        and not session.paused
+        and (pace is None or connection.may_send())
+    ):
         start(core, session, delivery, stored=False)
         return
     wait_qos0(core, session, delivery)
@@ -88,7 +102,13 @@ def pump(core: Core, session: Session) -> None:
     if resend is not None and not resend:
         session.resend = resend = None
     waiting = session.queue_qos0
-    while waiting and room > 0 and connection.writable and not session.paused:
+    while (
+        waiting
+        and room > 0
+        and connection.writable
+        and not session.paused
+        and (connection.pace is None or connection.may_send())
+    ):
         delivery = waiting.popleft()
         room -= delivery.outgoing.size
         unqueue(core, session, delivery, counted=False)
@@ -119,6 +139,10 @@ def pump(core: Core, session: Session) -> None:
         send_retained(core, session)
     if room <= 0:
         core.runtime.call_soon(partial(_go_on, core, session, session.epoch))
+    if connection.pace is not None and (
+        session.queued or session.resend or session.backlog or any(g.queue for g in session.groups)
+    ):
+        connection.may_send()
     settle_state(session)
 
 

@@ -24,6 +24,8 @@ from hookmq.codec import (
 )
 from hookmq.errors import ProtocolError
 from hookmq.hooks.chains import narrow
+from hookmq.hooks.meter import Charge, Over
+from hookmq.hooks.verdicts import Deny
 from hookmq.properties import EMPTY, In, Properties
 from hookmq.qos import (
     PACKET_IDS,
@@ -38,7 +40,7 @@ from hookmq.reason import PacketType, ReasonCode, clamp
 from hookmq.session import Session
 from hookmq.store import DropReceived, PutReceived
 from hookmq.topics import validate_topic
-from hookmq.types import Action, DisconnectReason, EndedBy, Message
+from hookmq.types import Action, Direction, DisconnectReason, DropReason, EndedBy, Message
 
 _TOPIC_ALIAS = 0x23
 _SUBSCRIPTION_IDENTIFIER = 0x0B
@@ -104,6 +106,65 @@ def on_publish(connection: Link, packet: Packet) -> None:
             raise ProtocolError(
                 ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "too many unfinished publishes"
             )
+    if connection.meter is not None:
+        charge = connection.meter.charge(topic)
+        if charge is not None and not charge.take(connection.size):
+            _over(connection, packet, message, charge)
+            return
+    _ingest(connection, packet, message)
+
+
+def _over(connection: Link, packet: Publish, message: Message, charge: Charge) -> None:
+    """A PUBLISH is above a limit: it waits, and those behind it with it, or it is refused or dropped."""
+    core = connection.core
+
+    def go(refusal: Over | None) -> None:
+        # `waiting` stays: what was held goes on when this one is done.
+        connection.decision = None
+        if refusal is None:
+            core.guarded(partial(_ingest, connection, packet, message))
+        else:
+            core.guarded(partial(_limited, connection, packet, message, refusal))
+        core.schedule()
+
+    answer = charge.over(connection.size, packet.qos, go)
+    if isinstance(answer, Over):
+        _limited(connection, packet, message, answer)
+    else:
+        connection.wait(answer)
+
+
+def _limited(connection: Link, packet: Publish, message: Message, refusal: Over) -> None:
+    """A PUBLISH is refused or dropped on account of a limit."""
+    core = connection.core
+    client = connection.client
+    session = connection.session
+    assert client is not None
+    assert session is not None
+    resumed = connection.waiting
+    verdict, limit = refusal.verdict, refusal.limit
+    core.dropped(message, client, DropReason.RATE_LIMITED, Direction.IN, limit)
+    if isinstance(verdict, Deny):
+        core.denied(client, Action.PUBLISH, message.topic, verdict.code, limit)
+        outcome = Outcome(verdict.code, verdict.reason or "", verdict.disconnect)
+        _refuse(connection, packet, outcome)
+    else:
+        outcome = Outcome(verdict.code, matched=0)
+        if packet.qos == 2:
+            _take_id(connection, session, packet.packet_id)
+            outcome.relies = session.durable
+        _acknowledge(connection, packet, outcome, None)
+    core.schedule()
+    if resumed:
+        connection.go_on()
+
+
+def _ingest(connection: Link, packet: Publish, message: Message) -> None:
+    """Hand a PUBLISH that stands to reason to the one pipeline."""
+    core = connection.core
+    session = connection.session
+    assert session is not None
+    qos = packet.qos
     acknowledgement = Acknowledgement(connection.release) if qos else None
     if connection.decisions is None:
         connection.decisions = Decisions()
@@ -112,7 +173,7 @@ def on_publish(connection: Link, packet: Packet) -> None:
         connection.chains,
         message,
         partial(_ingested, connection, packet, acknowledgement),
-        client=client,
+        client=connection.client,
         sender=session,
         decisions=connection.decisions,
         acknowledgement=acknowledgement,

@@ -32,6 +32,7 @@ from hookmq.codec import (
 from hookmq.codec.header import legal_headers, refuse_header
 from hookmq.errors import ProtocolError
 from hookmq.hooks.chains import Chains
+from hookmq.hooks.meter import Meter, Pace
 from hookmq.properties import EMPTY, Properties
 from hookmq.qos import (
     Acknowledgement,
@@ -74,9 +75,10 @@ class Link:
         "alias_maximum", "aliases", "answers", "assigned_id", "authentication_data", "bridge", "carried", "chains",
         "client", "connect", "core", "credential_due", "decision", "decisions", "delivers", "due", "epoch",
         "excess", "gone", "held", "held_bytes", "hold_due", "inbound_aliases", "keep_alive", "legal", "limits",
-        "max_expiry", "max_packet_size", "memo", "offered", "on_end", "opening", "partial", "peer", "phase",
+        "max_expiry", "max_packet_size", "memo", "meter", "offered", "on_end", "opening", "pace", "paced",
+        "partial", "peer", "phase",
         "problem_information", "re_authenticating", "re_authentication", "reading", "receive_maximum", "scope",
-        "sections", "seen", "session", "table", "unacknowledged", "version", "waiting", "wanted", "wire",
+        "sections", "seen", "session", "size", "table", "unacknowledged", "version", "waiting", "wanted", "wire",
         "writable",
     )  # fmt: skip
 
@@ -97,6 +99,14 @@ class Link:
         self.on_end = on_end
         """Told once, when the connection has ended: sessions and wills are its caller's business."""
         self.use_chains(core.chains(scope.name))
+        self.meter: Meter | None = None
+        """How much it may publish and subscribe; None for no limit."""
+        self.pace: Pace | None = None
+        """How fast messages may leave for it; None for no limit."""
+        self.paced: Cancel | None = None
+        """Stops waiting for `pace`; None where nothing waits for it."""
+        self.size = 0
+        """The Remaining Length of the packet in hand."""
         self.limits = core.limits
         self.offered = core.settings.broker
         """What CONNACK promised: it holds for the connection, whatever a reload changes."""
@@ -161,6 +171,7 @@ class Link:
                 f"{_TYPES[header >> 4].name} is not legal now ({self.phase.name})",
             )
         packet = decode(header, body, self.version, self.limits)
+        self.size = len(body)
         handler(self, packet)
 
     def remember(self, topic: bytes, header: int, route: Route, simple: bool) -> None:
@@ -180,13 +191,47 @@ class Link:
                 core.remembered += 1
         if memo is NO_MEMO:
             memo = self.memo = {}
-        memo[topic] = Permit(header, route, self.version == 5, simple)
+        charge = self.meter.charge(route.topic) if self.meter is not None else None
+        memo[topic] = Permit(header, route, self.version == 5, simple, charge)
 
     def use_chains(self, chains: Chains) -> None:
         """Go by these hook chains from now on."""
         self.chains = chains
         self.delivers = bool(chains.on_deliver or chains.authorize[Action.DELIVER])
         """Whether a plugin has a say in each delivery to this client."""
+
+    def use_meter(self, meter: Meter | None) -> None:
+        """Be measured by `meter` from now on. A PUBLISH that waits goes on when the meter before lets it."""
+        self.meter = meter
+        self.pace = meter.pace if meter is not None else None
+        paced, self.paced = self.paced, None
+        if paced is not None:
+            paced()
+            self._go_on_sending()
+
+    def may_send(self) -> bool:
+        """Whether its meter lets one message more leave now; else its messages wait in the session's queue until it
+        does."""
+        pace = self.pace
+        if pace is None or pace.ready():
+            return True
+        session = self.session
+        if self.paced is None and session is not None:
+            session.paused += 1
+            settle_state(session)
+            self.paced = pace.wait(partial(self.core.guarded, self._go_on_sending))
+        return False
+
+    def _go_on_sending(self) -> None:
+        self.paced = None
+        session = self.session
+        if session is None:
+            return
+        session.paused -= 1
+        if not session.paused:
+            settle_state(session)
+            pump(self.core, session)
+            self.core.schedule()
 
     def forget_decisions(self) -> None:
         """Ask again before anything that was remembered as allowed or denied."""
@@ -463,6 +508,12 @@ class Link:
             if stop is not None:
                 stop()
         self.decision = self.re_authentication = None
+        if self.paced is not None:
+            self.paced()
+            self.paced = None
+            if self.session is not None:
+                self.session.paused -= 1
+        self.meter = self.pace = None
         self.waiting = False
         self.held = None
         self.partial = None

@@ -8,6 +8,7 @@ the others cost an encoding and a call each.
 from collections.abc import Sequence
 
 from hookmq.broker.groups import Group
+from hookmq.hooks.meter import Charge
 from hookmq.session import Session
 from hookmq.store import Journal
 from hookmq.types import Subscription
@@ -102,14 +103,17 @@ class Route:
 
 class Permit:
     """What a connection needs to know to pass on a PUBLISH like one it sent before: the first byte it holds for, the
-    route, and whom the same bytes serve."""
+    route, what it counts against, and whom the same bytes serve."""
 
-    __slots__ = ("header", "other", "route", "same", "simple")
+    __slots__ = ("charge", "header", "other", "route", "same", "simple")
 
-    def __init__(self, header: int, route: Route, five: bool, simple: bool) -> None:
+    def __init__(
+        self, header: int, route: Route, five: bool, simple: bool, charge: Charge | None = None
+    ) -> None:
         self.header = header
         self.route = route
         self.simple = simple
         """Whether bytes alone may be handed on: plain receivers, no record, nobody to tell."""
+        self.charge = charge
         self.same = route.plain5 if five else route.plain3
         self.other = route.plain3 if five else route.plain5

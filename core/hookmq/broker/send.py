@@ -32,7 +32,9 @@ def has_room(session: Session) -> bool:
     if connection is None or not connection.writable or session.paused:
         return False
     resend = session.resend
-    return len(session.inflight) - (len(resend) if resend else 0) < session.window
+    if len(session.inflight) - (len(resend) if resend else 0) >= session.window:
+        return False
+    return connection.pace is None or bool(connection.pace.ready())
 
 
 def first_in_line(session: Session) -> bool:
@@ -93,6 +95,8 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
         give_up(core, session, delivery, DropReason.TOO_LARGE, stored)
         return
     core.metrics.messages_delivered += 1
+    if connection.pace is not None:
+        connection.pace.sent()
     if delivery.qos == 0:
         session.out += (head, tail)
         core.mark(session)

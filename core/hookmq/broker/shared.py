@@ -27,6 +27,8 @@ def offer_group(core: Core, group: Group, outgoing: Outgoing) -> None:
             qos = min(message.qos, subscription.qos)  # [MQTT-4.8.2-3]
             if connection is None or not connection.writable or session.paused:
                 continue
+            if connection.pace is not None and not connection.may_send():
+                continue
             if qos and not (has_room(session) and first_in_line(session)):
                 continue
             if group.strategy == "sticky":

@@ -25,6 +25,7 @@ from hookmq.codec import (
 )
 from hookmq.errors import ProtocolError
 from hookmq.hooks.chains import narrow
+from hookmq.hooks.meter import Over
 from hookmq.hooks.run import run_transform
 from hookmq.hooks.verdicts import Allow, Deny, Drop
 from hookmq.qos import Acknowledgement, Outgoing
@@ -120,6 +121,11 @@ class Subscribing:
         ):
             self._fail(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions")
             return
+        if connection.meter is not None:
+            over = connection.meter.subscribe(mount + topic_filter)
+            if over is not None:
+                self._over(request, over)
+                return
         bridge = connection.bridge
         subscription = Subscription(
             request.filter,
@@ -144,7 +150,7 @@ class Subscribing:
             if self.cancelled:
                 return
             if isinstance(verdict, Deny):
-                self._deny(subscription, verdict, by)
+                self._deny(subscription.filter, verdict, by)
                 return
             granted = subscription
             if verdict.max_qos is not None and verdict.max_qos < granted.qos:
@@ -180,14 +186,15 @@ class Subscribing:
             if self.cancelled:
                 return
             if isinstance(result, Deny):
-                self._deny(subscription, result, by)
+                self._deny(subscription.filter, result, by)
                 return
             assert isinstance(result, Subscription)
             limits = connection.core.settings.broker
             try:
                 validate_filter(result.topic_filter, limits.max_topic_levels)
             except ProtocolError as error:
-                self._deny(subscription, Deny(error.code, error.detail, decided=False), by)
+                denied = Deny(error.code, error.detail, decided=False)
+                self._deny(subscription.filter, denied, by)
                 return
             # What UNSUBSCRIBE must name stays the client's own text.
             made = result.replace(filter=subscription.filter)
@@ -203,12 +210,18 @@ class Subscribing:
         if step is not None:
             self.step = step
 
-    def _deny(self, subscription: Subscription, verdict: Deny, by: str) -> None:
+    def _over(self, request: SubscribeRequest, over: Over) -> None:
+        verdict = over.verdict
+        if not isinstance(verdict, Deny):
+            verdict = Deny(ReasonCode.QUOTA_EXCEEDED)
+        self._deny(request.filter, verdict, over.limit)
+
+    def _deny(self, filter: str, verdict: Deny, by: str) -> None:
         connection = self.connection
         client = connection.client
         assert client is not None
         core = connection.core
-        core.denied(client, Action.SUBSCRIBE, subscription.filter, verdict.code, by)
+        core.denied(client, Action.SUBSCRIBE, filter, verdict.code, by)
         if verdict.disconnect:
             self.cancelled = True
             connection.disconnect(verdict.code, verdict.reason or "")

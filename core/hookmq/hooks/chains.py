@@ -76,6 +76,7 @@ class Chains:
 
     __slots__ = (
         "authorize", "observes", "on_auth", "on_connect", "on_deliver", "on_publish", "on_subscribe", "on_will",
+        "provide_meter",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +89,7 @@ class Chains:
         on_subscribe: Calls = (),
         on_deliver: Calls = (),
         on_will: Calls = (),
+        provide_meter: Calls = (),
         observes: Iterable[str] = (),
     ) -> None:
         self.on_connect = on_connect
@@ -97,6 +99,7 @@ class Chains:
         self.on_subscribe = on_subscribe
         self.on_deliver = on_deliver
         self.on_will = on_will
+        self.provide_meter = provide_meter
         self.observes = frozenset(observes)
 
 

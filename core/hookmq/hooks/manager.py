@@ -278,6 +278,7 @@ class Hooks:
             on_subscribe=chain("on_subscribe"),
             on_deliver=chain("on_deliver"),
             on_will=chain("on_will"),
+            provide_meter=chain("provide_meter"),
             observes=(name for name in OBSERVERS if chain(name)),
         )
 

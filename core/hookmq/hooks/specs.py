@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Protocol
 import pluggy
 
 from hookmq.codec.packets import Auth, Connect
+from hookmq.hooks.meter import Meter
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop
 from hookmq.metrics import Metrics
 from hookmq.properties import EMPTY, Properties
@@ -268,6 +269,10 @@ class Specs:
     def provide_journal(self, config: Settings, broker: BrokerHandle) -> Journal | None:
         """A journal that must hold a message before it is acknowledged, or None."""
 
+    @hookspec
+    def provide_meter(self, client: ClientInfo, broker: BrokerHandle) -> Meter | None:
+        """What a client that is let in is measured by (`hookmq.hooks.meter`), or None."""
+
     # register ----------------------------------------------------------------------------------------------------
 
     @hookspec
@@ -384,6 +389,7 @@ _KINDS: dict[str, tuple[Kind, float | None, tuple[OnError, ...]]] = {
     "on_shutdown": (Kind.LIFECYCLE, 30.0, ()),
     "provide_store": (Kind.PROVIDE, None, ()),
     "provide_journal": (Kind.PROVIDE, None, ()),
+    "provide_meter": (Kind.PROVIDE, None, ()),
     "register_listeners": (Kind.REGISTER, None, ()),
     "register_http": (Kind.REGISTER, None, ()),
     "register_cli": (Kind.REGISTER, None, ()),

@@ -31,6 +31,7 @@ SIGNATURES = [
     "on_shutdown(broker, deadline)",
     "provide_store(config, broker)",
     "provide_journal(config, broker)",
+    "provide_meter(client, broker)",
     "register_listeners(registry)",
     "register_http(router)",
     "register_cli(group)",
