@@ -6,7 +6,7 @@ atomic, and only then are the packets that rely on it sent. The in-memory store 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from hookmq.types import Message, Subscription, Will
 
@@ -243,6 +243,15 @@ class Journal(Protocol):
     def recover(self, last: CommitId) -> None:
         """At start: drop what lies above `last` if it names the store this journal knows; keep everything and start a new
         epoch if it names another."""
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """What a `Journal` has besides, if others read from it: they never see what the store did not commit, so it must be
+    told when that has happened."""
+
+    def committed(self, commit: CommitId) -> None:
+        """The store made `commit`, for which this journal was flushed: readers may see it."""
 
 
 class _Entry:

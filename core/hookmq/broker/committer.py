@@ -7,8 +7,9 @@ either stops everything: nothing is acknowledged any more.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from hookmq.store import CommitId, Journal, Record, Store, StoreFailed
+from hookmq.store import CommitId, Journal, Readable, Record, Store, StoreFailed
 from hookmq.types import Message
 
 MAX_RECORDS = 20000
@@ -22,7 +23,7 @@ class Committer:
 
     __slots__ = (
         "_cuts", "_failed", "_guarded", "_identity", "_journaled", "_pending", "_records", "_running", "_taken",
-        "_waiters", "added", "commits", "journals", "number", "store",
+        "_told", "_waiters", "added", "commits", "journals", "number", "store",
     )  # fmt: skip
 
     def __init__(
@@ -34,6 +35,9 @@ class Committer:
     ) -> None:
         self.store = store
         self.journals = tuple(journals)
+        self._told: tuple[Callable[[CommitId], None], ...] = tuple(
+            journal.committed for journal in journals if isinstance(journal, Readable)
+        )
         self._failed: Callable[[str], None] | None = failed
         self._guarded = guarded
         self._identity = store.identity
@@ -109,7 +113,7 @@ class Committer:
         commit = CommitId(self._identity, self.number)
         self.number += 1
         if not self._journaled:
-            self._commit(ready)
+            self._commit(commit, ready, False)
             return
         self._journaled = False
         self._pending = len(self.journals)
@@ -120,7 +124,7 @@ class Committer:
                 return
             self._pending -= 1
             if self._pending == 0 and self._failed is not None:
-                self._commit(ready)
+                self._commit(commit, ready, True)
 
         for journal in self.journals:
             try:
@@ -128,7 +132,7 @@ class Committer:
             except Exception as error:
                 self._fail(f"journal {journal.name}: {error!r}")
 
-    def _commit(self, ready: list[Callable[[], None]]) -> None:
+    def _commit(self, commit: CommitId, ready: list[Callable[[], None]], journaled: bool) -> None:
         synchronous = True
 
         def done(result: CommitId | StoreFailed) -> None:
@@ -136,6 +140,9 @@ class Committer:
                 self._fail(result.reason)
                 return
             self.commits += 1
+            if journaled:
+                for tell in self._told:
+                    self._guarded(partial(tell, commit))
             for call in ready:
                 self._guarded(call)
             self._running = False

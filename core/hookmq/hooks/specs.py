@@ -76,8 +76,8 @@ class BrokerHandle(Protocol):
 
     def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:
         """Tell the observers of `on_event`, this plugin's own included, that something happened which only this plugin
-        knows. `event` is a dotted name that begins with the plugin's entry point, as in ``ratelimit.banned``; `fields` are
-        values that JSON has, no payloads and no secrets. Returns at once; costs nothing where nobody observes. Raises
+        knows. `event` is a dotted name that begins with the plugin's entry point, as in ``ratelimit.banned``; `fields`
+        are values that JSON has, no payloads and no secrets. Returns at once; costs nothing where nobody observes. Raises
         PluginError for a name without a dot."""
 
     def invalidate_authz(self, client_id: str | None = None, filter: str | None = None) -> None:

@@ -236,7 +236,8 @@ class SlowStore:
 class RecordingJournal:
     """A journal that keeps messages whose topic `wants` (all by default).
 
-    `appended` is what was given to it, `safe` what a flush covered. With `slow` True flushes wait for `finish` or `fail`.
+    `appended` is what was given to it, `safe` what a flush covered, `made` the commits that the
+    store made. With `slow` True flushes wait for `finish` or `fail`.
     """
 
     def __init__(
@@ -251,6 +252,7 @@ class RecordingJournal:
         self.safe: list[tuple[CommitId, Message]] = []
         self.flushes: list[CommitId] = []
         self.recovered: list[CommitId] = []
+        self.made: list[CommitId] = []
         self._wants = wants
         self._waiting: list[tuple[CommitId, Callable[[StoreFailed | None], None]]] = []
 
@@ -290,6 +292,10 @@ class RecordingJournal:
             self._waiting.append((commit, done))
         else:
             self._save(commit, done)
+
+    def committed(self, commit: CommitId) -> None:
+        """Note it."""
+        self.made.append(commit)
 
     def recover(self, last: CommitId) -> None:
         """Drop what lies above `last`, if that names the store this journal knows."""

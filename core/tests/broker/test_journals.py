@@ -270,3 +270,22 @@ def test_what_is_denied_is_not_journaled(broker_harness: Make) -> None:
     pub.publish("drop", b"", 1, expect=0)
     pub.publish("keep", b"", 1, expect=0)
     assert journal.topics == ["keep"]
+
+
+def test_a_journal_is_told_when_the_store_has_made_the_commit(broker_harness: Make) -> None:
+    store, journal = SlowStore(DurableStore()), RecordingJournal(wants=lambda topic: topic == "t")
+    harness = broker_harness(store=store, journals=[journal])
+    pub = harness.connect("pub")
+    pub.publish("t", b"x", 1)
+    assert (len(journal.safe), journal.made) == (1, [])
+    store.finish()
+    assert journal.made == [store.last_commit()] == [journal.safe[0][0]]
+    pub.expect(Puback)
+    pub.publish("u", b"retained", 1, retain=True)  # the store's alone
+    store.finish()
+    pub.expect(Puback)
+    assert len(journal.made) == 1
+    pub.publish("t", b"y", 1)
+    store.fail()
+    harness.settle()
+    assert (len(journal.safe), len(journal.made)) == (2, 1)
