@@ -36,7 +36,7 @@ MAX_LISTED: Final = 1000
 
 _LEVEL: Final = re.compile(r"(?:\$\{[^}]{0,256}\}|[^/])*+")
 """One level as written; a claim's name may hold a slash. Bounded and possessive: linear in the filter's length."""
-_VARIABLE: Final = re.compile(r"%[uc]|\$\{[^{}+#\0]+\}")
+_CLAIM: Final = re.compile(r"\$\{[^{}+#\0]+\}")
 _usable: Final = re.compile(r"[^+#/\0]+").fullmatch
 
 
@@ -87,6 +87,10 @@ class _Entry:
         self.retain = retain
 
 
+_NOTHING: Final = _Node(1 << 62)
+"""The trie of no rules; many small `Rules` share it."""
+
+
 class Rules:
     """Rules compiled for `decide`: a level of a topic costs a few lookups, however many rules there are.
 
@@ -94,23 +98,30 @@ class Rules:
     that is not a whole level, and a QoS other than 0, 1, 2. Immutable: a change of rules is a new object.
     """
 
-    __slots__ = ("_allowed", "_count", "_denied", "_tries", "rules", "variables")
+    __slots__ = (
+        "_allowed",
+        "_count",
+        "_deliver",
+        "_denied",
+        "_publish",
+        "_will",
+        "rules",
+        "variables",
+    )
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules: tuple[Rule, ...] = tuple(sorted(rules, key=_order))
         """The rules in the order in which they decide."""
         self._count = len(self.rules)
         split = [_split(rule) for rule in self.rules]
-        names = {level for levels in split for level in levels if _VARIABLE.fullmatch(level)}
+        names = {level for levels in split for level in levels if _is_variable(level)}
         self.variables = frozenset(names)
         """The variables that the rules speak of, as they are written: ``%u``, ``${site}``."""
-        made: dict[tuple[int, ...], _Node] = {}
-        self._tries: dict[Action, _Node] = {}
-        for action in (Action.PUBLISH, Action.WILL, Action.DELIVER):
-            ranks = tuple(n for n, rule in enumerate(self.rules) if action in rule.actions)
-            if ranks not in made:  # most files say the same of publish and will
-                made[ranks] = self._compile(ranks, split, True)
-            self._tries[action] = made[ranks]
+        self._publish = self._messages(Action.PUBLISH, split, ())
+        self._will = self._messages(Action.WILL, split, ((Action.PUBLISH, self._publish),))
+        self._deliver = self._messages(
+            Action.DELIVER, split, ((Action.PUBLISH, self._publish), (Action.WILL, self._will))
+        )
         asked = [n for n, rule in enumerate(self.rules) if Action.SUBSCRIBE in rule.actions]
         allowed = [n for n in asked if self.rules[n].allow and self.rules[n].retain is None]
         denied = [n for n in asked if not self.rules[n].allow]
@@ -137,10 +148,30 @@ class Rules:
             rank = _overlap(self._denied, levels, open_end, values, rank)
         else:
             levels = topic.split("/")
-            rank = _walk(self._tries[action], levels, False, qos, retain, values, self._count)
+            root = self._publish
+            if action is Action.DELIVER:
+                root = self._deliver
+            elif action is Action.WILL:
+                root = self._will
+            rank = _walk(root, levels, False, qos, retain, values, self._count)
         return self.rules[rank] if rank < self._count else None
 
-    def _compile(self, ranks: Iterable[int], split: list[list[str]], conditions: bool) -> _Node:
+    def _messages(
+        self,
+        action: Action,
+        split: list[list[str]],
+        made: tuple[tuple[Action, _Node], ...],
+    ) -> _Node:
+        """The trie of an action on messages; most rules say the same of several, and then they share it."""
+        for other, root in made:
+            if all((action in rule.actions) == (other in rule.actions) for rule in self.rules):
+                return root
+        ranks = [n for n, rule in enumerate(self.rules) if action in rule.actions]
+        return self._compile(ranks, split, True)
+
+    def _compile(self, ranks: list[int], split: list[list[str]], conditions: bool) -> _Node:
+        if not ranks:
+            return _NOTHING
         root = _Node(self._count)
         for rank in ranks:
             rule = self.rules[rank]
@@ -157,6 +188,11 @@ def _order(rule: Rule) -> int:
 # -- compiling
 
 
+def check_rule(rule: Rule) -> None:
+    """Return if `rule` is one that `Rules` takes; otherwise raise its ConfigError."""
+    _split(rule)
+
+
 def _split(rule: Rule) -> list[str]:
     """A rule's levels, after its filter was found good."""
     filter = rule.filter
@@ -164,28 +200,36 @@ def _split(rule: Rule) -> list[str]:
         raise _wrong(rule, "a rule speaks of the filter behind $share/NAME/, which bears none")
     if rule.qos is not None and rule.qos not in (0, 1, 2):
         raise _wrong(rule, f"qos is {rule.qos!r}: 0, 1 or 2")
-    levels: list[str] = []
-    start = 0
-    while True:
-        found = _LEVEL.match(filter, start)
-        assert found is not None  # it matches the empty string
-        levels.append(found.group())
-        start = found.end() + 1
-        if found.end() == len(filter):
-            break
-    plain = []
-    for level in levels:
-        if _VARIABLE.fullmatch(level):
-            plain.append("v")
-        elif "%u" in level or "%c" in level or "${" in level:
-            raise _wrong(rule, f"{level[:100]!r}: a variable (%u, %c, ${{claim}}) is a whole level")
-        else:
-            plain.append(level)
+    levels = _levels(filter)
+    plain = filter
+    if "%" in filter or "${" in filter:
+        plain = "/".join("v" if _is_variable(level) else level for level in levels)
+        if "%u" in plain or "%c" in plain or "${" in plain:
+            raise _wrong(rule, "a variable (%u, %c, ${claim}) is a whole level")
     try:
-        validate_filter("/".join(plain))
+        validate_filter(plain)
     except ProtocolError as error:
         raise _wrong(rule, error.detail) from None
     return levels
+
+
+def _levels(filter: str) -> list[str]:
+    if "${" not in filter:
+        return filter.split("/")
+    levels: list[str] = []
+    end = -1
+    while end < len(filter):
+        found = _LEVEL.match(filter, end + 1)
+        assert found is not None  # it matches the empty string
+        levels.append(found.group())
+        end = found.end()
+    return levels
+
+
+def _is_variable(level: str) -> bool:
+    if level in (USER, CLIENT_ID):
+        return True
+    return level.startswith("${") and _CLAIM.fullmatch(level) is not None
 
 
 def _wrong(rule: Rule, message: str) -> ConfigError:
@@ -204,7 +248,7 @@ def _plant(root: _Node, levels: list[str], entry: _Entry) -> None:
             if node.plus is None:
                 node.plus = _Node(rank)
             node = node.plus
-        elif _VARIABLE.fullmatch(level):
+        elif _is_variable(level):
             variable = True
             if node.variables is None:
                 node.variables = {}
@@ -546,4 +590,4 @@ def _conditions(
 
 _KNOWN_LISTS: Final = "known: publish, subscribe, all, deny"
 
-__all__ = ["Rule", "Rules", "claim", "rule_values", "rules_from_lists"]
+__all__ = ["Rule", "Rules", "check_rule", "claim", "rule_values", "rules_from_lists"]

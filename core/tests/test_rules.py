@@ -13,7 +13,7 @@ from hookmq.types import Action, ClientInfo, Peer, Scope
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-unhurried = settings(deadline=None, max_examples=600, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no failure."""
 
 PUBLISH, SUBSCRIBE, DELIVER, WILL = (
