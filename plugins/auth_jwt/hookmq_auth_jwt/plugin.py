@@ -1,7 +1,348 @@
 """The plugin: what the configuration's `use: auth_jwt` makes."""
 
-from hookmq.plugin import Plugin
+from collections.abc import Awaitable
+from functools import partial
+from time import perf_counter
+from typing import Any, Final
+
+from hookmq.plugin import (
+    Accept,
+    Action,
+    Allow,
+    Auth,
+    BrokerHandle,
+    Challenge,
+    ClientInfo,
+    ConfigError,
+    Connect,
+    Context,
+    Deny,
+    Message,
+    Plugin,
+    PluginError,
+    ReasonCode,
+    Settings,
+    hookimpl,
+)
+from hookmq.runtime import Promise, Timer
+
+from hookmq_auth_jwt.config import JwtConfig
+from hookmq_auth_jwt.fetch import client_context
+from hookmq_auth_jwt.grant import NO_RULES, Grant, Seat
+from hookmq_auth_jwt.keys import UnusableKey
+from hookmq_auth_jwt.metrics import Counts, register
+from hookmq_auth_jwt.refusal import BAD, NOT_ALLOWED, Refused, UnknownKey
+from hookmq_auth_jwt.sources import FileSource, Source, UrlSource, source_of, told
+from hookmq_auth_jwt.template import MISSING, find
+from hookmq_auth_jwt.token import looks_like_token
+from hookmq_auth_jwt.verify import Verified, Verifier
+
+START: Final = 25.0
+"""Seconds that a start with ``jwks.required`` waits for keys: less than the broker waits for the start."""
+_FOREVER: Final = 253402300799.0
+_CODES: Final = {
+    "maximum_connect_time": ReasonCode.MAXIMUM_CONNECT_TIME,
+    "not_authorized": ReasonCode.NOT_AUTHORIZED,
+}
 
 
 class AuthJwtPlugin(Plugin):
-    """JSON Web Tokens as identity, permissions and limits of HookMQ's clients."""
+    """JSON Web Tokens as identity, permissions and limits of HookMQ's clients.
+
+    A token is verified once, when the client connects or authenticates again; what it says is kept with the client.
+    Raises ConfigError where a file or a key of the configuration cannot be used.
+    """
+
+    Config = JwtConfig
+    config: JwtConfig
+
+    def __init__(self, config: JwtConfig, context: Context) -> None:
+        super().__init__(config, context)
+        self.sources = [source_of(one, config) for one in config.sources]
+        if config.jwks.ca_file is not None:
+            try:
+                client_context(config.jwks.ca_file)
+            except OSError:
+                raise ConfigError(f"jwks.ca_file: {config.jwks.ca_file} cannot be used") from None
+        self.verifier = Verifier(config, self.sources)
+        self.counts = Counts()
+        self._expiry_code = _CODES[config.on_expiry]
+        self._broker: BrokerHandle | None = None
+        self._watch: Timer | None = None
+
+    # life --------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    async def on_startup(self, broker: BrokerHandle) -> None:
+        """Fetches what is to be fetched, once; with ``jwks.required`` until it is there, or raises PluginError."""
+        self._broker = broker
+        remote = [one for one in self.sources if isinstance(one, UrlSource)]
+        for source in remote:
+            source.begin(broker.runtime, self.log, self._changed)
+        for promise in [source.refresh() for source in remote]:
+            if promise is not None:
+                await promise
+        if self.config.jwks.required:
+            await self._wait_for_keys(broker, remote)
+        self._watch_later()
+
+    async def _wait_for_keys(self, broker: BrokerHandle, remote: list[UrlSource]) -> None:
+        end = broker.now() + START
+        while True:
+            empty = [one for one in remote if not one.keys(broker.now())]
+            if not empty:
+                return
+            left = end - broker.now()
+            if left <= 0:
+                self._end()
+                why = "; ".join(f"{one.label}: {one.fails or 'it holds no key'}" for one in empty)
+                raise PluginError(self.id, f"there are no keys: {why}")
+            pause = broker.runtime.promise()
+            broker.runtime.call_later(min(1.0, left), partial(pause.set_result, None))
+            await pause
+            for promise in [one.refresh() for one in empty]:
+                if promise is not None:
+                    await promise
+
+    @hookimpl
+    def on_reload(self, old: Settings, new: Settings) -> None:
+        """Looks at the files and fetches, at once."""
+        self._look()
+        for source in self.sources:
+            if isinstance(source, UrlSource):
+                source.refresh()
+
+    @hookimpl
+    def on_shutdown(self) -> None:
+        """Stops fetching and watching."""
+        self._end()
+
+    def _end(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        for source in self.sources:
+            if isinstance(source, UrlSource):
+                source.end()
+        self._broker = None
+
+    # keys that change --------------------------------------------------------------------------------------------
+
+    def _watch_later(self) -> None:
+        broker, every = self._broker, self.config.watch
+        if broker is not None and every and any(isinstance(s, FileSource) for s in self.sources):
+            self._watch = broker.runtime.call_later(every, self._watched)
+
+    def _watched(self) -> None:
+        self._watch = None
+        self._look()
+        self._watch_later()
+
+    def _look(self) -> None:
+        broker = self._broker
+        if broker is None:
+            return
+        for source in self.sources:
+            if isinstance(source, FileSource):
+                broker.runtime.run_blocking(source.look, partial(self._looked, source))
+
+    def _looked(self, source: FileSource, found: Any, error: BaseException | None) -> None:
+        if error is not None:
+            known = isinstance(error, UnusableKey)
+            why = str(error) if known else f"failed: {type(error).__name__}"
+            if why != source.fails:
+                kept = len(source.keys(0.0))
+                self.log(
+                    "error", "jwt.file_refused", source=source.label, error=why, keys_kept=kept
+                )
+            source.fails = why
+            return
+        source.fails = ""
+        if found is None:
+            return
+        gone = source.take(found)
+        level = "info" if source.keys(0.0) else "warning"
+        self.log(level, "jwt.keys", source=source.label, **told(found[1]))
+        self._changed(source, gone)
+
+    def _changed(self, source: Source, gone: frozenset[str]) -> None:
+        broker = self._broker
+        if broker is None or self.config.on_key_removed == "keep":
+            return
+        # The same key may stand elsewhere still.
+        kept = {key.fingerprint for one in self.sources for key in one.keys(broker.now())}
+        gone -= kept
+        if not gone:
+            return
+        ended = 0
+        for client in broker.clients():
+            seat = client.state.get(self.id)
+            if seat is not None and seat.grant is not None and seat.grant.key in gone:
+                ended += broker.disconnect(
+                    client.client_id, NOT_ALLOWED, "the token's key was withdrawn"
+                )
+        if ended:
+            self.log("warning", "jwt.key_withdrawn", source=source.label, clients=ended)
+
+    # who comes in ------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def on_connect(
+        self, client: ClientInfo, connect: Connect, broker: BrokerHandle
+    ) -> Accept | Deny | Awaitable[Accept | Deny] | None:
+        """Verifies the token of CONNECT, where enhanced authentication has not done so."""
+        token = self._token(client, connect)
+        seat = client.state.get(self.id)
+        if seat is not None and seat.grant is not None:
+            return None  # on_auth accepted it
+        if token is None:
+            if self.config.optional:
+                client.state[self.id] = Seat()
+                return None
+            return self._refused(client, Refused("missing", "there is no token", BAD))
+        return self._decide(client, token, None, broker)
+
+    @hookimpl
+    def on_auth(
+        self, client: ClientInfo, auth: Auth, broker: BrokerHandle
+    ) -> Challenge | Accept | Deny | Awaitable[Accept | Deny] | None:
+        """Verifies the token in the data of AUTH, or of CONNECT with our method, at any time."""
+        properties = auth.properties
+        if not self.config.method or properties.authentication_method != self.config.method:
+            return None
+        seat = client.state.get(self.id)
+        if seat is None:
+            seat = client.state[self.id] = Seat()
+        token = properties.authentication_data
+        if not token:
+            if seat.asked:
+                return self._refused(client, Refused("missing", "there is no token", BAD))
+            seat.asked = True
+            return Challenge()
+        seat.asked = False
+        return self._decide(client, token, seat.grant, broker)
+
+    def _token(self, client: ClientInfo, connect: Connect) -> bytes | None:
+        config = self.config
+        if config.token_in == "password":
+            token = connect.password
+        elif config.token_in == "username":
+            token = None if connect.username is None else connect.username.encode()
+            if (
+                token is not None
+                and client.username == connect.username
+                and (not config.optional or looks_like_token(token))
+            ):
+                # It is a secret, and user names are logged and stored.
+                client.username = None
+        else:
+            token = None
+        if config.optional and token is not None and not looks_like_token(token):
+            return None
+        return token or None
+
+    def _decide(
+        self, client: ClientInfo, token: bytes, before: Grant | None, broker: BrokerHandle
+    ) -> Accept | Deny | Awaitable[Accept | Deny]:
+        """The answer at once, or, for a key that may be on its way, one to be awaited."""
+        try:
+            return self._accept(client, self._verified(client, token, broker), before)
+        except UnknownKey as refused:
+            remote = [one for one in self.sources if isinstance(one, UrlSource)]
+            promises = [promise for one in remote if (promise := one.missed()) is not None]
+            if promises:
+                return self._again(promises, client, token, before, broker)
+            return self._refused(client, refused)
+        except Refused as refused:
+            return self._refused(client, refused)
+
+    async def _again(
+        self,
+        promises: list[Promise],
+        client: ClientInfo,
+        token: bytes,
+        before: Grant | None,
+        broker: BrokerHandle,
+    ) -> Accept | Deny:
+        for promise in promises:
+            await promise
+        try:
+            return self._accept(client, self._verified(client, token, broker), before)
+        except Refused as refused:
+            return self._refused(client, refused)
+
+    def _verified(self, client: ClientInfo, token: bytes, broker: BrokerHandle) -> Verified:
+        began = perf_counter()
+        try:
+            return self.verifier.verify(
+                token, client.client_id, client.username, broker.now(), broker.time()
+            )
+        finally:
+            self.counts.took(perf_counter() - began)
+
+    def _accept(self, client: ClientInfo, verified: Verified, before: Grant | None) -> Accept:
+        identity = verified.identity
+        if before is not None and before.identity != identity:
+            # Renewed is who is there; another comes in by another connection.
+            raise Refused("other_identity", "the new token is somebody else's", NOT_ALLOWED)
+        client.state[self.id] = Seat(
+            Grant(identity, verified.key.fingerprint, verified.rules, verified.claims)
+        )
+        if self.config.token_in == "username" and client.username is None:
+            client.username = identity
+        expires_at = verified.expires_at
+        if expires_at is None and before is not None and client.expires_at is not None:
+            expires_at = _FOREVER  # None would leave the end of the token before
+        self.counts.accepted += 1
+        return Accept(
+            identity, verified.claims, expires_at, verified.limits, expiry_code=self._expiry_code
+        )
+
+    def _refused(self, client: ClientInfo, refused: Refused) -> Deny:
+        self.counts.refused[refused.kind] += 1
+        self.log(
+            "info", "jwt.refused", client_id=client.client_id, kind=refused.kind, why=refused.why
+        )
+        return refused.verdict
+
+    # what they may do --------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def authorize(
+        self, client: ClientInfo, action: Action, topic: str, message: Message | None
+    ) -> Allow | Deny | None:
+        """As the token's permissions say; None where it has none."""
+        seat = client.state.get(self.id)
+        if seat is None:
+            seat = client.state[self.id] = Seat(self._kept(client))
+        grant: Grant | None = seat.grant
+        return None if grant is None else grant.decide(client, action, topic, message)
+
+    def _kept(self, client: ClientInfo) -> Grant | None:
+        """The permissions of a session that was restored from the store: with the claims that were kept."""
+        identity = client.identity or ""
+        claims = client.claims
+        if not self.config.acl or find(claims, self.config.acl) is MISSING:
+            return Grant(identity, "", NO_RULES, claims) if self.config.require_acl else None
+        try:
+            return Grant(identity, "", self.verifier.checker.rules(claims), claims)
+        except Refused:
+            return Grant(identity, "", NO_RULES, claims)
+
+    # what is offered ---------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def register_metrics(self, registry: Any) -> None:
+        """Adds what `hookmq_auth_jwt.metrics` lists."""
+        register(registry, self.counts, self.sources, self._now)
+
+    def _now(self) -> float:
+        return 0.0 if self._broker is None else self._broker.now()
+
+    @staticmethod
+    @hookimpl
+    def register_cli(group: Any) -> None:
+        """Adds ``hookmq jwt``."""
+        from hookmq_auth_jwt.cli import register
+
+        register(group)

@@ -1,0 +1,320 @@
+"""``hookmq jwt``: what the configuration makes of a token, which keys there are, and tokens for tests."""
+
+import argparse
+import asyncio
+import json
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from hookmq.cli.source import add_source, config_of
+from hookmq.config.units import parse_duration
+from hookmq.errors import ConfigError, HookMQError
+from hookmq.reason import v3_connack
+
+from hookmq_auth_jwt.fetch import FetchFailed
+from hookmq_auth_jwt.keys import HMAC, UnusableKey
+from hookmq_auth_jwt.plugin import AuthJwtPlugin
+from hookmq_auth_jwt.refusal import Refused
+from hookmq_auth_jwt.sources import Source, UrlSource
+from hookmq_auth_jwt.token import parse
+
+EXAMPLES: Final = """\
+examples:
+  hookmq jwt check -c hookmq.yaml --client-id pump7 --file token.txt
+  hookmq jwt check -c hookmq.yaml < token.txt
+  hookmq jwt keys -c hookmq.yaml
+  hookmq jwt sign --secret-file secret.txt --claim sub=pump7 --expires 1h > token.txt
+
+exit codes: 0 accepted, or all keys are there; 1 refused, or keys are missing; 2 wrong usage or configuration"""
+
+
+def register(group: Any) -> None:
+    """Add the command to a `hookmq.cli.commands.Group`."""
+    parser = group.add_parser(
+        "jwt",
+        help="check tokens and keys against a configuration, sign tokens for tests",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    one = commands.add_parser(
+        "check",
+        help="tell whether a token is accepted, what for, or why not",
+        description="Tell whether a token (standard input, or --file) is accepted, what for, or why not.",
+    )
+    add_source(one)
+    one.add_argument("--plugin", metavar="ID", help="the plugin's id, if there are several")
+    one.add_argument("--file", type=Path, help="file with the token; none is standard input")
+    one.add_argument("--client-id", default="", help="client id, for ${clientid}")
+    one.add_argument("--username", help="user name, for ${username}")
+    one.set_defaults(run=check)
+
+    one = commands.add_parser(
+        "keys",
+        help="read and fetch all keys, and list them",
+        description="Read and fetch all keys, and list them.",
+    )
+    add_source(one)
+    one.add_argument("--plugin", metavar="ID", help="the plugin's id, if there are several")
+    one.add_argument("--json", action="store_true", help="as a JSON array")
+    one.set_defaults(run=keys)
+
+    one = commands.add_parser(
+        "sign",
+        help="make a token, for tests",
+        description="Make a token, for tests. It goes to standard output.",
+    )
+    given = one.add_mutually_exclusive_group(required=True)
+    given.add_argument(
+        "--secret-file", type=Path, help="file with the secret (one line end is left out)"
+    )
+    given.add_argument("--key", type=Path, help="PEM file of a private key")
+    one.add_argument("--algorithm", help="default: HS256, RS256, ES256 or what else fits the key")
+    one.add_argument("--kid", help="name of the key, for the header")
+    one.add_argument(
+        "--claim",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a claim; the value is JSON, or else text",
+    )
+    one.add_argument("--claims", type=Path, help="file with a JSON object of claims")
+    one.add_argument("--expires", default="1h", help="how long it is good for; 0 for ever (1h)")
+    one.set_defaults(run=sign)
+
+    one = commands.add_parser(
+        "secret",
+        help="make a random secret",
+        description="Make a random secret of 64 bytes, as base64url text.",
+    )
+    one.set_defaults(run=secret)
+
+
+def _plugin(arguments: argparse.Namespace) -> AuthJwtPlugin:
+    """The plugin that the options name, made as the broker makes it. Raises ConfigError and PluginError."""
+    from hookmq.config.plugins import build
+
+    found = [one for one in build(config_of(arguments)) if isinstance(one.plugin, AuthJwtPlugin)]
+    if arguments.plugin is not None:
+        found = [one for one in found if one.id == arguments.plugin]
+    if not found:
+        name = "" if arguments.plugin is None else f" with the id {arguments.plugin!r}"
+        raise ConfigError(f"the configuration has no plugin auth_jwt{name}", hint="name it by -c")
+    if len(found) > 1:
+        names = ", ".join(one.id for one in found)
+        raise ConfigError(f"several plugins auth_jwt: {names}", hint="choose by --plugin")
+    plugin = found[0].plugin
+    assert isinstance(plugin, AuthJwtPlugin)
+    return plugin
+
+
+async def _fetch_all(plugin: AuthJwtPlugin) -> None:
+    """Fetch what is to be fetched. What cannot be is left in `UrlSource.fails`."""
+
+    async def one(source: UrlSource) -> None:
+        try:
+            source.put(await source.load(), 0.0)
+        except (FetchFailed, UnusableKey) as error:
+            source.fails = str(error)
+
+    await asyncio.gather(*(one(s) for s in plugin.sources if isinstance(s, UrlSource)))
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Explain a token. The signature is not printed, nor any key."""
+    plugin = _plugin(arguments)
+    data = _token(arguments.file, plugin.config.max_size)
+    asyncio.run(_fetch_all(plugin))
+    for source in plugin.sources:
+        if source.fails:
+            _say("source", f"{source.label}: {source.fails}")
+    try:
+        _explain(plugin, data, arguments.client_id, arguments.username)
+    except Refused as refused:
+        v3 = v3_connack(refused.code)
+        _say("refused", f"{refused.why} (0x{refused.code:02X} {refused.code.text}; MQTT 3.x: {v3})")
+        return 1
+    _say("accepted", "")
+    return 0
+
+
+def _token(path: Path | None, most: int) -> bytes:
+    if path is None:
+        data = sys.stdin.buffer.read(most + 1024)
+    else:
+        try:
+            with path.open("rb") as file:
+                data = file.read(most + 1024)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from None
+    data = data.strip()
+    if not data:
+        raise ConfigError("there is no token", hint="give it on standard input, or by --file")
+    return data
+
+
+def _explain(plugin: AuthJwtPlugin, data: bytes, client_id: str, username: str | None) -> None:
+    """Say what is found, step by step. Raises the first Refused, after all that is wrong with the claims was said."""
+    verifier = plugin.verifier
+    token = parse(data, plugin.config.max_size)
+    _say("header", json.dumps(token.header, ensure_ascii=True))
+    _say("claims", json.dumps(token.claims, ensure_ascii=True))
+    key = verifier.key_of(token, 0.0)
+    _say("key", f"{key.kid or 'without a name'}, {key.kind}, of {key.source}")
+    now = time.time()
+    found = list(verifier.checker.problems(token.header, token.claims, client_id, username, now))
+    for problem in found[1:]:
+        _say("also", problem.why)
+    if found:
+        raise found[0]
+    verified = verifier.read(token.claims, client_id, username, key)
+    _say("identity", verified.identity)
+    groups = verified.claims.get("groups")
+    if groups:
+        _say("groups", ", ".join(groups))
+    if verified.rules is None:
+        _say("may do", "what other plugins say: it has no permissions")
+    for rule in () if verified.rules is None else verified.rules.rules:
+        actions = ", ".join(sorted(rule.actions))
+        _say(
+            "may do",
+            f"{'allow' if rule.allow else 'deny'} {actions}: {rule.filter} ({rule.source})",
+        )
+    if verified.limits is not None:
+        _say("limits", str(verified.limits))
+    if verified.expires_at is not None:
+        _say("ends", f"in {verified.expires_at - now:.0f} s, leeway included")
+
+
+def _say(what: str, text: str) -> None:
+    print(f"{what:<9} {text}".rstrip())
+
+
+def keys(arguments: argparse.Namespace) -> int:
+    """List the keys."""
+    plugin = _plugin(arguments)
+    asyncio.run(_fetch_all(plugin))
+    rows: list[dict[str, Any]] = []
+    good = True
+    for source in plugin.sources:
+        found = source.keys(0.0)
+        good = good and bool(found) and not source.fails
+        rows += [
+            _row(source, key.kid, kind=key.kind, algorithms=sorted(key.algorithms)) for key in found
+        ]
+        rows += [
+            _row(source, one.kid or None, problem=f"left out: {one.why}") for one in source.left
+        ]
+        if source.fails:
+            rows.append(_row(source, None, problem=source.fails))
+    if arguments.json:
+        print(json.dumps(rows))
+    else:
+        for row in rows:
+            what = row["problem"] or f"{row['kind']}  {','.join(row['algorithms'])}"
+            print(f"{row['source']}  {row['kid'] or '-'}  {what}")
+    return 0 if good else 1
+
+
+def _row(
+    source: Source,
+    kid: str | None,
+    kind: str = "",
+    algorithms: Sequence[str] = (),
+    problem: str = "",
+) -> dict[str, Any]:
+    return {
+        "source": source.label,
+        "kid": kid,
+        "kind": kind,
+        "algorithms": list(algorithms),
+        "problem": problem,
+    }
+
+
+def sign(arguments: argparse.Namespace) -> int:
+    """Print a token."""
+    import jwt
+
+    claims = _claims(arguments)
+    path: Path = arguments.secret_file or arguments.key
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    try:
+        lifetime = 0.0 if arguments.expires == "0" else parse_duration(arguments.expires)
+    except ValueError:
+        raise ConfigError(f"--expires: {arguments.expires!r} is no duration such as 1h") from None
+    now = int(time.time())
+    claims.setdefault("iat", now)
+    if lifetime:
+        claims.setdefault("exp", now + int(lifetime))
+    algorithm = arguments.algorithm
+    if arguments.secret_file is not None:
+        material: Any = data[:-1].removesuffix(b"\r") if data.endswith(b"\n") else data
+        algorithm = algorithm or "HS256"
+        if algorithm not in HMAC:
+            raise ConfigError(f"--algorithm: {algorithm} is not for a secret")
+    else:
+        material, fitting = _private(path, data)
+        algorithm = algorithm or fitting
+    headers = {"kid": arguments.kid} if arguments.kid else None
+    try:
+        maker = jwt.PyJWT({"enforce_minimum_key_length": True})
+        print(maker.encode(claims, material, algorithm, headers))
+    except (jwt.PyJWTError, NotImplementedError, TypeError, ValueError) as error:
+        # The library's errors name types and lengths, and no key.
+        raise HookMQError(f"cannot sign: {error}") from None
+    return 0
+
+
+def _private(path: Path, data: bytes) -> tuple[Any, str]:
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    from hookmq_auth_jwt.keys import CURVES
+
+    try:
+        material = load_pem_private_key(data, None)
+    except Exception:
+        raise ConfigError(f"{path}: no private key in PEM without a passphrase") from None
+    if isinstance(material, rsa.RSAPrivateKey):
+        return material, "RS256"
+    if isinstance(material, ec.EllipticCurvePrivateKey):
+        return material, CURVES.get(material.curve.name, "ES256")
+    return material, "EdDSA"
+
+
+def _claims(arguments: argparse.Namespace) -> dict[str, Any]:
+    claims: dict[str, Any] = {}
+    if arguments.claims is not None:
+        try:
+            found = json.loads(arguments.claims.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{arguments.claims}: {error.strerror}") from None
+        except ValueError:
+            raise ConfigError(f"{arguments.claims}: it is not JSON") from None
+        if not isinstance(found, dict):
+            raise ConfigError(f"{arguments.claims}: it is no JSON object")
+        claims.update(found)
+    for text in arguments.claim:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ConfigError(f"--claim: {text!r} is not NAME=VALUE")
+        try:
+            claims[name] = json.loads(value)
+        except ValueError:
+            claims[name] = value
+    return claims
+
+
+def secret(arguments: argparse.Namespace) -> int:
+    """Print a secret."""
+    print(secrets.token_urlsafe(64))
+    return 0

@@ -1,0 +1,129 @@
+"""A token taken apart: bounded before anything is read, strict where readers differ.
+
+The envelope of RFC 7515 is opened here rather than by the JWT library, so that size, nesting, repeated keys and `crit`
+are looked at before anything else; signatures are the library's business (`hookmq_auth_jwt.keys`).
+"""
+
+import json
+from binascii import Error as NotBase64
+from binascii import a2b_base64
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, NoReturn
+
+from hookmq_auth_jwt.refusal import Refused
+
+MAX_DEPTH: Final = 16
+"""How deep header and claims may be nested."""
+_TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
+_ALPHABET: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+_MAX_KID: Final = 256
+
+
+class Token(NamedTuple):
+    """A token's parts; nothing in it has been verified."""
+
+    algorithm: str
+    kid: str | None
+    header: Mapping[str, Any]
+    claims: Mapping[str, Any]
+    signed: bytes
+    """What the signature is of."""
+    signature: bytes
+
+    def __repr__(self) -> str:
+        return f"Token(algorithm={self.algorithm!r}, kid={self.kid!r})"
+
+
+def looks_like_token(data: bytes) -> bool:
+    """Whether `data` has a token's form, good or bad: three parts of which the first begins as JSON does."""
+    return data.count(b".") == 2 and data.startswith(b"eyJ")
+
+
+def parse(data: bytes, max_size: int) -> Token:
+    """The parts of a token in compact form. Raises Refused for everything else, whatever the bytes are."""
+    if len(data) > max_size:
+        raise Refused("malformed", f"{len(data)} bytes: more than max_size allows ({max_size})")
+    parts = data.split(b".")
+    if len(parts) != 3:
+        raise Refused("malformed", f"{len(parts)} parts where a signed token has three")
+    header = read_object(decode(parts[0], "header"), "header")
+    if "crit" in header:
+        # RFC 7515 4.1.11: what is critical must be understood, and no extension is.
+        raise Refused("malformed", "the header has 'crit', of which nothing is known here")
+    algorithm, kid = header.get("alg"), header.get("kid")
+    if not isinstance(algorithm, str) or len(algorithm) > 32:
+        raise Refused("malformed", "the header names no 'alg'")
+    if kid is not None and (not isinstance(kid, str) or len(kid) > _MAX_KID):
+        raise Refused("malformed", f"'kid' is no text of at most {_MAX_KID} characters")
+    claims = read_object(decode(parts[1], "claims"), "claims")
+    signature = decode(parts[2], "signature")
+    return Token(algorithm, kid, header, claims, data[: data.rindex(b".")], signature)
+
+
+def decode(part: bytes, what: str) -> bytes:
+    """Base64url without padding, in its one canonical form. Raises Refused."""
+    if not _ALPHABET.issuperset(part) or len(part) % 4 == 1:
+        raise Refused("malformed", f"the {what} is not base64url")
+    try:
+        data = a2b_base64(part.translate(_TO_STANDARD) + b"=" * (-len(part) % 4), strict_mode=True)
+    except NotBase64:
+        raise Refused("malformed", f"the {what} is not base64url") from None
+    rest = len(part) % 4
+    if rest and _VALUE[part[-1]] & (15 if rest == 2 else 3):
+        # Bits that no byte is made of: the same token could be written in several ways.
+        raise Refused("malformed", f"the {what} is not canonical base64url")
+    return data
+
+
+_VALUE: Final = {
+    letter: value
+    for value, letter in enumerate(
+        b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    )
+}
+
+
+def read_object(data: bytes, what: str) -> dict[str, Any]:
+    """A JSON object: UTF-8, no name twice, no NaN, no half of a surrogate pair, not too deep. Raises Refused."""
+    try:
+        text = data.decode()
+        found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError:
+        raise Refused("malformed", f"the {what} is nested too deeply") from None
+    except ValueError:
+        # What is wrong at which place would quote the token.
+        raise Refused("malformed", f"the {what} is no JSON that can be read in one way") from None
+    if not isinstance(found, dict):
+        raise Refused("malformed", f"the {what} is no JSON object")
+    if text.count("{") + text.count("[") > MAX_DEPTH and too_deep(found):
+        raise Refused("malformed", f"the {what} is nested too deeply")
+    return found
+
+
+def too_deep(value: Any) -> bool:
+    """Whether a value is nested more than `MAX_DEPTH` deep."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                below.extend(one.values())
+            elif isinstance(one, list):
+                below.extend(one)
+        if not below:
+            return False
+        level = below
+    return any(isinstance(one, dict | list) for one in level)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name twice")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
