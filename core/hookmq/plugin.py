@@ -13,8 +13,9 @@ arguments that it has no use for it leaves out.
                 return Deny(reason="not here")
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hookmq import topics
@@ -77,6 +78,10 @@ class Plugin:
 
     blocking: ClassVar[bool] = False
     """True if hooks that are not ``async def`` may block: they then run in a thread. Not for `on_deliver`."""
+
+    timeouts: Mapping[str, float] = MappingProxyType({})
+    """Seconds that hooks of this plugin may be awaited, by hook, where the configuration says nothing; the hook's own
+    default otherwise. May be set in `__init__`: what asks a service needs as long as it is configured to ask."""
 
     authorize_actions: ClassVar[frozenset[Action]] = frozenset(
         {Action.PUBLISH, Action.SUBSCRIBE, Action.WILL}

@@ -89,6 +89,14 @@ class PluginInstance:
         """The entry's id."""
         return self.entry.id
 
+    def timeout(self, hook: str) -> float | None:
+        """Seconds that this hook of it may be awaited: as configured, else as the plugin says, else the hook's default;
+        None where it is never awaited."""
+        default = SPECS[hook].timeout
+        if default is None:
+            return None
+        return self.entry.options(hook).timeout or self.plugin.timeouts.get(hook) or default
+
     def stats(self, hook: str) -> Stats:
         """The counters of one of its hooks."""
         stats = self.kept.stats.get(hook)

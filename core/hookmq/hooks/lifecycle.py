@@ -153,7 +153,7 @@ class _Round:
         spec = SPECS[self._hook]
         for one in self._hooks.registry[self._hook]:
             if one.instance is instance:
-                timeout = instance.entry.options(self._hook).timeout or spec.timeout or 0.0
+                timeout = instance.timeout(self._hook) or 0.0
                 if self._deadline is not None:
                     timeout = min(timeout, max(0.0, self._deadline - self._runtime.now()))
                 function = adapt(one.function, one.arguments, spec, instance.broker)

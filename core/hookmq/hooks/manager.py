@@ -230,7 +230,7 @@ class Hooks:
                     entry.listeners,
                     _filters(one),
                     tuple(map(str, actions)),
-                    options.timeout or spec.timeout if mode in awaited else None,
+                    one.instance.timeout(spec.name) if mode in awaited else None,
                     _on_error(one),
                     options.queue or spec.queue,
                     one.instance.disabled,
@@ -324,7 +324,7 @@ def _call(one: Implementation, action: Action | None = None) -> Call:
         adapt(one.function, one.arguments, spec, instance.broker),
         is_async=one.is_async,
         blocking=_mode(one) == "thread",
-        timeout=instance.entry.options(spec.name).timeout or spec.timeout or 0.0,
+        timeout=instance.timeout(spec.name) or 0.0,
         on_error=_on_error(one),
         topic=topic,
         grants=any_contains(filters)

@@ -72,6 +72,7 @@ def register(instances: Sequence[PluginInstance]) -> Registry:
             for name, found in registry.items()
             if any(one.instance is instance for one in found)
         }
+        _check_timeouts(instance)
         _check_actions(instance, registry["authorize"])
         if instance.plugin.blocking and "on_deliver" in mine:
             raise PluginError(
@@ -181,6 +182,14 @@ def _is_async(plugin_id: str, spec: Spec, function: Callable[..., Any]) -> bool:
     if spec.timeout is None:
         raise PluginError(plugin_id, f"{spec.name} cannot be async: it must answer at once")
     return True
+
+
+def _check_timeouts(instance: PluginInstance) -> None:
+    for hook, seconds in instance.plugin.timeouts.items():
+        if hook not in SPECS or SPECS[hook].timeout is None:
+            raise PluginError(instance.id, f"timeouts: {hook!r} is no hook that is awaited")
+        if not seconds > 0:
+            raise PluginError(instance.id, f"timeouts: {seconds!r} for {hook} is not above 0")
 
 
 def _check_actions(instance: PluginInstance, authorize: Iterable[Implementation]) -> None:
