@@ -145,15 +145,20 @@ class RetainedIndex(Generic[V]):
             old = node.value
             node.value = value
             return old
-        self._clock += 1
+        clock = self._clock = self._clock + 1
         node = self._root
         for name in topic.split("/"):
-            if node.children is None:
-                node.children = _Children()
-            child = node.children.find(name)
+            children = node.children
+            if children is None:
+                child = None
+                children = node.children = _Children()
+            else:
+                # As `find`: a start may bring a million topics, and this is most of what each costs.
+                by_name = children.by_name
+                child = children.find(name) if by_name is None else by_name.get(name)
             if child is None:
-                child = _Node(name, node, self._clock)
-                node.children.add(child)
+                child = _Node(name, node, clock)
+                children.add(child)
             node = child
         node.topic = topic
         node.value = value

@@ -209,18 +209,19 @@ class Broker:
         messages: dict[int, Message] = {}
         queues: dict[str, QueueSummary] = {}
         for item in core.store.load():
-            if isinstance(item, PutSession):
-                self._load_session(item.session)
+            # What there may be a million of comes first.
+            if isinstance(item, PutRetained):
+                hold(core, Outgoing(item.message))
             elif isinstance(item, PutSubscription):
                 session = core.sessions[item.client_id]
                 subscribe(core, session, item.subscription)
+            elif isinstance(item, PutSession):
+                self._load_session(item.session)
             elif isinstance(item, PutReceived):
                 session = core.sessions[item.client_id]
                 if session.received is None:
                     session.received = set()
                 session.received.add(item.packet_id)
-            elif isinstance(item, PutRetained):
-                hold(core, Outgoing(item.message))
             elif isinstance(item, PutMessage):
                 messages[item.id] = item.message
             elif isinstance(item, Enqueue):

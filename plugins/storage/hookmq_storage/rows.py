@@ -23,7 +23,7 @@ from hookmq.store import (
     SessionRecord,
     SetPacket,
 )
-from hookmq.types import Message, Subscription, Will
+from hookmq.types import Message, Subscription, Will, make_message
 
 from hookmq_storage import batch
 from hookmq_storage.batch import Operation
@@ -60,7 +60,7 @@ def message_row(message: Message) -> tuple[Any, ...]:
 def message_of(row: Sequence[Any]) -> Message:
     """The message of a `message_row`."""
     topic, payload, flags, properties, sender, origin, received_at, expires_at = row
-    return Message(
+    return make_message(
         topic,
         payload,
         flags & 3,
@@ -144,22 +144,47 @@ def _subscription(record: PutSubscription) -> Operation:
     )
 
 
+class _SubscriptionFields:
+    """What becomes a `Subscription`, as `hookmq.types.make_message` does it: a million are made at a start."""
+
+    __slots__ = Subscription.__slots__
+
+    def __init__(
+        self,
+        filter: str,
+        topic_filter: str,
+        qos: int,
+        no_local: bool,
+        retain_as_published: bool,
+        retain_handling: int,
+        identifier: int | None,
+        share: str | None,
+    ) -> None:
+        self.filter = filter
+        self.topic_filter = topic_filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.retain_handling = retain_handling
+        self.identifier = identifier
+        self.share = share
+
+
 def subscription_of(client_id: str, row: Sequence[Any]) -> PutSubscription:
     """The subscription of the columns after `owner`."""
     filter, topic_filter, options, identifier, share = row[:5]
-    return PutSubscription(
-        client_id,
-        Subscription(
-            filter,
-            filter if topic_filter == filter else topic_filter,
-            options & 3,
-            bool(options & 4),
-            bool(options & 8),
-            options >> 4,
-            identifier,
-            share,
-        ),
+    fields: Any = _SubscriptionFields(
+        filter,
+        filter if topic_filter == filter else topic_filter,
+        options & 3,
+        (options & 4) != 0,
+        (options & 8) != 0,
+        options >> 4,
+        identifier,
+        share,
     )
+    fields.__class__ = Subscription
+    return PutSubscription(client_id, fields)
 
 
 def enqueue_of(owner: str, row: Sequence[Any]) -> Enqueue:

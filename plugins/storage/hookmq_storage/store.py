@@ -162,10 +162,11 @@ class SQLiteStore:
         collecting = gc.isenabled()
         gc.disable()
         try:
+            total = self._total()
             for record in self._records():
                 count += 1
                 if count % _TELL == 0:
-                    self._runtime.log("info", "storage.loading", records=count)
+                    self._runtime.log("info", "storage.loading", records=count, of=total)
                 yield record
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise wrong(self.folder, error) from error
@@ -175,11 +176,20 @@ class SQLiteStore:
                     gc.freeze()  # as the node does when all is started: never looked at again
                 gc.enable()
         if count >= _TELL and not self._ready:
-            self._runtime.log("info", "storage.checking", records=count)
+            self._runtime.log("info", "storage.checking", records=count, of=total)
         self._start()
         if count:
             seconds = round(perf_counter() - began, 3)
             self._runtime.log("info", "storage.loaded", records=count, seconds=seconds)
+
+    def _total(self) -> int:
+        """About how many records there are to load."""
+        counts = (
+            f"(SELECT count(*) FROM {table})"
+            for table in ("session", "subscription", "received", "retained")
+        )
+        total: int = self._db.execute(f"SELECT {' + '.join(counts)}").fetchone()[0]
+        return total
 
     def _records(self) -> Iterator[Loaded]:
         db = self._db
