@@ -96,14 +96,9 @@ def remember(core: Core, decisions: Decisions, key: Key, verdict: Allow | Deny, 
     limit = core.settings.broker.authz_cache
     if not limit or decisions.forgotten or len(key[1]) > LONG_TOPIC:
         return
-    until = inf
-    if isinstance(verdict, Allow):
-        if verdict.cache_for == 0:
-            return
-        if verdict.cache_for is not None:
-            until = core.runtime.now() + verdict.cache_for
-    elif not verdict.decided:
+    if verdict.cache_for == 0 or (isinstance(verdict, Deny) and not verdict.decided):
         return
+    until = inf if verdict.cache_for is None else core.runtime.now() + verdict.cache_for
     if len(decisions) >= limit:
         # The oldest goes: a scan of topics must not push the rest out over and over at a cost.
         del decisions[next(iter(decisions))]

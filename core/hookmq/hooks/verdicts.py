@@ -100,16 +100,20 @@ class Deny:
     """Refuse, and tell the client `code` (clamped to what the packet may carry, mapped for MQTT 3.x) and, if it may be
     told, `reason`. `disconnect` also ends the connection.
 
-    `decided` is False only in the core's own answers, where a plugin failed and nobody could decide. A code below 0x80 or
-    one that MQTT does not know is a ValueError.
+    `decided` is False only in the core's own answers, where a plugin failed and nobody could decide. Of `authorize` the
+    answer is remembered for `cache_for` seconds, as with `Allow`. A code below 0x80 or one that MQTT does not know is a
+    ValueError.
     """
 
     code: ReasonCode = ReasonCode.NOT_AUTHORIZED
     reason: str | None = None
     disconnect: bool = False
     decided: bool = True
+    cache_for: float | None = None
 
     def __post_init__(self) -> None:
+        if self.cache_for is not None and not self.cache_for >= 0:
+            raise ValueError(f"cache_for is {self.cache_for!r}: seconds of 0 or more, or None")
         code = _reason(self.code)
         if not code.failed:
             raise ValueError(f"{code.text} is no refusal: Deny takes codes of 0x80 and above")

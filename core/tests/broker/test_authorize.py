@@ -171,6 +171,22 @@ def test_cache_for_ends_with_the_clock(harness: Harness, plugin: HookRecorder, q
     one.publish("t", b"", 1, expect=0x87)
 
 
+@pytest.mark.parametrize(("seconds", "asked"), [(None, 3), (10, 4), (0, 5)])
+def test_a_refusal_may_be_remembered_for_a_time(
+    harness: Harness, plugin: HookRecorder, seconds: float | None, asked: int
+) -> None:
+    plugin.answer("authorize", lambda topic: Deny(cache_for=seconds) if topic == "t" else Allow())
+    one = harness.connect("one")
+    one.publish("other", b"", 1)
+    for _ in range(2):
+        one.publish("t", b"", 1, expect=None)
+        one.unread.clear()
+    harness.advance(10.1)
+    one.publish("t", b"", 1, expect=None)
+    one.publish("u", b"", 1, expect=None)
+    assert len(plugin.calls()) == asked
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_cache_for_nothing(harness: Harness, plugin: HookRecorder, qos: int) -> None:
     plugin.answer("authorize", Allow(cache_for=0))

@@ -36,6 +36,7 @@ def test_drop_refuses_what_is_no_success(code: Any) -> None:
     [
         (Allow, {"cache_for": -1}),
         (Allow, {"cache_for": float("nan")}),
+        (Deny, {"cache_for": -0.5}),
         (Allow, {"max_qos": 3}),
         (Allow, {"max_qos": -1}),
         (Limits, {"receive_maximum": -1}),
