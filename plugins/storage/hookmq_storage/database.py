@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 from hookmq.errors import StoreError
 
 from hookmq_storage import schema
-from hookmq_storage.folder import DATABASE, prepare, read_mark, saved_folder
+from hookmq_storage.folder import DATABASE, prepare, read_mark, saved_folder, sync_folder
 
 Durability = Literal["memory", "os", "group"]
 MIN_SQLITE: Final = (3, 24, 0)
@@ -125,6 +125,8 @@ def open_store(
         _check_header(folder)
         db = connect(folder, limits, durability)
         fresh = _claim(db, folder, token, now, migrations, version)
+        # Each time: the process that made the files may have been killed before it did this.
+        sync_folder(folder)
         found = state(db)
         mark = read_mark(folder)
         if mark is not None and mark.identity == found.identity and mark.number > found.number:
@@ -195,7 +197,6 @@ def _claim(
         db.execute("BEGIN IMMEDIATE")
         schema.create(db, token(16), os.stat(folder / DATABASE).st_ino, now())
         db.execute("COMMIT")
-        _sync_folder(folder)
         return True
     if application != schema.APPLICATION_ID:
         raise StoreError(f"{folder / DATABASE} belongs to another program ({application:#x})")
@@ -247,13 +248,4 @@ def copy(
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names of new files safe as well."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(target.parent)

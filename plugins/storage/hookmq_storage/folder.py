@@ -45,10 +45,36 @@ def default_folder() -> Path:
     return Path(state, "hookmq", "storage")
 
 
-def prepare(folder: Path) -> None:
-    """Make sure that `folder` is there and ours or empty. Raises StoreError."""
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder safe: a power cut may take what is in a file whose name is not."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_way(folder: Path, made: Path) -> None:
+    """Make the name of `folder` safe, and those of the folders above it up to `made`."""
+    path = folder.absolute()
+    while True:
+        try:
+            sync_folder(path.parent)
+        except PermissionError:
+            return  # who may not even look into it did not make anything in it
+        if path == made or path.parent == path:
+            return
+        path = path.parent
+
+
+def prepare(folder: Path) -> None:
+    """Make sure that `folder` is there, safe from a power cut, and ours or empty. Raises StoreError."""
+    made = path = folder.absolute()
+    try:
+        while not path.exists() and path.parent != path:
+            made, path = path, path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sync_way(folder, made)
         names = set(os.listdir(folder))
     except (FileExistsError, NotADirectoryError):
         at = next((one for one in (folder, *folder.parents) if one.exists()), folder)
