@@ -86,7 +86,8 @@ class Plugin:
     authorize_actions: ClassVar[frozenset[Action]] = frozenset(
         {Action.PUBLISH, Action.SUBSCRIBE, Action.WILL}
     )
-    """The actions that `authorize` is called for. Add `Action.DELIVER` to be asked about each subscriber of a message."""
+    """The actions that `authorize` is called for. Add `Action.DELIVER` to be asked about each subscriber of a message. It
+    may be a property: what it says is looked at when plugins are loaded and at each `BrokerHandle.invalidate_authz`."""
 
     authorize_cached: ClassVar[bool] = True
     """False if an answer of `authorize`, None included, may differ for the next message of the same topic: then no

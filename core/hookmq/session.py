@@ -34,6 +34,9 @@ class ConnectionView(Protocol):
     def disconnect(self, code: ReasonCode, reason: str = "") -> None:
         """Tell the client why (MQTT 5) and close."""
 
+    def rechain(self) -> None:
+        """Look its hook chains up again."""
+
     def forget_decisions(self) -> None:
         """Ask again before anything that was remembered as allowed or denied."""
 

@@ -183,6 +183,8 @@ def _attach(
         # [MQTT-3.1.2-27]: 0 or absent offers none
         connection.alias_maximum = min(offered, broker.outbound_topic_alias)
         connection.aliases = {} if connection.alias_maximum else None
+    # Those of its first packet may be out of date: a plugin may ask about more by now.
+    connection.rechain()
     kind = kind_of(connection)
     if (kind != session.kind or old_scope.name != client.scope.name) and session.subscriptions:
         session.kind = kind

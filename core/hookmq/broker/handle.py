@@ -158,10 +158,17 @@ class Handle:
 
     def invalidate_authz(self, client_id: str | None = None, filter: str | None = None) -> None:
         """Forget what `authorize` answered, for one client or all, and ask again about the subscriptions that `filter`
-        overlaps, or all: in slices, live and stored ones."""
+        overlaps, or all: in slices, live and stored ones. What plugins want to be asked about (`authorize_actions`) is
+        looked at again as well."""
         if filter is not None:
             validate_filter(filter)
-        revoke(self._core, client_id, filter)
+        core = self._core
+        if core.hooks.asks_anew():
+            core.router.clear_cache()
+            for session in core.sessions.values():
+                if session.connection is not None:
+                    session.connection.rechain()
+        revoke(core, client_id, filter)
 
     def invalidate_routes(self) -> None:
         """Ask the journals again which topics they want."""

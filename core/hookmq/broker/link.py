@@ -200,6 +200,10 @@ class Link:
         self.delivers = bool(chains.on_deliver or chains.authorize[Action.DELIVER])
         """Whether a plugin has a say in each delivery to this client."""
 
+    def rechain(self) -> None:
+        """Look its hook chains up again."""
+        self.use_chains(self.core.chains(self.scope.name))
+
     def use_meter(self, meter: Meter | None) -> None:
         """Be measured by `meter` from now on. A PUBLISH that waits goes on when the meter before lets it."""
         self.meter = meter

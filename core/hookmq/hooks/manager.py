@@ -115,6 +115,18 @@ class Hooks:
         """The plugin of that id."""
         return next((one for one in self.plugins if one.id == plugin_id), None)
 
+    def asks_anew(self) -> bool:
+        """Look again at what each plugin wants `authorize` to be called for. True if that changed: then `chains` gives
+        others than before."""
+        if self.runtime is None:
+            return False
+        before = {action: [one for one, _ in self._calls["authorize", action]] for action in Action}
+        self._compile_authorize()
+        if all(before[a] == [one for one, _ in self._calls["authorize", a]] for a in Action):
+            return False
+        self._chains = {}
+        return True
+
     def in_flight(self) -> int:
         """Calls that wait for a plugin's answer."""
         return sum(s.pending for one in self.plugins for s in one.kept.stats.values())
@@ -248,12 +260,9 @@ class Hooks:
         self._calls = {}
         for name, found in self.registry.items():
             working = [one for one in found if not one.instance.disabled]
-            if name == "authorize":
-                for action in Action:
-                    asked = [o for o in working if action in o.instance.plugin.authorize_actions]
-                    self._calls[name, action] = tuple((o.instance, _call(o, action)) for o in asked)
-            else:
+            if name != "authorize":
                 self._calls[name, None] = tuple((o.instance, _call(o)) for o in working)
+        self._compile_authorize()
         watches = []
         for name in sorted(OBSERVERS):
             for instance, call in self._calls[name, None]:
@@ -261,6 +270,12 @@ class Hooks:
                 watches.append(Watch(instance, call, limit))
         if self.runtime is not None:
             self.observers.bind(self.runtime, watches)
+
+    def _compile_authorize(self) -> None:
+        working = [one for one in self.registry["authorize"] if not one.instance.disabled]
+        for action in Action:
+            asked = [one for one in working if action in one.instance.plugin.authorize_actions]
+            self._calls["authorize", action] = tuple((o.instance, _call(o, action)) for o in asked)
 
     def _fold(self, listener: str | None) -> Chains:
         def chain(hook: str, action: Action | None = None) -> Calls:

@@ -195,13 +195,16 @@ def _decide(
                 else:
                     consent = rule.merge(consent, answer)
         elif kind in rule.final:
+            by = call.plugin_id
             if kind is Deny:
                 stats.deny += 1
+                if answer.rule:
+                    by = f"{by}: {answer.rule}"
             elif kind is Accept:
                 stats.accept += 1
             else:
                 stats.challenge += 1
-            done(answer, call.plugin_id)
+            done(answer, by)
             return None
         else:
             if answer is not FAILED:

@@ -82,7 +82,7 @@ class BrokerHandle(Protocol):
 
     def invalidate_authz(self, client_id: str | None = None, filter: str | None = None) -> None:
         """Forget what `authorize` answered, for one client or all, and ask again about the subscriptions that `filter`
-        overlaps, or all."""
+        overlaps, or all. Every plugin's `authorize_actions` are looked at again as well."""
 
     def disconnect(
         self,
@@ -222,7 +222,8 @@ class Specs:
         rule: str,
         broker: BrokerHandle,
     ) -> None:
-        """An action was refused; `rule` names the plugin or the setting that did."""
+        """An action was refused; `rule` names the plugin or the setting that did: ``default``, ``jwt``, or with the
+        plugin's own rule (`Deny.rule`) ``acl: acl.yaml:12``."""
 
     @hookspec
     def on_disconnect(

@@ -98,7 +98,8 @@ class Allow:
 @dataclass(frozen=True, slots=True)
 class Deny:
     """Refuse, and tell the client `code` (clamped to what the packet may carry, mapped for MQTT 3.x) and, if it may be
-    told, `reason`. `disconnect` also ends the connection.
+    told, `reason`. `disconnect` also ends the connection. `rule` names which of the plugin's own rules decided
+    (``acl.yaml:12``): it goes to `on_denied` and the log, never to the client.
 
     `decided` is False only in the core's own answers, where a plugin failed and nobody could decide. Of `authorize` the
     answer is remembered for `cache_for` seconds, as with `Allow`. A code below 0x80 or one that MQTT does not know is a
@@ -110,6 +111,7 @@ class Deny:
     disconnect: bool = False
     decided: bool = True
     cache_for: float | None = None
+    rule: str = ""
 
     def __post_init__(self) -> None:
         if self.cache_for is not None and not self.cache_for >= 0:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.codec import Auth, Puback, Suback
+from hookmq.codec import Auth, Connack, Puback, Suback
 from hookmq.hooks.verdicts import Accept, Allow, Deny
 from hookmq.properties import Properties
 from hookmq.reason import ReasonCode
@@ -551,3 +551,61 @@ def test_a_shared_subscription_is_judged_by_its_filter_and_remembered_apart(
         ("a/#", None),
         ("a/#", "g"),
     ]
+
+
+def test_a_deny_names_its_rule_to_observers_and_the_log_but_not_to_the_client(
+    broker_harness: Make,
+) -> None:
+    plugin, observer = HookRecorder("authorize"), HookRecorder("on_denied", id="observer")
+    plugin.answer("authorize", Deny(rule="acl.yaml:12"))
+    harness = broker_harness([plugin, observer])
+    client = harness.connect("c")
+    for _ in range(2):  # asked, then remembered
+        client.send_subscribe("t")
+        answer = client.expect(Suback)
+        assert answer.codes == (0x87,)
+        assert answer.properties.reason_string is None
+    assert [call.rule for call in observer.calls("on_denied")] == ["recorder: acl.yaml:12"] * 2
+    assert harness.logged("authz.denied")[0]["rule"] == "recorder: acl.yaml:12"
+
+
+class Late(HookRecorder):
+    """Wants to be asked about deliveries from some moment on."""
+
+    delivers = False
+
+    @property
+    def authorize_actions(self) -> frozenset[Action]:  # type: ignore[override]
+        return frozenset(Action) if self.delivers else frozenset({Action.PUBLISH})
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_plugin_may_begin_to_ask_about_deliveries(broker_harness: Make, qos: int) -> None:
+    plugin = Late("authorize", "on_connect")
+    plugin.answer("authorize", lambda action: Deny() if action is Action.DELIVER else Allow())
+    harness = broker_harness([plugin])
+    early, pub = harness.connect("early"), harness.connect("pub")
+    early.subscribe("t", qos)
+    event = harness.clock.event()
+    plugin.answer("on_connect", event)
+    opening = harness.connect("opening", expect=None)
+    pub.publish("t", b"1", qos)
+    early.expect_message("t", b"1")
+    plugin.delivers = True
+    pub.publish("t", b"2", qos)
+    early.expect_message("t", b"2")
+    harness.handle("recorder").invalidate_authz()
+    event.set(None)
+    harness.settle()
+    opening.expect(Connack)
+    opening.subscribe("t", qos)
+    pub.publish("t", b"3", qos)
+    early.expect_nothing()
+    opening.expect_nothing()
+    asked = [call for call in plugin.calls("authorize") if call.action is Action.DELIVER]
+    assert {call.client.client_id for call in asked} == {"early", "opening"}
+    plugin.delivers = False
+    harness.handle("recorder").invalidate_authz()
+    pub.publish("t", b"4", qos)
+    early.expect_message("t", b"4")
+    opening.expect_message("t", b"4")
