@@ -188,7 +188,7 @@ class JwtConfig:
                     f"jwks_url: {one.label}: whoever listens in on http may forge tokens",
                     hint="use https, or set jwks.insecure_http: true",
                 )
-        if self.token == "auth" and not self.method:
+        if self.token_in == "auth" and not self.method:
             raise ConfigError("method: with token_in: auth it names the method")
         if "*" in self.audience and len(self.audience) > 1:
             raise ConfigError("audience: '*' stands for every audience, and alone")
@@ -202,7 +202,7 @@ class JwtConfig:
                     f"required: {name}: a text, number, true or false, or a list of them"
                 )
             templates += [Template(one, "required") for one in values if isinstance(one, str)]
-        if self.token == "username" and any(USERNAME in one.names for one in templates):
+        if self.token_in == "username" and any(USERNAME in one.names for one in templates):
             raise ConfigError("token_in: the user name is the token, so ${username} names nobody")
         if self.require_acl and not self.acl:
             raise ConfigError("require_acl: acl names no claim")
