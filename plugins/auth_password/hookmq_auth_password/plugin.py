@@ -1,7 +1,314 @@
 """The plugin: what the configuration's `use: auth_password` makes."""
 
-from hookmq.plugin import Plugin
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any, Final
+
+from hookmq.plugin import (
+    Accept,
+    BrokerHandle,
+    ClientInfo,
+    Connect,
+    Context,
+    Deny,
+    Plugin,
+    ReasonCode,
+    hookimpl,
+)
+
+from hookmq_auth_password.book import Loaded, load
+from hookmq_auth_password.cache import Cache
+from hookmq_auth_password.checker import Checker
+from hookmq_auth_password.config import AuthPasswordConfig
+from hookmq_auth_password.files import Stamp, too_open
+from hookmq_auth_password.hashes import Hash, outdated, verify
+from hookmq_auth_password.metrics import Counts
+from hookmq_auth_password.pool import Busy, Pool
+from hookmq_auth_password.upgrade import Upgrades
+from hookmq_auth_password.users import Admitted, User, Users, admitted
+from hookmq_auth_password.watch import Watch
+
+_WRONG: Final = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD)
+_NOBODY: Final = Deny(ReasonCode.NOT_AUTHORIZED)
+_BUSY: Final = Deny(ReasonCode.SERVER_BUSY)
+_ANYBODY: Final = Accept()
+_LATER: Final = (5.0, 20.0, 60.0)
+"""Seconds after a change when connections are looked at again: a client may have been let in here before it, and have
+waited for another plugin or for its session."""
+
+Answer = Accept | Deny | None
 
 
 class AuthPasswordPlugin(Plugin):
     """User names and passwords for HookMQ, from a YAML file or mosquitto's password_file."""
+
+    Config = AuthPasswordConfig
+    config: AuthPasswordConfig
+
+    def __init__(self, config: AuthPasswordConfig, context: Context) -> None:
+        """Reads the file. Raises ConfigError."""
+        super().__init__(config, context)
+        self.counts = Counts()
+        self.cache = Cache(config.cache_time, config.cache_size)
+        self.good = True
+        self._mode = -1
+        loaded = load(config.path, config.format)
+        self.users = Users(loaded.users, config.argon2)
+        self._stamp = loaded.stamp
+        self._warn(loaded)
+        self._broker: BrokerHandle | None = None
+        self._pool: Pool | None = None
+        self._checker: Checker | None = None
+        self._watch: Watch | None = None
+        self._upgrades: Upgrades | None = None
+
+    @property
+    def hashing(self) -> int:
+        """Passwords being hashed."""
+        return self._pool.running if self._pool is not None else 0
+
+    @property
+    def waiting(self) -> int:
+        """Passwords that wait to be hashed."""
+        return self._pool.waiting if self._pool is not None else 0
+
+    @property
+    def hashed(self) -> tuple[int, float]:
+        """How many passwords were hashed, and the seconds that took."""
+        return (self._pool.finished, self._pool.seconds) if self._pool is not None else (0, 0.0)
+
+    # lifecycle -------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def on_startup(self, broker: BrokerHandle) -> None:
+        """Begins to watch the file."""
+        config, runtime = self.config, broker.runtime
+        self._broker = broker
+        self._pool = Pool(runtime, config.threads, config.queue)
+        self._checker = Checker(runtime, self._pool)
+        if config.upgrade:
+            self._upgrades = Upgrades(
+                runtime, self._pool, config.path, config.format, config.argon2, self._upgraded, self._not_upgraded
+            )  # fmt: skip
+        self._watch = Watch(
+            runtime, config.path, config.format, config.reload_interval, self._stamp, self._took, self._failed,
+            self._tick,
+        )  # fmt: skip
+        # The clients of the object that was here before a reload may be nobody to this one.
+        self._sweep_later()
+
+    @hookimpl
+    async def on_reload(self) -> None:
+        """SIGHUP: read the file now, and believe nobody without a look."""
+        self.cache.clear()
+        watch, broker = self._watch, self._broker
+        if watch is not None and broker is not None:
+            done = broker.runtime.promise()
+            watch.read(lambda: None if done.done() else done.set_result(None))
+            await done
+
+    @hookimpl
+    async def on_shutdown(self) -> None:
+        """Writes the hashes that are still to be written."""
+        if self._watch is not None:
+            self._watch.stop()
+        upgrades, broker = self._upgrades, self._broker
+        if upgrades is not None and broker is not None:
+            done = broker.runtime.promise()
+            upgrades.flush(lambda: None if done.done() else done.set_result(None))
+            await done
+        self.cache.clear()
+        self._broker = None
+
+    # deciding --------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def on_connect(self, client: ClientInfo, connect: Connect) -> Answer | Awaitable[Answer]:
+        """Decides at once where nothing is to be hashed."""
+        if connect.properties.authentication_method is not None:
+            return None  # it was authenticated by the plugin that knows the method
+        name, password = client.username, connect.password
+        if name is None:
+            return self._anonymous(password)
+        user = self.users.get(name)
+        if user is None and self.config.unknown == "ignore":
+            return self._told("ignored", None)
+        if client.scope.identity and self.config.certificate == "enough":
+            if user is None or not user.enabled:
+                return self._told("unknown_user" if user is None else "disabled", _WRONG)
+            return self._in(client, user, "accepted")
+        if not password:
+            # Also the empty one: it is nobody's.
+            if (
+                password is None
+                and user is not None
+                and user.hash is None
+                and user.enabled
+                and self.config.passwordless == "allow"
+            ):
+                return self._in(client, user, "accepted")
+            return self._told("no_password", _WRONG)
+        if len(password) > self.config.max_password:
+            return self._told("too_long", _WRONG)
+        if user is not None and user.hash is not None and user.enabled:
+            key = self.cache.key(name, user.hash, password)
+            if self.cache.has(key, self._now()):
+                return self._in(client, user, "cached")
+        return self._verify(client, name, password)
+
+    def _anonymous(self, password: bytes | None) -> Answer:
+        rule = self.config.anonymous
+        if rule == "ignore":
+            return self._told("ignored", None)
+        if rule == "allow" and password is None:
+            return self._told("accepted", _ANYBODY)
+        return self._told("no_user_name", _NOBODY)
+
+    async def _verify(self, client: ClientInfo, name: str, password: bytes) -> Answer:
+        """Hash, and compare. It is as much work for a user that does not exist, or may not come in."""
+        for _ in range(2):
+            user = self.users.get(name)
+            hash = user.hash if user is not None else None
+            used = hash if hash is not None else self.users.decoy(self.cache.secret, name)
+            key = self.cache.key(name, used, password)
+            assert self._checker is not None
+            try:
+                right = await self._checker.ask(
+                    key, client.peer.host, partial(verify, used, password)
+                )
+            except Busy:
+                return self._told("busy", _BUSY)
+            user = self.users.get(name)
+            if (user.hash if user is not None else None) != hash:
+                continue  # the file changed meanwhile: what it says now counts
+            if user is None or not user.enabled:
+                return self._told("unknown_user" if user is None else "disabled", _WRONG)
+            if hash is None or not right:
+                return self._told("wrong_password", _WRONG)
+            self.cache.add(key, name, self._now())
+            if self._upgrades is not None and outdated(
+                hash, self.config.format, self.config.argon2
+            ):
+                self._upgrades.want(name, hash, password)
+            return self._in(client, user, "accepted")
+        return self._told("changed", _WRONG)
+
+    def _in(self, client: ClientInfo, user: User, result: str) -> Accept:
+        client.state[self.id] = admitted(user)
+        self.counts.results[result] += 1
+        return user.accept()
+
+    def _told(self, result: str, answer: Answer) -> Answer:
+        self.counts.results[result] += 1
+        return answer
+
+    def _now(self) -> float:
+        return self._broker.now() if self._broker is not None else 0.0
+
+    # the file changed ------------------------------------------------------------------------------------------------
+
+    def _took(self, loaded: Loaded) -> None:
+        users = Users(loaded.users, self.config.argon2)
+        users.follow(self.users)
+        before, self.users = self.users, users
+        self.good = True
+        self.counts.reloads["ok"] += 1
+        self._warn(loaded)
+        gone = {user.name for user in before if users.get(user.name) is None}
+        new = sum(before.get(user.name) is None for user in users)
+        changed = {
+            user.name for user in before if user.name not in gone and users.get(user.name) != user
+        }
+        self.cache.forget(gone | changed)
+        if self._upgrades is not None:
+            self._upgrades.again()
+        self.log(
+            "info",
+            "auth_password.reloaded",
+            users=len(users),
+            new=new,
+            changed=len(changed),
+            removed=len(gone),
+        )
+        if gone or changed:
+            self._sweep()
+            self._sweep_later()
+
+    def _failed(self, why: str) -> None:
+        self.good = False
+        self.counts.reloads["failed"] += 1
+        self.log("warning", "auth_password.reload_failed", error=why, users=len(self.users))
+
+    def _warn(self, loaded: Loaded) -> None:
+        problem = too_open(loaded.mode)
+        if problem and loaded.mode != self._mode:
+            self.log(
+                "warning", "auth_password.permissions", file=str(self.config.path), problem=problem
+            )
+        self._mode = loaded.mode
+
+    def _tick(self, then: Any) -> None:
+        if self._upgrades is not None:
+            self._upgrades.flush(then)
+        else:
+            then()
+
+    def _sweep_later(self) -> None:
+        if self._broker is not None and self.config.disconnect != "never":
+            for delay in _LATER:
+                self._broker.runtime.call_later(delay, self._sweep)
+
+    def _sweep(self) -> None:
+        """End the connections of those that may not be here any more."""
+        broker = self._broker
+        if broker is None or self.config.disconnect == "never":
+            return
+        for client in broker.clients():
+            was = client.state.get(self.id)
+            if isinstance(was, Admitted) and self._stale(was):
+                self.counts.disconnected += 1
+                broker.disconnect(client.client_id, ReasonCode.NOT_AUTHORIZED)
+
+    def _stale(self, was: Admitted) -> bool:
+        user = self.users.get(was.name)
+        if user is None or not user.enabled:
+            return True
+        if self.config.disconnect == "removed":
+            return False
+        if (user.groups, user.claims) != (was.groups, was.claims):
+            return True
+        return self.config.disconnect == "changed" and user.mark != was.mark
+
+    def _upgraded(
+        self, new: dict[str, tuple[Hash, Hash]], stamps: tuple[Stamp, Stamp] | None
+    ) -> None:
+        for name, (old, hash) in new.items():
+            if self.users.rehash(name, old, hash):
+                self.counts.upgrades["ok"] += 1
+        self.cache.forget(set(new))
+        watch = self._watch
+        # Unless somebody else has written too: then it is to be read.
+        if watch is not None and stamps is not None and stamps[0] == watch.loaded:
+            watch.loaded = stamps[1]
+        self.log("info", "auth_password.upgraded", users=len(new))
+
+    def _not_upgraded(self, why: str) -> None:
+        self.counts.upgrades["failed"] += 1
+        self.log("warning", "auth_password.upgrade_failed", error=why)
+
+    # registration ----------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def register_metrics(self, registry: Any) -> None:
+        """Adds what `hookmq_auth_password.metrics` lists."""
+        from hookmq_auth_password.metrics import register
+
+        register(registry, self)
+
+    @staticmethod
+    @hookimpl
+    def register_cli(group: Any) -> None:
+        """Adds ``hookmq passwd``."""
+        from hookmq_auth_password.cli import register
+
+        register(group)

@@ -1,0 +1,63 @@
+"""Is that the password? Asked once for all that ask the same at the same time."""
+
+from collections.abc import Callable
+from functools import partial
+
+from hookmq.runtime import Cancel, Promise, Runtime
+
+from hookmq_auth_password.pool import Pool
+
+
+class _Flight:
+    __slots__ = ("cancel", "waiting")
+
+    def __init__(self) -> None:
+        self.cancel: Cancel | None = None
+        self.waiting: list[Promise] = []
+
+
+class Checker:
+    """Verifies in a `Pool`. A thousand clients with one user name and password, all back after a broken link, cost one
+    hash; so does one that tries the same wrong password on a thousand connections."""
+
+    def __init__(self, runtime: Runtime, pool: Pool) -> None:
+        self._runtime = runtime
+        self._pool = pool
+        self._flights: dict[bytes, _Flight] = {}
+
+    async def ask(self, key: bytes, host: str, verify: Callable[[], bool]) -> bool:
+        """What `verify` returns, called in a thread unless the same `key` is on its way already. When nobody waits for it
+        any more it is not begun. Raises Busy, and what `verify` raises."""
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = _Flight()
+            flight.cancel = self._pool.submit(host, verify, partial(self._landed, key, flight))
+            self._flights[key] = flight
+        promise = self._runtime.promise()
+        flight.waiting.append(promise)
+        try:
+            result, error = await promise
+        finally:
+            self._left(key, flight, promise)
+        if error is not None:
+            raise error
+        return bool(result)
+
+    def _left(self, key: bytes, flight: _Flight, promise: Promise) -> None:
+        if promise not in flight.waiting:
+            return
+        flight.waiting.remove(promise)
+        if not flight.waiting and self._flights.get(key) is flight:
+            del self._flights[key]
+            if flight.cancel is not None:
+                flight.cancel()
+
+    def _landed(
+        self, key: bytes, flight: _Flight, result: object, error: BaseException | None
+    ) -> None:
+        del self._flights[key]
+        waiting, flight.waiting = flight.waiting, []
+        for promise in waiting:
+            if not promise.done():
+                # An exception that is set and never fetched would be complained about.
+                promise.set_result((result, error))

@@ -1,0 +1,267 @@
+"""``hookmq passwd``: users and their passwords in a file, beside a running broker."""
+
+import argparse
+import getpass
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from hookmq.errors import HookMQError
+
+from hookmq_auth_password import book
+from hookmq_auth_password.files import too_open
+from hookmq_auth_password.hashes import Argon2, Format, make, outdated, to_yaml, verify
+from hookmq_auth_password.users import User, Users, bad_name
+
+MAX_PASSWORD: Final = 1024
+EXAMPLES: Final = """\
+examples:
+  hookmq passwd add users.yaml alice                     ask for a password twice
+  hookmq passwd add users.yaml alice --group meters --password-file alice.txt
+  hookmq passwd delete users.yaml alice
+  hookmq passwd check users.yaml                         is the file right?
+  hookmq passwd check users.yaml alice                   is this her password?
+  hookmq passwd list users.yaml
+  hookmq passwd import /etc/mosquitto/passwd users.yaml
+
+The broker sees a change by itself; it may run meanwhile.
+exit codes: 0 done, 1 no, or no such user, 2 wrong usage or a file that is not right"""
+
+
+def register(group: Any) -> None:
+    """Add the command to a `hookmq.cli.commands.Group`."""
+    parser = group.add_parser(
+        "passwd",
+        help="add, delete and check users and their passwords",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def new(name: str, run: Callable[[argparse.Namespace], int], help: str) -> Any:
+        one = commands.add_parser(name, help=help, description=f"{help[:1].upper()}{help[1:]}.")
+        one.set_defaults(run=run, parser=one)
+        return one
+
+    one = new("add", add, "add a user, or give one another password")
+    _file(one)
+    one.add_argument("user", help="user name")
+    one.add_argument(
+        "-g",
+        "--group",
+        action="append",
+        metavar="NAME",
+        help="group, repeatable; replaces those there are",
+    )
+    one.add_argument("--no-password", action="store_true", help="a user that has none")
+    _secret(one)
+    defaults = Argon2()
+    one.add_argument(
+        "--memory",
+        type=int,
+        default=defaults.memory >> 20,
+        metavar="MIB",
+        help="of argon2id: %(default)s",
+    )
+    one.add_argument(
+        "--passes", type=int, default=defaults.passes, metavar="N", help="of argon2id: %(default)s"
+    )
+    one.add_argument(
+        "--lanes", type=int, default=defaults.lanes, metavar="N", help="of argon2id: %(default)s"
+    )
+    one = new("delete", delete, "delete a user")
+    _file(one)
+    one.add_argument("user", help="user name")
+    one = new("check", check, "validate a file, or look whether a password is right")
+    _file(one)
+    one.add_argument("user", nargs="?", help="user whose password is asked for")
+    _secret(one)
+    one = new("list", list_, "print the users and what they have")
+    _file(one)
+    one.add_argument("--json", action="store_true", help="as a JSON list")
+    one = new("import", import_, "take the users of a mosquitto password_file over into YAML")
+    one.add_argument("source", type=Path, help="mosquitto's file")
+    one.add_argument("file", type=Path, help="YAML file, made if it is not there")
+    one.add_argument(
+        "--replace", action="store_true", help="give users that are there the hash of the source"
+    )
+
+
+def _file(parser: Any) -> None:
+    parser.add_argument("file", type=Path, help="the file that `path` of the plugin names")
+    parser.add_argument(
+        "--format",
+        choices=("yaml", "mosquitto"),
+        default="yaml",
+        help="as in the configuration: %(default)s",
+    )
+
+
+def _secret(parser: Any) -> None:
+    """A password never stands among the arguments, which every user of the machine can read."""
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--stdin", action="store_true", help="read the password from standard input, one line"
+    )
+    ways.add_argument(
+        "--password-file", type=Path, metavar="FILE", help="read it from a file's first line"
+    )
+
+
+def _wrong(arguments: argparse.Namespace, message: str) -> NoReturn:
+    arguments.parser.error(message)
+    raise AssertionError("it does not return")
+
+
+def _password(arguments: argparse.Namespace, twice: bool) -> bytes:
+    if arguments.stdin:
+        line = sys.stdin.buffer.readline(MAX_PASSWORD + 3)
+    elif arguments.password_file is not None:
+        with open(arguments.password_file, "rb") as file:
+            line = file.readline(MAX_PASSWORD + 3)
+    elif not sys.stdin.isatty():
+        _wrong(arguments, "there is no terminal to ask at: give --stdin or --password-file")
+    else:
+        line = getpass.getpass(f"Password of {arguments.user}: ").encode()
+        if twice and getpass.getpass("Once more: ").encode() != line:
+            raise HookMQError("the two are not the same")
+    password = line.removesuffix(b"\n").removesuffix(b"\r")
+    if not password:
+        raise HookMQError("the empty password is nobody's: nobody can log in with it")
+    if len(password) > MAX_PASSWORD:
+        raise HookMQError(f"longer than {MAX_PASSWORD} bytes")
+    return password
+
+
+def add(arguments: argparse.Namespace) -> int:
+    """Write a user."""
+    format: Format = arguments.format
+    name: str = arguments.user
+    problem = bad_name(name)
+    if format == "mosquitto":
+        if ":" in name or name.startswith("#"):
+            problem = "mosquitto's files have no names with a colon, or with # in front"
+        elif arguments.group or arguments.no_password:
+            problem = "mosquitto's files have no groups, and no users without a password"
+    if problem:
+        _wrong(arguments, problem)
+    hash = None
+    if arguments.no_password:
+        if arguments.stdin or arguments.password_file:
+            _wrong(arguments, "--no-password, and a password")
+    else:
+        cost = _cost(arguments)
+        hash = make(_password(arguments, True), format, cost)
+    groups = None if arguments.group is None else tuple(dict.fromkeys(arguments.group))
+    there = book.put(arguments.file, format, [book.New(name, hash, groups)])
+    print(f"{arguments.file}: {name} {'changed' if there else 'added'}")
+    _warn(arguments.file)
+    return 0
+
+
+def _cost(arguments: argparse.Namespace) -> Argon2:
+    from hookmq_auth_password.hashes import MAX_LANES, MAX_MEMORY, MAX_PASSES
+
+    for key, value, most in (
+        ("memory", arguments.memory, MAX_MEMORY >> 20),
+        ("passes", arguments.passes, MAX_PASSES),
+        ("lanes", arguments.lanes, MAX_LANES),
+    ):
+        if not 1 <= value <= most:
+            _wrong(arguments, f"--{key}: 1 to {most}")
+    try:
+        return Argon2(arguments.memory << 20, arguments.passes, arguments.lanes)
+    except ValueError as error:
+        _wrong(arguments, str(error))
+
+
+def delete(arguments: argparse.Namespace) -> int:
+    """Take a user out."""
+    if not book.delete(arguments.file, arguments.format, arguments.user):
+        print(f"hookmq: {arguments.file} has no user {arguments.user!r}", file=sys.stderr)
+        return 1
+    print(f"{arguments.file}: {arguments.user} deleted")
+    return 0
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Read the file, and maybe a password."""
+    loaded = book.load(arguments.file, arguments.format)
+    if arguments.user is not None:
+        return _check_user(arguments, Users(loaded.users).get(arguments.user))
+    if arguments.stdin or arguments.password_file:
+        _wrong(arguments, "whose password? name the user")
+    kinds = Counter("no password" if u.hash is None else u.hash.scheme for u in loaded.users)
+    told = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+    print(f"{arguments.file}: right, {len(loaded.users)} users" + (f" ({told})" if told else ""))
+    weak = sum(_weak(user, arguments.format) for user in loaded.users)
+    if weak:
+        print(f"{weak} have a weaker hash than new ones get")
+    _warn(arguments.file)
+    return 0
+
+
+def _check_user(arguments: argparse.Namespace, user: User | None) -> int:
+    if user is None:
+        print(f"hookmq: {arguments.file} has no user {arguments.user!r}", file=sys.stderr)
+        return 1
+    if user.hash is None:
+        print(f"{user.name} has no password")
+        return 1
+    right = verify(user.hash, _password(arguments, False))
+    print(
+        "right" if right else "wrong",
+        "" if user.enabled else "(the user is disabled)",
+        sep=" " * (not user.enabled),
+    )
+    return 0 if right and user.enabled else 1
+
+
+def list_(arguments: argparse.Namespace) -> int:
+    """Print the users; no hash."""
+    rows = [
+        {
+            "user": user.name,
+            "hash": "none" if user.hash is None else user.hash.scheme,
+            "weak": _weak(user, arguments.format),
+            "enabled": user.enabled,
+            "groups": list(user.groups),
+            "claims": sorted(user.claims),
+        }
+        for user in book.load(arguments.file, arguments.format).users
+    ]
+    if arguments.json:
+        print(json.dumps(rows, ensure_ascii=False))
+        return 0
+    width = max((len(str(row["user"])) for row in rows), default=0)
+    for row in rows:
+        notes = [str(row["hash"]) + (" (weak)" if row["weak"] else "")]
+        notes += [] if row["enabled"] else ["disabled"]
+        notes += [f"groups {', '.join(row['groups'])}"] if row["groups"] else []  # type: ignore[arg-type]
+        notes += [f"claims {', '.join(row['claims'])}"] if row["claims"] else []  # type: ignore[arg-type]
+        print(f"{row['user']!s:<{width}}  {'; '.join(notes)}")
+    return 0
+
+
+def _weak(user: User, format: Format) -> bool:
+    return user.hash is not None and outdated(user.hash, format, Argon2())
+
+
+def import_(arguments: argparse.Namespace) -> int:
+    """Copy users; their passwords stay as they are."""
+    loaded = book.load(arguments.source, "mosquitto")
+    users = [book.New(u.name, to_yaml(u.hash)) for u in loaded.users if u.hash is not None]
+    there = book.put(arguments.file, "yaml", users, replacing=arguments.replace)
+    print(f"{arguments.file}: {len(users) - len(there)} users added, {len(there)} changed")
+    _warn(arguments.file)
+    return 0
+
+
+def _warn(file: Path) -> None:
+    problem = too_open(os.stat(file).st_mode & 0o7777)
+    if problem:
+        print(f"hookmq: warning: {file}: {problem}", file=sys.stderr)

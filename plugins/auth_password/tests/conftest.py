@@ -1,0 +1,50 @@
+"""Users with cheap hashes, and a broker in memory that knows them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hookmq.testing import Harness, make_plugin
+from hookmq_auth_password import plugin as plugin_module
+from hookmq_auth_password.plugin import AuthPasswordPlugin
+from passwords import CHEAP, USERS, Verified
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "users.yaml"
+    path.write_text(USERS)
+    path.chmod(0o600)
+    return path
+
+
+Make = Callable[..., Harness]
+
+
+@pytest.fixture
+def broker(file: Path) -> Iterator[Make]:
+    """``broker(**config)``: a broker with the plugin that denies whom no plugin knows."""
+    made: list[Harness] = []
+
+    def make_broker(**config: Any) -> Harness:
+        given = {"path": file, "argon2": CHEAP, **config}
+        kind = make_plugin(AuthPasswordPlugin, given, "users", use="auth_password")
+        harness = Harness([kind], config={"auth": {"default": "deny"}}, start=False)
+        kind.plugin.context = type(kind.plugin.context)(
+            "users", "auth_password", "0", harness.clock.log
+        )
+        harness.start()
+        made.append(harness)
+        return harness
+
+    yield make_broker
+    for harness in made:
+        harness.close()
+
+
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> Verified:
+    counter = Verified()
+    monkeypatch.setattr(plugin_module, "verify", counter)
+    return counter

@@ -1,0 +1,439 @@
+"""Files of users: read strictly, and edited so that what is not meant stays as it was."""
+
+from pathlib import Path
+
+import pytest
+from hookmq.plugin import ConfigError
+from hookmq_auth_password import book, yaml_file
+from hookmq_auth_password.book import New, delete, load, parse, put, rehash
+from hookmq_auth_password.files import read as read_file
+from hookmq_auth_password.hashes import Format
+from hookmq_auth_password.users import User, Users
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from passwords import ALICE, BOB, cheap
+
+SHA512 = "$6$Eimbgna5wUEVda2c$Y6QBkbVVxTUbPQkllCIEGyNMg4YR2s4uoqJESfb3zbU5O+qCdYmi45wcYWErCnFM9QK6za09YCOXXAfnUpTd2A=="
+CRYPT = (
+    "$6$rounds=1000$oI0348Xk4wTmmOTL$"
+    "EZHS20sLu/3jzzjPZPrMM3XPOkWiAcDkCzDP8t/2DfXMXJ/LywYk6TGesKBOSl7HcnpjwT7QWVqTEbqoG8vUh/"
+)
+
+
+def names(path: Path, format: Format = "yaml") -> dict[str, User]:
+    return {user.name: user for user in load(path, format).users}
+
+
+def test_a_yaml_file(file: Path) -> None:
+    users = names(file)
+    assert list(users) == ["alice", "bob", "carol", "door"]
+    alice = users["alice"]
+    assert alice.groups == ("meters", "admins")
+    accept = alice.accept()
+    assert accept.identity == "alice"
+    assert accept.claims == {"groups": ["meters", "admins"], "tenant": "acme", "level": 3}
+    assert not users["carol"].enabled
+    assert users["door"].hash is None
+    assert users["bob"].accept().claims == {"groups": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "why"),
+    [
+        ("version: 1\nusers:\n  a:\n    hash: plain\n", "4:11", "this is no hash"),
+        (f"version: 1\nusers:\n  a:\n    hash: '{SHA512}'\n", "4:11", "hookmq passwd import"),
+        (
+            f"version: 1\nusers:\n  a: {{hash: '{ALICE}', grups: [x]}}\n",
+            "3:",
+            "did you mean 'groups'",
+        ),
+        ("version: 1\nusers:\n  a: {groups: [x]}\n", "3:3", "has no hash"),
+        ("version: 1\nusers:\n  a: {hash: 123}\n", "3:13", "no hash"),
+        ("version: 1\nusers:\n  a: secret\n", "3:6", "a user is a mapping"),
+        ("version: 1\nusers:\n  a:\n", "3:5", "a user is a mapping"),
+        (f"version: 1\nusers:\n  '': {{hash: '{ALICE}'}}\n", "3:3", "needs a name"),
+        (f"version: 1\nusers:\n  \"a\\0b\": {{hash: '{ALICE}'}}\n", "3:3", "control characters"),
+        (
+            f"version: 1\nusers:\n  a: {{hash: '{ALICE}'}}\n  a: {{hash: '{BOB}'}}\n",
+            "4:3",
+            "given twice",
+        ),
+        (f"version: 1\nusers:\n  a: {{hash: '{ALICE}', groups: x}}\n", "3:", "groups is a list"),
+        (f"version: 1\nusers:\n  a: {{hash: '{ALICE}', groups: [1]}}\n", "3:", "a group is a name"),
+        (
+            f"version: 1\nusers:\n  a: {{hash: '{ALICE}', claims: [1]}}\n",
+            "3:",
+            "claims is a mapping",
+        ),
+        (
+            f"version: 1\nusers:\n  a: {{hash: '{ALICE}', claims: {{groups: [x]}}}}\n",
+            "3:",
+            "beside claims",
+        ),
+        (
+            f"version: 1\nusers:\n  a: {{hash: '{ALICE}', claims: {{x: .inf}}}}\n",
+            "3:",
+            "without an end",
+        ),
+        (f"version: 1\nusers:\n  a: {{hash: '{ALICE}', enabled: no}}\n", "3:", "true or false"),
+        ("users: {}\n", "1:1", "version is missing"),
+        ("version: 2\nusers: {}\n", "1:10", "not version 1"),
+        ("version: true\nusers: {}\n", "1:10", "not version 1"),
+        ("version: 1\n", "1:1", "users is missing"),
+        ("version: 1\nuser: {}\nusers: {}\n", "2:1", "did you mean 'users'"),
+        ("version: 1\nusers: [a]\n", "2:8", "users is a mapping"),
+        ("- a\n", "", "no file of users"),
+        ("# nothing\n", "", "no file of users"),
+        ("alice:$7$101$a$b\n", "", "no file of users"),
+        (f"version: 1\nusers:\n  a: &x {{hash: '{ALICE}'}}\n  b: *x\n", "3:6", "anchors"),
+        (f"version: 1\nusers:\n  a: !!map {{hash: '{ALICE}'}}\n", "3:6", "tags"),
+        ("version: 1\nusers:\n  [a]: {}\n", "3:3", "a key must be a word"),
+        ("version: 1\nusers: {}\n---\n", "4:1", "a second document"),
+        ("version: 1\nusers: {\n", "3:1", "not YAML"),
+        ("version: 1\nusers: " + "[" * 50 + "]" * 50, "2:", "nested more than"),
+        ("version: 1\nusers: \x07\n", "", "not YAML"),
+    ],
+)
+def test_mistakes_in_yaml(text: str, place: str, why: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(text, "f", "yaml")
+    told = str(error.value)
+    assert told.startswith(f"f:{place}" if place else "f:"), told
+    assert why in told
+    assert ALICE not in told
+    assert "plain" not in told
+
+
+def test_every_mistake_is_told() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse("version: 1\nusers:\n  a: {}\n  b: {hash: x}\n  c: 1\n", "f", "yaml")
+    assert [line.split(": ")[0] for line in str(error.value).splitlines()] == [
+        "f:3:3",
+        "f:4:13",
+        "f:5:6",
+    ]
+
+
+def test_a_file_of_mosquitto() -> None:
+    text = f"# users\nalice:{SHA512}\n\nbob with blanks:{SHA512}\r\n"
+    assert [user.name for user in parse(text, "f", "mosquitto")] == ["alice", "bob with blanks"]
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "why"),
+    [
+        ("alice", "2:1", "no colon"),
+        ("alice:", "2:1", "has no hash"),
+        (f":{SHA512}", "2:1", "needs a name"),
+        (f"a\tb:{SHA512}", "2:1", "control characters"),
+        ("alice:hunter2", "2:7", "no hash"),
+        (f"alice:{CRYPT}", "2:7", "this is sha512-crypt"),
+        (f"alice:{SHA512[:-20]}", "2:7", "part of one is missing"),
+        (f"first:{SHA512}", "2:1", "twice, first in line 1"),
+    ],
+)
+def test_cve_2018_12551_a_line_that_is_not_understood_is_no_user(
+    line: str, place: str, why: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(f"first:{SHA512}\n{line}\nlast:{SHA512}\n", "f", "mosquitto")
+    told = str(error.value)
+    assert told.startswith(f"f:{place}: ")
+    assert why in told
+    assert "hunter2" not in told
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [(b"", "empty"), (b"version: 1\nusers: {\xff}\n", "2:9: not UTF-8")],
+)
+def test_a_file_that_is_no_text(tmp_path: Path, data: bytes, why: str) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=why):
+        load(path, "yaml")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load(tmp_path / "none", "yaml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load(tmp_path, "yaml")
+
+
+COMMENTED = f"""\
+# Users of the plant.
+version: 1   # of this file
+
+users:
+    # the boss
+    alice:   # came 2020
+        hash: {ALICE!r}   # argon2id
+        # may do all
+        groups:
+          - admins   # yes
+          - meters
+
+    "b o b": {{hash: '{BOB}', groups: [x]}}  # in braces
+
+    # the last one
+    carol:
+        groups: [a,
+                 b]
+        hash: >-
+            {BOB}
+    # the end
+"""
+
+
+def edited(path: Path, before: str) -> tuple[list[str], list[str]]:
+    """The lines that went, and those that came."""
+    old, new = before.splitlines(), path.read_text().splitlines()
+    return [line for line in old if line not in new], [line for line in new if line not in old]
+
+
+@pytest.fixture
+def commented(tmp_path: Path) -> Path:
+    path = tmp_path / "users.yaml"
+    path.write_text(COMMENTED)
+    path.chmod(0o640)
+    return path
+
+
+def test_a_new_hash_leaves_the_rest_as_it_is(commented: Path) -> None:
+    new = cheap(b"new")
+    there = put(commented, "yaml", [New("alice", new)])
+    assert there == ["alice"]
+    assert edited(commented, COMMENTED) == (
+        [f"        hash: {ALICE!r}   # argon2id"],
+        [f"        hash: '{new}'   # argon2id"],
+    )
+    assert commented.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in commented.parent.iterdir()] == ["users.yaml"]
+
+
+def test_groups_are_replaced_where_they_stand(commented: Path) -> None:
+    for name, old in (("alice", ("admins", "meters")), ("b o b", ("x",)), ("carol", ("a", "b"))):
+        assert names(commented)[name].groups == old
+        put(commented, "yaml", [New(name, BOB, ("one", "two words"))])
+        assert names(commented)[name].groups == ("one", "two words")
+    text = commented.read_text()
+    for comment in (
+        "# Users of the plant.",
+        "# came 2020",
+        "# may do all",
+        "# in braces",
+        "# the last one",
+        "# the end",
+    ):
+        assert comment in text
+
+
+def test_users_are_added_and_removed(commented: Path) -> None:
+    put(commented, "yaml", [New("dave", BOB, ("x",)), New("true", None), New("é: #", ALICE)])
+    users = names(commented)
+    assert list(users) == ["alice", "b o b", "carol", "dave", "true", "é: #"]
+    assert users["dave"].groups == ("x",)
+    assert users["true"].hash is None
+    for name in list(users):
+        assert delete(commented, "yaml", name)
+        assert not delete(commented, "yaml", name)
+        del users[name]
+        assert names(commented) == users
+    text = commented.read_text()
+    for comment in ("# Users of the plant.", "# the boss", "# the last one", "# the end"):
+        assert comment in text
+    put(commented, "yaml", [New("again", ALICE)])
+    assert list(names(commented)) == ["again"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "version: 1\nusers:\n",
+        "version: 1\nusers:",
+        "version: 1\nusers: {}\n",
+        "version: 1\nusers: {}  # none yet",
+        "users: null\nversion: 1\n",
+        "users:   # none\n\nversion: 1\n",
+        "version: 1\nusers: ~\n# end",
+    ],
+)
+def test_the_first_user(tmp_path: Path, head: str) -> None:
+    path = tmp_path / "f"
+    path.write_text(head)
+    put(path, "yaml", [New("alice", ALICE, ("g",))])
+    assert names(path)["alice"].groups == ("g",)
+
+
+def test_users_in_braces(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text(f"{{version: 1, users: {{a: {{hash: '{ALICE}'}}, b: {{hash: '{BOB}'}}}}}}\n")
+    put(path, "yaml", [New("c", ALICE), New("a", None, ("g",))])
+    assert set(names(path)) == {"a", "b", "c"}
+    assert names(path)["a"].groups == ("g",)
+    for name in ("b", "c", "a"):
+        assert delete(path, "yaml", name)
+    assert names(path) == {}
+
+
+@pytest.mark.parametrize("made", ["version: 1\nusers: {}\n", "users: [", COMMENTED])
+def test_an_edit_that_does_something_else_is_not_written(
+    commented: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    monkeypatch.setattr(yaml_file, "remove", lambda text, source, name: made)
+    with pytest.raises(ConfigError, match="cannot be edited"):
+        delete(commented, "yaml", "alice")
+    assert commented.read_text() == COMMENTED
+
+
+def test_a_hash_that_is_nothing_yet(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text(
+        "version: 1\nusers:\n  a:\n    hash:   # to come\n    groups: []\n  b: {hash: }\n"
+    )
+    put(path, "yaml", [New("a", ALICE), New("b", BOB)])
+    assert "# to come" in path.read_text()
+
+
+def test_a_new_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    for format, hash in (("yaml", ALICE), ("mosquitto", SHA512)):
+        path = tmp_path / format
+        put(path, format, [New("alice", hash)])  # type: ignore[arg-type]
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert list(names(path, format)) == ["alice"]  # type: ignore[arg-type]
+
+
+def test_a_link_stays_a_link(tmp_path: Path, file: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    put(link, "yaml", [New("bob", ALICE)])
+    assert link.is_symlink()
+    assert names(file)["bob"].hash == names(file)["alice"].hash
+
+
+def test_a_file_of_mosquitto_is_edited(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text(f"# head\nalice:{SHA512}\r\nbob:{SHA512}")
+    put(path, "mosquitto", [New("carol", SHA512), New("alice", ALICE)])
+    assert path.read_bytes() == f"# head\nalice:{ALICE}\r\nbob:{SHA512}\ncarol:{SHA512}\n".encode()
+    assert delete(path, "mosquitto", "bob")
+    assert list(names(path, "mosquitto")) == ["alice", "carol"]
+
+
+def test_a_hash_that_changed_meanwhile_is_not_upgraded(file: Path) -> None:
+    users = names(file)
+    alice, bob = users["alice"].hash, users["bob"].hash
+    assert alice is not None
+    assert bob is not None
+    new = cheap(b"secret")
+    # somebody gives bob another password, deletes door
+    put(file, "yaml", [New("bob", cheap(b"other"))])
+    done, stamps = rehash(
+        file, "yaml", {"alice": (alice, new), "bob": (bob, new), "gone": (bob, new)}
+    )
+    assert done == ["alice"]
+    assert stamps is not None
+    assert stamps[1] == read_file(file).stamp
+    assert names(file)["bob"].hash != alice
+    assert rehash(file, "yaml", {"bob": (bob, new)}) == ([], None)
+
+
+def test_writers_wait_for_each_other(file: Path) -> None:
+    """A second writer that comes while the first is at work does not lose what the first writes."""
+    import threading
+
+    begun, go = threading.Event(), threading.Event()
+    real = book.parse
+
+    def slow(text: str, source: str, format: Format) -> list[User]:
+        if threading.current_thread() is first and not begun.is_set():
+            begun.set()
+            assert go.wait(10)
+        return real(text, source, format)
+
+    first = threading.Thread(target=lambda: put(file, "yaml", [New("one", ALICE)]))
+    second = threading.Thread(target=lambda: put(file, "yaml", [New("two", ALICE)]))
+    book.parse = slow
+    try:
+        first.start()
+        assert begun.wait(10)
+        second.start()
+        go.set()
+        first.join(10)
+        second.join(10)
+    finally:
+        book.parse = real
+    assert {"one", "two"} <= set(names(file))
+
+
+def test_normalisation_is_none() -> None:
+    composed, decomposed = "\u00e9", "e\u0301"
+    text = f"version: 1\nusers:\n  {composed}: {{hash: '{ALICE}'}}\n  {decomposed}: {{hash: '{BOB}'}}\n"
+    users = Users(parse(text, "f", "yaml"))
+    first, second = users.get(composed), users.get(decomposed)
+    assert first is not None
+    assert second is not None
+    assert first.hash != second.hash
+
+
+_NAMES = st.text(
+    st.characters(blacklist_categories=("Cc", "Cs"))
+    | st.sampled_from(list(":#'\"{}[],&*!|>%@ -?")),
+    min_size=1,
+    max_size=12,
+)
+_GROUPS = st.none() | st.lists(_NAMES, max_size=3, unique=True).map(tuple)
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "delete"]),
+        _NAMES,
+        st.sampled_from([ALICE, BOB, None]),
+        _GROUPS,
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=_STEPS,
+    start=st.sampled_from(["", COMMENTED, f"{{version: 1, users: {{a: {{hash: '{ALICE}'}}}}}}"]),
+)
+def test_edits_do_what_they_say(
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[str, str, str | None, tuple[str, ...] | None]],
+    start: str,
+) -> None:
+    """Against a model; a file that cannot be edited would be refused, which does not happen here."""
+    path = tmp_path_factory.mktemp("users") / "f"
+    model: dict[str, tuple[str | None, tuple[str, ...]]] = {}
+    if start:
+        path.write_text(start)
+        for user in load(path, "yaml").users:
+            model[user.name] = (user.hash.text if user.hash else None), user.groups
+    for action, name, hash, groups in steps:
+        if action == "put":
+            put(path, "yaml", [New(name, hash, groups)])
+            model[name] = hash, groups if groups is not None else model.get(name, (None, ()))[1]
+        elif path.exists():
+            assert delete(path, "yaml", name) == (model.pop(name, None) is not None)
+        else:
+            continue
+        found = {
+            u.name: (u.hash.text if u.hash else None, u.groups) for u in load(path, "yaml").users
+        }
+        assert found == model
+
+
+@given(
+    st.text(max_size=300) | st.binary(max_size=100).map(lambda data: data.decode("latin-1")),
+    st.sampled_from(["yaml", "mosquitto"]),
+)
+def test_any_text_is_users_or_an_error(text: str, format: Format) -> None:
+    try:
+        users = parse(text, "f", format)
+    except ConfigError:
+        return
+    assert all(isinstance(user, User) for user in users)

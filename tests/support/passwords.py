@@ -1,0 +1,50 @@
+"""Users with cheap hashes, for tests of hookmq-auth-password."""
+
+from hookmq.testing import Harness
+from hookmq_auth_password.hashes import Argon2, Hash, make, verify
+from hookmq_auth_password.plugin import AuthPasswordPlugin
+
+CHEAP = Argon2(1 << 20, 1, 1)
+
+
+def cheap(password: bytes) -> str:
+    """An argon2id hash that costs a millisecond."""
+    return make(password, "yaml", CHEAP)
+
+
+ALICE, BOB = cheap(b"secret"), cheap(b"hunter2")
+USERS = f"""\
+version: 1
+users:
+  alice:
+    hash: '{ALICE}'
+    groups: [meters, admins]
+    claims: {{tenant: acme, level: 3}}
+  bob:
+    hash: '{BOB}'
+  carol:
+    hash: '{ALICE}'
+    enabled: false
+  door:
+    hash: null
+    groups: [doors]
+"""
+
+
+def of(harness: Harness) -> AuthPasswordPlugin:
+    """The plugin in a harness."""
+    instance = harness.hooks.instance("users")
+    assert instance is not None
+    assert isinstance(instance.plugin, AuthPasswordPlugin)
+    return instance.plugin
+
+
+class Verified:
+    """Every password that was verified: the scheme, and whether it was right."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Hash, bytes]] = []
+
+    def __call__(self, hash: Hash, password: bytes) -> bool:
+        self.calls.append((hash, password))
+        return verify(hash, password)
