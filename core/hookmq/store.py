@@ -225,6 +225,29 @@ class Store(Protocol):
         """Let go of everything, after the last commit."""
 
 
+class Expired(NamedTuple):
+    """Queue entries that were not sent yet and whose message has expired: (owner, seq, size, message id). `place` says
+    where to go on looking, None that this is the end."""
+
+    entries: Sequence[tuple[str, int, int, int]]
+    place: object
+
+
+@runtime_checkable
+class ExpiringStore(Protocol):
+    """A `Store` that finds expired messages without reading queues."""
+
+    def expired(
+        self,
+        now: float,
+        place: object,
+        max_count: int,
+        done: Callable[[Expired | StoreFailed], None],
+    ) -> None:
+        """At most `max_count` entries whose message expired by `now` (epoch seconds), from `place` on; None for the
+        beginning. Sees every commit that is done. They stay until they are dequeued."""
+
+
 class Journal(Protocol):
     """Something that must have a message safe before its publisher is acknowledged: a log, an outbox."""
 

@@ -13,6 +13,7 @@ from hookmq.broker.handle import Handle
 from hookmq.broker.link import Link
 from hookmq.broker.queue import restore
 from hookmq.broker.retain import hold
+from hookmq.broker.retention import watch_expiry
 from hookmq.broker.retry import watch_retries
 from hookmq.broker.revoke import revoke
 from hookmq.broker.sessions import (
@@ -198,6 +199,7 @@ class Broker:
             return_shared(core, session)  # nobody is connected any more
         self._set_deadlines()
         watch_retries(core)
+        watch_expiry(core)
         core.schedule()
         done(None)
 

@@ -71,6 +71,8 @@ class Core:
         self.sessions: dict[str, Session] = {}
         self.ending: dict[str, int] = {}
         """How many sessions of a client have ended, and their end is not yet on record."""
+        self.ended_meanwhile: set[str] | None = None
+        """Clients whose sessions ended while expired messages are looked for; None while they are not."""
         self.groups: dict[tuple[str, str], Group] = {}
         self.retained: RetainedIndex[Outgoing] = RetainedIndex()
         self.retained_bytes = 0

@@ -172,6 +172,8 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
     session.received = None
     session.queued = session.queued_bytes = session.stored = 0
     if session.durable:
+        if core.ended_meanwhile is not None:
+            core.ended_meanwhile.add(session.client_id)
         core.committer.add(DropSession(session.client_id))
         core.ending[session.client_id] = core.ending.get(session.client_id, 0) + 1
         core.committer.then(partial(_ended, core, session.client_id), cut=False)

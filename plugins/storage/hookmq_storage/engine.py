@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,21 @@ PAGE: Final = (
     " FROM entry e LEFT JOIN message m ON m.id = e.message"
 )
 """An entry and its message, as `check_page_row` knows them."""
+
+
+EXPIRED: Final = (
+    "SELECT expires_at, id FROM message WHERE expires_at <= ? AND (expires_at, id) >= (?, ?)"
+    " ORDER BY expires_at, id LIMIT ?"
+)
+EXPIRED_ENTRIES: Final = (
+    "SELECT e.owner, e.seq, e.size, o.name FROM entry e JOIN owner o ON o.id = e.owner"
+    " WHERE e.message = ? AND (e.owner, e.seq) > (?, ?) AND e.sent = 0 AND o.name IS NOT NULL"
+    " ORDER BY e.owner, e.seq LIMIT ?"
+)
+_LAST: Final = (1 << 63) - 1
+Place = tuple[float, int, int, int]
+"""An entry of a message: expires_at, message, owner, seq."""
+Lapsed = tuple[list[tuple[str, int, int, int]], Place | None]
 
 
 def entry_crc(owner: int, row: Sequence[Any]) -> int:
@@ -400,6 +416,24 @@ class Pages:
             page.append(row)
         rows.close()
         return page
+
+    def expired(self, now: float, place: Place | None, max_count: int) -> Lapsed:
+        """See `hookmq.store.ExpiringStore.expired`. Looks at `max_count` messages at most, so that whoever waits for a
+        page waits for no more than that."""
+        at, first, owner, seq = place or (-inf, 0, 0, -_LAST)
+        found: list[tuple[str, int, int, int]] = []
+        messages = self.db.execute(EXPIRED, (now, at, first, max_count)).fetchall()
+        for expires_at, message in messages:
+            after = (owner, seq) if (expires_at, message) == (at, first) else (0, -_LAST)
+            entries = self.db.execute(
+                EXPIRED_ENTRIES, (message, *after, max_count - len(found))
+            ).fetchall()
+            found += [(name, seq, size, message) for _, seq, size, name in entries]
+            if len(found) == max_count:
+                return found, (expires_at, message, *entries[-1][:2])
+        if len(messages) == max_count:
+            return found, (*messages[-1], _LAST, _LAST)
+        return found, None
 
     def close(self) -> None:
         """Let go."""

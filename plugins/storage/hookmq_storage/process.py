@@ -114,8 +114,8 @@ class Channel:
 
 class WriterProcess:
     """The writer's process. `committed` is told (number, next message id, seconds, bytes of the database, bytes of its
-    log), `page` the
-    rows that were asked for, in the order of asking, `failed` once why nothing more will come."""
+    log), `answer`
+    what was asked for, in the order of asking, `failed` once why nothing more will come."""
 
     def __init__(
         self,
@@ -125,11 +125,11 @@ class WriterProcess:
         verify: bool,
         lock: int,
         committed: Callable[[int, int, float, int, int], None],
-        page: Callable[[list[Any]], None],
+        answer: Callable[[Any], None],
         failed: Callable[[str], None],
     ) -> None:
         self._committed = committed
-        self._page = page
+        self._answer = answer
         self._failed = failed
         self._closed: Callable[[], None] | None = None
         self._reason = ""
@@ -179,9 +179,9 @@ class WriterProcess:
         """Have a batch committed."""
         self._commits.send(batch)
 
-    def read(self, owner: str, after: int, max_count: int, max_size: int) -> None:
-        """Ask for a page."""
-        self._reads.send((owner, after, max_count, max_size))
+    def ask(self, *request: Any) -> None:
+        """Ask the reading thread for something: what, and its arguments."""
+        self._reads.send(request)
 
     def close(self, done: Callable[[], None]) -> None:
         """Have it end after what it was given."""
@@ -205,7 +205,7 @@ class WriterProcess:
         if answer[0] == FAILED:
             self._failed(answer[1])
         else:
-            self._page(answer[1])
+            self._answer(answer[1])
 
     def _ended(self) -> None:
         self._reads.close()

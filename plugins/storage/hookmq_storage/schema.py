@@ -12,8 +12,11 @@ from zlib import crc32
 
 APPLICATION_ID: Final = 0x484D5151
 """``HMQQ``, in the header of every database of ours."""
-VERSION: Final = 1
+VERSION: Final = 2
 
+MESSAGE_EXPIRES: Final = (
+    "CREATE INDEX message_expires ON message (expires_at, id) WHERE expires_at IS NOT NULL"
+)
 TABLES: Final = (
     # One row. `number` is the newest commit, `at` the wall clock then; `inode` tells the file from a copy of it.
     "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), identity, inode, number, next_message, at)",
@@ -29,6 +32,7 @@ TABLES: Final = (
     # A message once, however many entries point to it. `flags` are QoS + 4 for retain.
     "CREATE TABLE message (id INTEGER PRIMARY KEY, topic, payload, flags, properties, sender, origin, received_at,"
     " expires_at, crc)",
+    MESSAGE_EXPIRES,
     # `sent` is the packet id, + 65536 once PUBREC came; 0 for what waits. It changes, so `crc` knows nothing of it.
     "CREATE TABLE entry (owner INTEGER, seq INTEGER, message INTEGER, qos, size, retain, identifiers, filter,"
     " share_group, sent, crc, PRIMARY KEY (owner, seq)) WITHOUT ROWID",
@@ -52,8 +56,10 @@ COLUMNS: Final[Mapping[str, str]] = {
 SENT_CHECK: Final = 2654435761
 """An entry's `crc` is that of its constant columns plus `sent` times this: `sent` changes without reading the row."""
 
-Migration = Callable[[sqlite3.Connection], None]
-MIGRATIONS: Final[Mapping[int, Migration]] = {}
+Migration = Callable[[sqlite3.Connection], object]
+MIGRATIONS: Final[Mapping[int, Migration]] = {
+    1: lambda db: db.execute(MESSAGE_EXPIRES),
+}
 """By version, what makes a database of it one of the next. Each runs inside one transaction with all that follow."""
 
 

@@ -6,6 +6,7 @@ import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -15,6 +16,7 @@ from hookmq.runtime import Runtime
 from hookmq.store import (
     CommitId,
     Committed,
+    Expired,
     Loaded,
     Paged,
     PutMessage,
@@ -40,6 +42,7 @@ from hookmq_storage.rows import (
     subscription_of,
 )
 from hookmq_storage.schema import COLUMNS
+from hookmq_storage.writer import ANSWERS
 
 _CLOCK: Final = 60.0
 """Seconds that the wall clock may be behind the newest commit without a word."""
@@ -124,7 +127,8 @@ class SQLiteStore:
         self._reason = ""
         self._done: Committed | None = None
         self._began = 0.0
-        self._asked: deque[tuple[str, Paged]] = deque()
+        self._asked: deque[tuple[Callable[[Any], None], Callable[[StoreFailed], None]]] = deque()
+        """What to do with each answer of the reading thread, and whom to tell that there is none."""
         self._sweeping = False
         loop: asyncio.AbstractEventLoop | None = getattr(runtime, "loop", None)
         self._loop = loop
@@ -137,7 +141,7 @@ class SQLiteStore:
                 # At once, so that it looks at the database while that is loaded.
                 self._process = WriterProcess(
                     folder, durability, limits, verify, self._lock,
-                    self._committed, self._page, self._fail,
+                    self._committed, self._answered, self._fail,
                 )  # fmt: skip
             except BaseException:
                 self._db.close()
@@ -318,8 +322,8 @@ class SQLiteStore:
         if done is not None:
             done(StoreFailed(self._reason))
         asked, self._asked = self._asked, deque()
-        for _, paged in asked:
-            paged(StoreFailed(self._reason))
+        for _, failed in asked:
+            failed(StoreFailed(self._reason))
 
     def _soon_sweep(self) -> None:
         if not self._sweeping:
@@ -345,25 +349,12 @@ class SQLiteStore:
         done: Paged,
     ) -> None:
         """As `hookmq.store.Store.read`."""
-        if self._reason:
-            done(StoreFailed(self._reason))
-            return
-        self._start()
-        self.stats.pages += 1
-        self._asked.append((owner, done))
-        if self._process is not None:
-            self._process.read(owner, after, max_count, max_size)
-            return
-        assert self._pages is not None
-        try:
-            rows = self._pages.read(owner, after, max_count, max_size)
-        except Exception as error:
-            self._fail(str(wrong(self.folder, error)))
-            return
-        self._page(rows)
+        if self._ask(
+            partial(self._page, owner, done), done, "read", owner, after, max_count, max_size
+        ):
+            self.stats.pages += 1
 
-    def _page(self, rows: list[Any]) -> None:
-        owner, done = self._asked.popleft()
+    def _page(self, owner: str, done: Paged, rows: list[Any]) -> None:
         messages: dict[int, Message] = {}
         page: list[Queued] = []
         for row in rows:
@@ -372,6 +363,49 @@ class SQLiteStore:
                 message = messages[row[2]] = message_of(row[11:19])
             page.append((enqueue_of(owner, row[1:10]), message))
         done(page)
+
+    def expired(
+        self,
+        now: float,
+        place: object,
+        max_count: int,
+        done: Callable[[Expired | StoreFailed], None],
+    ) -> None:
+        """As `hookmq.store.ExpiringStore.expired`."""
+
+        def found(answer: Any) -> None:
+            done(Expired(*answer))
+
+        self._ask(found, done, "expired", now, place, max_count)
+
+    def _ask(
+        self,
+        answered: Callable[[Any], None],
+        failed: Callable[[StoreFailed], None],
+        what: str,
+        *arguments: Any,
+    ) -> bool:
+        """Have the reading thread do something; whether it could be asked."""
+        if self._reason:
+            failed(StoreFailed(self._reason))
+            return False
+        self._start()
+        self._asked.append((answered, failed))
+        if self._process is not None:
+            self._process.ask(what, *arguments)
+            return True
+        assert self._pages is not None
+        try:
+            answer = ANSWERS[what](self._pages, *arguments)
+        except Exception as error:
+            self._fail(str(wrong(self.folder, error)))
+            return True
+        self._answered(answer)
+        return True
+
+    def _answered(self, answer: Any) -> None:
+        answered, _ = self._asked.popleft()
+        answered(answer)
 
     # --- end ---------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,6 +70,10 @@ def _exactly(connection: socket.socket, size: int) -> bytearray | None:
             return None
         view = view[got:]
     return data
+
+
+ANSWERS: Final[Mapping[str, Callable[..., Any]]] = {"read": Pages.read, "expired": Pages.expired}
+"""What may be asked of the reading thread."""
 
 
 class Checkpoints:
@@ -143,7 +148,8 @@ def _read(folder: Path, connection: socket.socket, verify: bool, opened: list[Pa
         if not there:
             return
         try:
-            answer: tuple[int, Any] = (DONE, pages.read(*request))
+            what, *arguments = request
+            answer: tuple[int, Any] = (DONE, ANSWERS[what](pages, *arguments))
         except Exception as error:
             answer = (FAILED, str(error) or repr(error))
         try:

@@ -26,6 +26,7 @@ from hookmq.types import Message
 from hookmq_storage.check import problems
 from hookmq_storage.database import connect_reading, copy, state
 from hookmq_storage.folder import DATABASE
+from hookmq_storage.schema import VERSION
 from hookmq_storage.store import SQLiteStore
 
 CONTENT: list[Record] = [
@@ -83,7 +84,7 @@ def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["storage", "info", str(folder), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {name: told[name] for name in ("version", "commit", "sessions", "messages")} == {
-        "version": 1, "commit": 2, "sessions": 2, "messages": 2,
+        "version": VERSION, "commit": 2, "sessions": 2, "messages": 2,
     }  # fmt: skip
     assert (told["queue_entries"], told["retained"], told["in_use_by"]) == (4, 2, None)
     assert main(["storage", "info", str(folder)]) == 0
