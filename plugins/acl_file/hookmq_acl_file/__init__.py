@@ -1,1 +1,1 @@
-"""Access rules for HookMQ in one file, in YAML or in mosquitto's acl_file format. The plugin is `hookmq_acl_file.plugin`."""
+"""Access rules for HookMQ in one file, in YAML or in mosquitto's acl_file format: `hookmq_acl_file.plugin`."""

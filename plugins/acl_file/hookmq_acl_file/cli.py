@@ -1,0 +1,216 @@
+"""``hookmq acl``: try rules, check a file, take over one of mosquitto's."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from hookmq.plugin import Action, ClientInfo, ConfigError, Peer, Rule
+from hookmq.topics import parse_share, validate_filter, validate_topic
+from hookmq.types import Certificate, Scope
+
+from hookmq_acl_file.convert import to_yaml
+from hookmq_acl_file.file import Format, load, read_text
+from hookmq_acl_file.problems import FileError
+
+EXAMPLES: Final = """\
+examples:
+  hookmq acl check acl.yaml
+  hookmq acl test ann sensor-1 publish devices/sensor-1/temperature --qos 1
+  hookmq acl test - kiosk subscribe 'news/#' --ip 10.1.2.3
+  hookmq acl test bob c1 subscribe 'plant/#' --file /etc/hookmq/acl.yaml --claim role=admin
+  hookmq acl import /etc/mosquitto/acl -o acl.yaml
+
+exit codes: 0 allowed or done, 1 denied or mistakes found, 2 wrong usage"""
+
+TEST: Final = """\
+Say what a client may do, by which rule and where that stands.
+
+The user is who the client was found to be, or the user name it gave; - is none. For subscribe the topic is a filter."""
+
+
+def register(group: Any) -> None:
+    """Add the command to a `hookmq.cli.commands.Group`."""
+    parser = group.add_parser("acl", help="try, check and take over access rules", epilog=EXAMPLES)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    one = commands.add_parser(
+        "test", help="may a client do that, and by which rule", description=TEST
+    )
+    one.add_argument("user", metavar="USER", help="the user; - for none")
+    one.add_argument("client", metavar="CLIENT", help="the client id")
+    one.add_argument("action", metavar="ACTION", choices=tuple(Action), help=", ".join(Action))
+    one.add_argument("topic", metavar="TOPIC", help="topic, or topic filter")
+    _add_file(one, "--file")
+    one.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="QoS, 0 by default")
+    one.add_argument("--retain", action="store_true", help="the message has the RETAIN flag")
+    one.add_argument("--ip", default="", metavar="ADDRESS", help="where the client comes from")
+    one.add_argument(
+        "--listener", default="default", metavar="NAME", help="the listener it comes by"
+    )
+    one.add_argument(
+        "--claim",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a claim of its token; JSON or text; may be repeated",
+    )
+    one.add_argument("--common-name", default="", metavar="NAME", help="of its certificate")
+    one.add_argument("--fingerprint", default="", metavar="HEX", help="of its certificate, SHA-256")
+    one.add_argument(
+        "--san",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of its certificate; may be repeated",
+    )
+    one.add_argument("--json", action="store_true", help="as a JSON object")
+    one.set_defaults(run=test)
+
+    one = commands.add_parser(
+        "check", help="find every mistake in a file", description="Find every mistake in a file."
+    )
+    _add_file(one, "file")
+    one.set_defaults(run=check)
+
+    one = commands.add_parser(
+        "import",
+        help="mosquitto's acl_file as YAML",
+        description="Write mosquitto's acl_file as YAML.",
+    )
+    one.add_argument("source", type=Path, metavar="SOURCE", help="mosquitto's acl_file")
+    one.add_argument("-o", "--output", type=Path, help="a new file to write; none: standard output")
+    one.set_defaults(run=import_)
+
+
+def _add_file(parser: Any, name: str) -> None:
+    if name == "file":
+        parser.add_argument(name, type=Path, metavar="FILE", help="the file of rules")
+    else:
+        parser.add_argument(
+            name,
+            type=Path,
+            default=Path("acl.yaml"),
+            metavar="FILE",
+            help="the file; acl.yaml by default",
+        )
+    parser.add_argument(
+        "--format",
+        choices=("yaml", "mosquitto"),
+        help="by default yaml for .yaml and .yml, else mosquitto",
+    )
+
+
+def _format(arguments: argparse.Namespace) -> Format:
+    if arguments.format is not None:
+        given: Format = arguments.format
+        return given
+    return "yaml" if arguments.file.suffix in (".yaml", ".yml") else "mosquitto"
+
+
+def test(arguments: argparse.Namespace) -> int:
+    """Print the decision."""
+    action = Action(arguments.action)
+    topic: str = arguments.topic
+    if action is Action.SUBSCRIBE:
+        validate_filter(topic)
+        topic = parse_share(topic)[1]
+    else:
+        validate_topic(topic)
+    rules = load(arguments.file, _format(arguments)).rules
+    client = _client(arguments)
+    rule = rules.decide(rules.choose(client), action, topic, arguments.qos, arguments.retain)
+    allowed = rule is not None and rule.allow
+    if arguments.json:
+        print(json.dumps(_shown(rule)))
+    elif rule is None:
+        print("denied: no rule allows it")
+    else:
+        print(f"{'allowed' if allowed else 'denied'} by {rule.source}: {_described(rule)}")
+        if (
+            allowed
+            and action is Action.SUBSCRIBE
+            and rule.qos is not None
+            and rule.qos < arguments.qos
+        ):
+            print(f"granted QoS {rule.qos}")
+        number = int(rule.source.rpartition(":")[2])
+        print(f"    {read_text(arguments.file).split(chr(10))[number - 1].strip()}")
+    return 0 if allowed else 1
+
+
+def _client(arguments: argparse.Namespace) -> ClientInfo:
+    certificate = None
+    if arguments.common_name or arguments.fingerprint or arguments.san:
+        fingerprint = arguments.fingerprint.replace(":", "").lower()
+        certificate = Certificate(arguments.common_name, "", tuple(arguments.san), fingerprint)
+    claims = {}
+    for given in arguments.claim:
+        name, equals, value = given.partition("=")
+        if not name or not equals:
+            raise ConfigError(f"--claim {given!r}: NAME=VALUE")
+        try:
+            claims[name] = json.loads(value)
+        except ValueError:
+            claims[name] = value
+    user = None if arguments.user == "-" else arguments.user
+    peer = Peer(arguments.ip, certificate=certificate)
+    return ClientInfo(arguments.client, 5, user, peer, Scope(arguments.listener), claims=claims)
+
+
+def _described(rule: Rule) -> str:
+    actions = ", ".join(action for action in Action if action in rule.actions)
+    text = f"{'allow' if rule.allow else 'deny'} {actions} on {rule.filter}"
+    if rule.qos is not None:
+        text += f", QoS {rule.qos} at most"
+    if rule.retain is not None:
+        text += f", {'retained' if rule.retain else 'not retained'}"
+    return text
+
+
+def _shown(rule: Rule | None) -> dict[str, Any]:
+    if rule is None:
+        return {"allow": False, "rule": None}
+    return {
+        "allow": rule.allow,
+        "rule": rule.source,
+        "filter": rule.filter,
+        "actions": [action for action in Action if action in rule.actions],
+        "qos": rule.qos,
+        "retain": rule.retain,
+    }
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Print what is wrong."""
+    try:
+        rules = load(arguments.file, _format(arguments)).rules
+    except FileError as error:
+        for one in error.errors:
+            print(one, file=sys.stderr)
+        return 1
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    deliveries = ", deliveries are asked about" if rules.delivers else ""
+    print(
+        f"{arguments.file} is good: {rules.rules} rules for {rules.sections} kinds of clients{deliveries}"
+    )
+    return 0
+
+
+def import_(arguments: argparse.Namespace) -> int:
+    """Write the file anew."""
+    text = to_yaml(read_text(arguments.source), str(arguments.source))
+    output: Path | None = arguments.output
+    if output is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        with open(output, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", source=str(output)) from None
+    print(f"{output} says the same as {arguments.source}")
+    return 0

@@ -1,0 +1,70 @@
+"""From mosquitto's acl_file to YAML, saying the same."""
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final
+
+from hookmq_acl_file.rules_mosquitto import ANONYMOUS, Line, lines
+from hookmq_acl_file.who import EVERYBODY, Who
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_/.-]*")
+_NULLS: Final = frozenset({"null", "Null", "NULL"})
+_WORDS: Final = {
+    "read": "allow: subscribe",
+    "write": "allow: publish",
+    "readwrite": "allow: [publish, subscribe]",
+    "deny": "deny: all",
+}
+
+
+def to_yaml(text: str, source: str) -> str:
+    """The rules in `text`, of the file `source`, in YAML. Comments are lost. Raises ConfigError for what is no
+    acl_file."""
+    return "".join(f"{line}\n" for line in _written(lines(text, source), source))
+
+
+def _written(found: list[Line], source: str) -> Iterator[str]:
+    yield f"# made of {quoted(source)} by hookmq acl import"
+    if not found:
+        yield "rules: []"
+        return
+    yield "rules:"
+    seen: dict[Who, int] = {}
+    for line in found:
+        seen.setdefault(line.who, len(seen))
+
+    def place(line: Line) -> tuple[bool, int, bool, str]:
+        # Users are apart, so that what is said of each may stand together; deny comes first, as it decides first.
+        return line.pattern, seen[line.who], line.access != "deny", line.access
+
+    for (_, _, _, access), some in groupby(sorted(found, key=place), place):
+        listed = list(some)
+        yield f"  - {_WORDS[access]}"
+        who = listed[0].who
+        if who == ANONYMOUS:
+            yield "    who: {anonymous: true}"
+        elif who != EVERYBODY:
+            yield f"    who: {{user: {', '.join(map(quoted, who.users or ()))}}}"
+        filters = list(dict.fromkeys(line.filter for line in listed))
+        if len(filters) == 1:
+            yield f"    topic: {quoted(filters[0])}"
+            continue
+        yield "    topic:"
+        for filter in filters:
+            yield f"      - {quoted(filter)}"
+
+
+def quoted(text: str) -> str:
+    """`text` as YAML writes it, in quotes where it needs some."""
+    if _PLAIN.fullmatch(text) and text not in _NULLS:
+        return text
+    written = []
+    for letter in text:
+        if letter in '"\\':
+            written.append("\\" + letter)
+        elif letter.isprintable() and letter != "\ufeff":
+            written.append(letter)
+        else:
+            written.append(f"\\U{ord(letter):08X}")
+    return f'"{"".join(written)}"'

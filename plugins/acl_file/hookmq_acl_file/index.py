@@ -1,0 +1,142 @@
+"""Rules by whom they are about, then by topic: what a decision costs does not grow with the file.
+
+Rules with the same conditions on the client make a section, compiled to a trie. A client's sections are looked up once,
+by what is true of it, and remembered with it; a decision asks each of them and takes the earliest rule.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hookmq.plugin import Action, ClientInfo, Rule, Rules, rule_values
+
+from hookmq_acl_file.who import Key, Who, keys_of
+
+EAGER: Final = 64
+"""Sections of more rules are compiled at once; of fewer when the first client needs them, so that a file with a section
+for each of 100,000 users takes the room of those who are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rule and whom it is about. A rule's `order` is its place in the file; no two have the same."""
+
+    rule: Rule
+    who: Who
+
+
+class Section:
+    """The rules for one `who`."""
+
+    __slots__ = ("_compiled", "_listed", "conditions")
+
+    def __init__(self, who: Who, listed: list[Rule]) -> None:
+        self.conditions: list[frozenset[Key]] = [frozenset(keys) for keys in who.alternatives()]
+        self._listed: list[Rule] = listed
+        self._compiled: Rules | None = None
+
+    def rules(self) -> Rules:
+        """Its rules, compiled."""
+        compiled = self._compiled
+        if compiled is None:
+            compiled = self._compiled = Rules(self._listed)
+            self._listed = []
+        return compiled
+
+    def about(self, keys: set[Key]) -> bool:
+        """Whether a client of which `keys` are true is meant."""
+        return not any(condition.isdisjoint(keys) for condition in self.conditions)
+
+
+class Chosen:
+    """The rules for one client, and the values of their variables."""
+
+    __slots__ = ("claims", "identity", "index", "rules", "values")
+
+    def __init__(
+        self, index: "Index", client: ClientInfo, rules: tuple[Rules, ...], values: dict[str, str]
+    ) -> None:
+        self.index = index
+        self.identity = client.identity
+        self.claims = client.claims
+        self.rules = rules
+        self.values = values
+
+
+class Index:
+    """All rules of a file. Immutable: a change of the file is a new one."""
+
+    __slots__ = (
+        "_claims",
+        "_everybody",
+        "_groups",
+        "_keyed",
+        "_prefixes",
+        "delivers",
+        "rules",
+        "sections",
+    )
+
+    def __init__(
+        self,
+        entries: Iterable[Entry],
+        groups: Mapping[str, Iterable[str]] | None = None,
+        delivers: bool = False,
+    ) -> None:
+        """`groups` are the users of each group; `delivers` says that the file speaks of deliveries by name. Raises
+        ConfigError for a rule that cannot be."""
+        by_user: dict[str, list[str]] = {}
+        for group, users in (groups or {}).items():
+            for user in users:
+                by_user.setdefault(user, []).append(group)
+        self._groups = {user: tuple(names) for user, names in by_user.items()}
+        listed: dict[Who, list[Rule]] = {}
+        self.rules = 0
+        for entry in entries:
+            self.rules += 1
+            listed.setdefault(entry.who, []).append(entry.rule)
+        self.sections = len(listed)
+        self.delivers = delivers
+        self._everybody: list[Section] = []
+        self._keyed: dict[Key, list[Section]] = {}
+        claims: set[str] = set()
+        prefixes: set[tuple[int, int]] = set()
+        for who, rules in listed.items():
+            section = Section(who, rules)
+            if len(rules) > EAGER:
+                section.rules()
+            if not section.conditions:
+                self._everybody.append(section)
+            else:
+                for key in section.conditions[0]:
+                    self._keyed.setdefault(key, []).append(section)
+            claims.update(name for name, _ in who.claims)
+            prefixes.update((one.version, one.prefixlen) for one in who.networks or ())
+        self._claims = frozenset(claims)
+        self._prefixes = frozenset(prefixes)
+
+    def choose(self, client: ClientInfo) -> Chosen:
+        """What is in the file about `client`, as it is known now."""
+        keys = keys_of(client, self._groups, self._claims, self._prefixes)
+        found = list(self._everybody)
+        seen: set[int] = set()
+        for key in keys:
+            for section in self._keyed.get(key, ()):
+                if id(section) not in seen and section.about(keys):
+                    seen.add(id(section))
+                    found.append(section)
+        rules = tuple(section.rules() for section in found)
+        variables = frozenset[str]().union(*(one.variables for one in rules))
+        return Chosen(self, client, rules, rule_values(client, variables))
+
+    def decide(
+        self, chosen: Chosen, action: Action, topic: str, qos: int, retain: bool
+    ) -> Rule | None:
+        """The first rule of the file that applies; None where none does."""
+        best: Rule | None = None
+        values = chosen.values
+        for rules in chosen.rules:
+            found = rules.decide(action, topic, qos, retain, values)
+            if found is not None and (best is None or found.order < best.order):
+                best = found
+        return best
