@@ -18,9 +18,13 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 SECRET = "0123456789abcdef" * 4
 
 
-@cache
 def private(kind: str, number: int = 0) -> Any:
     """A private key: ``RSA 2048``, ``EC secp256r1``, ``Ed25519``, ``Ed448``; another for each `number`."""
+    return _private(kind, number)
+
+
+@cache
+def _private(kind: str, number: int) -> Any:
     name, _, detail = kind.partition(" ")
     if name == "RSA":
         return rsa.generate_private_key(65537, int(detail))

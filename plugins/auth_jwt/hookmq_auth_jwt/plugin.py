@@ -78,7 +78,7 @@ class AuthJwtPlugin(Plugin):
         self._broker = broker
         remote = [one for one in self.sources if isinstance(one, UrlSource)]
         for source in remote:
-            source.begin(broker.runtime, self.log, self._changed)
+            source.begin(broker.runtime, self._tell, self._changed)
         for promise in [source.refresh() for source in remote]:
             if promise is not None:
                 await promise
@@ -126,6 +126,13 @@ class AuthJwtPlugin(Plugin):
                 source.end()
         self._broker = None
 
+    def _tell(self, level: str, event: str, /, **fields: object) -> None:
+        broker = self._broker
+        if broker is None:
+            self.log(level, event, **fields)
+        else:
+            broker.log(level, event, **fields)
+
     # keys that change --------------------------------------------------------------------------------------------
 
     def _watch_later(self) -> None:
@@ -152,7 +159,7 @@ class AuthJwtPlugin(Plugin):
             why = str(error) if known else f"failed: {type(error).__name__}"
             if why != source.fails:
                 kept = len(source.keys(0.0))
-                self.log(
+                self._tell(
                     "error", "jwt.file_refused", source=source.label, error=why, keys_kept=kept
                 )
             source.fails = why
@@ -162,7 +169,7 @@ class AuthJwtPlugin(Plugin):
             return
         gone = source.take(found)
         level = "info" if source.keys(0.0) else "warning"
-        self.log(level, "jwt.keys", source=source.label, **told(found[1]))
+        self._tell(level, "jwt.keys", source=source.label, **told(found[1]))
         self._changed(source, gone)
 
     def _changed(self, source: Source, gone: frozenset[str]) -> None:
@@ -182,7 +189,7 @@ class AuthJwtPlugin(Plugin):
                     client.client_id, NOT_ALLOWED, "the token's key was withdrawn"
                 )
         if ended:
-            self.log("warning", "jwt.key_withdrawn", source=source.label, clients=ended)
+            self._tell("warning", "jwt.key_withdrawn", source=source.label, clients=ended)
 
     # who comes in ------------------------------------------------------------------------------------------------
 
@@ -300,7 +307,7 @@ class AuthJwtPlugin(Plugin):
 
     def _refused(self, client: ClientInfo, refused: Refused) -> Deny:
         self.counts.refused[refused.kind] += 1
-        self.log(
+        self._tell(
             "info", "jwt.refused", client_id=client.client_id, kind=refused.kind, why=refused.why
         )
         return refused.verdict
