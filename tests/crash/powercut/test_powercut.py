@@ -1,0 +1,53 @@
+"""The power is cut under a broker and its storage: what it acknowledged is there when it starts again.
+
+More cuts: ``python tests/crash/powercut --cuts 1000``.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from brokercut.bugs import find, planted
+from brokercut.runs import cut_and_check, record
+from planting import Bug, problems
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("gcc") or shutil.which("cc")), reason="a compiler builds the recorder"
+)
+SEED = 20
+
+
+def check(work: Path, messages: int, lives: int, cuts: int, real: int) -> None:
+    recording = record(work, SEED, messages, lives)
+    report = cut_and_check(recording, cuts, SEED, real=real)
+    if report.failures:
+        recording.save(work / "kept")
+    number = report.failures[0][0].number if report.failures else 0
+    assert not report.failures, (
+        f"{report.text()}\n"
+        f"python tests/crash/powercut --replay {work / 'kept'} --seed {SEED} --first {number} --cuts 1"
+    )
+    assert report.cuts == cuts
+
+
+def test_some_power_cuts(tmp_path: Path) -> None:
+    check(tmp_path, messages=120, lives=2, cuts=15, real=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_many_power_cuts(tmp_path: Path) -> None:
+    check(tmp_path, messages=600, lives=3, cuts=120, real=24)
+
+
+@pytest.mark.parametrize("bug", planted(), ids=lambda bug: bug.name)
+def test_a_planted_bug_applies_to_the_plugin_as_it_is(bug: Bug) -> None:
+    assert problems(bug) == []
+    assert bug.cuts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("bug", planted(), ids=lambda bug: bug.name)
+def test_a_power_cut_finds_what_is_planted(bug: Bug, tmp_path: Path) -> None:
+    assert find(bug, tmp_path), f"{bug.name} was not found within {bug.cuts} cuts"

@@ -1,0 +1,79 @@
+"""Planted bugs of the storage plugin: each in a copy of it, recorded and cut in processes of their own."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from planting import BUGS, Bug, bugs, load, plant, simulate
+
+PROGRAM: Final = Path(__file__).parents[2] / "crash" / "powercut"
+SIMULATED: Final = (
+    "ack_before_commit",
+    "qos2_id_not_recorded",
+    "outbound_id_reused",
+    "outbound_qos2_before_record",
+    "finished_stays_on_record",
+    "freed_when_sent",
+)
+"""Bugs of the core about what is on disk, which the simulator finds."""
+
+
+def planted() -> list[Bug]:
+    """Those that power cuts must find."""
+    return bugs(PROGRAM / "bugs")
+
+
+def find(bug: Bug, folder: Path, seed: int = 1) -> str:
+    """Plant a bug in `folder`, and say what a power cut finds; '' if none did within the cuts it is given."""
+    plant(bug, folder)
+    done = subprocess.run(
+        [
+            sys.executable, str(PROGRAM), "--cuts", str(bug.cuts), "--seed", str(seed), "--most", "1", "--real", "0",
+            "--keep", str(folder / "kept"), "--messages", "450",
+        ],
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode == 0:
+        return ""
+    lines = done.stdout.splitlines()
+    found = [line for line in lines if line.startswith("cut ") or " before any cut: " in line]
+    assert found, f"{bug.name}: no cut found it, the run failed: {done.stdout}{done.stderr}"
+    # An error may be told in several lines: the last of them says what is wrong.
+    return " ".join([found[0], *lines[lines.index(found[0]) + 1 :][-1:]])
+
+
+def hunt(say: Callable[[str], None]) -> int:
+    """Plant each bug, and say what found it; 1 if something was not found."""
+    missed = 0
+    for bug in planted():
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            found = find(bug, Path(folder))
+        missed += not found
+        say(_line(bug, "a power cut", found, time.monotonic() - began))
+    for name in SIMULATED:
+        bug = load(BUGS / f"{name}.edit")
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            plant(bug, Path(folder))
+            done = simulate(
+                Path(folder), "--first", "--quiet", "--workers", "1", "--seeds", str(bug.within)
+            )
+        text = done.stdout.strip().splitlines()[0] if done.returncode == 1 else ""
+        missed += not text
+        say(_line(bug, "the simulator", text, time.monotonic() - began))
+    say(f"{missed} planted bugs were not found" if missed else "every planted bug was found")
+    return int(bool(missed))
+
+
+def _line(bug: Bug, who: str, found: str, seconds: float) -> str:
+    what = f"found by {who} in {seconds:.0f} s: {found}" if found else "NOT FOUND"
+    return f"{bug.name}: {bug.text}\n    {what}"

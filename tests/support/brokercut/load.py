@@ -1,0 +1,292 @@
+"""Traffic for a broker whose disk is recorded: a publisher, subscribers that are there, gone, or begin anew, and a will.
+
+One thread; what it does follows from the seed and from what the broker answers.
+"""
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+import mqttbytes as m
+from brokercut.lines import Parts, kind, packet_id
+from brokercut.memory import Memory, Sent, mark, number_of
+from serving import WAIT
+
+WINDOW: Final = 16
+IDS: Final = 40
+"""Packet ids that the publisher takes in turn: few, so that they come again."""
+RETAINED: Final = 4
+KEPT: Final = m.session_expiry(100_000)
+WILL_DELAY: Final = 60
+FILTERS: Final = {"reader": ("k/#", 2), "online": ("k/#", 2), "anew": ("k/1", 1)}
+
+
+class Wire:
+    """A connection of one client; `took` is called with each packet."""
+
+    def __init__(self, port: int, took: Callable[[bytes], None]) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), WAIT)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.parts = Parts()
+        self.took = took
+        self.closed = False
+
+    def send(self, data: bytes) -> None:
+        """Send, if it is still open."""
+        try:
+            self.socket.sendall(data)
+        except OSError:
+            self.close()
+
+    def read(self) -> None:
+        """Take what came."""
+        try:
+            data = self.socket.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+        for frame in self.parts.take(data):
+            self.took(frame)
+
+    def close(self) -> None:
+        """Close."""
+        self.closed = True
+        self.socket.close()
+
+
+class Load:
+    """The traffic. `note` is told every mark; `memory` is what they come to."""
+
+    def __init__(self, seed: int, note: Callable[[bytes], None]) -> None:
+        self.random = Random(f"load {seed}")
+        self.memory = Memory()
+        self.port = 0
+        self._note = note
+        self._wires: dict[str, Wire] = {}
+        self._ready: set[str] = set()
+        self._numbers: dict[int, int] = {}
+        """The publisher's packet ids in flight, in order."""
+        self._next_id = 0
+        self._recs: list[int] = []
+        self._answers: deque[tuple[str, bytes, tuple[Any, ...]]] = deque()
+        """What the online subscriber is going to answer."""
+
+    def mark(self, *values: Any) -> None:
+        """Note something."""
+        text = mark(*values)
+        self._note(text)
+        self.memory.take(text)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def arrive(self, port: int) -> None:
+        """Connect everybody who is to be there; those that were there before go on where they were."""
+        self.port = port
+        first = not self.memory.readers
+        self._ready.clear()
+        self._answers.clear()
+        if first:
+            self.subscriber("reader", clean=True)
+            self.gone("reader", m.disconnect())
+            self.subscriber("anew", clean=True)
+            self.gone("anew", m.disconnect())
+            self.subscriber("online", clean=True)
+        else:
+            self.connect("online")
+        self.connect(
+            "willing",
+            clean=first,
+            will=("k/will", b"0 will"),
+            will_qos=1,
+            will_properties=m.will_delay(WILL_DELAY),
+        )
+        self.connect("sender", clean=first)
+        if not first:
+            self._resend()
+
+    def run(self, messages: int) -> None:
+        """Publish so many more messages."""
+        wanted = len(self.memory.sent) + messages
+        end = time.monotonic() + WAIT + messages / 20
+        while len(self.memory.sent) < wanted:
+            self.step()
+            assert time.monotonic() < end, "the broker is too slow, or answers no more"
+
+    def step(self) -> None:
+        """Do something, and take what came."""
+        random = self.random
+        while len(self._numbers) < WINDOW and random.random() < 0.7:
+            self._publish()
+        self._release()
+        self._answer()
+        dice = random.random()
+        if dice < 0.01:
+            self.gone("online")
+            self.connect("online")
+        elif dice < 0.02:
+            clean = random.random() < 0.7
+            if clean:
+                self.subscriber("anew", clean=True)
+            else:
+                self.connect("anew")
+            self.gone("anew", m.disconnect())
+        self._poll(0.0 if len(self._numbers) < WINDOW else 0.01)
+
+    def leave(self) -> None:
+        """Close all connections without a word."""
+        for name in list(self._wires):
+            self.gone(name)
+
+    def _poll(self, timeout: float) -> None:
+        wires = {wire.socket: wire for wire in self._wires.values() if not wire.closed}
+        if not wires:
+            return
+        ready, _, _ = select.select(list(wires), [], [], timeout)
+        for one in ready:
+            wires[one].read()
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        end = time.monotonic() + WAIT
+        while not until():
+            self._poll(0.05)
+            assert time.monotonic() < end, "the broker does not answer"
+
+    # --- clients -----------------------------------------------------------------------------------------------------
+
+    def connect(self, name: str, clean: bool = False, **options: Any) -> None:
+        """Connect a client, and wait for CONNACK."""
+        self.mark("up", name, clean)
+        self._ready.discard(name)
+        wire = Wire(self.port, lambda frame: self._took(name, frame))
+        self._wires[name] = wire
+        properties = KEPT + (m.receive_maximum(20) if name == "online" else b"")
+        wire.send(m.connect(name, clean=clean, properties=properties, **options))
+        self._wait(lambda: name in self._ready)
+
+    def subscriber(self, name: str, clean: bool) -> None:
+        """Connect a client and subscribe."""
+        self.connect(name, clean)
+        self.mark("asks", name)
+        filter, qos = FILTERS[name]
+        self._ready.discard(name)
+        self._wires[name].send(m.subscribe(1, (filter, qos)))
+        self._wait(lambda: name in self._ready)
+
+    def gone(self, name: str, *packets: bytes) -> None:
+        """Close a client's connection, after some packets."""
+        wire = self._wires.pop(name, None)
+        if wire is not None and not wire.closed:
+            wire.send(b"".join(packets))
+            wire.close()
+        if name == "online":
+            self._answers.clear()
+
+    def _took(self, name: str, frame: bytes) -> None:
+        type = kind(frame)
+        if type == 2:
+            present, code = m.body(frame)[:2]
+            assert code == 0, f"CONNACK 0x{code:02X}"
+            reader = self.memory.reader(name)
+            assert present or reader.clean, f"the session of {name} is gone"
+            self.mark("on", name)
+            self._ready.add(name)
+        elif type == 9:
+            self.mark("subs", name)
+            self._ready.add(name)
+        elif name == "sender":
+            self._acknowledged(type, frame)
+        elif type == 3:
+            self._delivered(name, frame)
+        elif type == 6:
+            self.mark("release", name, packet_id(frame))
+            self._answers.append((name, m.pubcomp(packet_id(frame)), ()))
+        else:
+            assert type == 14, f"{name} was told {frame.hex(' ')}"
+
+    # --- the publisher -----------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        random = self.random
+        while True:
+            self._next_id = self._next_id % IDS + 1
+            if self._next_id not in self._numbers:
+                break
+        number = len(self.memory.sent) + 1
+        size = random.choice((20, 100, 600, 600, 3000, 9000))
+        dice = random.random()
+        if dice < 0.4:
+            sent = Sent(number, "k/1", 1, self._next_id, size, False)
+        elif dice < 0.8:
+            sent = Sent(number, "k/2", 2, self._next_id, size, False)
+        else:
+            # One QoS for each topic: sent again, QoS 1 could replace what came after it with QoS 2.
+            which = random.randrange(RETAINED)
+            size = size if random.random() < 0.8 else 0
+            sent = Sent(number, f"r/{which}", 1 + which % 2, self._next_id, size, True)
+        self._numbers[sent.id] = number
+        self.mark("send", *sent)
+        self._wires["sender"].send(publish(sent))
+
+    def _resend(self) -> None:
+        """What was in flight goes out once more, in its order."""
+        self._recs.clear()
+        for id, number in self._numbers.items():
+            if number in self.memory.acked:
+                self._recs.append(id)
+            else:
+                self.mark("again", number)
+                self._wires["sender"].send(publish(self.memory.sent[number], dup=True))
+
+    def _acknowledged(self, type: int, frame: bytes) -> None:
+        if type == 14:
+            return
+        id = packet_id(frame)
+        number = self._numbers[id]
+        if type == 4:
+            self.mark("ack", number)
+            del self._numbers[id]
+        elif type == 5:
+            self.mark("rec", number)
+            self._recs.append(id)
+        else:
+            assert type == 7, f"the publisher was told {frame.hex(' ')}"
+            self.mark("comp", number)
+            del self._numbers[id]
+
+    def _release(self) -> None:
+        while self._recs and self.random.random() < 0.5:
+            id = self._recs.pop(0)
+            self.mark("rel", self._numbers[id])
+            self._wires["sender"].send(m.pubrel(id))
+
+    # --- the subscriber that is there --------------------------------------------------------------------------------
+
+    def _delivered(self, name: str, frame: bytes) -> None:
+        first, _, id, _, payload = m.split_publish(frame)
+        qos = first >> 1 & 3
+        self.mark("got", name, number_of(payload), qos, id)
+        if name != "online":
+            return  # it leaves at once
+        if qos == 1:
+            self._answers.append((name, m.puback(id), ("puback", name, id)))
+        elif qos == 2:
+            self._answers.append((name, m.pubrec(id), ()))
+
+    def _answer(self) -> None:
+        while self._answers and self.random.random() < 0.6:
+            name, packet, note = self._answers.popleft()
+            wire = self._wires.get(name)
+            if wire is not None:
+                if note:
+                    self.mark(*note)
+                wire.send(packet)
+
+
+def publish(sent: Sent, dup: bool = False) -> bytes:
+    """Its PUBLISH."""
+    return m.publish(sent.topic, sent.payload, sent.qos, sent.id, retain=sent.retain, dup=dup)

@@ -1,0 +1,159 @@
+"""What the clients know at some moment: told by the marks that they made before it.
+
+A mark is a list in JSON, its first item the kind. What a client asks for is marked before it is sent, what it is told
+after it was read:
+
+    up NAME CLEAN             CONNECT goes out              on NAME        CONNACK came
+    asks NAME                 SUBSCRIBE goes out            subs NAME      SUBACK came
+    send N TOPIC QOS ID SIZE RETAIN   PUBLISH of message N goes out       again N   it goes out once more
+    ack N   rec N   comp N    PUBACK, PUBREC, PUBCOMP came  rel N          PUBREL goes out
+    got NAME N QOS ID         PUBLISH came                  release NAME ID   PUBREL came
+    puback NAME ID            PUBACK goes out
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+
+class Sent(NamedTuple):
+    """A message as it was published; `size` 0 clears a retained one."""
+
+    number: int
+    topic: str
+    qos: int
+    id: int
+    size: int
+    retain: bool
+
+    @property
+    def payload(self) -> bytes:
+        """Its number, filled up to `size`."""
+        return (b"%d " % self.number).ljust(self.size, b".") if self.size else b""
+
+
+def number_of(payload: bytes) -> int:
+    """The number of a message."""
+    return int(payload.split(b" ", 1)[0])
+
+
+class Reader:
+    """What a subscriber knows: what it was delivered, and what it still owes an answer to."""
+
+    def __init__(self) -> None:
+        self.clean = False
+        self.asked = False
+        """Whether CONNECT went out whose CONNACK did not come."""
+        self.known = False
+        """Whether its session was told to exist."""
+        self.subscribing = 0
+        self.subscribed = 0
+        """Place among all messages sent at which its subscription was asked for and granted; -1 while it was not."""
+        self.began = 0
+        """How many had been acknowledged when its session began anew."""
+        self.delivered: list[int] = []
+        self.ids: dict[int, int] = {}
+        """Messages of QoS 2 by packet id, from PUBLISH to PUBREL."""
+        self.open: dict[int, int] = {}
+        """Messages of QoS 1 by packet id that it did not acknowledge."""
+        self.subscribing = self.subscribed = -1
+
+    def take(self, number: int, qos: int, id: int) -> None:
+        """A PUBLISH came. AssertionError if it breaks a promise."""
+        if qos == 2:
+            if id in self.ids:
+                assert self.ids[id] == number, (
+                    f"packet id {id} of message {self.ids[id]} came again with message {number} before PUBREL"
+                )
+                return
+            assert number not in self.delivered, f"message {number} of QoS 2 was delivered twice"
+            self.ids[id] = number
+        elif qos == 1:
+            self.open[id] = number
+        self.delivered.append(number)
+
+
+class Memory:
+    """All of them."""
+
+    def __init__(self, marks: Iterable[bytes] = ()) -> None:
+        self.sent: dict[int, Sent] = {}
+        self.acked: set[int] = set()
+        """PUBACK or PUBREC came."""
+        self.acknowledgements: list[int] = []
+        self.released: set[int] = set()
+        self.done: set[int] = set()
+        """Nothing more is to be said about them."""
+        self.readers: dict[str, Reader] = {}
+        for mark in marks:
+            self.take(mark)
+
+    def reader(self, name: str) -> Reader:
+        """What a subscriber knows."""
+        found = self.readers.get(name)
+        if found is None:
+            found = self.readers[name] = Reader()
+        return found
+
+    def take(self, mark: bytes) -> None:
+        """One more mark."""
+        kind, *rest = json.loads(mark)
+        getattr(self, f"_{kind}")(*rest)
+
+    def _send(self, *values: Any) -> None:
+        sent = Sent(*values)
+        self.sent[sent.number] = sent
+
+    def _again(self, number: int) -> None:
+        pass
+
+    def _ack(self, number: int) -> None:
+        self._rec(number)
+        self.done.add(number)
+
+    def _rec(self, number: int) -> None:
+        self.acked.add(number)
+        self.acknowledgements.append(number)
+
+    def _rel(self, number: int) -> None:
+        self.released.add(number)
+
+    def _comp(self, number: int) -> None:
+        self.done.add(number)
+
+    def _up(self, name: str, clean: bool) -> None:
+        reader = self.reader(name)
+        reader.asked, reader.clean = True, clean
+        if clean:
+            reader.began = len(self.acknowledgements)
+
+    def _on(self, name: str) -> None:
+        reader = self.reader(name)
+        if reader.clean:
+            began = reader.began
+            reader = self.readers[name] = Reader()
+            reader.began = began
+        reader.known, reader.asked = True, False
+
+    def _asks(self, name: str) -> None:
+        self.reader(name).subscribing = len(self.sent)
+
+    def _subs(self, name: str) -> None:
+        self.reader(name).subscribed = len(self.sent)
+
+    def _got(self, name: str, number: int, qos: int, id: int) -> None:
+        self.reader(name).take(number, qos, id)
+
+    def _puback(self, name: str, id: int) -> None:
+        # It may have come under another id before, over a connection that was lost.
+        reader = self.reader(name)
+        number = reader.open.pop(id, None)
+        reader.open = {id: one for id, one in reader.open.items() if one != number}
+
+    def _release(self, name: str, id: int) -> None:
+        self.reader(name).ids.pop(id, None)
+
+
+def mark(*values: Any) -> bytes:
+    """A mark, as it is recorded."""
+    return json.dumps(values, separators=(",", ":")).encode()

@@ -1,0 +1,187 @@
+"""A broker's life under the recorder, and the broker started again on what power cuts leave of its folder."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import mqttbytes as m
+from brokercut.lines import Line, MemoryLine, TCPLine, kind
+from brokercut.load import WILL_DELAY, Load
+from brokercut.memory import Memory
+from brokercut.promises import Visit, wills
+from hookmq.testing import Harness
+from hookmq_storage.store import SQLiteStore
+from powercut.recording import Check, Cut, Recorder, Recording, Report, cut
+from serving import HOOKMQ, WAIT, Served
+
+CONFIG: Final = """\
+version: 1
+listeners: [{{name: tcp, type: tcp, bind: "127.0.0.1:0"}}]
+auth: {{default: allow}}
+authz: {{default: allow}}
+session: {{queue_messages: 1000000, queue_bytes: 1GiB}}
+plugins:
+  - {{use: storage, config: {{path: "{path}", durability: group, wal_size: 64KiB}}}}
+"""
+"""With a small log, so that it is moved into the database often."""
+
+
+@contextmanager
+def broker(config: Path, environ: dict[str, str] | None = None) -> Iterator[Served]:
+    """A running broker; its process is over at the end, whatever happened."""
+    process = subprocess.Popen(
+        [*HOOKMQ, "serve", "--log-format", "json", "-c", str(config)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environ or {})},
+    )
+    served = Served(process)
+    reader = threading.Thread(target=served.read, daemon=True)
+    reader.start()
+    try:
+        started = served.wait_for("node.started")
+        served.ports["tcp"] = int(started["listeners"]["tcp"].rpartition(":")[2])
+        yield served
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(WAIT)
+        reader.join(WAIT)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def record(work: Path, seed: int, messages: int = 600, lives: int = 3) -> Recording:
+    """Record a broker through some lives, each ended by a stop or a kill, and its clients' marks."""
+    recorder = Recorder(work / "disk", work)
+    config = write_config(work, recorder.folder)
+    load = Load(seed, recorder.mark)
+    random = Random(f"lives {seed}")
+    for life in range(lives):
+        with broker(config, dict(recorder.environ)) as served:
+            load.arrive(served.ports["tcp"])
+            load.run(messages // lives)
+            load.leave()
+            if life == lives - 1 or random.random() < 0.5:
+                assert served.stop() == 0, served.errors
+            else:
+                # The one that writes ends by itself: nothing that it does goes unrecorded.
+                served.process.send_signal(signal.SIGKILL)
+        _free(recorder.folder)
+    return recorder.recording()
+
+
+def write_config(work: Path, folder: Path) -> Path:
+    """The configuration of a broker over ``folder/data``."""
+    config = work / "hookmq.yaml"
+    config.write_text(CONFIG.format(path=folder / "data"))
+    return config
+
+
+def _free(folder: Path) -> None:
+    """Wait until nobody has the folder any more."""
+    from hookmq_storage.folder import holder
+
+    end = time.monotonic() + WAIT
+    while holder(folder / "data") is not None:
+        assert time.monotonic() < end, "the writer does not end"
+        threading.Event().wait(0.01)
+
+
+def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
+    """Check a cut with the whole broker over the real store in this process, on a virtual clock."""
+    memory = Memory(marks)
+    with _harness(folder) as harness:
+        empty = Visit(memory, lambda: MemoryLine(harness)).check()
+        harness.settle()
+        store = harness.broker.store
+        assert isinstance(store, SQLiteStore)
+        _nothing_is_left(store, empty)
+        willing = memory.readers.get("willing")
+        if willing is not None and willing.known:
+            line = MemoryLine(harness)
+            line.send(m.connect("late") + m.subscribe(1, ("k/will", 1)))
+            while kind(line.receive()) != 9:
+                pass
+            harness.advance(WILL_DELAY + 5)
+            wills(line)
+
+
+def _nothing_is_left(store: SQLiteStore, empty: list[str]) -> None:
+    """No message stays that no queue knows, and nothing in the queues of `empty`."""
+    assert store._engine is not None
+    db = store._engine.db
+    count = "SELECT count(*) FROM message WHERE id NOT IN (SELECT message FROM entry)"
+    lost = db.execute(count).fetchone()[0]
+    assert not lost, f"{lost} messages that no queue knows stay for ever"
+    for name in empty:
+        count = "SELECT count(*) FROM entry JOIN owner ON owner.id = owner WHERE name = ?"
+        left = db.execute(count, (f"c/{name}",)).fetchone()[0]
+        assert not left, f"{left} acknowledged messages stay in the queue of {name}"
+
+
+@contextmanager
+def _harness(folder: Path) -> Iterator[Harness]:
+    harness = Harness(start=False)
+    harness.store.close(lambda: None)
+    base = time.time()
+    setattr(harness.clock, "time", lambda: base + harness.clock.now())  # noqa: B010
+    store = SQLiteStore(folder / "data", harness.clock)
+    try:
+        harness.restart(store=store)
+        yield harness
+    finally:
+        with suppress(Exception):
+            harness.close()
+        store.close(lambda: None)
+
+
+def for_real(config: Path) -> Check:
+    """Check a cut with ``hookmq serve`` and real connections."""
+
+    def check(folder: Path, marks: list[bytes], cut: Cut) -> None:
+        lines: list[Line] = []
+        with broker(config) as served:
+
+            def open() -> Line:
+                line = TCPLine(served.ports["tcp"])
+                lines.append(line)
+                return line
+
+            try:
+                Visit(Memory(marks), open).check()
+            finally:
+                for line in lines:
+                    line.close()
+            assert served.stop() == 0, served.errors
+
+    return check
+
+
+def cut_and_check(
+    recording: Recording,
+    cuts: int,
+    seed: int,
+    first: int = 0,
+    real: int = 0,
+    most: int = 5,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Cut a recording's power; every cut whose number is a multiple of `real` is checked with a broker in a process of
+    its own, the others in memory."""
+    config = write_config(recording.work, recording.folder)
+    really = for_real(config)
+
+    def check(folder: Path, marks: list[bytes], one: Cut) -> None:
+        (really if real and one.number % real == 0 else in_memory)(folder, marks, one)
+
+    return cut(recording, check, cuts, seed, first=first, most=most, progress=progress)
