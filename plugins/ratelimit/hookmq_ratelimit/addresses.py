@@ -1,0 +1,25 @@
+"""Which addresses count as one."""
+
+from functools import lru_cache
+
+from hookmq.server.addresses import Network, parse_address
+
+
+@lru_cache(4096)
+def network_of(host: str, ipv4_prefix: int, ipv6_prefix: int) -> str:
+    """The network that an address counts as, as text; what is no address (a Unix socket) counts as itself."""
+    address = parse_address(host)
+    if address is None:
+        return host
+    bits = ipv4_prefix if address.version == 4 else ipv6_prefix
+    width = address.max_prefixlen
+    if bits == width:
+        return str(address)
+    first = int(address) >> (width - bits) << (width - bits)
+    return f"{type(address)(first)}/{bits}"
+
+
+def contains(networks: tuple[Network, ...], host: str) -> bool:
+    """Whether an address lies in one of the networks."""
+    address = parse_address(host)
+    return address is not None and any(address in network for network in networks)

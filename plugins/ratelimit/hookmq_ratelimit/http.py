@@ -1,0 +1,39 @@
+"""Bans over HTTP: ``GET /plugins/ID/bans``, ``DELETE /plugins/ID/bans/NUMBER``. The listener sees to who may ask."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from hookmq_ratelimit.plugin import RateLimitPlugin
+
+MOST: Final = 1000
+"""Bans in one answer."""
+
+
+def register(router: Any, plugin: "RateLimitPlugin") -> None:
+    """Add the routes to a `hookmq.server.http.PluginRouter`."""
+
+    async def bans(request: web.BaseRequest) -> web.Response:
+        now = plugin.runtime.now()
+        found = sorted(plugin.bans.all(now), key=lambda ban: ban.id, reverse=True)
+        rows = [
+            {
+                "id": ban.id,
+                "kind": ban.key[0],
+                "name": ban.key[1],
+                "user": ban.key[2] or None,
+                "why": ban.why,
+                "seconds_left": round(ban.until - now, 3),
+            }
+            for ban in found[:MOST]
+        ]
+        return web.json_response({"bans": rows, "total": len(found)})
+
+    async def unban(request: web.BaseRequest, id: str) -> web.Response:
+        if not id.isascii() or not id.isdigit() or plugin.unban(int(id[:18])) is None:
+            raise web.HTTPNotFound(text="there is no such ban\n")
+        return web.Response(status=204)
+
+    router.add("GET", "/bans", bans)
+    router.add("DELETE", "/bans/{id}", unban)
