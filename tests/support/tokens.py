@@ -3,9 +3,11 @@
 import asyncio
 import base64
 import json
+import queue
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -107,6 +109,8 @@ class KeyServer:
         self.url = ""
         self.released = asyncio.Event()
         """What a slow answer waits for."""
+        self.release: Callable[[], object] = self.released.set
+        """Lets slow answers go, from any thread."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
@@ -138,3 +142,26 @@ async def key_server(ssl_context: Any = None) -> AsyncIterator[KeyServer]:
     finally:
         server.released.set()
         await runner.cleanup()
+
+
+@contextmanager
+def key_server_beside() -> Iterator[KeyServer]:
+    """A `KeyServer` on a loop and thread of its own, for tests that block."""
+    loop = asyncio.new_event_loop()
+    ready: queue.SimpleQueue[KeyServer] = queue.SimpleQueue()
+    ended = asyncio.Event()
+
+    async def serve() -> None:
+        async with key_server() as server:
+            server.release = lambda: loop.call_soon_threadsafe(server.released.set)
+            ready.put(server)
+            await ended.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    thread.start()
+    try:
+        yield ready.get(timeout=10)
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join(10)
+        loop.close()

@@ -1,7 +1,9 @@
 """What claims must say, and what they are turned into."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from hookmq.plugin import ConfigError, Limits, Rules, rules_from_lists
@@ -15,15 +17,26 @@ _LATEST: Final = 253402300799
 _LIMITS: Final = frozenset(Limits.__slots__)
 _MAX_LIMIT: Final = (1 << 32) - 1
 _MAX_IDENTITY: Final = 1024
+_COMPILED: Final = 256
+"""Permissions kept compiled; each is at most as long as a token."""
 
 
 class Checker:
     """The checks of one configuration. Raises ConfigError for templates that cannot be read."""
 
-    __slots__ = ("_audience", "_config", "_identity", "_issuers", "_required", "_types")
+    __slots__ = (
+        "_audience",
+        "_compiled",
+        "_config",
+        "_identity",
+        "_issuers",
+        "_required",
+        "_types",
+    )
 
     def __init__(self, config: JwtConfig) -> None:
         self._config = config
+        self._compiled = lru_cache(_COMPILED)(self._compile)
         self._issuers = frozenset(config.issuer)
         self._audience = frozenset(config.audience)
         self._types = frozenset(_media_type(one) for one in config.typ)
@@ -133,9 +146,14 @@ class Checker:
                 raise Refused("acl", f"the claim {config.acl} is missing", NOT_ALLOWED)
             return None
         try:
-            return Rules(rules_from_lists(value, f"claim {config.acl}", config.max_rules))
+            # Many tokens say the same: their rules are compiled once.
+            return self._compiled(json.dumps(value))
         except ConfigError as error:
             raise Refused("acl", str(error), NOT_ALLOWED) from None
+
+    def _compile(self, text: str) -> Rules:
+        config = self._config
+        return Rules(rules_from_lists(json.loads(text), f"claim {config.acl}", config.max_rules))
 
     def limits(self, claims: Mapping[str, Any]) -> Limits | None:
         """The limits; None where no claim names any. Raises Refused for what is no limit."""

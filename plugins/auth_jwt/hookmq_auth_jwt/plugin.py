@@ -1,6 +1,6 @@
 """The plugin: what the configuration's `use: auth_jwt` makes."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -84,6 +84,10 @@ class AuthJwtPlugin(Plugin):
                 await promise
         if self.config.jwks.required:
             await self._wait_for_keys(broker, remote)
+        if not any(one.fails for one in remote):
+            # After a reload with other keys there are clients that came in by those before.
+            known = self._fingerprints(broker)
+            self._withdraw(broker, lambda key: key not in known)
         self._watch_later()
 
     async def _wait_for_keys(self, broker: BrokerHandle, remote: list[UrlSource]) -> None:
@@ -174,22 +178,28 @@ class AuthJwtPlugin(Plugin):
 
     def _changed(self, source: Source, gone: frozenset[str]) -> None:
         broker = self._broker
-        if broker is None or self.config.on_key_removed == "keep":
-            return
-        # The same key may stand elsewhere still.
-        kept = {key.fingerprint for one in self.sources for key in one.keys(broker.now())}
-        gone -= kept
-        if not gone:
+        if broker is not None and gone:
+            # The same key may stand elsewhere still.
+            gone -= self._fingerprints(broker)
+            self._withdraw(broker, lambda key: key in gone)
+
+    def _fingerprints(self, broker: BrokerHandle) -> set[str]:
+        return {key.fingerprint for one in self.sources for key in one.keys(broker.now())}
+
+    def _withdraw(self, broker: BrokerHandle, withdrawn: Callable[[str], bool]) -> None:
+        """End the connections that rely on keys that are withdrawn, where that is wanted."""
+        if self.config.on_key_removed == "keep":
             return
         ended = 0
         for client in broker.clients():
             seat = client.state.get(self.id)
-            if seat is not None and seat.grant is not None and seat.grant.key in gone:
+            grant = None if seat is None else seat.grant
+            if grant is not None and grant.key and withdrawn(grant.key):
                 ended += broker.disconnect(
                     client.client_id, NOT_ALLOWED, "the token's key was withdrawn"
                 )
         if ended:
-            self._tell("warning", "jwt.key_withdrawn", source=source.label, clients=ended)
+            self._tell("warning", "jwt.key_withdrawn", clients=ended)
 
     # who comes in ------------------------------------------------------------------------------------------------
 
