@@ -1,9 +1,12 @@
 """Users with cheap hashes, for tests of hookmq-auth-password."""
 
+from collections.abc import Callable
+
 from hookmq.testing import Harness
 from hookmq_auth_password.hashes import Argon2, Hash, make, verify
 from hookmq_auth_password.plugin import AuthPasswordPlugin
 
+Make = Callable[..., Harness]
 CHEAP = Argon2(1 << 20, 1, 1)
 
 
@@ -37,6 +40,13 @@ def of(harness: Harness) -> AuthPasswordPlugin:
     assert instance is not None
     assert isinstance(instance.plugin, AuthPasswordPlugin)
     return instance.plugin
+
+
+MOSQUITTO = (
+    "alice:$7$101$TmYT+Q7sb5hxfltS$vqpNBjlHWe6p3pffOesT3dyO9WehVqVDkuduFdx2u7od1/yojVDLo3kMOWzn5iT8dMnpiieN5eBReI/oXGXn/A=="
+    "\nbob:$6$Eimbgna5wUEVda2c$Y6QBkbVVxTUbPQkllCIEGyNMg4YR2s4uoqJESfb3zbU5O+qCdYmi45wcYWErCnFM9QK6za09YCOXXAfnUpTd2A==\n"
+)
+"""As mosquitto_passwd 2.0.11 wrote it; the passwords are secret and hunter2."""
 
 
 class Verified:

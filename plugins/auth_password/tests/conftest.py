@@ -1,6 +1,6 @@
 """Users with cheap hashes, and a broker in memory that knows them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from hookmq.testing import Harness, make_plugin
 from hookmq_auth_password import plugin as plugin_module
 from hookmq_auth_password.plugin import AuthPasswordPlugin
-from passwords import CHEAP, USERS, Verified
+from passwords import CHEAP, USERS, Make, Verified
 
 
 @pytest.fixture
@@ -17,9 +17,6 @@ def file(tmp_path: Path) -> Path:
     path.write_text(USERS)
     path.chmod(0o600)
     return path
-
-
-Make = Callable[..., Harness]
 
 
 @pytest.fixture

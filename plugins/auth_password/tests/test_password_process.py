@@ -1,0 +1,257 @@
+"""A real broker, real clients and a real mosquitto."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiomqtt
+import pytest
+from hookmq.cli import main
+from hookmq.codec import Connect, encode
+from hookmq_auth_password.book import New, delete, load, put
+from hookmq_auth_password.hashes import Argon2, make
+from passwords import MOSQUITTO
+from serving import Served, serving
+
+
+@contextmanager
+def broker(path: Path, extra: str = "", format: str = "yaml") -> Iterator[Served]:
+    """``hookmq serve`` with the users of a file."""
+    config = path.parent / "hookmq.yaml"
+    config.write_text(
+        "version: 1\nlisteners: [{name: tcp, bind: '127.0.0.1:0'}]\nauthz: {default: allow}\n"
+        f"plugins: [{{use: auth_password, config: {{path: '{path}', format: {format}, "
+        f"reload_interval: 100ms{extra}}}}}]\n"
+    )
+    with serving("-c", str(config)) as served:
+        yield served
+
+
+async def code(port: int, username: str | None, password: str | None) -> int:
+    """What aiomqtt, in MQTT 5, is answered."""
+    try:
+        async with aiomqtt.Client(
+            "127.0.0.1", port, username=username, password=password, protocol=aiomqtt.ProtocolVersion.V5, timeout=10
+        ):  # fmt: skip
+            return 0
+    except aiomqtt.MqttCodeError as error:
+        value = getattr(error.rc, "value", error.rc)
+        assert isinstance(value, int)
+        return value
+
+
+async def ended(port: int, username: str, password: str, by: Callable[[], object]) -> bool:
+    """Whether the broker ends a connection after `by`."""
+    try:
+        async with aiomqtt.Client(
+            "127.0.0.1", port, username=username, password=password
+        ) as client:
+            await client.subscribe("a")
+            by()
+            async with asyncio.timeout(10):
+                async for _ in client.messages:
+                    pass
+    except aiomqtt.MqttError:
+        return True
+    return False
+
+
+async def test_clients_come_and_go_with_the_file(file: Path) -> None:
+    with broker(file) as served:
+        port = served.ports["tcp"]
+        for _ in range(2):
+            assert await code(port, "alice", "secret") == 0
+        assert await code(port, "alice", "wrong") == 0x86
+        assert await code(port, "nobody", "secret") == 0x86
+        assert await code(port, None, None) == 0x87
+        assert await ended(port, "bob", "hunter2", lambda: delete(file, "yaml", "bob"))
+        assert await code(port, "bob", "hunter2") == 0x86
+        await asyncio.to_thread(file.write_text, "broken")
+        assert await asyncio.to_thread(served.wait_for, "auth_password.reload_failed")
+        assert await code(port, "alice", "secret") == 0
+        new = file.with_name("new")
+        put(new, "yaml", [New("carl", make(b"x", "yaml", Argon2()))])
+        os.replace(new, file)
+        served.signal(signal.SIGHUP)
+        assert await asyncio.to_thread(served.wait_for, "auth_password.reloaded")
+        assert await code(port, "carl", "x") == 0
+        text = "".join(str(entry) for entry in served.log)
+    for secret in ("hunter2", "$argon2id"):
+        assert secret not in text
+
+
+async def test_old_hashes_are_made_strong(file: Path) -> None:
+    with broker(file, ", upgrade: true, argon2: {memory: 2MiB, passes: 1, lanes: 1}") as served:
+        assert await code(served.ports["tcp"], "alice", "secret") == 0
+        assert await asyncio.to_thread(served.wait_for, "auth_password.upgraded")
+    users = {user.name: user for user in load(file, "yaml").users}
+    assert users["alice"].hash is not None
+    assert users["alice"].hash.cost == (2048, 1, 1)
+
+
+async def test_a_file_of_mosquitto(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text(MOSQUITTO)
+    path.chmod(0o600)
+    with broker(path, format="mosquitto") as served:
+        for name, password in (("alice", "secret"), ("bob", "hunter2")):
+            assert await code(served.ports["tcp"], name, password) == 0
+            assert await code(served.ports["tcp"], name, password + "x") == 0x86
+
+
+@pytest.mark.parametrize("text", ["", "version: 1\nusers:\n  a: {hash: x}\n", None])
+def test_a_file_that_is_not_right(
+    tmp_path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither check nor serve go on with it."""
+    path, config = tmp_path / "users.yaml", tmp_path / "hookmq.yaml"
+    if text is not None:
+        path.write_text(text)
+    config.write_text(
+        "version: 1\nlisteners: [{name: tcp, bind: '127.0.0.1:0'}]\n"
+        f"plugins: [{{use: auth_password, config: {{path: '{path}'}}}}]\n"
+    )
+    for command in ("check", "serve"):
+        assert main([command, "-c", str(config)]) == 3
+        assert str(path) in capsys.readouterr().err
+
+
+def need(program: str) -> str:
+    found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/bin")
+    if found is None:
+        pytest.skip(f"{program} is not installed")
+    return found
+
+
+def test_mosquitto_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> None:
+    """One file for both brokers."""
+    program, tool = need("mosquitto"), need("mosquitto_passwd")
+    path = tmp_path / "passwd"
+    put(path, "mosquitto", [New("ours", make(b"secret", "mosquitto", Argon2()))])
+    for kind in ("sha512", "sha512-pbkdf2"):
+        subprocess.run(
+            [tool, "-H", kind, "-b", str(path), kind, "hunter2"], check=True, capture_output=True
+        )
+    assert {user.name: user.hash.scheme for user in load(path, "mosquitto").users if user.hash} == {
+        "ours": "mosquitto-pbkdf2", "sha512": "mosquitto-sha512", "sha512-pbkdf2": "mosquitto-pbkdf2",
+    }  # fmt: skip
+    path.chmod(0o644)  # it gives up root before it reads
+    tmp_path.chmod(0o755)
+    place = tmp_path / "socket"
+    config = tmp_path / "mosquitto.conf"
+    config.write_text(
+        f"listener 0 {place}\nallow_anonymous false\npassword_file {path}\nuser root\n"
+    )
+    running = subprocess.Popen(
+        [program, "-c", str(config), "-v"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert running.stderr is not None
+        for line in running.stderr:
+            assert "Error" not in line, line
+            if "running" in line:
+                break
+        answers = [ask(place, name, password) for name, password in (
+            ("ours", b"secret"), ("ours", b"wrong"), ("sha512", b"hunter2"), ("sha512-pbkdf2", b"hunter2"),
+        )]  # fmt: skip
+        assert answers == [0, 5, 0, 0]
+    finally:
+        running.terminate()
+        running.communicate(timeout=10)
+
+
+def ask(place: Path, name: str, password: bytes) -> int:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(place))
+        connection.sendall(encode(Connect("c", 4, True, 0, name, password), 4))
+        return connection.recv(4)[3]
+
+
+# a flood
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+OK, WRONG, UNAVAILABLE = 0, 4, 3
+WORKERS = 1000
+
+
+async def connect(
+    port: int, client_id: str, name: str, password: bytes, host: str
+) -> tuple[int, Streams]:
+    """An MQTT 3.1.1 client from the address `host`; its CONNACK's code."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+    writer.write(encode(Connect(client_id, 4, True, 0, name, password), 4))
+    answer = await reader.readexactly(4)
+    return answer[3], (reader, writer)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
+async def test_a_flood_of_wrong_passwords_while_a_thousand_others_work(tmp_path: Path) -> None:
+    """The flood comes from one address. Those who are in notice nothing, who was in comes back from the cache, and who
+    comes anew from elsewhere gets a turn."""
+    path = tmp_path / "users.yaml"
+    hash = make(b"secret", "yaml", Argon2(8 << 20, 4, 1))
+    put(
+        path,
+        "yaml",
+        [New("alice", hash), New("bob", make(b"secret", "yaml", Argon2(8 << 20, 4, 1)))],
+    )
+    with broker(path, ", queue: 16, argon2: {memory: 8MiB, passes: 4, lanes: 1}") as served:
+        port = served.ports["tcp"]
+        inside: list[Streams] = []
+        for number in range(WORKERS):
+            answer, streams = await connect(port, f"w{number}", "alice", b"secret", "127.0.0.1")
+            assert answer == OK
+            inside.append(streams)
+        answers: dict[int, int] = {WRONG: 0, UNAVAILABLE: 0}
+        working = True
+
+        async def flood(number: int) -> None:
+            count = 0
+            while working:
+                count += 1
+                password = b"%d-%d" % (number, count)
+                answer, (_, writer) = await connect(
+                    port, f"f{number}", "bob", password, "127.0.0.2"
+                )
+                answers[answer] += 1
+                writer.close()
+                await writer.wait_closed()
+
+        async def work(streams: Streams) -> None:
+            reader, writer = streams
+            for number in range(1, 6):
+                writer.write(b"\x32\x06\0\1t\0" + bytes((number,)) + b"x")
+                assert await reader.readexactly(4) == b"\x40\x02\0" + bytes((number,))
+
+        flooding = [asyncio.create_task(flood(number)) for number in range(60)]
+        try:
+            await asyncio.gather(*map(work, inside))
+            for number in range(20):
+                answer, (_, writer) = await connect(
+                    port, f"b{number}", "alice", b"secret", "127.0.0.1"
+                )
+                assert answer == OK
+                writer.close()
+            answer, (_, writer) = await connect(port, "new", "bob", b"secret", "127.0.0.3")
+            assert answer == OK
+            writer.close()
+            await asyncio.gather(*map(work, inside))
+        finally:
+            working = False
+            await asyncio.gather(*flooding)
+        for _, writer in inside:
+            writer.close()
+            await writer.wait_closed()
+        assert answers[WRONG] > 0
+        assert answers[UNAVAILABLE] > 0, "the queue is bounded"
