@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from hookmq.errors import ProtocolError
 from hookmq.plugin import Action, ClientInfo, ConfigError, Peer, Rule
 from hookmq.topics import parse_share, validate_filter, validate_topic
 from hookmq.types import Certificate, Scope
@@ -113,11 +114,14 @@ def test(arguments: argparse.Namespace) -> int:
     """Print the decision."""
     action = Action(arguments.action)
     topic: str = arguments.topic
-    if action is Action.SUBSCRIBE:
-        validate_filter(topic)
-        topic = parse_share(topic)[1]
-    else:
-        validate_topic(topic)
+    try:
+        if action is Action.SUBSCRIBE:
+            validate_filter(topic)
+            topic = parse_share(topic)[1]
+        else:
+            validate_topic(topic)
+    except ProtocolError as error:
+        raise ConfigError(f"TOPIC {topic[:200]!r}: {error.detail}") from None
     rules = load(arguments.file, _format(arguments)).rules
     client = _client(arguments)
     rule = rules.decide(rules.choose(client), action, topic, arguments.qos, arguments.retain)

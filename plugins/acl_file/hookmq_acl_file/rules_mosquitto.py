@@ -9,6 +9,7 @@ As in mosquitto a user's own lines come before patterns, and within each ``deny`
 Unlike there, SUBSCRIBE is decided, by containment: ``read`` on ``a/+`` does not let subscribe to ``a/#``.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -27,6 +28,7 @@ _ACCESS: Final = {
     "readwrite": _READ | _WRITE,
     "deny": _READ | _WRITE,
 }
+_GAP: Final = re.compile(r"[ \t]+")
 ANONYMOUS: Final = Who(anonymous=True)
 
 
@@ -64,7 +66,7 @@ def lines(text: str, source: str) -> list[Line]:
     found: list[Line] = []
     who = ANONYMOUS
     for number, line in _written(text):
-        words = line.split(None, 1)
+        words = _GAP.split(line, 1)
         try:
             if len(words) < 2:
                 raise _wrong(f"{words[0][:50]!r} is followed by nothing", source, number)
@@ -90,10 +92,10 @@ def _written(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _rule(pattern: bool, rest: str, who: Who, source: str, number: int) -> Line:
-    access, _, filter = rest.partition(" ")
-    filter = filter.strip(" \t")
-    if not filter:
-        access, filter = "readwrite", rest
+    access, *more = _GAP.split(rest, 1)
+    filter = more[0] if more else rest
+    if not more:
+        access = "readwrite"
     elif access not in _ACCESS:
         hint = "read, write, readwrite or deny; a filter with a space in it needs one of them before it"
         raise _wrong(f"unknown access {access[:50]!r}", source, number, hint)

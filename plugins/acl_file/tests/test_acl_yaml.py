@@ -1,0 +1,252 @@
+"""The YAML format: what it means, every mistake with its place, and that a file cut short never says more."""
+
+import pytest
+from hookmq.errors import ConfigError
+from hookmq.plugin import Action, ClientInfo, Peer
+from hookmq.types import Scope
+from hookmq_acl_file.index import Index
+from hookmq_acl_file.problems import MOST, FileError
+from hookmq_acl_file.rules_yaml import read
+from hookmq_acl_file.tree import MAX_DEPTH
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+unhurried = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+
+PUBLISH, SUBSCRIBE, DELIVER, WILL = (
+    Action.PUBLISH,
+    Action.SUBSCRIBE,
+    Action.DELIVER,
+    Action.WILL,
+)
+
+
+def index(text: str) -> Index:
+    return read(text, "/etc/acl.yaml", "acl.yaml")
+
+
+def decided(rules: Index, action: Action, topic: str, user: str | None = None, qos: int = 0) -> str:
+    client = ClientInfo("c1", 5, user, Peer("10.0.0.1"), Scope())
+    rule = rules.decide(rules.choose(client), action, topic, qos, False)
+    return "" if rule is None else f"{'allow' if rule.allow else 'deny'} {rule.source}"
+
+
+def test_a_file() -> None:
+    rules = index(
+        """\
+# who runs the plant
+groups:
+  operators: [ann, bob]
+
+rules:
+  - deny: all
+    topic: plant/secret/#
+
+  - allow: [publish, subscribe]
+    who: {group: operators}
+    topic:
+      - plant/#
+      - "status/+"
+  - {allow: publish, qos: 1, topic: d/%c/#}
+"""
+    )
+    assert (rules.rules, rules.sections, rules.delivers) == (4, 2, False)
+    assert decided(rules, PUBLISH, "plant/secret/x", "ann") == "deny acl.yaml:6"
+    assert decided(rules, PUBLISH, "plant/x", "ann") == "allow acl.yaml:9"
+    assert decided(rules, SUBSCRIBE, "status/+", "bob") == "allow acl.yaml:9"
+    assert decided(rules, SUBSCRIBE, "plant/#", "ann") == "deny acl.yaml:6"
+    assert decided(rules, PUBLISH, "plant/x", "eve") == ""
+    assert decided(rules, PUBLISH, "d/c1/t", qos=1) == "allow acl.yaml:14"
+    assert decided(rules, PUBLISH, "d/c1/t", qos=2) == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "actions"),
+    [
+        ("publish", {PUBLISH, WILL}),
+        ("will", {WILL}),
+        ("subscribe", {SUBSCRIBE, DELIVER}),
+        ("deliver", {DELIVER}),
+        ("all", set(Action)),
+        ("[will, subscribe]", {WILL, SUBSCRIBE, DELIVER}),
+    ],
+)
+def test_actions(word: str, actions: set[Action]) -> None:
+    rules = index(f"rules:\n- allow: {word}\n  topic: a\n")
+    assert {action for action in Action if decided(rules, action, "a")} == actions
+    assert rules.delivers == (word == "deliver")
+
+
+def test_words_are_text_whatever_yaml_makes_of_them() -> None:
+    rules = index(
+        'rules: [{allow: publish, who: {user: [007, yes, 1.0, "null", 1:30]}, topic: 1}]\n'
+    )
+    for user in ("007", "yes", "1.0", "null", "1:30"):
+        assert decided(rules, PUBLISH, "1", user)
+    assert not decided(rules, PUBLISH, "1", "7")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("rules: [\n", ":2:1: not YAML: while parsing a flow node: did not find expected node content"),
+        ("rules:\n\t- a\n",
+         ":2:1: not YAML: while scanning for the next token: found character that cannot start any token"),
+        ("rules: []\nruels: []\n", ":2:1: unknown key 'ruels' (did you mean 'rules'?)"),
+        ("rules: []\nrules: []\n", ":2:1: 'rules' is given twice"),
+        ("rules: []\ngroups: {}\n", ":2:1: groups come before rules, which end the file"),
+        ("groups: {}\n", ":1:1: rules are missing (a file that allows nothing: rules: [])"),
+        ("# nothing\n", ":1:1: the file is empty"),
+        ("rules: []\n---\nrules: []\n", ":2:1: a second document begins here"),
+        ("[a]\n", ":1:1: the file is a mapping of groups, rules"),
+        ("{[a]: 1}\n", ":1:2: a key is a word"),
+        ("rules: a\n", ":1:8: rules are a list"),
+        ("groups: [a]\nrules: []\n", ":1:9: groups are a mapping of names to lists of users"),
+        ("groups: {a: b}\nrules: []\n", ":1:13: group 'a' is a list of users"),
+        ("groups: {a: [[b]]}\nrules: []\n", ":1:14: a user is a text"),
+        ("rules: &x []\n", ":1:8: anchors and tags are not read here"),
+        ("rules: [*x]\n", ":1:9: anchors and aliases are not read here"),
+        ("rules: !!set []\n", ":1:8: anchors and tags are not read here"),
+        ("rules: " + "[" * 40 + "\n", f":1:{7 + MAX_DEPTH}: nested deeper than {MAX_DEPTH}"),
+        ("rules: [a]\n", ":1:9: a rule is a mapping of allow, deny, who, qos, retain, topic"),
+        ("rules: [{topic: a}]\n", ":1:9: a rule has either allow or deny"),
+        ("rules: [{allow: all, deny: all, topic: a}]\n", ":1:9: a rule has either allow or deny"),
+        ("rules: [{allow: pubish, topic: a}]\n", ":1:17: unknown action 'pubish' (did you mean 'publish'?)"),
+        ("rules: [{allow: [], topic: a}]\n", ":1:17: an action is missing"),
+        ("rules: [{allow: {a: b}, topic: a}]\n", ":1:17: an action is missing"),
+        ("rules: [{allow: ~, topic: a}]\n", ":1:17: an action is missing"),
+        ("rules: [{allow: all}]\n", ":1:9: topic is missing (for every topic: topic: \"#\")"),
+        ("rules:\n- allow: all\n  topic:\n", ":3:9: a topic filter is missing"),
+        ("rules: [{allow: all, topic: a, who: {user: b}}]\n", ":1:22: topic ends a rule"),
+        ("rules: [{allow: all, topic: a, tpoic: b}]\n", ":1:32: unknown key 'tpoic' (did you mean 'topic'?)"),
+        ("rules: [{allow: all, topic: [a, b#]}]\n",
+         ":1:33: topic filter 'b#': '#' is not a whole and the last level"),
+        ("rules: [{allow: all, topic: x%u}]\n",
+         ":1:29: topic filter 'x%u': a variable (%u, %c, ${claim}) is a whole level"),
+        ("rules: [{allow: all, topic: $share/g/a}]\n",
+         ":1:29: topic filter '$share/g/a': a rule speaks of the filter behind $share/NAME/, which bears none"),
+        ("rules: [{allow: publish, qos: 3, topic: a}]\n", ":1:31: qos is '3': 0, 1 or 2"),
+        ("rules: [{allow: publish, qos: '1', topic: a}]\n", ":1:31: qos is '1': 0, 1 or 2"),
+        ("rules: [{allow: publish, qos: [1], topic: a}]\n", ":1:31: qos is not a word: 0, 1 or 2"),
+        ("rules: [{deny: subscribe, qos: 1, topic: a}]\n",
+         ":1:27: qos means nothing where subscribe is denied: every subscription brings QoS 0"),
+        ("rules: [{allow: all, retain: true, topic: a}]\n",
+         ":1:22: retain means nothing to subscribe (name publish, will or deliver)"),
+        ("rules: [{allow: publish, retain: yes, topic: a}]\n", ":1:34: it is 'yes': true or false"),
+        ("rules: [{allow: all, who: {}, topic: a}]\n", ":1:27: who names nobody (leave it out for everybody)"),
+        ("rules: [{allow: all, who: ann, topic: a}]\n",
+         ":1:27: who is a mapping of user, client, group, claim, certificate, ip, listener, anonymous"),
+        ("rules: [{allow: all, who: {usr: ann}, topic: a}]\n", ":1:28: unknown key 'usr' (did you mean 'user'?)"),
+        ("rules: [{allow: all, who: {user: }, topic: a}]\n", ":1:34: a user is missing"),
+        ("rules: [{allow: all, who: {user: []}, topic: a}]\n", ":1:34: a user is missing"),
+        ("groups: {ops: [a]}\nrules: [{allow: all, who: {group: oops}, topic: a}]\n",
+         ":2:35: unknown group 'oops' (did you mean 'ops'?)"),
+        ("rules: [{allow: all, who: {ip: 10.0.0.1/8}, topic: a}]\n",
+         ":1:32: '10.0.0.1/8' has bits beyond its prefix (did you mean 10.0.0.0/8?)"),
+        ("rules: [{allow: all, who: {ip: localhost}, topic: a}]\n",
+         ":1:32: 'localhost' is no IP address or network"),
+        ("rules: [{allow: all, who: {claim: role}, topic: a}]\n",
+         ":1:35: claim is a mapping of names to values"),
+        ("rules: [{allow: all, who: {claim: {}}, topic: a}]\n", ":1:35: a claim is missing"),
+        ("rules: [{allow: all, who: {certificate: {cn: a}}, topic: a}]\n",
+         ":1:42: unknown key 'cn' (known: common_name, fingerprint, san)"),
+        ("rules: [{allow: all, who: {certificate: {fingerprint: ab}}, topic: a}]\n",
+         ":1:55: a fingerprint is SHA-256 in hex"),
+        ("rules: [{allow: all, who: {anonymous: maybe}, topic: a}]\n",
+         ":1:39: it is 'maybe': true or false"),
+    ],
+)  # fmt: skip
+def test_mistakes(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        index(text)
+    assert str(caught.value) == f"/etc/acl.yaml{told}"
+
+
+def test_every_mistake_is_found_at_once() -> None:
+    with pytest.raises(FileError, match=r"acl\.yaml:1:9: .*; 2 more$") as caught:
+        index("rules: [a, {allow: all, topic: a}, b, {allow: x, topic: a}]\n")
+    assert [error.column for error in caught.value.errors] == [9, 36, 47]
+    with pytest.raises(FileError) as caught:
+        index("rules: [" + "a, " * 500 + "]\n")
+    assert len(caught.value.errors) == MOST
+
+
+WHOLE = """\
+groups:
+  ops: [ann]
+  all: [ann, bob, eve]
+rules:
+  - deny: subscribe
+    who: {group: ops}
+    topic: a/secret
+  - allow: [publish, subscribe]
+    who:
+      group: all
+      claim:
+        role: admin
+    topic:
+      - a/#
+      - b/long
+  - allow: publish
+    qos: 0
+    retain: false
+    who:
+      user: eve
+    topic: c
+  - deny: all
+    topic: ["#"]
+"""
+ASKED = [
+    (action, topic) for action in Action for topic in ("a", "a/secret", "b/long", "b", "c", "b/l")
+]
+
+
+def rights(rules: Index) -> set[tuple[str, Action, str, int]]:
+    found = set()
+    for user in ("ann", "bob", "eve", "dan"):
+        for role in ("admin", "none"):
+            client = ClientInfo("c", 5, user, Peer("10.0.0.1"), Scope(), claims={"role": role})
+            chosen = rules.choose(client)
+            for action, topic in ASKED:
+                for qos in (0, 1):
+                    rule = rules.decide(chosen, action, topic, qos, bool(qos))
+                    if rule is not None and rule.allow:
+                        found.add((user + role, action, topic, qos))
+    return found
+
+
+def test_a_file_cut_short_never_says_more() -> None:
+    whole = rights(index(WHOLE))
+    lines = WHOLE.splitlines(keepends=True)
+    good = 0
+    for count in range(len(lines)):
+        try:
+            cut = rights(index("".join(lines[:count])))
+        except ConfigError:
+            continue
+        good += 1
+        assert cut <= whole
+    assert good > 3  # it is good YAML more often than not
+
+
+YAMLISH = st.lists(
+    st.sampled_from(
+        ["rules:", "groups:", "- ", "  ", "allow: ", "deny: ", "all", "publish", "topic: ", "who: ", "user: ", "a", "#",
+         "+/", "%u", "{", "}", "[", "]", ",", "\n", "\n  ", "\n  - ", "\n    ", '"', "&a", "*a", "!!x", "? ",
+         ": ", "|", "---\n"]
+    ),
+    max_size=40,
+).map("".join)  # fmt: skip
+
+
+@unhurried
+@given(YAMLISH | st.text(max_size=60))
+def test_any_text_is_rules_or_an_error_with_a_place(text: str) -> None:
+    try:
+        rules = index(text)
+    except ConfigError as error:
+        source = error.source
+    else:
+        source = "/etc/acl.yaml"
+        assert rules.rules >= 0
+    assert source == "/etc/acl.yaml"
