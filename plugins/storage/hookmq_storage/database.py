@@ -5,13 +5,14 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from hookmq.errors import StoreError
 
 from hookmq_storage import schema
-from hookmq_storage.folder import DATABASE, prepare, read_mark, saved_folder, sync_folder
+from hookmq_storage.folder import CURE, DATABASE, prepare, read_mark, saved_folder, sync_folder
 
 Durability = Literal["memory", "os", "group"]
 MIN_SQLITE: Final = (3, 24, 0)
@@ -46,7 +47,7 @@ def wrong(folder: Path, error: BaseException) -> StoreError:
     path = folder / DATABASE
     if isinstance(error, sqlite3.Error):
         if "not a database" in text:
-            return StoreError(f"{path} is not a database of SQLite: name another folder")
+            return StoreError(f"{path} is not a database of SQLite; {CURE}")
         if "full" in text:
             text += f" ({_free(folder)} free)"
         if "malformed" in text or "corrupt" in text:
@@ -74,8 +75,9 @@ def connect(
         folder / DATABASE, timeout=10.0, isolation_level=None, check_same_thread=False
     )
     try:
-        # Before the first table: deleted pages can be given back to the disk.
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        if not db.execute("PRAGMA page_count").fetchone()[0]:
+            # Before the first table: deleted pages can be given back to the disk. Later it would only write.
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'group' else 'NORMAL'}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
@@ -175,10 +177,17 @@ def _check_header(folder: Path) -> None:
     if not header:
         return  # a crash before the first commit
     if not header.startswith(b"SQLite format 3\0"):
-        raise StoreError(f"{path} is not a database of SQLite: name another folder")
+        raise StoreError(f"{path} is not a database of SQLite; {CURE}")
     application = int.from_bytes(header[68:72], "big")
+    if application == 0:
+        with closing(connect_reading(folder)) as db:
+            application = db.execute("PRAGMA application_id").fetchone()[0]
+            if not application and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise StoreError(f"{path} belongs to another program; {CURE}")
     if application not in (schema.APPLICATION_ID, 0):
-        raise StoreError(f"{path} belongs to another program (application id {application:#x})")
+        raise StoreError(
+            f"{path} belongs to another program (application id {application:#x}); {CURE}"
+        )
 
 
 def _claim(
@@ -192,14 +201,10 @@ def _claim(
     """Make the tables or migrate them; whether they were made."""
     application: int = db.execute("PRAGMA application_id").fetchone()[0]
     if application == 0:
-        if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise StoreError(f"{folder / DATABASE} belongs to another program: name another folder")
         db.execute("BEGIN IMMEDIATE")
         schema.create(db, token(16), os.stat(folder / DATABASE).st_ino, now())
         db.execute("COMMIT")
         return True
-    if application != schema.APPLICATION_ID:
-        raise StoreError(f"{folder / DATABASE} belongs to another program ({application:#x})")
     found: int = db.execute("PRAGMA user_version").fetchone()[0]
     if found > version:
         raise StoreError(

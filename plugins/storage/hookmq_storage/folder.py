@@ -21,7 +21,8 @@ _SAVED: Final = "saved-"
 _MARK_SIZE: Final = 128
 
 
-_CURE: Final = "name another folder with --data-dir, or as `path` of the plugin"
+CURE: Final = "name another folder with --data-dir, or as `path` of the plugin"
+"""What helps against most of what may be wrong with a folder."""
 
 
 class Mark(NamedTuple):
@@ -78,10 +79,10 @@ def prepare(folder: Path) -> None:
         names = set(os.listdir(folder))
     except (FileExistsError, NotADirectoryError):
         at = next((one for one in (folder, *folder.parents) if one.exists()), folder)
-        raise StoreError(f"{at} is a file: a folder is needed; {_CURE}") from None
+        raise StoreError(f"{at} is a file: a folder is needed; {CURE}") from None
     except OSError as error:
         what = "cannot be read" if folder.exists() else "cannot be made"
-        raise StoreError(f"{folder} {what}: {error.strerror}; {_CURE}") from error
+        raise StoreError(f"{folder} {what}: {error.strerror}; {CURE}") from error
     strange = sorted(name for name in names - _OURS - _IGNORED if not name.startswith(_SAVED))
     if DATABASE not in names and strange:
         shown = ", ".join(strange[:3]) + (", …" if len(strange) > 3 else "")
@@ -114,7 +115,7 @@ def lock(folder: Path, patience: float = 10.0, pause: Callable[[float], None] = 
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StoreError(f"{folder} cannot be written to: {error.strerror}; {_CURE}") from error
+        raise StoreError(f"{folder} cannot be written to: {error.strerror}; {CURE}") from error
     waited = 0.0
     while True:
         try:
@@ -129,7 +130,7 @@ def lock(folder: Path, patience: float = 10.0, pause: Callable[[float], None] = 
             os.close(file)
             who = f"process {holder}" if holder is not None else "another process"
             raise StoreError(
-                f"{folder} is in use by {who}: two brokers cannot share a folder; {_CURE}"
+                f"{folder} is in use by {who}: two brokers cannot share a folder; {CURE}"
             )
         pause(0.05)
         waited += 0.05
@@ -138,7 +139,7 @@ def lock(folder: Path, patience: float = 10.0, pause: Callable[[float], None] = 
         os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
     except OSError as error:
         os.close(file)
-        raise StoreError(f"{folder} cannot be written to: {error.strerror}; {_CURE}") from error
+        raise StoreError(f"{folder} cannot be written to: {error.strerror}; {CURE}") from error
     return file
 
 
