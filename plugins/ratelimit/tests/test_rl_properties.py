@@ -18,12 +18,18 @@ from hookmq_ratelimit.tolls import Outgoing, Toll
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-RATES = st.lists(
-    st.tuples(st.integers(1, 40), st.sampled_from(["100ms", "s", "5s", "min"])),
-    min_size=1,
-    max_size=3,
-    unique_by=lambda one: one[1],
-).map(lambda found: ", ".join(f"{count}/{per}" for count, per in found))
+
+def _rates(most: int) -> st.SearchStrategy[str]:
+    return st.lists(
+        st.tuples(st.integers(1, most), st.sampled_from(["100ms", "s", "5s", "min"])),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda one: one[1],
+    ).map(lambda found: ", ".join(f"{count}/{per}" for count, per in found))
+
+
+RATES = _rates(40)
+TIGHT = _rates(3)
 STEPS = st.lists(
     st.tuples(
         st.sampled_from([0.0, 0.001, 0.05, 0.3, 1.0, 7.0]), st.integers(0, 2), st.integers(2, 60)
@@ -166,7 +172,7 @@ def test_refusing_passes_what_the_windows_allow(
 
 
 @settings(max_examples=60, deadline=None)
-@given(RATES, STEPS, st.randoms(use_true_random=False))
+@given(TIGHT, STEPS, st.randoms(use_true_random=False))
 def test_who_leaves_a_line_takes_nothing_with_him(
     rate: str, steps: list[tuple[float, int, int]], random: Any
 ) -> None:
@@ -192,6 +198,22 @@ def test_who_leaves_a_line_takes_nothing_with_him(
         assert not sender.held or sender.number in left
     never_more([(when, 1.0) for _, _, when, _ in passed], parse_rates(rate))
     assert not bucket.gated
+
+
+def test_who_left_is_not_called_and_who_came_after_is() -> None:
+    office = Office()
+    bucket = Allowance(Limit("publishes", "broker", "1/s"), "p/x", 10).get("", 0.0)
+    passed: list[Any] = []
+    senders = [Sender(office, Toll(office, CLIENT, [bucket]), passed, n) for n in range(4)]
+    for sender in senders:
+        sender.send(1)
+    for leaving in senders[1:3]:  # from the front
+        assert leaving.cancel is not None
+        leaving.cancel()
+        leaving.waiting = False
+    office.clock.advance(1.5)
+    assert [who for who, *_ in passed] == [0, 3]
+    assert office.told.count("gave up") == 2
 
 
 def test_first_come_first_served() -> None:
