@@ -97,6 +97,10 @@ class BrokerSettings:
         1 << 30, "bytes of retained messages kept: topics, payloads, properties"
     )
     max_queue_bytes: Size = setting(1 << 30, "bytes of messages queued for all clients together")
+    queue_memory: Size = setting(
+        256 << 20,
+        "bytes of messages queued for durable sessions that are held in memory; the others wait in the store",
+    )
     max_write_buffer: Size = setting(
         1 << 20, "unsent bytes to one client above which its messages queue", minimum=1024
     )

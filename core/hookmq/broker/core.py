@@ -86,6 +86,8 @@ class Core:
         self.committer = Committer(store, self.journals, self._commit_failed, self.guarded)
         self.next_message_id = store.next_message_id()
         self.queued_bytes = 0
+        self.loaded_bytes = 0
+        """Of those, what the queues of sessions hold in memory; a message in several counts for each."""
         self.dirty: list[Session] = []
         self.scheduled = False
         self.fan_outs: dict[str, deque[Any]] = {}

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from hookmq.broker.core import Core
 from hookmq.broker.send import entry_of, finish, settle, take_number
@@ -15,6 +16,9 @@ from hookmq.session import BEHIND, Session
 from hookmq.store import Enqueue, Queued, StoreFailed
 from hookmq.topics import matches
 from hookmq.types import Direction, DropReason, Message, Subscription
+
+LEAST_PAGE: Final = 65536
+"""Bytes of a page of whoever is connected when `broker.queue_memory` is used up: it must come on all the same."""
 
 
 def enqueue(core: Core, session: Session, delivery: Delivery) -> None:
@@ -31,12 +35,18 @@ def enqueue(core: Core, session: Session, delivery: Delivery) -> None:
     queue = session.queue
     if queue is None:
         queue = session.queue = deque()
-    if session.durable and (session.stored or len(queue) >= core.settings.session.queue_page):
+    size = delivery.outgoing.size
+    if session.durable and (
+        session.stored
+        or len(queue) >= core.settings.session.queue_page
+        or core.loaded_bytes + size > core.settings.broker.queue_memory
+    ):
         # Only the head of a long queue is in memory; this entry is read again when its turn comes.
         session.stored += 1
         settle(core, delivery)
         return
     queue.append(delivery)
+    core.loaded_bytes += size
     session.loaded_seq = delivery.seq
 
 
@@ -84,8 +94,10 @@ def _drop_oldest(core: Core, session: Session, qos0: bool, reason: DropReason) -
 
 
 def unqueue(core: Core, session: Session, delivery: Delivery, counted: bool) -> None:
+    """Count a delivery no longer that was waiting in memory: in `session.queue` if `counted`, else in `queue_qos0`."""
     if counted:
         session.queued -= 1
+        core.loaded_bytes -= delivery.outgoing.size
     session.queued_bytes -= delivery.outgoing.size
     core.queued_bytes -= delivery.outgoing.size
 
@@ -114,6 +126,7 @@ def load_page(core: Core, session: Session, then: Callable[[Core, Session], None
         for entry, message in page:
             session.loaded_seq = entry.seq
             delivery = restore(core, session, entry, message, shared)
+            core.loaded_bytes += delivery.outgoing.size
             if (
                 session.revoked
                 and entry.filter in session.revoked
@@ -139,9 +152,14 @@ def load_page(core: Core, session: Session, then: Callable[[Core, Session], None
             core.schedule()
 
     limits = core.settings.session
+    room = core.settings.broker.queue_memory - core.loaded_bytes
     synchronous = True
     core.store.read(
-        session.owner, session.loaded_seq, limits.queue_page, limits.queue_bytes, loaded
+        session.owner,
+        session.loaded_seq,
+        limits.queue_page,
+        min(limits.queue_bytes, max(room, LEAST_PAGE)),
+        loaded,
     )
     synchronous = False
 

@@ -166,6 +166,7 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
         if "on_dropped" in core.observed:
             _tell_dropped(core, session)
     core.queued_bytes -= session.queued_bytes
+    core.loaded_bytes -= sum(delivery.outgoing.size for delivery in session.queue or ())
     session.queue = None
     session.backlog = None
     session.inflight = {}

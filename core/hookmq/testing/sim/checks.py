@@ -19,9 +19,10 @@ def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Co
     """At any moment between two events."""
     core = broker.core
     limits = settings.session
-    total = 0
+    total = loaded = 0
     for session in core.sessions.values():
         total += session.queued_bytes
+        loaded += sum(delivery.outgoing.size for delivery in session.queue or ())
         connection = session.connection
         if connection is not None:
             resend = len(session.resend) if session.resend else 0
@@ -54,6 +55,8 @@ def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Co
             complain("limits", f"group {group.owner} counts {group.queued} of {len(group.queue)}")
     if total != core.queued_bytes:
         complain("limits", f"{core.queued_bytes} bytes are counted as waiting, {total} are")
+    if loaded != core.loaded_bytes:
+        complain("limits", f"{core.loaded_bytes} bytes are counted as in memory, {loaded} are")
     open_ids: set[str] = set()
     for connection in broker.connections:
         if connection.phase is Phase.OPEN and connection.client is not None:
