@@ -3,14 +3,15 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import aiomqtt
 import mqttbytes as m
 import pytest
-from hookmq.testing.contracts import PluginContract
+from hookmq.config.plugins import accepts
+from hookmq.hooks.discovery import find, load
+from hookmq.plugin import HOOK_API
 from hookmq_auth_http.plugin import AuthHttpPlugin
 from serving import Served, serving
 
@@ -18,27 +19,10 @@ OTHERS = 1000
 ACCEPTED = b"\x20\x02\x00\x00"
 
 
-class TestAuthHttp(PluginContract):
-    """Configurations are bound by `test_auth_http_decisions`; here nobody can be asked, so that everybody is refused."""
-
-    kind = AuthHttpPlugin
-    use = "auth_http"
-
-    def instance(self, config: Mapping[str, Any], id: str = "") -> Any:
-        from hookmq.testing.plugins import make_plugin
-        from hookmq_auth_http.config import AuthHttpConfig, Endpoint
-
-        made = AuthHttpConfig(authenticate=Endpoint("http://127.0.0.1:1/"))
-        return make_plugin(self.kind, made, id or self.use, use=self.use)
-
-    @pytest.mark.skip("it needs a running event loop: test_a_broker_that_asks")
-    def test_it_starts_and_stops(self) -> None: ...
-
-    @pytest.mark.skip("it needs a running event loop: test_a_broker_that_asks")
-    def test_two_of_it_live_together(self) -> None: ...
-
-    @pytest.mark.skip("it needs a running event loop: test_a_broker_that_asks")
-    def test_ordinary_traffic(self) -> None: ...
+def test_it_is_installed() -> None:
+    # The rest of the contract of plugins is about a broker in memory, which has no event loop to make requests on.
+    assert load(find("auth_http")) is AuthHttpPlugin
+    assert accepts(AuthHttpPlugin.requires_api, HOOK_API)
 
 
 def config(tmp_path: Path, *plugins: dict[str, Any]) -> str:
@@ -61,7 +45,11 @@ async def refused(port: int, code: int, **options: Any) -> None:
     with pytest.raises(aiomqtt.MqttCodeError) as raised:
         async with aiomqtt.Client("127.0.0.1", port, **options):
             pass
-    assert int(getattr(raised.value.rc, "value", raised.value.rc)) == code
+    assert code_of(raised.value.rc) == code
+
+
+def code_of(code: Any) -> int:
+    return int(getattr(code, "value", code))
 
 
 class Running:
@@ -104,13 +92,13 @@ async def test_a_broker_that_asks(service: Any, tmp_path: Path) -> None:
     known: dict[str, Any] = {"username": "ann", "password": "right horse"}
     async with Running("-c", config(tmp_path, plugin)) as served:
         port = served.ports["tcp"]
-        v5 = {"protocol": aiomqtt.ProtocolVersion.V5}
+        v5: dict[str, Any] = {"protocol": aiomqtt.ProtocolVersion.V5}
         await refused(port, 0x86, username="ann", password="battery staple", **v5)
         await refused(port, 0x86, username="ann", password="battery staple")
         async with aiomqtt.Client("127.0.0.1", port, identifier="a", **known, **v5) as one:
-            assert [int(c.value) for c in await one.subscribe("open/#", 1)] == [1]
-            assert [int(c.value) for c in await one.subscribe("shut/#", 1)] == [0x87]
-            assert [int(c.value) for c in await one.subscribe("$share/g/open/+", 1)] == [1]
+            assert [code_of(c) for c in await one.subscribe("open/#", 1)] == [1]
+            assert [code_of(c) for c in await one.subscribe("shut/#", 1)] == [0x87]
+            assert [code_of(c) for c in await one.subscribe("$share/g/open/+", 1)] == [1]
             for number in range(3):
                 await one.publish("open/x", str(number), 1)
             asked = [r for r in service.requests if r[1] == "/may" and r[2]["action"] == "publish"]
@@ -121,7 +109,7 @@ async def test_a_broker_that_asks(service: Any, tmp_path: Path) -> None:
         service.requests.clear()
         listed = {**known, "username": "listed"}
         async with aiomqtt.Client("127.0.0.1", port, identifier="me", **listed, **v5) as two:
-            assert [int(c.value) for c in await two.subscribe([("me/#", 1), ("#", 1)])] == [1, 0x87]
+            assert [code_of(c) for c in await two.subscribe([("me/#", 1), ("#", 1)])] == [1, 0x87]
         assert [path for _, path, *_ in service.requests] == ["/in"]
         text = json.dumps(served.log)
     assert "right horse" not in text
@@ -186,3 +174,66 @@ async def test_a_dead_service_refuses_and_says_where(tmp_path: Path) -> None:
     assert failures
     assert all("http://127.0.0.1:1/in: ClientConnectorError" in str(entry) for entry in failures)
     assert "secret-word" not in json.dumps(served.log)
+
+
+async def test_the_service_of_the_readme(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from aiohttp import web
+    from hookmq.cli import main
+
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    shown: dict[str, Any] = {"__name__": "shown"}
+    exec(readme.split("```python\n")[1].split("```")[0], shown)
+    runner = web.AppRunner(shown["application"](), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    endpoints = {
+        "authenticate": {"url": f"{url}/connect"},
+        "authorize": {"url": f"{url}/authorize"},
+    }
+    path = config(tmp_path, {"use": "auth_http", "config": endpoints})
+    password = tmp_path / "password"
+
+    def tried(word: str, *arguments: str) -> tuple[int, list[str]]:
+        password.write_text(f"{word}\n")
+        command = [
+            "auth-http",
+            "try",
+            "-c",
+            path,
+            "--username",
+            "ann",
+            "--password-file",
+            str(password),
+        ]
+        return main([*command, *arguments]), capsys.readouterr().out.splitlines()
+
+    good = await asyncio.to_thread(
+        tried,
+        "right horse",
+        "--publish",
+        "ann/1",
+        "--subscribe",
+        "$share/g/news/+",
+        "--publish",
+        "bob/1",
+    )
+    granted = '{"publish": ["%u/#"], "subscribe": ["%u/#", "news/+"]}'
+    assert good == (
+        1,
+        [
+            f'connect: allowed {{"identity": "ann", "claims": {{"auth_http": {{"permissions": {granted}}}}}}}',
+            "publish ann/1: allowed",
+            "publish bob/1: refused, 0x87 not authorized: no permission for it",
+            "subscribe news/+: allowed",
+        ],
+    )
+    assert (await asyncio.to_thread(tried, "right horse", "--publish", "ann/1"))[0] == 0
+    bad = await asyncio.to_thread(tried, "battery staple")
+    assert bad == (1, ["connect: refused, 0x86 bad user name or password"])
+    await runner.cleanup()
+    code, lines = await asyncio.to_thread(tried, "right horse")
+    assert code == 1
+    assert lines == [f"connect: undecided, so refused: {url}/connect: ClientConnectorError"]

@@ -493,7 +493,7 @@ async def test_a_failed_probe_waits_twice_as_long(service: Any, start: Start) ->
 async def test_a_client_that_leaves_ends_its_request(service: Any, start: Start) -> None:
     service.answer(service.never)
     plugin = await start(authenticate={"url": service.url}, breaker_failures=1)
-    task = asyncio.create_task(plugin.on_connect(client(), connect()))  # type: ignore[arg-type]
+    task = asyncio.create_task(plugin.on_connect(client(), connect()))
     await service.asked.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -511,8 +511,7 @@ async def test_requests_at_a_time_and_waiting_are_bounded(service: Any, start: S
         authenticate={"url": service.url}, max_parallel=2, max_waiting=3, timeout=30
     )
     tasks = [
-        asyncio.create_task(plugin.on_connect(client(username=str(n)), connect()))  # type: ignore[arg-type]
-        for n in range(6)
+        asyncio.create_task(plugin.on_connect(client(username=str(n)), connect())) for n in range(6)
     ]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     (refused,) = done
