@@ -1,11 +1,18 @@
 """The contract of stores, kept on real files: in the broker's process and in the writer's."""
 
+import errno
+import os
+import resource
+import signal
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hookmq.store import Store
 from hookmq.testing import StoreContract
+from hookmq.testing.contracts.kit import Trouble
 from hookmq.testing.runtime import VirtualRuntime
+from hookmq_storage.batch import Operation
 from hookmq_storage.database import connect_reading
 from hookmq_storage.store import SQLiteStore
 
@@ -26,6 +33,36 @@ class TestInline(StoreContract):
         self.runtime.run_until_idle()
         return self._count()
 
+    def crash(self, store: Store) -> None:
+        """Files and lock are let go of as they are: no checkpoint, nothing is closed in order."""
+        assert isinstance(store, SQLiteStore)
+        assert store._engine is not None
+        assert store._pages is not None
+        store._closed = True
+        store._pages.close()
+        store._engine.abandon()
+        os.close(store._lock)
+
+    def trouble(self, store: Store, kind: Trouble) -> None:
+        assert isinstance(store, SQLiteStore)
+        engine = store._engine
+        assert engine is not None
+        if kind == "error":  # no room for another page
+            pages = engine.db.execute("PRAGMA page_count").fetchone()[0]
+            engine.db.execute(f"PRAGMA max_page_count = {pages}")
+        else:
+            commit = engine.commit
+
+            def unsure(operations: Iterable[Operation]) -> int:
+                if self.sure:
+                    commit(operations)
+                raise OSError(errno.EIO, "Input/output error")
+
+            setattr(engine, "commit", unsure)  # noqa: B010
+
+    sure = False
+    """Whether a commit of which nobody knows is done."""
+
     def _count(self) -> int:
         db = connect_reading(self.folder / "data")
         count: int = db.execute("SELECT count(*) FROM message").fetchone()[0]
@@ -34,6 +71,8 @@ class TestInline(StoreContract):
 
 
 class TestInlineOs(TestInline):
+    sure = True
+
     def open(self) -> Store:
         return SQLiteStore(self.folder / "data", self.runtime, "os")
 
@@ -48,6 +87,31 @@ class TestProcess(TestInline):
 
     def settle(self) -> None:
         self.loop.turn()
+
+    def crash(self, store: Store) -> None:
+        """The writer is killed, at work or not; the broker's end goes with it."""
+        assert isinstance(store, SQLiteStore)
+        assert store._process is not None
+        store._process.kill()
+        store._closed = True
+        os.close(store._lock)
+
+    def trouble(self, store: Store, kind: Trouble) -> None:
+        assert isinstance(store, SQLiteStore)
+        assert store._process is not None
+        pid = store._process.process.pid
+        if kind == "error":  # a disk that takes no more
+            size = (self.folder / "data" / "hookmq.db-wal").stat().st_size
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, size))
+        else:
+            # Killed while it commits, or before: whoever waits is told the same.
+            commit = store._process.commit
+
+            def killed(batch: list[Any]) -> None:
+                commit(batch)
+                os.kill(pid, signal.SIGKILL)
+
+            setattr(store._process, "commit", killed)  # noqa: B010
 
     def messages(self, store: Store) -> int:
         db = connect_reading(self.folder / "data")

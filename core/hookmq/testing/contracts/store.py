@@ -1,10 +1,5 @@
 """What every store must keep to."""
 
-from pathlib import Path
-from typing import Any
-
-import pytest
-
 from hookmq.store import (
     CommitId,
     Dequeue,
@@ -13,22 +8,20 @@ from hookmq.store import (
     DropSession,
     DropSubscription,
     Enqueue,
-    Loaded,
     PutMessage,
     PutReceived,
     PutRetained,
     PutSession,
     PutSubscription,
-    Queued,
     QueueSummary,
     Record,
     SessionRecord,
     SetPacket,
-    Store,
     StoreFailed,
     group_owner,
     session_owner,
 )
+from hookmq.testing.contracts.crashes import StoreCrashes
 from hookmq.testing.contracts.samples import (
     MESSAGE,
     SESSION,
@@ -42,87 +35,9 @@ from hookmq.testing.contracts.samples import (
 from hookmq.types import Subscription
 
 
-class StoreContract:
+class StoreContract(StoreCrashes):
     """What holds of every `hookmq.store.Store`. Tests of what outlives the process pass over a store that is not
-    durable."""
-
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _place(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
-    def open(self) -> Store:
-        """The store over the data in `folder`: a new one, or the same again after it was closed."""
-        raise NotImplementedError
-
-    def messages(self, store: Store) -> int:
-        """How many messages the store holds."""
-        raise NotImplementedError
-
-    def settle(self) -> None:
-        """Let work in the background go on; called until what is waited for has happened, at most 10,000 times."""
-
-    # to be used by further tests of a store ------------------------------------------------------------------------
-
-    def opened(self) -> Store:
-        """A store that is open and loaded, as the broker uses it."""
-        store = self.open()
-        list(store.load())
-        return store
-
-    def wait(self, told: list[Any]) -> Any:
-        """What a callback was told, once; background work is given its time."""
-        for _ in range(10_000):
-            if told:
-                break
-            self.settle()
-        assert len(told) == 1, f"the callback was called {len(told)} times"
-        return told[0]
-
-    def commit(self, store: Store, *records: Record) -> CommitId:
-        """Commit a batch and return its id."""
-        told: list[CommitId | StoreFailed] = []
-        store.commit(records, told.append)
-        result = self.wait(told)
-        assert isinstance(result, CommitId), result
-        return result
-
-    def read(
-        self,
-        store: Store,
-        owner: str,
-        after: int = -(1 << 62),
-        count: int = 1000,
-        size: int = 1 << 30,
-    ) -> list[Queued]:
-        """A page of a queue."""
-        told: list[list[Queued] | StoreFailed] = []
-        store.read(owner, after, count, size, told.append)
-        page: list[Queued] = self.wait(told)
-        return page
-
-    def topics(self, store: Store, owner: str, **options: Any) -> list[str]:
-        """Topics of a page."""
-        return [message.topic for _, message in self.read(store, owner, **options)]
-
-    def close(self, store: Store) -> None:
-        """Close it."""
-        told: list[None] = []
-        store.close(lambda: told.append(None))
-        self.wait(told)
-
-    def reopened(self, store: Store) -> tuple[Store, list[Loaded]]:
-        """The store closed and opened again, and what it loaded."""
-        self.close(store)
-        again = self.open()
-        return again, list(again.load())
-
-    def _durable(self) -> Store:
-        store = self.opened()
-        if not store.durable:
-            pytest.skip("this store promises nothing across a restart")
-        return store
+    durable, and tests of crashes over one without `crash`."""
 
     # commits -------------------------------------------------------------------------------------------------------
 

@@ -48,8 +48,8 @@ class Image:
         self.uses: dict[int, int] = {}
         self.next_id = 1
 
-    def apply(self, record: Record) -> None:
-        """Take in one record. ValueError for one that cannot be true of what is here."""
+    def apply(self, record: Record, complain: Callable[[str], None]) -> None:
+        """Take in one record; `complain` is told of one that cannot be true of what is here."""
         match record:
             case PutSession(session):
                 self.sessions[session.client_id] = session
@@ -61,35 +61,29 @@ class Image:
                 for seq in list(self.queues.get(owner, ())):
                     self._dequeue(owner, seq)
             case PutSubscription(client_id, subscription):
-                self._known(client_id)
+                self._known(client_id, complain)
                 self.subscriptions.setdefault(client_id, {})[subscription.filter] = subscription
             case DropSubscription(client_id, filter):
                 self.subscriptions.get(client_id, {}).pop(filter, None)
             case PutMessage(id, message):
                 if id in self.messages:
-                    raise ValueError(f"message id {id} is in use")
+                    complain(f"message id {id} is in use")
                 self.messages[id] = message
-                self.uses[id] = 0
+                self.uses.setdefault(id, 0)
                 self.next_id = max(self.next_id, id + 1)
             case Enqueue():
-                if record.message_id not in self.messages:
-                    raise ValueError(f"{record} points to no message")
-                if record.owner.startswith("c/"):
-                    self._known(record.owner[2:])
-                queue = self.queues.setdefault(record.owner, {})
-                if record.seq in queue:
-                    raise ValueError(f"{record} is in the queue already")
-                queue[record.seq] = record
-                self.uses[record.message_id] += 1
+                self._enqueue(record, complain)
             case SetPacket(owner, seq, packet_id, released):
                 queue = self.queues.get(owner, {})
-                if seq not in queue:
-                    raise ValueError(f"{record} is of no entry")
-                queue[seq] = queue[seq]._replace(packet_id=packet_id, released=released)
+                if seq in queue:
+                    queue[seq] = queue[seq]._replace(packet_id=packet_id, released=released)
+                else:
+                    complain(f"{record} is of no entry")
             case Dequeue(owner, seq):
-                self._dequeue(owner, seq)
+                if not self._dequeue(owner, seq):
+                    complain(f"nothing to dequeue: {owner!r} {seq}")
             case PutReceived(client_id, packet_id):
-                self._known(client_id)
+                self._known(client_id, complain)
                 self.received.setdefault(client_id, set()).add(packet_id)
             case DropReceived(client_id, packet_id):
                 self.received.get(client_id, set()).discard(packet_id)
@@ -108,18 +102,30 @@ class Image:
         queue = self.queues.get(owner, {})
         return [queue[seq] for seq in sorted(queue)]
 
-    def _known(self, client_id: str) -> None:
+    def _known(self, client_id: str, complain: Callable[[str], None]) -> None:
         if client_id not in self.sessions:
-            raise ValueError(f"{client_id!r} has no session on record")
+            complain(f"{client_id!r} has no session on record")
 
-    def _dequeue(self, owner: str, seq: int) -> None:
+    def _enqueue(self, entry: Enqueue, complain: Callable[[str], None]) -> None:
+        if entry.owner.startswith("c/"):
+            self._known(entry.owner[2:], complain)
+        if entry.message_id not in self.messages:
+            complain(f"{entry} points to no message")
+            return
+        if self._dequeue(entry.owner, entry.seq):
+            complain(f"{entry} is in the queue already")
+        self.queues.setdefault(entry.owner, {})[entry.seq] = entry
+        self.uses[entry.message_id] += 1
+
+    def _dequeue(self, owner: str, seq: int) -> bool:
         queue = self.queues.get(owner, {})
         entry = queue.pop(seq, None)
         if entry is None:
-            raise ValueError(f"nothing to dequeue: {owner!r} {seq}")
+            return False
         self.uses[entry.message_id] -= 1
         if not queue:
             del self.queues[owner]
+        return True
 
 
 class Disk:
@@ -157,14 +163,14 @@ class Disk:
 
     def keep(self, records: Sequence[Record]) -> None:
         """Make a commit safe."""
-        try:
-            for record in records:
-                self.image.apply(record)
-        except ValueError as error:
-            self.complain("store", f"a commit cannot be true: {error}")
+        for record in records:
+            self.image.apply(record, self._wrong)
         self.image.sweep()
         self.number += 1
         self.commits += 1
+
+    def _wrong(self, text: str) -> None:
+        self.complain("store", f"a commit cannot be true: {text}")
 
     def begin(self, store: "OpenDisk", records: Sequence[Record], done: Committed) -> None:
         """Write a commit."""
