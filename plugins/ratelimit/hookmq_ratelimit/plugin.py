@@ -307,7 +307,7 @@ class RateLimitPlugin(Plugin):
         if now - bucket.told >= limit.rates[-1].per_seconds:
             bucket.told = now
             fields = {"limit": limit.rule, "outcome": outcome, "per": limit.per, "key": bucket.key}
-            self.log("info", "ratelimit.limited", client_id=client.client_id, **fields)
+            self._log("info", "ratelimit.limited", client_id=client.client_id, **fields)
             if self._broker is not None:
                 self._broker.emit("ratelimit.limited", client, **fields)
         if outcome == "throttled":
@@ -344,19 +344,23 @@ class RateLimitPlugin(Plugin):
         ban = self.bans.add(key, now + duration, why, now)
         broker = self._broker
         if ban is None or broker is None:
-            self.log("warning", "ratelimit.bans_full", bans=len(self.bans))
+            self._log("warning", "ratelimit.bans_full", bans=len(self.bans))
             return
         fields = {"kind": key[0], "name": key[1], "seconds": duration, "why": why}
-        self.log("warning", "ratelimit.banned", **fields)
+        self._log("warning", "ratelimit.banned", **fields)
         broker.emit("ratelimit.banned", client, **fields)
         if client.state.get(self.id) == "inside":
             self.runtime.call_soon(partial(_end, broker, client))
+
+    def _log(self, level: str, event: str, **fields: object) -> None:
+        if self._broker is not None:
+            self._broker.log(level, event, **fields)
 
     def unban(self, id: int) -> Banned | None:
         """End a ban; None if there is none of that number."""
         ban = self.bans.lift(id, self.runtime.now())
         if ban is not None:
-            self.log("info", "ratelimit.unbanned", kind=ban.key[0], name=ban.key[1])
+            self._log("info", "ratelimit.unbanned", kind=ban.key[0], name=ban.key[1])
         return ban
 
     # beside -------------------------------------------------------------------------------------------------------

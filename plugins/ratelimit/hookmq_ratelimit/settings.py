@@ -33,7 +33,7 @@ MODES: Final[Mapping[What, tuple[Mode, ...]]] = {
     "deliveries": ("throttle", "drop"),
 }
 """What may become of what is over a limit; the first is the default."""
-SHORTEST: Final = 1e-6
+SHORTEST: Final = 1e-10
 """Seconds: no token comes faster."""
 
 
@@ -53,7 +53,7 @@ def parse_rates(text: str) -> tuple[Rate, ...]:
         if rate.count <= 0:
             raise ValueError(f"{part.strip()!r} lets nothing pass: forbid it with an ACL")
         if rate.per_seconds / rate.count < SHORTEST:
-            raise ValueError(f"{part.strip()!r} is above a million a second: no limit at all")
+            raise ValueError(f"{part.strip()!r} is above ten billion a second: no limit at all")
         if any(other.per_seconds == rate.per_seconds for other in found):
             raise ValueError(f"{part.strip()!r}: there are two rates for the same time")
         found.append(rate)
