@@ -83,6 +83,10 @@ class Plugin:
     """Seconds that hooks of this plugin may be awaited, by hook, where the configuration says nothing; the hook's own
     default otherwise. May be set in `__init__`: what asks a service needs as long as it is configured to ask."""
 
+    idle_hooks: frozenset[str] = frozenset()
+    """Hooks that this object, as it is configured, has no use for, though its class implements them: they are not called
+    and cost nothing. To be set in `__init__`."""
+
     authorize_actions: ClassVar[frozenset[Action]] = frozenset(
         {Action.PUBLISH, Action.SUBSCRIBE, Action.WILL}
     )

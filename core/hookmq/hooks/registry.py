@@ -57,6 +57,8 @@ def register(instances: Sequence[PluginInstance]) -> Registry:
         found: list[Implementation] = []
         for implemented in getattr(manager.hook, name).get_hookimpls():
             instance = by_id[implemented.plugin_name]
+            if name in instance.plugin.idle_hooks:
+                continue
             is_async = _is_async(instance.id, spec, implemented.function)
             found.append(
                 Implementation(
@@ -72,6 +74,7 @@ def register(instances: Sequence[PluginInstance]) -> Registry:
             for name, found in registry.items()
             if any(one.instance is instance for one in found)
         }
+        _check_idle(instance)
         _check_timeouts(instance)
         _check_actions(instance, registry["authorize"])
         if instance.plugin.blocking and "on_deliver" in mine:
@@ -182,6 +185,12 @@ def _is_async(plugin_id: str, spec: Spec, function: Callable[..., Any]) -> bool:
     if spec.timeout is None:
         raise PluginError(plugin_id, f"{spec.name} cannot be async: it must answer at once")
     return True
+
+
+def _check_idle(instance: PluginInstance) -> None:
+    unknown = sorted(instance.plugin.idle_hooks - SPECS.keys())
+    if unknown:
+        raise PluginError(instance.id, f"idle_hooks: there is no hook named {unknown[0]!r}")
 
 
 def _check_timeouts(instance: PluginInstance) -> None:

@@ -441,3 +441,18 @@ def test_timeouts_of_a_plugin_that_do_not_fit(
 ) -> None:
     with pytest.raises(PluginError, match=words):
         bound(make("wrong", timeouts=timeouts, on_publish=lambda self: None))
+
+
+def test_an_idle_hook_is_not_called_and_costs_nothing(
+    make: Make, bound: Bound, instance: MakeInstance
+) -> None:
+    idle = frozenset({"on_publish", "on_published"})
+    hooks = {name: (lambda self: None) for name in ("on_publish", "on_published", "on_connect")}
+    one = bound(make("one", idle_hooks=idle, **hooks))
+    chains = one.chains("tcp")
+    assert (chains.on_publish, len(chains.on_connect)) == ((), 1)
+    assert [row.plugin for row in one.explain("on_publish")] == []
+    other = bound(make("two", **hooks)).chains("tcp")
+    assert len(other.on_publish) == 1
+    with pytest.raises(PluginError, match="no hook named 'on_publis'"):
+        bound(make("three", idle_hooks=frozenset({"on_publis"}), **hooks))
