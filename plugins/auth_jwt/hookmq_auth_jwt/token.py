@@ -87,7 +87,7 @@ def read_object(data: bytes, what: str) -> dict[str, Any]:
     """A JSON object: UTF-8, no name twice, no NaN, no half of a surrogate pair, not too deep. Raises Refused."""
     try:
         text = data.decode()
-        found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        found = _STRICT.decode(text)
         if "\\u" in text:
             json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
@@ -127,3 +127,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+_STRICT: Final = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)

@@ -1,6 +1,7 @@
 """From bytes to a verified token, or the reason why not."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from hookmq.plugin import Limits, Rules
@@ -60,11 +61,12 @@ class Verifier:
         rules = checker.rules(claims)
         limits = checker.limits(claims)
         expires = claims.get("exp")
+        claims = dict(claims)
         if groups is not None:
-            claims = {**claims, "groups": list(groups)}
+            claims["groups"] = list(groups)
         return Verified(
             identity,
-            claims,
+            MappingProxyType(claims),
             None if expires is None else float(expires) + self._config.leeway,
             rules,
             limits,

@@ -1,7 +1,9 @@
 """``hookmq jwt``."""
 
+import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +11,13 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from hookmq.cli import main
+from hookmq.config.model import loads
+from hookmq.config.plugins import build
+from hookmq.errors import HookMQError
+from hookmq_auth_jwt.config import FetchConfig, JwtConfig, KeyConfig
+from hookmq_auth_jwt.plugin import AuthJwtPlugin
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokens import SECRET, jwk, jwks, pem, private, token
 
 
@@ -171,3 +180,97 @@ def test_sign_with_a_secret(config: Path, shell: Shell, tmp_path: Path) -> None:
 def test_help(shell: Shell, command: str) -> None:
     assert shell(*filter(None, [command]), "--help") == 0
     assert "usage: hookmq jwt" in shell.out
+
+
+# -- the configuration, as every command reads it
+
+
+@pytest.mark.parametrize(
+    ("config_text", "says"),
+    [
+        ("{}", "no keys"),
+        ("{secret: {$file: secret.txt}, audiense: x}", "did you mean 'audience'"),
+        ("{secret: short}", "5 bytes is weak"),
+        ("{pem: none.pem}", "none.pem: it cannot be read: No such file"),
+        ("{pem: secret.txt}", "secret.txt: it holds no PEM block"),
+        ("{jwks_file: secret.txt}", "secret.txt: the JWK Set is no JSON"),
+        ("{jwks_url: 'http://idp.example/'}", "may forge"),
+        ("{secret: {$file: secret.txt}, token_in: pasword}", "did you mean 'password'"),
+        ("{secret: {$file: secret.txt}, jwks: {refresh: soon}}", "a duration"),
+        ("{keys: [{kid: x}]}", "0 places for keys"),
+    ],
+)
+def test_check_finds_mistakes(
+    config: Path, capsys: pytest.CaptureFixture[str], config_text: str, says: str
+) -> None:
+    config.write_text(
+        "version: 1\nlisteners: [{name: tcp, bind: '127.0.0.1:0'}]\n"
+        f"plugins: [{{use: auth_jwt, config: {config_text}}}]\n"
+    )
+    assert main(["check", "-c", str(config)]) in (2, 3)
+    told = capsys.readouterr()
+    assert says in told.out + told.err
+    assert SECRET not in told.out + told.err
+
+
+def test_a_secret_is_not_shown(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "-c", str(config)]) == 0
+    assert main(["check", "-c", str(config)]) == 0
+    told = capsys.readouterr()
+    assert "secret: '***'" in told.out
+    assert SECRET not in told.out + told.err
+
+
+def fields_of(kind: Any, prefix: str = "") -> list[str]:
+    return [prefix + field.name for field in dataclasses.fields(kind)]
+
+
+def test_every_setting_is_in_the_readme() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    names = fields_of(JwtConfig) + fields_of(FetchConfig, "jwks.")
+    names += [
+        name for name in fields_of(KeyConfig, "keys[].") if name[7:] not in fields_of(JwtConfig)
+    ]
+    missing = [name for name in names if f"`{name}`" not in readme and name != "jwks"]
+    assert not missing
+    for name in re.findall(r"^\| `([a-z_.\[\]]+)`", readme.partition("## Settings")[2], re.M):
+        assert name.startswith(("hookmq_", "jwt.")) or name in [
+            *names,
+            *fields_of(KeyConfig, "keys[]."),
+        ]
+
+
+NAMES = st.sampled_from(fields_of(JwtConfig))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 1 << 40) | st.floats() | st.text(max_size=8)
+    | st.sampled_from([SECRET, "https://x", "http://127.0.0.1", "/nonexistent", "5s", "${sub}", "${", "HS256", "auth"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from([*fields_of(KeyConfig), *fields_of(FetchConfig), "$env", "$file"]) | st.text(max_size=5),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(NAMES, VALUES, max_size=5))
+def test_any_configuration_is_bound_or_refused(given: Any) -> None:
+    text = json.dumps(
+        {
+            "version": 1,
+            "listeners": [{"name": "tcp", "bind": "127.0.0.1:0"}],
+            "plugins": [{"use": "auth_jwt", "config": {"secret": SECRET, **given}}],
+        }
+    )
+    refused = ""
+    try:
+        [made] = build(loads(text, "fuzzed", environ={}, folder=Path("/nonexistent")))
+    except HookMQError as error:
+        refused = str(error)
+    if refused:
+        assert "constructing it failed" not in refused
+    else:
+        assert isinstance(made.plugin, AuthJwtPlugin)
+        assert SECRET not in repr(made.plugin.config)
