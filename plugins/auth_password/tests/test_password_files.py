@@ -7,7 +7,7 @@ from hookmq.plugin import ConfigError
 from hookmq_auth_password import book, yaml_file
 from hookmq_auth_password.book import New, delete, load, parse, put, rehash
 from hookmq_auth_password.files import read as read_file
-from hookmq_auth_password.hashes import Format
+from hookmq_auth_password.hashes import Format, verify
 from hookmq_auth_password.users import User, Users
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -437,3 +437,15 @@ def test_any_text_is_users_or_an_error(text: str, format: Format) -> None:
     except ConfigError:
         return
     assert all(isinstance(user, User) for user in users)
+
+
+def test_the_example_of_the_manual() -> None:
+    page = Path(__file__).parents[1] / "README.md"
+    text = page.read_text().split("file=example.yaml\n")[1].split("```")[0]
+    alice, bob, door = parse(text, "example", "yaml")
+    assert alice.accept().claims == {"groups": ["meters"], "tenant": "acme"}
+    assert not bob.enabled
+    assert door.hash is None
+    assert all(
+        user.hash is not None and verify(user.hash, b"correct horse") for user in (alice, bob)
+    )

@@ -230,7 +230,7 @@ async def test_a_flood_of_wrong_passwords_while_a_thousand_others_work(tmp_path:
 
         async def work(streams: Streams) -> None:
             reader, writer = streams
-            for number in range(1, 6):
+            for number in range(1, 4):
                 writer.write(b"\x32\x06\0\1t\0" + bytes((number,)) + b"x")
                 assert await reader.readexactly(4) == b"\x40\x02\0" + bytes((number,))
 
