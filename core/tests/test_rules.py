@@ -360,6 +360,20 @@ def test_a_hundred_thousand_rules_are_as_good_as_ten() -> None:
     assert rules.decide(SUBSCRIBE, "s/+/secret", 0, False, {}) is rules.rules[0]
 
 
+@unhurried
+@given(RULES, st.lists(st.tuples(filters(), VALUES), min_size=1, max_size=8), st.booleans())
+def test_what_was_asked_before_changes_nothing(
+    rules: list[Rule], questions: list[tuple[str, dict[str, str]]], forgetful: bool
+) -> None:
+    """Wildcards merge parts of the trie, which are kept."""
+    compiled = Rules(rules)
+    if forgetful:
+        compiled._denied._limit = compiled._denied._room = 0
+    for asked, values in questions * 2:
+        decided = compiled.decide(SUBSCRIBE, asked, 1, False, values)
+        assert decided is brute(rules, SUBSCRIBE, asked, 1, False, values)
+
+
 # -- values
 
 

@@ -68,11 +68,11 @@ class Index:
 
     __slots__ = (
         "_claims",
-        "_everybody",
         "_groups",
         "_keyed",
         "_prefixes",
         "delivers",
+        "everybody",
         "rules",
         "sections",
     )
@@ -97,7 +97,7 @@ class Index:
             listed.setdefault(entry.who, []).append(entry.rule)
         self.sections = len(listed)
         self.delivers = delivers
-        self._everybody: list[Section] = []
+        self.everybody: list[Section] = []
         self._keyed: dict[Key, list[Section]] = {}
         claims: set[str] = set()
         prefixes: set[tuple[int, int]] = set()
@@ -106,7 +106,7 @@ class Index:
             if len(rules) > EAGER:
                 section.rules()
             if not section.conditions:
-                self._everybody.append(section)
+                self.everybody.append(section)
             else:
                 for key in section.conditions[0]:
                     self._keyed.setdefault(key, []).append(section)
@@ -118,7 +118,7 @@ class Index:
     def choose(self, client: ClientInfo) -> Chosen:
         """What is in the file about `client`, as it is known now."""
         keys = keys_of(client, self._groups, self._claims, self._prefixes)
-        found = list(self._everybody)
+        found = list(self.everybody)
         seen: set[int] = set()
         for key in keys:
             for section in self._keyed.get(key, ()):

@@ -1,0 +1,102 @@
+"""Which of many rules decides."""
+
+from collections.abc import Iterable, Mapping
+
+from hookmq.rules.overlaps import Overlaps
+from hookmq.rules.rule import Rule, is_variable, levels_of
+from hookmq.rules.trie import NOTHING, Entry, Node, opened_end, plant, walk
+from hookmq.topics import parse_share
+from hookmq.types import Action
+
+
+class Rules:
+    """Rules compiled for `decide`: a level of a topic costs a few lookups, however many rules there are.
+
+    Raises ConfigError, with the rule's source, for a filter that MQTT does not know, one behind ``$share/``, a variable
+    that is not a whole level, and a QoS other than 0, 1, 2. Immutable: a change of rules is a new object.
+    """
+
+    __slots__ = (
+        "_allowed",
+        "_count",
+        "_deliver",
+        "_denied",
+        "_publish",
+        "_will",
+        "rules",
+        "variables",
+    )
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules: tuple[Rule, ...] = tuple(sorted(rules, key=_order))
+        """The rules in the order in which they decide."""
+        self._count = len(self.rules)
+        split = [levels_of(rule) for rule in self.rules]
+        names = {level for levels in split for level in levels if is_variable(level)}
+        self.variables = frozenset(names)
+        """The variables that the rules speak of, as they are written: ``%u``, ``${site}``."""
+        self._publish = self._messages(Action.PUBLISH, split, ())
+        self._will = self._messages(Action.WILL, split, ((Action.PUBLISH, self._publish),))
+        self._deliver = self._messages(
+            Action.DELIVER, split, ((Action.PUBLISH, self._publish), (Action.WILL, self._will))
+        )
+        asked = [n for n, rule in enumerate(self.rules) if Action.SUBSCRIBE in rule.actions]
+        allowed = [n for n in asked if self.rules[n].allow and self.rules[n].retain is None]
+        denied = [n for n in asked if not self.rules[n].allow]
+        self._allowed = self._compile(allowed, split, False)
+        self._denied = Overlaps(self._compile(denied, split, False), len(denied))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def decide(
+        self, action: Action, topic: str, qos: int, retain: bool, values: Mapping[str, str]
+    ) -> Rule | None:
+        """The first rule in order that applies, None where none does.
+
+        `topic` is a valid topic or, for SUBSCRIBE, a valid filter, behind ``$share/NAME/`` or not. `values` are the
+        variables' values by what stands in the filter (``%u``, ``%c``, ``${site}``), as `rule_values` makes them. For
+        SUBSCRIBE `qos` and `retain` are not looked at. An allow is to be answered with ``Allow(max_qos=rule.qos)``.
+        """
+        if action is Action.SUBSCRIBE:
+            levels = parse_share(topic)[1].split("/")
+            open_end = levels[-1] == "#"
+            rank = walk(self._allowed, *opened_end(levels), 0, False, values, self._count)
+            rank = self._denied.first(levels, open_end, values, rank)
+        else:
+            levels = topic.split("/")
+            root = self._publish
+            if action is Action.DELIVER:
+                root = self._deliver
+            elif action is Action.WILL:
+                root = self._will
+            rank = walk(root, levels, False, qos, retain, values, self._count)
+        return self.rules[rank] if rank < self._count else None
+
+    def _messages(
+        self,
+        action: Action,
+        split: list[list[str]],
+        made: tuple[tuple[Action, Node], ...],
+    ) -> Node:
+        """The trie of an action on messages; most rules say the same of several, and then they share it."""
+        for other, root in made:
+            if all((action in rule.actions) == (other in rule.actions) for rule in self.rules):
+                return root
+        ranks = [n for n, rule in enumerate(self.rules) if action in rule.actions]
+        return self._compile(ranks, split, True)
+
+    def _compile(self, ranks: list[int], split: list[list[str]], conditions: bool) -> Node:
+        if not ranks:
+            return NOTHING
+        root = Node(self._count)
+        for rank in ranks:
+            rule = self.rules[rank]
+            qos = 2 if rule.qos is None or not conditions else rule.qos
+            entry = Entry(rank, rule.allow, qos, rule.retain if conditions else None)
+            plant(root, split[rank], entry)
+        return root
+
+
+def _order(rule: Rule) -> int:
+    return rule.order

@@ -1,0 +1,144 @@
+"""Which rule of a trie overlaps a filter."""
+
+from collections.abc import Mapping
+
+from hookmq.rules.trie import Entry, Node, value_of
+
+
+class Overlaps:
+    """Finds rules whose filter overlaps another; they bear no conditions, so that the first of a leaf decides.
+
+    Where that other has ``+``, every child of a node overlaps. To go into each of 10,000 would take milliseconds, and
+    again for every such filter that a client thinks of. So they are merged into one node, as far down as it is asked
+    for, and that is kept. `_room` bounds how much is kept; then it begins anew.
+    """
+
+    __slots__ = ("_any", "_limit", "_room", "_root", "_whole")
+
+    def __init__(self, root: Node, count: int) -> None:
+        self._root = root
+        self._any: dict[Node, Node | None] = {}
+        self._limit = 100_000 + 16 * count
+        self._room = self._limit
+        self._whole: int = _least(root)
+
+    def first(self, levels: list[str], open_end: bool, values: Mapping[str, str], best: int) -> int:
+        """The lowest rank below `best` of a rule that overlaps `levels`, else `best`."""
+        dollar = levels[0].startswith("$")
+        last = len(levels) - 1 if open_end else len(levels)
+        nodes = [self._root]
+        depth = 0
+        while nodes:
+            below: list[Node] = []
+            wild = depth > 0 or not dollar  # [MQTT-4.7.2-1]: no leading wildcard overlaps "$..."
+            for node in nodes:
+                if node.least >= best:
+                    continue
+                if node.rest is not None and wild:
+                    best = min(best, node.rest[0].rank)
+                if depth == last:
+                    if open_end:
+                        best = min(best, node.least if depth else self._whole)
+                    elif node.here is not None:
+                        best = min(best, node.here[0].rank)
+                    continue
+                level = levels[depth]
+                if level == "+":
+                    child = self._every(node)
+                    if child is not None:
+                        below.append(child)
+                    continue
+                if not node.opened:
+                    self._open(node)
+                if node.children is not None:
+                    child = node.children.get(level)
+                    if child is not None:
+                        below.append(child)
+                if node.plus is not None and wild:
+                    below.append(node.plus)
+                if node.variables is not None:
+                    for name, child in node.variables.items():
+                        value = value_of(values, name, depth)
+                        if value is None or value == level:
+                            below.append(child)
+            nodes = below
+            depth += 1
+        return best
+
+    def _every(self, node: Node) -> Node | None:
+        """Everything one level below `node`, as one node; None where there is nothing."""
+        if node in self._any:
+            return self._any[node]
+        if not node.opened:
+            self._open(node)
+        parts = []
+        for name, child in (node.children or {}).items():
+            if node is not self._root or not name.startswith("$"):  # [MQTT-4.7.2-1]
+                parts.append(child)
+        if node.plus is not None:
+            parts.append(node.plus)
+        parts.extend((node.variables or {}).values())
+        if self._room < 0:
+            self._any.clear()
+            self._room = self._limit
+        found = self._any[node] = self._merge(parts) if parts else None
+        return found
+
+    def _merge(self, parts: list[Node]) -> Node:
+        if len(parts) == 1:
+            return parts[0]
+        made = Node(min(part.least for part in parts))
+        made.opened = False
+        made.merged = []
+        here: list[Entry] | None = None
+        rest: list[Entry] | None = None
+        for part in parts:
+            # Only nodes of the rules themselves are kept: so `_open` need not open others first.
+            if part.merged is None:
+                made.merged.append(part)
+            else:
+                made.merged.extend(part.merged)
+            if part.here is not None and (here is None or part.here[0].rank < here[0].rank):
+                here = part.here
+            if part.rest is not None and (rest is None or part.rest[0].rank < rest[0].rank):
+                rest = part.rest
+        made.here = here
+        made.rest = rest
+        self._room -= len(made.merged)
+        return made
+
+    def _open(self, node: Node) -> None:
+        """Merge what is one level below the nodes that `node` stands for, level by level."""
+        node.opened = True
+        children: dict[str, list[Node]] = {}
+        variables: dict[str, list[Node]] = {}
+        plus: list[Node] = []
+        for one in node.merged or ():
+            for name, child in (one.children or {}).items():
+                children.setdefault(name, []).append(child)
+            for name, child in (one.variables or {}).items():
+                variables.setdefault(name, []).append(child)
+            if one.plus is not None:
+                plus.append(one.plus)
+        if children:
+            node.children = {name: self._merge(parts) for name, parts in children.items()}
+        if variables:
+            node.variables = {name: self._merge(parts) for name, parts in variables.items()}
+        if plus:
+            node.plus = self._merge(plus)
+        self._room -= len(children)
+
+
+def _least(root: Node) -> int:
+    """The lowest rank that ``#`` overlaps."""
+    least = 1 << 62
+    if root.rest is not None:
+        least = root.rest[0].rank
+    for name, child in (root.children or {}).items():
+        if not name.startswith("$"):  # [MQTT-4.7.2-1]
+            least = min(least, child.least)
+    if root.plus is not None:
+        least = min(least, root.plus.least)
+    for child in (root.variables or {}).values():
+        least = min(least, child.least)
+    return least
