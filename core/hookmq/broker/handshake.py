@@ -14,7 +14,7 @@ from hookmq.broker.link import Link, Phase
 from hookmq.codec import Auth, Connect, Packet
 from hookmq.codec.header import legal_headers
 from hookmq.errors import ProtocolError
-from hookmq.hooks.run import run_auth, run_connect
+from hookmq.hooks.run import merge_accepts, run_auth, run_connect
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Limits
 from hookmq.properties import EMPTY, In
 from hookmq.reason import ReasonCode
@@ -200,7 +200,7 @@ def _decide(connection: Link, accept: Accept) -> None:
         connection.chains.on_connect,
         (client, connection.connect),
         authenticated or core.settings.auth.default == "allow",
-        partial(_decided, connection, accept.limits),
+        partial(_decided, connection, accept),
     )
     if step is not None:
         connection.wait(step)
@@ -212,7 +212,7 @@ def _method(connection: Link) -> str | None:
     return connect.properties.authentication_method
 
 
-def _decided(connection: Link, limits: Limits | None, verdict: Accept | Deny, by: str) -> None:
+def _decided(connection: Link, accept: Accept, verdict: Accept | Deny, by: str) -> None:
     if connection.phase is Phase.CLOSED:
         return
     if isinstance(verdict, Deny):
@@ -220,10 +220,10 @@ def _decided(connection: Link, limits: Limits | None, verdict: Accept | Deny, by
         return
     client = connection.client
     assert client is not None
+    # What enhanced authentication found stays, as if it had been the first to accept.
+    verdict = merge_accepts(accept, verdict)
     identify(client, verdict)
-    if verdict.limits is not None:
-        limits = verdict.limits if limits is None else limits.tighten(verdict.limits)
-    _authorize_will(connection, limits or Limits())
+    _authorize_will(connection, verdict.limits or Limits())
 
 
 def _deny(connection: Link, verdict: Deny, by: str) -> None:

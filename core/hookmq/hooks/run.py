@@ -52,7 +52,7 @@ class _Rule:
         self.failed = failed
 
 
-def _merge_accepts(first: Accept, later: Accept) -> Accept:
+def merge_accepts(first: Accept, later: Accept) -> Accept:
     """An identity that was given stays; bounds only tighten."""
     limits: Limits | None = later.limits
     if limits is None or first.limits is None:
@@ -75,8 +75,8 @@ def _merge_allows(first: Allow, later: Allow) -> Allow:
     return Allow(least(first.cache_for, later.cache_for), least(first.max_qos, later.max_qos))
 
 
-_CONNECT: Final = _Rule(Accept, _merge_accepts, frozenset({Deny}), _NOT_ACCEPTED)
-_AUTH: Final = _Rule(None, _merge_accepts, frozenset({Accept, Challenge, Deny}), _NOT_AUTHENTICATED)
+_CONNECT: Final = _Rule(Accept, merge_accepts, frozenset({Deny}), _NOT_ACCEPTED)
+_AUTH: Final = _Rule(None, merge_accepts, frozenset({Accept, Challenge, Deny}), _NOT_AUTHENTICATED)
 _AUTHORIZE: Final = _Rule(Allow, _merge_allows, frozenset({Deny}), _UNDECIDED)
 
 

@@ -173,6 +173,22 @@ def test_both_may_limit(harness: Harness, recorder: HookRecorder) -> None:
     assert harness.broker.sessions["c"].queue_messages == 3
 
 
+@pytest.mark.parametrize(("first", "second"), [(30, 60), (60, 30), (30, None), (None, 30)])
+def test_what_enhanced_authentication_found_stays(
+    harness: Harness, recorder: HookRecorder, first: int | None, second: int | None
+) -> None:
+    """A later plugin adds what is missing, and shortens; it makes nobody somebody else, and nothing last longer."""
+    now = harness.clock.time()
+    ends = [None if one is None else now + one for one in (first, second)]
+    recorder.answer("on_auth", Accept("x", expires_at=ends[0]))
+    recorder.answer("on_connect", Accept("y", {"a": 1}, expires_at=ends[1]))
+    client = begin(harness, expect=0)
+    found = harness.broker.sessions["c"].client
+    assert (found.identity, found.claims, found.expires_at) == ("x", {"a": 1}, now + 30)
+    harness.advance(30.1)
+    client.expect_disconnect(ReasonCode.MAXIMUM_CONNECT_TIME)
+
+
 def test_one_may_limit(harness: Harness, recorder: HookRecorder) -> None:
     recorder.answer("on_auth", Accept("x", limits=Limits(receive_maximum=5)))
     recorder.answer("on_connect", Accept())
