@@ -34,6 +34,8 @@ HASH_BYTES: Final[Mapping[str, int]] = {"HS256": 32, "HS384": 48, "HS512": 64}
 MIN_RSA: Final = 2048
 MAX_RSA: Final = 8192
 """Bits. A longer modulus costs more than it is worth, and whoever serves it may mean harm."""
+MAX_EXPONENT: Final = 64
+"""Bits; as OpenSSL has it for long keys."""
 
 _KNOWN: Final = jwt_algorithms()
 _VERIFIERS: Final[Mapping[str, Any]] = {
@@ -194,6 +196,8 @@ def _public(public: Any, allowed: frozenset[str], kid: str | None, issuer: str, 
     if isinstance(public, rsa.RSAPublicKey):
         if not MIN_RSA <= public.key_size <= MAX_RSA:
             raise UnusableKey(f"RSA of {public.key_size} bits: {MIN_RSA} to {MAX_RSA} are taken")
+        if public.public_numbers().e.bit_length() > MAX_EXPONENT:
+            raise UnusableKey(f"its exponent is longer than {MAX_EXPONENT} bits")
         kind, fitting = f"RSA {public.key_size}", RSA
     elif isinstance(public, ec.EllipticCurvePublicKey) and public.curve.name in CURVES:
         kind, fitting = f"EC {public.curve.name}", (CURVES[public.curve.name],)

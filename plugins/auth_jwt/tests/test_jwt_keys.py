@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from hookmq_auth_jwt.jwks import read_set
 from hookmq_auth_jwt.keys import ALGORITHMS, UnusableKey, jwk_key, pem_keys, secret_key
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_auth_jwt.refusal import Refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokens import KINDS, SECRET, b64, jwk, jwks, pem, private, token
 
 SOME: Any = ("RS256", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA", "Ed25519", "Ed448")
@@ -307,3 +310,41 @@ def test_a_signature_that_the_library_cannot_read_is_none() -> None:
     assert not key.verifies("RS256", b"x", None)  # type: ignore[arg-type]
     assert not key.verifies("ES256", b"x", b"y")
     assert isinstance(private("RSA 2048"), rsa.RSAPrivateKey)
+
+
+JSON: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12) | st.sampled_from(["AQAB", "RSA", "EC", "sig"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+MEMBERS = st.sampled_from(
+    ["kty", "kid", "use", "key_ops", "alg", "n", "e", "d", "x", "y", "crv", "k", "x5c"]
+)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_make_a_key_set_or_none(data: bytes) -> None:
+    with suppress(UnusableKey):
+        read_set(data, ALGORITHMS, True, "", "s", 9)
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(["RSA 2048", "EC secp256r1", "Ed25519", "Ed448"]),
+    st.dictionaries(MEMBERS, JSON, max_size=4),
+    st.booleans(),
+)
+def test_any_change_of_a_key_leaves_it_out_or_in(kind: str, change: Any, symmetric: bool) -> None:
+    """Whatever stands in a JWK: it is used or left out, and a secret is used where secrets may be."""
+    found = read_set(jwks({**jwk(kind, "k"), **change}), ALGORITHMS, symmetric, "", "s", 9)
+    assert len(found.keys) + len(found.left) == 1
+    for key in found.keys:
+        assert key.kind != "secret" or symmetric
+        assert not key.verifies("HS256", b"x", b"y")
+
+
+def test_an_exponent_that_is_too_long() -> None:
+    odd = (1 << 65) + 1
+    member = {**jwk("RSA 2048", "k"), "e": b64(odd.to_bytes(9, "big"))}
+    found = read_set(jwks(member), ALGORITHMS, False, "", "s", 9)
+    assert "exponent" in found.left[0].why
