@@ -62,15 +62,19 @@ class Connection(Link):
         except Exception as error:
             self._internal(error)
 
-    def go_on_reading(self) -> None:
-        """As `Link.go_on_reading`, and go on with what had come already when reading stopped."""
-        stopped = not self.reading
-        super().go_on_reading()
-        if stopped and self.reading and self.partial is not None:
+    def _read_on(self) -> None:
+        """Take bytes again: first those that had come already when reading stopped, and the wire's only when these are
+        used up, or each time that one packet's room is there a whole read would come on top."""
+        if self.partial is None:
+            self.wire.resume_reading()
+        else:
             self.core.runtime.call_soon(self._read_rest)
 
     def _read_rest(self) -> None:
-        self.feed(b"")
+        if self.reading:
+            self.feed(b"")
+        if self.reading and self.phase is not Phase.CLOSED:
+            self.wire.resume_reading()
 
     def _complete(self, data: bytes) -> bytes | None:
         """Join `data` to the partial packet; None while that is still not whole."""

@@ -286,6 +286,10 @@ class Link:
             self.hold_due.cancel()
             self.hold_due = None
         self.seen = self.core.runtime.now()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Take bytes again."""
         self.wire.resume_reading()
 
     def _owes_much(self) -> bool:

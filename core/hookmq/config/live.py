@@ -23,7 +23,7 @@ from hookmq.server.settings import ListenerSettings
 from hookmq.server.tls import server_context
 
 FIXED: Final = (
-    *(name for name, spec in SPECS.items() if spec.kind is Kind.PROVIDE),
+    *(n for n, spec in SPECS.items() if spec.kind is Kind.PROVIDE and n != "provide_meter"),
     "register_listeners",
 )
 """Hooks whose answers the broker was built on: plugins with one of these stay until it is started anew."""

@@ -3,7 +3,16 @@
 from collections.abc import Callable
 
 import pytest
-from hookmq.codec import Pingresp, Puback, Pubcomp, Pubrec, Suback
+from hookmq.codec import (
+    Disconnect,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Suback,
+    encode,
+)
 from hookmq.hooks.meter import Charge, Go, Meter, Over, Pace
 from hookmq.plugin import Context, Deny, Drop, Plugin, ReasonCode, hookimpl
 from hookmq.runtime import Cancel
@@ -365,3 +374,24 @@ def test_ping_and_suback_while_a_publish_waits() -> None:
         gate.let()
         client.expect(Suback)
         assert any(isinstance(p, Pingresp) for p in client.received)
+
+
+def test_what_comes_behind_stays_on_the_wire_when_enough_is_held() -> None:
+    gate = Gate()
+    with Harness([Metering(Measure(gate))], config={"broker": {"hold_bytes": 5000}}) as harness:
+        other = harness.connect("other")
+        other.subscribe("a")
+        client = harness.connect("measured")
+        packets = [encode(Publish("a", b"%03d" % n + bytes(1000)), 5) for n in range(100)]
+        for first in range(0, 100, 10):  # ten in one read
+            client.raw(b"".join(packets[first : first + 10]))
+        client.send(Disconnect(0))
+        for number in range(100):
+            connection = client.connection
+            partial = len(connection.partial) if connection.partial is not None else 0
+            # What is held, the packet above it, and the rest of one read.
+            assert connection.held_bytes + partial < 5000 + 2 * 1100 + 10 * 1100
+            assert len(other.messages) == number
+            gate.let()
+        assert [m.payload[:3] for m in other.messages] == [b"%03d" % n for n in range(100)]
+        assert client.closed
