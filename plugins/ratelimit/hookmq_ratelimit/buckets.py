@@ -220,23 +220,24 @@ class Allowance:
         if bucket is not None:
             self._lru.move_to_end(key)
             return bucket
-        bucket = self._used.get(key)
+        bucket = self._used.pop(key, None)
         if bucket is None:
             bucket = Bucket(self, key)
-            self._used[key] = bucket
             old = before.find(key) if before is not None else None
             if old is not None:
                 bucket.inherit(old, now)
         self._lru[key] = bucket
         if len(self._lru) > self.most:
-            _, oldest = self._lru.popitem(last=False)
+            name, oldest = self._lru.popitem(last=False)
             if not oldest.idle(now):
                 self.evicted += 1
+            # A client that is connected may hold it: then whoever shares it finds it again.
+            self._used[name] = oldest
         return bucket
 
     def inherit(self, before: "Allowance", now: float) -> None:
         """Take over what is in use of an earlier configuration's buckets."""
-        for key, old in before._lru.items():
+        for key, old in list(before._lru.items()):
             if key not in self._lru and not old.idle(now):
                 self.get(key, now, before)
 

@@ -278,16 +278,18 @@ def test_an_exchange_of_credentials_is_limited_before_it_begins() -> None:
 def test_allowances_outlive_a_reload_and_keep_their_part(rate: str, left: int) -> None:
     with Harness([limited({"rate": "10/min", "mode": "reject"})]) as harness:
         client = harness.connect("client")
-        away = harness.connect("away")
+        away = [harness.connect(f"away-{number}") for number in range(3)]
         for _ in range(8):
-            client.publish("a", b"", 1, expect=0x10)
-            away.publish("a", b"", 1, expect=0x10)
-        away.disconnect()
+            for one in (client, *away):
+                one.publish("a", b"", 1, expect=0x10)
+        for one in away:
+            one.disconnect()
         first = harness.hooks
         harness.reload(plugins=[limited({"rate": rate, "mode": "reject"})])
         harness.wait(lambda done: first.shutdown(10.0, lambda: done(None)))
-        away.reconnect()
-        for one in (client, away):
+        for one in away:
+            one.reconnect()
+        for one in (client, *away):
             for _ in range(left):
                 one.publish("a", b"", 1, expect=0x10)
             one.publish("a", b"", 1, expect=0x97)

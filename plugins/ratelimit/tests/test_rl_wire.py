@@ -1,7 +1,11 @@
 """Real clients over TCP to a broker of its own: throttled, refused, shut out."""
 
+import json
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from signal import SIGHUP
 
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
@@ -14,12 +18,13 @@ listeners:
   - {name: slow, bind: "127.0.0.1:0"}
   - {name: strict, bind: "127.0.0.1:0"}
   - {name: door, bind: "127.0.0.1:0"}
+  - {name: http, type: http, bind: "127.0.0.1:0"}
 auth: {default: allow}
 authz: {default: allow}
 plugins:
   - use: ratelimit
     listeners: [slow]
-    config: {limits: [{rate: 100/s, burst: 20}, {what: deliveries, rate: 200/s}]}
+    config: {limits: [{rate: 400/s, burst: 20}, {what: deliveries, rate: 500/s}]}
   - use: ratelimit
     id: strict
     listeners: [strict]
@@ -33,9 +38,15 @@ VERSIONS = [pytest.param(V31, id="3.1"), pytest.param(V311, id="3.1.1"), pytest.
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("ratelimit") / "hookmq.yaml"
     path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def broker(file: Path) -> Iterator[Served]:
+    path = file
     with serving("-c", str(path)) as served:
         yield served
 
@@ -59,6 +70,25 @@ def test_throttled_clients_lose_nothing(
         assert codes == [0] * 60
 
 
+def test_more_than_is_held_stays_on_the_wire(broker: Served) -> None:
+    port = broker.ports["slow"]
+    with Client(port, "big-r") as receiver, Client(port, "big-s") as sender:
+        receiver.subscribe("big", 0)
+        sent = [b"%d" % number + bytes(4000) for number in range(200)]  # thrice `hold_bytes`
+        for payload in sent:
+            sender.post("big", payload)
+        sender.disconnect()  # said behind them, and heard when its turn comes
+        assert receiver.payloads(200) == sent
+
+
+def ask(broker: Served, method: str, path: str) -> tuple[int, bytes]:
+    connection = HTTPConnection("127.0.0.1", broker.ports["http"], timeout=10)
+    with closing(connection):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
 def test_refused_and_then_shut_out(broker: Served) -> None:
     port = broker.ports["strict"]
     client = Client(port, "strict", V5)
@@ -71,6 +101,30 @@ def test_refused_and_then_shut_out(broker: Served) -> None:
     again = Client(port, "strict", V5)
     assert again.connect()[0] == 0x8A
     again.paho.loop_stop()
+    status, body = ask(broker, "GET", "/plugins/strict/bans")
+    (ban,) = json.loads(body)["bans"]
+    assert (status, ban["kind"], ban["name"]) == (200, "client", "strict")
+    assert ask(broker, "DELETE", f"/plugins/strict/bans/{ban['id']}")[0] == 204
+    assert ask(broker, "DELETE", f"/plugins/strict/bans/{ban['id']}")[0] == 404
+    with Client(port, "strict", V5) as client:  # and what was used up still is
+        assert client.publish("t", b"", 1) == 0x97
+    metrics = ask(broker, "GET", "/metrics")[1].decode()
+    assert 'outcome="rejected",plugin="strict"} 4' in metrics
+
+
+def test_a_reload_forgets_nothing(broker: Served, file: Path) -> None:
+    with Client(broker.ports["strict"], "reload", V5) as client:
+        for _ in range(3):
+            assert client.publish("t", b"", 1) == 0x10
+        file.write_text(CONFIG.replace("{rate: 3/h, mode", "{rate: 30/h, mode"))
+        broker.signal(SIGHUP)
+        broker.wait_for("config.reloaded")
+        assert client.publish("t", b"", 1) == 0x97  # all of it was used, and all of it is
+        file.write_text(CONFIG.replace("3/h, mode: reject", "30/s"))
+        broker.signal(SIGHUP)
+        broker.wait_for("config.reloaded")
+        # Another kind of limit may not go by another name: of an hour's use a second's is left.
+        assert client.publish("t", b"", 1) == 0x10
 
 
 def test_too_many_connections(broker: Served) -> None:
