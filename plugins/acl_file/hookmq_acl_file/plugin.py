@@ -37,7 +37,7 @@ class AclFileConfig:
 
     path: Path = field(metadata={"help": "the file of rules"})
     format: Format = setting("yaml", "yaml, or mosquitto for mosquitto's acl_file")
-    reload: Seconds = setting(
+    reload_interval: Seconds = setting(
         2.0,
         "how often the file is looked at; a change is taken when it stood still for as long; 0: on SIGHUP only",
     )
@@ -54,8 +54,8 @@ class AclFileConfig:
             raise ConfigError(f"format: {self.format!r} is not yaml or mosquitto")
         if self.no_match not in ("deny", "abstain"):
             raise ConfigError(f"no_match: {self.no_match!r} is not deny or abstain")
-        if not self.reload >= 0:
-            raise ConfigError(f"reload: {self.reload!r} is not 0 or more seconds")
+        if not self.reload_interval >= 0:
+            raise ConfigError(f"reload_interval: {self.reload_interval!r} is not 0 or more seconds")
 
 
 class AclFilePlugin(Plugin):
@@ -72,7 +72,9 @@ class AclFilePlugin(Plugin):
         self.allowed = 0
         self.denied = 0
         self.unmatched = 0
-        self.watch = Watch(config.path, config.format, config.reload, loaded, self._changed)
+        self.watch = Watch(
+            config.path, config.format, config.reload_interval, loaded, self._changed
+        )
         self._broker: BrokerHandle | None = None
         self._unmatched: Deny | None = None
         if config.no_match == "deny":

@@ -1,7 +1,7 @@
 """Whom a rule is about, and what there is to know of a client."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, Final
 
@@ -12,6 +12,8 @@ Network = IPv4Network | IPv6Network
 Key = tuple[str, ...] | tuple[str, int, int, int]
 """One thing that is true of a client: ``("user", "ann")``, ``("claim", "role", "admin")``, ``("ip", 4, 8, 10 << 24)``."""
 
+GROUPS: Final = "groups"
+"""The claim that tells a client's groups, beside those of the file."""
 CERTIFICATE_FIELDS: Final = ("common_name", "fingerprint", "san")
 
 
@@ -50,10 +52,6 @@ class Who:
         if self.listeners is not None:
             yield [("listener", one) for one in self.listeners]
 
-    def __str__(self) -> str:
-        told = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self)]
-        return ", ".join(told)
-
 
 EVERYBODY: Final = Who()
 
@@ -68,15 +66,15 @@ def user_of(client: ClientInfo) -> str | None:
     return client.username if client.identity is None else client.identity
 
 
-def text_of(value: Any) -> str | None:
-    """A claim's value as the file writes it; None for what no file can name."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    return None
+def _texts(found: Any) -> Iterator[str]:
+    """A claim's values as the file writes them; what no file can name is left out."""
+    for value in found if isinstance(found, list | tuple | set | frozenset) else (found,):
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, bool):
+            yield "true" if value else "false"
+        elif isinstance(value, int):
+            yield str(value)
 
 
 def keys_of(
@@ -96,12 +94,9 @@ def keys_of(
     if user is not None:
         keys.add(("user", user))
         keys.update(("group", group) for group in groups.get(user, ()))
+    keys.update(("group", group) for group in _texts(client.claims.get(GROUPS)))
     for name in claims:
-        found = claim(client.claims, name)
-        for value in found if isinstance(found, list | tuple | set | frozenset) else (found,):
-            text = text_of(value)
-            if text is not None:
-                keys.add(("claim", name, text))
+        keys.update(("claim", name, text) for text in _texts(claim(client.claims, name)))
     certificate = client.peer.certificate
     if certificate is not None:
         if certificate.common_name:

@@ -12,7 +12,7 @@ from hookmq_acl_file.who import EVERYBODY, Who
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-unhurried = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 
 GROUPS = {"g": ["u", "v"], "h": ["w"]}
 NETWORKS = [
@@ -91,6 +91,7 @@ CLIENTS = st.builds(
             {"role": True},
             {"role": 7, "o": {"p": ["7", 1.5]}},
             {"o.p": None},
+            {"groups": ["g"]},
         ]
     ),
 )
@@ -105,7 +106,9 @@ def meant(who: Who, client: ClientInfo) -> bool:
         return False
     if who.clients is not None and client.client_id not in who.clients:
         return False
-    if who.groups is not None and not any(user in GROUPS[group] for group in who.groups):
+    if who.groups is not None and not any(
+        user in GROUPS[group] or group in client.claims.get("groups", ()) for group in who.groups
+    ):
         return False
     for name, values in who.claims:
         found: Any = client.claims.get(name)

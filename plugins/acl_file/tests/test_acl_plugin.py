@@ -86,14 +86,14 @@ class TestContract(PluginContract):
     use = "acl_file"
     configs: ClassVar[Any] = (
         {},
-        {"format": "mosquitto", "reload": 0.0},
+        {"format": "mosquitto", "reload_interval": 0.0},
         {"no_match": "abstain", "explain": False},
     )
     bad_configs: ClassVar[Any] = (
         {"path": "/nowhere/acl.yaml"},
         {"format": "ini"},
         {"no_match": "allow"},
-        {"reload": -1.0},
+        {"reload_interval": -1.0},
         {"paht": "x"},
     )
 
@@ -220,10 +220,12 @@ def test_without_a_rule_others_may_be_asked(file: Path, no_match: str, code: int
 WHO = """\
 groups:
   operators: [ann]
+  meters: []
 rules:
   - {allow: publish, who: {user: ann}, topic: user}
   - {allow: publish, who: {client: c1}, topic: client}
   - {allow: publish, who: {group: operators}, topic: group}
+  - {allow: publish, who: {group: meters}, topic: meters}
   - {allow: publish, who: {claim: {role: admin, level: 3}}, topic: claim}
   - {allow: publish, who: {claim: {realm_access.roles: [ops, dev]}}, topic: role}
   - {allow: publish, who: {certificate: {common_name: dev1}}, topic: cn}
@@ -238,7 +240,7 @@ rules:
 """.replace("FF", ":".join(["bb"] * 31))
 ASKED = [
     "user", "client", "group", "claim", "role", "cn", "fingerprint", "san", "ip", "listener", "anonymous", "named",
-    "both", "d/ann/c1/north",
+    "both", "meters", "d/ann/c1/north",
 ]  # fmt: skip
 CERTIFICATE = Certificate("dev1", "", ("dev1.example",), "aa" + "bb" * 31)
 
@@ -258,6 +260,8 @@ CERTIFICATE = Certificate("dev1", "", ("dev1.example",), "aa" + "bb" * 31)
         (None, None, {"role": "admin"}, Peer(""), "default", {"client", "anonymous"}),
         (None, None, {"role": ["admin"], "level": "3", "realm_access": {"roles": ["x", "dev"]}}, Peer(""),
          "default", {"client", "anonymous", "claim", "role"}),
+        (None, None, {"groups": ["meters", "x"]}, Peer(""), "default", {"client", "anonymous", "meters"}),
+        (None, None, {"groups": "operators"}, Peer(""), "default", {"client", "anonymous", "group"}),
         ("ann", None, {"site": "north"}, Peer(""), "default",
          {"user", "client", "group", "named", "d/ann/c1/north"}),
         (None, None, {}, Peer("", certificate=CERTIFICATE), "default",
@@ -542,7 +546,7 @@ def test_a_file_that_was_touched_takes_nothing_away(run: Run) -> None:
 
 
 def test_reload_by_signal_only(run: Run) -> None:
-    running = run(OLD, reload=0.0)
+    running = run(OLD, reload_interval=0.0)
     client = running.harness.connect("c")
     running.write(NEW)
     running.harness.advance(3600)

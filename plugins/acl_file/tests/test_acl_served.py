@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
         "version: 1\n"
         "listeners: [{name: tcp, bind: '127.0.0.1:0'}]\n"
         "auth: {default: allow}\n"
-        f"plugins: [{{use: acl_file, id: acl, config: {{path: {tmp_path}/acl.yaml, reload: 100ms}}}}]\n"
+        f"plugins: [{{use: acl_file, id: acl, config: {{path: {tmp_path}/acl.yaml, reload_interval: 100ms}}}}]\n"
     )
     return tmp_path
 
