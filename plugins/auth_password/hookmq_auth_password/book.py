@@ -1,6 +1,8 @@
 """The file of users, whatever its format: loaded whole or not at all, changed only where the change is what was meant."""
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -34,9 +36,24 @@ def parse(text: str, source: str, format: Format) -> list[User]:
 def load(path: Path, format: Format) -> Loaded:
     """The users of a file. Blocks; raises ConfigError."""
     content = read(path)
-    users = parse(content.text, str(path), format)
+    with uncollected():
+        users = parse(content.text, str(path), format)
     prepare({user.hash.scheme for user in users if user.hash is not None} | {"argon2id"})
     return Loaded(users, content.stamp, content.mode)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A block without the garbage collector, which finds nothing here and would look at a hundred thousand users again and again,
+    each time with the event loop at a standstill."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        # Who found it off did not turn it off, or will turn it on.
+        if enabled:
+            gc.enable()
 
 
 def _change(

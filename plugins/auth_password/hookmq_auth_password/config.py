@@ -31,7 +31,7 @@ class AuthPasswordConfig:
         "password",
         "on listeners whose user name is that of the client certificate: whether the password is needed as well",
     )
-    max_password: Size = setting(
+    password_limit: Size = setting(
         1024, "longest password that is looked at", minimum=1, maximum=MAX_PASSWORD
     )
     threads: int = setting(2, "passwords hashed at once", minimum=1, maximum=8)

@@ -43,7 +43,7 @@ def register(registry: Any, plugin: "AuthPasswordPlugin") -> None:
     registry.gauge(
         "auth_password_users",
         "Users by the kind of their hash.",
-        lambda: [({"scheme": name}, n) for name, n in plugin.users.schemes().items()],
+        lambda: [({"scheme": name}, n) for name, n in plugin.users.schemes.items()],
     )
     registry.gauge(
         "auth_password_file_good",

@@ -16,16 +16,16 @@ from hookmq.plugin import (
     hookimpl,
 )
 
-from hookmq_auth_password.book import Loaded, load
+from hookmq_auth_password.book import load, uncollected
 from hookmq_auth_password.cache import Cache
 from hookmq_auth_password.checker import Checker
 from hookmq_auth_password.config import AuthPasswordConfig
 from hookmq_auth_password.files import Stamp, too_open
 from hookmq_auth_password.hashes import Hash, outdated, verify
 from hookmq_auth_password.metrics import Counts
-from hookmq_auth_password.pool import Busy, Pool
+from hookmq_auth_password.pool import Busy, Pool, neighbours
 from hookmq_auth_password.upgrade import Upgrades
-from hookmq_auth_password.users import Admitted, User, Users, admitted
+from hookmq_auth_password.users import Admitted, Change, User, Users, admitted, compare
 from hookmq_auth_password.watch import Watch
 
 _WRONG: Final = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD)
@@ -55,7 +55,7 @@ class AuthPasswordPlugin(Plugin):
         loaded = load(config.path, config.format)
         self.users = Users(loaded.users, config.argon2)
         self._stamp = loaded.stamp
-        self._warn(loaded)
+        self._warn(loaded.mode)
         self._broker: BrokerHandle | None = None
         self._pool: Pool | None = None
         self._checker: Checker | None = None
@@ -91,8 +91,7 @@ class AuthPasswordPlugin(Plugin):
                 runtime, self._pool, config.path, config.format, config.argon2, self._upgraded, self._not_upgraded
             )  # fmt: skip
         self._watch = Watch(
-            runtime, config.path, config.format, config.reload_interval, self._stamp, self._took, self._failed,
-            self._tick,
+            runtime, config.path, config.reload_interval, self._stamp, self._load, self._took, self._failed, self._tick
         )  # fmt: skip
         # The clients of the object that was here before a reload may be nobody to this one.
         self._sweep_later()
@@ -104,7 +103,7 @@ class AuthPasswordPlugin(Plugin):
         watch, broker = self._watch, self._broker
         if watch is not None and broker is not None:
             done = broker.runtime.promise()
-            watch.read(lambda: None if done.done() else done.set_result(None))
+            self._tick(partial(watch.read, lambda: None if done.done() else done.set_result(None)))
             await done
 
     @hookimpl
@@ -148,7 +147,7 @@ class AuthPasswordPlugin(Plugin):
             ):
                 return self._in(client, user, "accepted")
             return self._told("no_password", _WRONG)
-        if len(password) > self.config.max_password:
+        if len(password) > self.config.password_limit:
             return self._told("too_long", _WRONG)
         if user is not None and user.hash is not None and user.enabled:
             key = self.cache.key(name, user.hash, password)
@@ -174,7 +173,7 @@ class AuthPasswordPlugin(Plugin):
             assert self._checker is not None
             try:
                 right = await self._checker.ask(
-                    key, client.peer.host, partial(verify, used, password)
+                    key, neighbours(client.peer.host), partial(verify, used, password)
                 )
             except Busy:
                 return self._told("busy", _BUSY)
@@ -207,25 +206,25 @@ class AuthPasswordPlugin(Plugin):
 
     # the file changed ------------------------------------------------------------------------------------------------
 
-    def _took(self, loaded: Loaded) -> None:
-        users = Users(loaded.users, self.config.argon2)
-        users.follow(self.users)
-        before, self.users = self.users, users
+    def _load(self) -> tuple[Stamp, Change]:
+        """In a thread."""
+        with uncollected():
+            loaded = load(self.config.path, self.config.format)
+            users = Users(loaded.users, self.config.argon2)
+            return loaded.stamp, compare(self.users, users, loaded.mode)
+
+    def _took(self, change: Change) -> None:
+        self.users, gone, changed, new, mode = change
         self.good = True
         self.counts.reloads["ok"] += 1
-        self._warn(loaded)
-        gone = {user.name for user in before if users.get(user.name) is None}
-        new = sum(before.get(user.name) is None for user in users)
-        changed = {
-            user.name for user in before if user.name not in gone and users.get(user.name) != user
-        }
+        self._warn(mode)
         self.cache.forget(gone | changed)
         if self._upgrades is not None:
             self._upgrades.again()
         self.log(
             "info",
             "auth_password.reloaded",
-            users=len(users),
+            users=len(self.users),
             new=new,
             changed=len(changed),
             removed=len(gone),
@@ -239,13 +238,16 @@ class AuthPasswordPlugin(Plugin):
         self.counts.reloads["failed"] += 1
         self.log("warning", "auth_password.reload_failed", error=why, users=len(self.users))
 
-    def _warn(self, loaded: Loaded) -> None:
-        problem = too_open(loaded.mode)
-        if problem and loaded.mode != self._mode:
+    def _warn(self, mode: int) -> None:
+        problem = too_open(mode)
+        if problem and mode != self._mode:
             self.log(
-                "warning", "auth_password.permissions", file=str(self.config.path), problem=problem
+                "warning",
+                "auth_password.permissions",
+                file=str(self.config.path),
+                problem=problem,
             )
-        self._mode = loaded.mode
+        self._mode = mode
 
     def _tick(self, then: Any) -> None:
         if self._upgrades is not None:

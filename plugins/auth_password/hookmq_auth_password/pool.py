@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from ipaddress import IPv6Address
 from time import perf_counter
 from typing import Any
 
@@ -105,3 +106,16 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
     began = perf_counter()
     result = call()
     return result, perf_counter() - began
+
+
+def neighbours(host: str) -> str:
+    """Who shares a line with `host`: of IPv6 the whole /64, since one customer has that many addresses."""
+    if ":" not in host:
+        return host
+    try:
+        address = IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(IPv6Address(int(address) >> 64 << 64))

@@ -43,6 +43,7 @@ class Upgrades:
         self._made: dict[str, tuple[Hash, str]] = {}
         self._off = False
         self._flushing = False
+        self._after: list[Callable[[], None]] = []
 
     def again(self) -> None:
         """Try once more: the file has changed."""
@@ -66,19 +67,21 @@ class Upgrades:
             self._fail(error)
 
     def flush(self, then: Callable[[], None]) -> None:
-        """Write what was made, then go on."""
-        if not self._made or self._flushing:
+        """Write what was made, then go on; also when it is being written already."""
+        if not self._made and not self._flushing:
             then()
+            return
+        self._after.append(then)
+        if self._flushing:
             return
         self._flushing = True
         made, self._made = self._made, {}
         call = partial(rehash, self._path, self._format, made)
-        self._runtime.run_blocking(call, partial(self._flushed, made, then))
+        self._runtime.run_blocking(call, partial(self._flushed, made))
 
     def _flushed(
         self,
         made: dict[str, tuple[Hash, str]],
-        then: Callable[[], None],
         result: Any,
         error: BaseException | None,
     ) -> None:
@@ -89,7 +92,9 @@ class Upgrades:
             self._written(new, stamps)
         else:
             self._fail(error)
-        then()
+        after, self._after = self._after, []
+        for then in after:
+            then()
 
     def _fail(self, error: BaseException) -> None:
         self._off = True

@@ -2,9 +2,11 @@
 
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from hookmq.plugin import Accept
 
@@ -12,7 +14,7 @@ from hookmq_auth_password.hashes import Argon2, Hash, read
 
 MAX_NAME: Final = 65535
 """Longest user name that MQTT can carry, in bytes."""
-NO_CLAIMS: Final[Mapping[str, Any]] = {}
+NO_CLAIMS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class User:
     name: str
     hash: Hash | None = None
     groups: tuple[str, ...] = ()
-    claims: Mapping[str, Any] = field(default_factory=dict)
+    claims: Mapping[str, Any] = field(default_factory=lambda: NO_CLAIMS)
     enabled: bool = True
     mark: str = field(default="", compare=False)
     """Stays as long as the password does; says nothing about it."""
@@ -64,12 +66,14 @@ class Users:
     """A table of users by name, as they are written: no letter is made another one, "é" as one code point and as two are
     two users."""
 
-    __slots__ = ("_argon2", "_by_name", "_decoys")
+    __slots__ = ("_argon2", "_by_name", "_decoys", "schemes")
 
     def __init__(self, users: Iterable[User] = (), argon2: Argon2 | None = None) -> None:
         self._by_name = {user.name: _marked(user) for user in users}
         self._argon2 = argon2 or Argon2()
-        self._decoys: list[Hash] = []
+        self._decoys = self._hashes()
+        self.schemes = Counter(_scheme(user.hash) for user in self._by_name.values())
+        """How many users have which kind of hash."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -85,8 +89,7 @@ class Users:
         """A hash to verify in vain for a user that does not exist. It costs what those of the file cost, and for one name
         always the same: with hashes of several kinds in a file, names that exist and names that do not look alike."""
         if not self._decoys:
-            hashes = [user.hash for user in self._by_name.values() if user.hash is not None]
-            self._decoys = hashes or [_nobody(self._argon2)]
+            self._decoys = self._hashes()
         digest = hmac.digest(key, name.encode("utf-8", "surrogatepass"), "sha256")
         return self._decoys[int.from_bytes(digest[:8]) % len(self._decoys)]
 
@@ -104,15 +107,37 @@ class Users:
             return False
         self._by_name[name] = replace(user, hash=new)
         self._decoys = []
+        self.schemes[_scheme(old)] -= 1
+        self.schemes[_scheme(new)] += 1
         return True
 
-    def schemes(self) -> dict[str, int]:
-        """How many users have which kind of hash."""
-        count: dict[str, int] = {}
-        for user in self._by_name.values():
-            scheme = "none" if user.hash is None else user.hash.scheme
-            count[scheme] = count.get(scheme, 0) + 1
-        return count
+    def _hashes(self) -> list[Hash]:
+        hashes = [user.hash for user in self._by_name.values() if user.hash is not None]
+        return hashes or [_nobody(self._argon2)]
+
+
+class Change(NamedTuple):
+    """A new table, and the names of who is not in it any more and of who is another one."""
+
+    users: Users
+    gone: set[str]
+    changed: set[str]
+    new: int
+    mode: int
+
+
+def compare(before: Users, users: Users, mode: int) -> Change:
+    """The step from one table to the next. Takes its time with large ones: for a thread."""
+    users.follow(before)
+    gone = {user.name for user in before if users.get(user.name) is None}
+    changed = {
+        user.name for user in before if user.name not in gone and users.get(user.name) != user
+    }
+    return Change(users, gone, changed, len(users) - len(before) + len(gone), mode)
+
+
+def _scheme(hash: Hash | None) -> str:
+    return "none" if hash is None else hash.scheme
 
 
 def _marked(user: User) -> User:

@@ -8,13 +8,11 @@ from typing import Any
 from hookmq.errors import HookMQError
 from hookmq.runtime import Runtime, Timer
 
-from hookmq_auth_password.book import Loaded, load
 from hookmq_auth_password.files import Stamp, stamp
-from hookmq_auth_password.hashes import Format
 
 
 class Watch:
-    """Tells `took` what a changed file holds, and `failed` why it cannot be used, once for each state that it is in.
+    """Tells `took` what `load` made of a changed file, and `failed` why it cannot be used, once for each state it is in.
 
     A file that changes is read when two looks in a row find it the same: a writer that truncates it first is not caught
     half-way. All methods are for the loop's thread; files are looked at in the runtime's threads.
@@ -24,22 +22,22 @@ class Watch:
         self,
         runtime: Runtime,
         path: Path,
-        format: Format,
         interval: float,
         loaded: Stamp,
-        took: Callable[[Loaded], None],
+        load: Callable[[], tuple[Stamp, Any]],
+        took: Callable[[Any], None],
         failed: Callable[[str], None],
         each: Callable[[Callable[[], None]], None],
     ) -> None:
         self._runtime = runtime
         self._path = path
-        self._format = format
         self._interval = interval
         self.loaded = loaded
         """The state that was read last."""
         self._seen: Stamp | None = loaded
         self._refused: Stamp | None = None
         self._missing = ""
+        self._load = load
         self._took = took
         self._failed = failed
         self._each = each
@@ -91,8 +89,7 @@ class Watch:
 
     def read(self, then: Callable[[], None]) -> None:
         """Read the file now, whatever state it is in, and go on with `then`."""
-        call = partial(load, self._path, self._format)
-        self._runtime.run_blocking(call, partial(self._read, then))
+        self._runtime.run_blocking(self._load, partial(self._read, then))
 
     def _read(self, then: Callable[[], None], found: Any, error: BaseException | None) -> None:
         if self._stopped:
@@ -100,8 +97,9 @@ class Watch:
             return
         if error is None:
             self._missing, self._refused = "", None
-            self.loaded = self._seen = found.stamp
-            self._took(found)
+            self.loaded, made = found
+            self._seen = self.loaded
+            self._took(made)
         else:
             self._refused = self._seen
             # Only our own errors are known to say nothing of what is in the file.

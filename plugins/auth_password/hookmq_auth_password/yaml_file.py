@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from hookmq.config.problems import Place, Problems
@@ -10,7 +10,7 @@ from hookmq.plugin import ConfigError
 
 from hookmq_auth_password.hashes import read
 from hookmq_auth_password.tree import Item, parse
-from hookmq_auth_password.users import User, bad_name
+from hookmq_auth_password.users import NO_CLAIMS, User, bad_name
 
 VERSION: Final = 1
 HEAD: Final = "version: 1\nusers:\n"
@@ -110,12 +110,12 @@ class _Reader:
                 self._wrong(one, "a group is a name; in quotes a number is one")
         return tuple(dict.fromkeys(str(one.value) for one in item.value))
 
-    def _claims(self, item: Item | None) -> dict[str, Any]:
+    def _claims(self, item: Item | None) -> Mapping[str, Any]:
         if item is None or item.value is None:
-            return {}
+            return NO_CLAIMS
         if not isinstance(item.value, dict):
             self._wrong(item, "claims is a mapping")
-            return {}
+            return NO_CLAIMS
         if "groups" in item.value:
             self._wrong(item.value["groups"][0], "groups stands beside claims, not in it")
         claims: dict[str, Any] = item.plain()

@@ -327,7 +327,7 @@ def test_cve_2016_9877_an_absent_or_empty_password_is_no_password(broker: Make, 
 
 
 def test_a_very_long_password_is_not_hashed(broker: Make, verified: Verified) -> None:
-    harness = broker(max_password=100)
+    harness = broker(password_limit=100)
     for name in ("alice", "nobody"):
         harness.connect("c", username=name, password=b"x" * 60000, expect=0x86)
         harness.connect("c", username=name, password=b"x" * 101, expect=0x86)

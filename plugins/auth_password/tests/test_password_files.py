@@ -1,5 +1,6 @@
 """Files of users: read strictly, and edited so that what is not meant stays as it was."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -449,3 +450,16 @@ def test_the_example_of_the_manual() -> None:
     assert all(
         user.hash is not None and verify(user.hash, b"correct horse") for user in (alice, bob)
     )
+
+
+def test_the_collector_is_left_as_it_was() -> None:
+    assert gc.isenabled()
+    with book.uncollected():
+        assert not gc.isenabled()
+        with book.uncollected():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ConfigError), book.uncollected():
+        parse("", "f", "yaml")
+    assert gc.isenabled()

@@ -10,7 +10,7 @@ from hookmq.testing.runtime import VirtualRuntime
 from hookmq_auth_password.cache import Cache
 from hookmq_auth_password.checker import Checker
 from hookmq_auth_password.hashes import read
-from hookmq_auth_password.pool import Busy, Pool
+from hookmq_auth_password.pool import Busy, Pool, neighbours
 from hypothesis import given
 from hypothesis import strategies as st
 from passwords import ALICE, BOB
@@ -108,6 +108,20 @@ def test_who_floods_makes_room(threads: Threads) -> None:
         caller.submit("flood", "f4")
     threads.finish(4)
     assert caller.names == ["f0", "f1", "o1", "f2"]
+
+
+def test_neighbours_share_a_line() -> None:
+    for one, other, same in (
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8::1", "2001:db8::ffff:1:2:3", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2", True),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("", "", True),
+        ("a:b", "a:c", False),
+    ):
+        assert (neighbours(one) == neighbours(other)) is same
 
 
 def test_what_nobody_wants_is_not_begun(threads: Threads) -> None:
