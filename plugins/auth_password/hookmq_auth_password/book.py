@@ -44,8 +44,8 @@ def load(path: Path, format: Format) -> Loaded:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A block without the garbage collector, which finds nothing here and would look at a hundred thousand users again and again,
-    each time with the event loop at a standstill."""
+    """A block without the garbage collector: it finds nothing here, and would look at a hundred thousand users again and
+    again, each time with the event loop at a standstill."""
     enabled = gc.isenabled()
     gc.disable()
     try:
