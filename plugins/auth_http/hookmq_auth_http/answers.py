@@ -18,6 +18,10 @@ class Unusable(Exception):
     """The service answered, but not so that anything could be decided."""
 
 
+class Undecided(Exception):
+    """Raised out of a hook: the broker refuses, as with every plugin that could not decide."""
+
+
 class Answer(NamedTuple):
     """A verdict, None to leave it to others. `grants` is what an accepted client may do, as the plugin keeps it among the
     claims; `keep` is for how many seconds the answer holds, None where the service does not say."""

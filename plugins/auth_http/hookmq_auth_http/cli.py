@@ -6,8 +6,10 @@ import getpass
 import json
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from hookmq.cli.source import add_source, config_of
 from hookmq.errors import ConfigError
@@ -25,7 +27,7 @@ from hookmq.plugin import (
 from hookmq.topics import parse_share
 from hookmq.types import Scope
 
-from hookmq_auth_http.plugin import AuthHttpPlugin, Undecided
+from hookmq_auth_http.answers import Undecided
 
 EXAMPLES: Final = """\
 examples:
@@ -35,8 +37,27 @@ examples:
 exit codes: 0 allowed, or left to others; 1 refused, or nobody could decide; 2 wrong usage or configuration"""
 
 
-def register(group: Any) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`."""
+class Decides(Protocol):
+    """The plugin, as far as it is of use here."""
+
+    async def start(self, now: Callable[[], float]) -> None: ...
+
+    async def on_shutdown(self) -> None: ...
+
+    async def on_connect(self, client: ClientInfo, connect: Connect) -> Accept | Deny | None: ...
+
+    def authorize(
+        self,
+        client: ClientInfo,
+        action: Action,
+        topic: str,
+        message: Message | None,
+        subscription: Subscription | None,
+    ) -> Allow | Deny | Awaitable[Allow | Deny | None] | None: ...
+
+
+def register(group: Any, kind: type[Decides]) -> None:
+    """Add the command to a `hookmq.cli.commands.Group`; `kind` is the plugin's class."""
     parser = group.add_parser(
         "auth-http",
         help="ask the authentication service as the broker would",
@@ -70,20 +91,20 @@ def register(group: Any) -> None:
     )
     one.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="of both (%(default)s)")
     one.add_argument("--retain", action="store_true", help="publish with RETAIN")
-    one.set_defaults(run=run)
+    one.set_defaults(run=partial(run, kind))
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(kind: type[Decides], arguments: argparse.Namespace) -> int:
     """Ask, print, and tell how it went."""
-    plugin = _plugin(arguments)
+    plugin = _plugin(kind, arguments)
     password = None if arguments.username is None else _password(arguments.password_file)
     return asyncio.run(_try(plugin, arguments, password))
 
 
-def _plugin(arguments: argparse.Namespace) -> AuthHttpPlugin:
+def _plugin(kind: type[Decides], arguments: argparse.Namespace) -> Decides:
     from hookmq.config.plugins import build
 
-    found = [one for one in build(config_of(arguments)) if isinstance(one.plugin, AuthHttpPlugin)]
+    found = [one for one in build(config_of(arguments)) if isinstance(one.plugin, kind)]
     if arguments.plugin is not None:
         found = [one for one in found if one.id == arguments.plugin]
     if not found:
@@ -93,7 +114,7 @@ def _plugin(arguments: argparse.Namespace) -> AuthHttpPlugin:
         names = ", ".join(one.id for one in found)
         raise ConfigError(f"several plugins auth_http: {names}", hint="choose by --plugin")
     plugin = found[0].plugin
-    assert isinstance(plugin, AuthHttpPlugin)
+    assert isinstance(plugin, kind)
     return plugin
 
 
@@ -106,9 +127,7 @@ def _password(path: Path | None) -> bytes:
         raise ConfigError(f"{path}: {error.strerror}") from None
 
 
-async def _try(
-    plugin: AuthHttpPlugin, arguments: argparse.Namespace, password: bytes | None
-) -> int:
+async def _try(plugin: Decides, arguments: argparse.Namespace, password: bytes | None) -> int:
     client = ClientInfo(
         arguments.client_id, 5, arguments.username, Peer(arguments.host), Scope(arguments.listener)
     )
@@ -137,7 +156,7 @@ async def _try(
 
 
 async def _ask(
-    plugin: AuthHttpPlugin,
+    plugin: Decides,
     client: ClientInfo,
     action: Action,
     topic: str,

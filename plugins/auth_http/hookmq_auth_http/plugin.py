@@ -23,17 +23,21 @@ from hookmq.plugin import (
 from hookmq.rules import Rules, rule_values, rules_from_lists
 
 from hookmq_auth_http import template
-from hookmq_auth_http.answers import CONTRACTS, GRANTS, SUPERUSER, Answer, Unusable, go_superuser
+from hookmq_auth_http.answers import (
+    CONTRACTS,
+    GRANTS,
+    SUPERUSER,
+    Answer,
+    Undecided,
+    Unusable,
+    go_superuser,
+)
 from hookmq_auth_http.cache import Cache
 from hookmq_auth_http.config import AuthHttpConfig, Endpoint
 from hookmq_auth_http.service import Request, Service, Unavailable, render
 
 SLACK: Final = 1.0
 """Seconds by which a hook's deadline is later than ours, so that it is we who say what happened."""
-
-
-class Undecided(Exception):
-    """Raised out of a hook: the broker refuses, as with every plugin that could not decide."""
 
 
 class AuthHttpPlugin(Plugin):
@@ -210,10 +214,10 @@ class AuthHttpPlugin(Plugin):
 
         register(registry, self, lambda: self._service, lambda: self._cache)
 
-    @staticmethod
+    @classmethod
     @hookimpl
-    def register_cli(group: Any) -> None:
+    def register_cli(cls, group: Any) -> None:
         """Adds ``hookmq auth-http``."""
         from hookmq_auth_http.cli import register
 
-        register(group)
+        register(group, cls)

@@ -22,7 +22,8 @@ from hookmq.plugin import (
     Subscription,
 )
 from hookmq.types import Certificate, Scope
-from hookmq_auth_http.plugin import AuthHttpPlugin, Undecided
+from hookmq_auth_http.answers import Undecided
+from hookmq_auth_http.plugin import AuthHttpPlugin
 from hypothesis import given
 from hypothesis import strategies as st
 

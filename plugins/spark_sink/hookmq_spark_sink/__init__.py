@@ -1,1 +1,4 @@
-"""Messages of HookMQ in a log that Apache Spark reads by offset, exactly once. The plugin is `hookmq_spark_sink.plugin`."""
+"""Messages of HookMQ in a log that Apache Spark reads by offset, exactly once.
+
+The plugin is `hookmq_spark_sink.plugin`.
+"""
