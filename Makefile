@@ -5,6 +5,7 @@ WORKERS ?= 2
 ROUNDS ?= 10
 SECONDS ?= 60
 SEEDS ?= 1000
+KILLS ?= 100
 SIMULATE = .venv/bin/python -m hookmq.testing.sim --seeds $(SEEDS)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
 MEMBERS := $(wildcard core/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
@@ -18,7 +19,7 @@ PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests t
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: help run install test test-all sim simulate conformance fuzz check format bench wheels clean
+.PHONY: help run install test test-all sim simulate crash conformance fuzz check format bench wheels clean
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -57,6 +58,9 @@ simulate: install  ## SEEDS simulated lives of a broker with crashes, faults and
 	@$(SIMULATE)
 
 sim: simulate
+
+crash: install   ## kill a broker under load KILLS times; acknowledged is kept, QoS 2 once, in order
+	.venv/bin/python tests/crash/run.py --kills $(KILLS)
 
 conformance: install  ## test every statement of the standards and write docs/reference/conformance.md
 	.venv/bin/python tests/conformance/report.py

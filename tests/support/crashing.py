@@ -32,7 +32,6 @@ class Crashing:
         self.folder = folder
         self.durability = durability
         self.port = 0
-        self.starts = 0
         self.served: Served | None = None
         self._reader: threading.Thread | None = None
         self.clients: list[Client] = []
@@ -44,6 +43,11 @@ class Crashing:
 
     def start(self) -> None:
         """Start, and return when it listens."""
+        self.spawn()
+        self.ready()
+
+    def spawn(self) -> None:
+        """Start, and do not wait for it."""
         config = self.folder / "hookmq.yaml"
         config.write_text(
             CONFIG.format(port=self.port, path=self.folder / "data", durability=self.durability)
@@ -58,9 +62,12 @@ class Crashing:
         self.served = Served(process)
         self._reader = threading.Thread(target=self.served.read, daemon=True)
         self._reader.start()
+
+    def ready(self) -> None:
+        """Return when it listens."""
+        assert self.served is not None
         started = self.served.wait_for("node.started")
         self.port = int(started["listeners"]["tcp"].rpartition(":")[2])
-        self.starts += 1
 
     def writer(self) -> int:
         """The process of the one that writes."""
@@ -198,57 +205,4 @@ class Client:
             self.changed.notify_all()
 
 
-def kill_and_check(folder: Path, kills: int, each: int = 150, durability: str = "group") -> None:
-    """Kill a broker again and again under publishers of QoS 1, QoS 2 and retained messages, then compare what an offline
-    session and the retained store hold with what was acknowledged."""
-    with crashing(folder, durability) as broker:
-        reader = Client(broker, "reader")
-        reader.subscribe("k/#", 2)
-        reader.close()
-        sender = Client(broker, "sender")
-        count = (kills + 1) * each
-        for number in range(count):
-            topic, qos = (("k/1", 1), ("k/2", 2), ("r", 1))[number % 3]
-            sender.publish(number, topic, qos, retain=topic == "r")
-        for kill in range(1, kills + 1):
-            sender.wait(lambda kill=kill: len(sender.acked) >= kill * each - each // 2)
-            broker.kill()
-            with sender.changed:
-                acked = list(sender.acked)
-            broker.start()
-            checker = Client(broker, "checker", clean=True)
-            checker.subscribe("r", 1)
-            retained = [number for number in acked if number % 3 == 2]
-            if retained:
-                checker.wait(lambda checker=checker: bool(checker.got))
-                assert int(checker.got[0][1]) >= max(retained), "an acknowledged retained message"
-            checker.close()
-        sender.wait(lambda: len(sender.acked) == count)
-        assert all(sender.present[1:]), f"the sender's session was lost: {sender.present}"
-        sender.close()
-        broker.kill()
-        broker.start()
-        reader = Client(broker, "reader")
-        ones = {number for number in range(count) if number % 3 == 0}
-        twos = [number for number in range(count) if number % 3 == 1]
-
-        def come() -> bool:
-            return {int(p) for t, p, _ in reader.got if t == "k/1"} >= ones and len(
-                [1 for t, _, _ in reader.got if t == "k/2"]
-            ) >= len(twos)
-
-        reader.wait(come)
-        assert reader.present == [True]
-        assert [int(p) for t, p, _ in reader.got if t == "k/2"] == twos, "exactly once, in order"
-        reader.close()
-        checker = Client(broker, "last", clean=True)
-        checker.subscribe("r", 1)
-        checker.wait(lambda: bool(checker.got))
-        last = max(number for number in range(count) if number % 3 == 2)
-        assert checker.got == [("r", b"%d" % last, True)]
-        checker.close()
-        assert broker.starts == kills + 2
-        assert broker.stop() == 0
-
-
-__all__ = ["Client", "Crashing", "crashing", "kill_and_check"]
+__all__ = ["Client", "Crashing", "crashing"]

@@ -6,7 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from crashing import Client, crashing, kill_and_check
+from crashing import Client, crashing
+from killing.rounds import kill_and_check
 
 
 @pytest.mark.parametrize("durability", ["group", "os"])

@@ -1,0 +1,44 @@
+"""Kill HookMQ again and again under load, and tell how it goes.
+
+    .venv/bin/python tests/crash/run.py --kills 1000
+
+Ends with code 1 at the first broken promise; the folder with the broker's data is kept then. `make crash KILLS=1000`.
+"""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from killing.rounds import Broken, kill_and_check
+
+
+def main() -> int:
+    """The exit code is 0 when every promise was kept."""
+    parser = argparse.ArgumentParser(prog="tests/crash/run.py", description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
+    parser.add_argument("--durability", choices=("group", "os"), default="group")
+    options = parser.parse_args()
+    seed = options.seed if options.seed is not None else random.randrange(1 << 32)
+    folder = Path(tempfile.mkdtemp(prefix="hookmq-crash-"))
+    try:
+        counts = kill_and_check(
+            folder, options.kills, options.durability, seed, lambda line: print(line, flush=True)
+        )
+    except Broken as error:
+        print(f"broken: {error}\nthe data is in {folder}")
+        return 1
+    shutil.rmtree(folder)
+    print(", ".join(f"{count} {name}" for name, count in asdict(counts).items() if count))
+    print(f"nothing broken; seed {seed}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

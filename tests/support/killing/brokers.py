@@ -1,0 +1,173 @@
+"""Who is killed: HookMQ over its storage, and mosquitto with persistence, set up alike."""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from crashing import Crashing
+from serving import WAIT
+
+MOSQUITTO = """\
+listener {port} 127.0.0.1
+allow_anonymous true
+set_tcp_nodelay true
+max_queued_messages 0
+persistence true
+persistence_location {folder}/
+log_dest stderr
+connection_messages false
+"""
+AUTOSAVE: Mapping[str, str] = {
+    "default": "",
+    "every second": "autosave_interval 1\n",
+    "on changes": "autosave_on_changes true\nautosave_interval 1\n",
+}
+"""What mosquitto saves when: as it comes, half an hour apart; the most often that can be asked for."""
+
+
+class Broker(Protocol):
+    """A broker on the same port after every start."""
+
+    port: int
+
+    def spawn(self) -> None:
+        """Start it, and do not wait for it."""
+
+    def ready(self) -> None:
+        """Wait until it listens."""
+
+    def kill(self, rng: random.Random) -> None:
+        """SIGKILL, with its children or without them, which end by themselves then."""
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+
+
+def free_port() -> int:
+    """A port that nobody else is given while its broker is down: below those that the kernel hands out."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(max(1024, low - 16_000), low)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+class HookMQ:
+    """`hookmq serve` with a store in `folder`."""
+
+    def __init__(self, folder: Path, durability: str) -> None:
+        self._broker = Crashing(folder, durability)
+        self.port = self._broker.port = free_port()
+
+    def spawn(self) -> None:
+        """As Broker."""
+        self._broker.spawn()
+
+    def ready(self) -> None:
+        """As Broker."""
+        self._broker.ready()
+
+    def kill(self, rng: random.Random) -> None:
+        """As Broker. Sometimes the process that writes goes at the same time, sometimes it finds itself alone."""
+        writer = None
+        if rng.random() < 0.5:
+            try:
+                writer = self._broker.writer()
+            except (AssertionError, OSError):
+                pass  # it has not got that far, or keeps nothing
+        if writer is None:
+            self._broker.kill()
+            return
+        first, second = rng.sample((writer, self._broker.process.pid), 2)
+        for pid in (first, second):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # a writer whose broker is gone
+        self._broker.ended()
+
+    def stop(self) -> int:
+        """As Broker."""
+        return self._broker.stop()
+
+
+class Mosquitto:
+    """mosquitto with `persistence true` and its database in `folder`."""
+
+    def __init__(self, folder: Path, autosave: str) -> None:
+        program = mosquitto()
+        assert program is not None
+        self.port = free_port()
+        self._folder = folder / "mosquitto"
+        self._folder.mkdir()
+        self._command = [program, "-c", str(folder / "mosquitto.conf")]
+        config = MOSQUITTO.format(port=self.port, folder=self._folder) + AUTOSAVE[autosave]
+        if os.getuid() == 0:
+            config += "user root\n"  # else it would not be let into the folder
+        (folder / "mosquitto.conf").write_text(config)
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._up = threading.Event()
+        self._log: list[str] = []
+
+    def spawn(self) -> None:
+        """As Broker."""
+        self._up.clear()
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    def _read(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            self._log.append(line)
+            if "running" in line:
+                self._up.set()
+
+    def ready(self) -> None:
+        """As Broker."""
+        assert self._up.wait(WAIT), self._log[-5:]
+
+    def kill(self, rng: random.Random) -> None:
+        """As Broker."""
+        assert self._process is not None
+        self._process.kill()
+        self._ended()
+
+    def stop(self) -> int:
+        """As Broker."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._ended()
+
+    def _ended(self) -> int:
+        assert self._process is not None
+        assert self._reader is not None
+        code = self._process.wait(WAIT)
+        self._reader.join(WAIT)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        return code
+
+
+def mosquitto() -> str | None:
+    """Where it is, if it is installed."""
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
