@@ -4,9 +4,8 @@ A bucket is kept as the time at which it will be full again (GCRA): one number f
 changes needs no conversion, since what was used of a window stays the same part of it.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from math import inf
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -57,13 +56,13 @@ class Line:
     def __init__(self, bucket: "Bucket", runtime: Runtime) -> None:
         self.bucket = bucket
         self.runtime = runtime
-        self.waiters: deque[Waiter] = deque()
+        self.waiters: OrderedDict[Waiter, None] = OrderedDict()  # leaving must not cost a search
         self.timer: Timer | None = None
         self._serving = False
 
     def join(self, waiter: Waiter) -> None:
         """Wait at the end."""
-        self.waiters.append(waiter)
+        self.waiters[waiter] = None
         for cell in self.bucket.cells:
             cell.room = cell.spare = -inf
         if self.timer is None:
@@ -71,11 +70,10 @@ class Line:
 
     def leave(self, waiter: Waiter) -> None:
         """Wait no more."""
-        if not self.waiters:
+        if waiter not in self.waiters:
             return
-        first = self.waiters[0] is waiter
-        with suppress(ValueError):
-            self.waiters.remove(waiter)
+        first = next(iter(self.waiters)) is waiter
+        del self.waiters[waiter]
         if not self.waiters:
             self.bucket.open()
         if first and self.timer is not None:
@@ -88,7 +86,7 @@ class Line:
         if self._serving or not self.waiters:
             return
         bucket = self.bucket
-        needed = bucket.delay(self.runtime.now(), self.waiters[0].cost(bucket))
+        needed = bucket.delay(self.runtime.now(), next(iter(self.waiters)).cost(bucket))
         self.timer = self.runtime.call_later(max(delay, needed), self.serve)
 
     def serve(self) -> None:
@@ -101,9 +99,10 @@ class Line:
                 if not waiters:
                     break
                 now = self.runtime.now()
-                if bucket.delay(now, waiters[0].cost(bucket)) > 0.0:
+                first = next(iter(waiters))
+                if bucket.delay(now, first.cost(bucket)) > 0.0:
                     break
-                first = waiters.popleft()
+                del waiters[first]
                 if not waiters:
                     bucket.open()
                 first.turn(bucket, now)

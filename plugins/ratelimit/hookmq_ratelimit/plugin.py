@@ -321,12 +321,14 @@ class RateLimitPlugin(Plugin):
             return  # others' doing: who is sent too much, and whose name is guessed at
         assert self._violations is not None
         key: Key
-        if limit.per == "client":
-            key = ("client", client.client_id, client.username or "")
-        else:
+        if limit.per == "ip":
+            key = ("ip", bucket.key, "")
+        elif limit.per == "user" and client.username:
             # The name it came in with is the one to be known again by.
-            key = (str(limit.per), bucket.key if limit.per == "ip" else client.username or "", "")
-        if key[1] and not self._bucket(self._violations, "\0".join(key)).take(now):
+            key = ("user", client.username, "")
+        else:
+            key = ("client", client.client_id, client.username or "")
+        if not self._bucket(self._violations, "\0".join(key)).take(now):
             self._ban(key, self.config.ban.duration, limit.name, client)
 
     def waited(self, bucket: Bucket, seconds: float) -> None:

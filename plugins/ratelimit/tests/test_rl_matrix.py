@@ -157,6 +157,20 @@ def test_deliveries(version: int, qos: int, mode: str) -> None:
         assert found == ([(DropReason.RATE_LIMITED, Direction.OUT, rule)] * 8 if lost else [])
 
 
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_what_waits_has_no_deadline(version: int) -> None:
+    with Harness([limited({"rate": "2/h", "burst": 1})]) as harness:
+        client = harness.connect("client", version, keep_alive=60)
+        client.publish("a", b"1", 1)
+        client.publish("a", b"2", 1)
+        for _ in range(30):
+            assert not [p for p in client.received if isinstance(p, Puback) and p.packet_id == 2]
+            harness.advance(59.9)
+            client.ping()
+        harness.advance(5)
+        assert [p.packet_id for p in client.received if isinstance(p, Puback)] == [1, 2]
+
+
 def test_several_windows_all_hold() -> None:
     with Harness([limited({"rate": "10/s, 15/min", "mode": "reject"})]) as harness:
         client = harness.connect("client")

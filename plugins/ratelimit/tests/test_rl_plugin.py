@@ -296,6 +296,27 @@ def test_allowances_outlive_a_reload_and_keep_their_part(rate: str, left: int) -
     assert not _RUNNING
 
 
+def test_allowances_outlive_reload_after_reload() -> None:
+    limit = {"rate": "2/min", "mode": "reject"}
+    with Harness([limited(limit)]) as harness:
+        away = [harness.connect(f"away-{number}") for number in range(3)]
+        for one in away:
+            for _ in range(2):
+                one.publish("a", b"", 1, expect=0x10)
+            one.disconnect()
+        for number in range(3):
+            before = harness.hooks
+            harness.reload(plugins=[limited(limit, max_bans=number + 1)])
+            harness.connect("somebody")
+            harness.wait(lambda done, old=before: old.shutdown(10.0, lambda: done(None)))  # type: ignore[misc]
+        plugin: Any = harness.hooks.plugins[0].plugin
+        assert plugin._before is None
+        assert plugin.bans.most == 3
+        for one in away:
+            one.reconnect()
+            one.publish("a", b"", 1, expect=0x97)
+
+
 def test_bans_outlive_a_reload() -> None:
     plugin = limited({"what": "connections", "rate": "1/s"}, ban={"after": "1/min"})
     with Harness([plugin]) as harness:
