@@ -82,6 +82,11 @@ def register(group: Any) -> None:
     )
     one.add_argument("source", type=Path, metavar="SOURCE", help="mosquitto's acl_file")
     one.add_argument("-o", "--output", type=Path, help="a new file to write; none: standard output")
+    one.add_argument(
+        "--filtered",
+        action="store_true",
+        help="grant every subscription and decide each delivery, as mosquitto does",
+    )
     one.set_defaults(run=import_)
 
 
@@ -206,7 +211,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 def import_(arguments: argparse.Namespace) -> int:
     """Write the file anew."""
-    text = to_yaml(read_text(arguments.source), str(arguments.source))
+    text = to_yaml(read_text(arguments.source), str(arguments.source), arguments.filtered)
     output: Path | None = arguments.output
     if output is None:
         sys.stdout.write(text)

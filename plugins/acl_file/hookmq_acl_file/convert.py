@@ -16,17 +16,30 @@ _WORDS: Final = {
     "readwrite": "allow: [publish, subscribe]",
     "deny": "deny: all",
 }
+_FILTERED: Final = {
+    "read": "allow: deliver",
+    "write": "allow: publish",
+    "readwrite": "allow: [publish, deliver]",
+    "deny": "deny: [publish, deliver]",
+}
+_SIFT: Final = """\
+  # every subscription is granted, and what no rule above allows is not delivered
+  - deny: deliver
+    topic: ["#", "$SYS/#"]
+  - allow: subscribe
+    topic: ["#", "$SYS/#"]"""
 
 
-def to_yaml(text: str, source: str) -> str:
-    """The rules in `text`, of the file `source`, in YAML. Comments are lost. Raises ConfigError for what is no
-    acl_file."""
-    return "".join(f"{line}\n" for line in _written(lines(text, source), source))
+def to_yaml(text: str, source: str, filtered: bool = False) -> str:
+    """The rules in `text`, of the file `source`, in YAML. Comments are lost. `filtered`: every subscription is granted
+    and deliveries are decided, as mosquitto does. Raises ConfigError for what is no acl_file."""
+    return "".join(f"{line}\n" for line in _written(lines(text, source), source, filtered))
 
 
-def _written(found: list[Line], source: str) -> Iterator[str]:
+def _written(found: list[Line], source: str, filtered: bool) -> Iterator[str]:
     yield f"# made of {quoted(source)} by hookmq acl import"
-    if not found:
+    words = _FILTERED if filtered else _WORDS
+    if not found and not filtered:
         yield "rules: []"
         return
     yield "rules:"
@@ -40,7 +53,7 @@ def _written(found: list[Line], source: str) -> Iterator[str]:
 
     for (_, _, _, access), some in groupby(sorted(found, key=place), place):
         listed = list(some)
-        yield f"  - {_WORDS[access]}"
+        yield f"  - {words[access]}"
         who = listed[0].who
         if who == ANONYMOUS:
             yield "    who: {anonymous: true}"
@@ -53,6 +66,8 @@ def _written(found: list[Line], source: str) -> Iterator[str]:
         yield "    topic:"
         for filter in filters:
             yield f"      - {quoted(filter)}"
+    if filtered:
+        yield _SIFT
 
 
 def quoted(text: str) -> str:

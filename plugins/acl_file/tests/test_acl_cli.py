@@ -145,6 +145,9 @@ def test_import(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for rules in ("acl", "new.yaml"):
         assert main(["acl", "test", "ann", "c", "subscribe", "b/#", "--file", rules]) == 1
         assert main(["acl", "test", "ann", "c", "publish", "d/c", "--file", rules]) == 0
+    assert main(["acl", "import", "acl", "--filtered", "-o", "sifted.yaml"]) == 0
+    assert main(["acl", "test", "eve", "c", "subscribe", "#", "--file", "sifted.yaml"]) == 0
+    assert main(["acl", "test", "eve", "c", "deliver", "a", "--file", "sifted.yaml"]) == 1
     (folder / "bad").write_text("topic raed a\n")
     assert main(["acl", "import", "bad"]) == 2
 

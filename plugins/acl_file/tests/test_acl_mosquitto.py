@@ -195,6 +195,20 @@ def test_yaml_says_the_same(lines: list[str]) -> None:
 
 
 @unhurried
+@given(LINES)
+def test_or_sifts_deliveries_as_mosquitto_does(lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    here, there = index(text), read_yaml(to_yaml(text, "acl", filtered=True), "x", "x")
+    assert there.delivers
+    for user in (None, "u", "a b"):
+        for topic in TOPICS:
+            for action in (PUBLISH, WILL, DELIVER):
+                assert may(here, action, topic, user) == may(there, action, topic, user)
+        for filter in ("#", "a/#", "$SYS/#", "u/+"):
+            assert may(there, SUBSCRIBE, filter, user)
+
+
+@unhurried
 @given(st.text(alphabet=st.characters(blacklist_categories=["Cs"])))
 def test_any_text_comes_back_from_its_quotes(text: str) -> None:
     node = parse(f"- {quoted(text)}\n", "x")
