@@ -269,7 +269,8 @@ class AuthPasswordPlugin(Plugin):
             was = client.state.get(self.id)
             if isinstance(was, Admitted) and self._stale(was):
                 self.counts.disconnected += 1
-                broker.disconnect(client.client_id, ReasonCode.NOT_AUTHORIZED)
+                # Its will would be authorized by what it was allowed as whom it no longer is.
+                broker.disconnect(client.client_id, ReasonCode.NOT_AUTHORIZED, drop_will=True)
 
     def _stale(self, was: Admitted) -> bool:
         user = self.users.get(was.name)

@@ -181,6 +181,21 @@ def test_an_unknown_user_is_as_much_work_as_a_wrong_password(
         assert (hash.scheme, hash.cost) == ("argon2id", (1024, 1, 1))
 
 
+def test_the_answers_are_the_same(broker: Make) -> None:
+    harness = broker()
+    answers = {
+        repr(harness.connect("c", version, username=name, password=b"wrong", expect=None).connack)
+        for version in (3, 4)
+        for name in ("alice", "nobody", "carol", "door")
+    }
+    assert len(answers) == 1
+    five = {
+        repr(harness.connect("c", 5, username=name, password=b"wrong", expect=None).connack)
+        for name in ("alice", "nobody", "carol", "door")
+    }
+    assert len(five) == 1
+
+
 def test_in_a_file_without_users_it_is_as_well(
     broker: Make, verified: Verified, file: Path
 ) -> None:

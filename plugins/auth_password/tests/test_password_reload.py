@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hookmq.codec import Connack
 from hookmq.plugin import Accept, ConfigError, PluginError
-from hookmq.testing import Harness, HookRecorder, MemoryClient, make_plugin
+from hookmq.testing import Harness, HookRecorder, MemoryClient, make_plugin, will
 from hookmq_auth_password import files
 from hookmq_auth_password.book import New, delete, put
 from hookmq_auth_password.hashes import verify as verify_password
@@ -224,6 +224,21 @@ def test_who_is_disconnected(broker: Make, file: Path, disconnect: str, what: st
         for client in alice.values():
             client.ping()
     bob.ping()
+
+
+def test_who_has_to_leave_leaves_no_will(broker: Make, file: Path) -> None:
+    harness = broker()
+    watcher = harness.connect("w", username="alice", password=b"secret")
+    watcher.subscribe("gone/#")
+    for number, delay in enumerate((0, 5)):
+        testament = will(f"gone/{number}", b"x", delay=delay)
+        harness.connect(f"b{number}", username="bob", password=b"hunter2", will=testament)
+    lost = harness.connect("a", username="alice", password=b"secret", will=will("gone/a", b"x"))
+    delete(file, "yaml", "bob")
+    harness.advance(30)
+    watcher.expect_nothing()
+    lost.drop()
+    watcher.expect_message("gone/a")
 
 
 def test_a_client_that_waited_for_another_plugin_leaves_too(file: Path) -> None:
