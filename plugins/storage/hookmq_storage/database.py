@@ -125,6 +125,8 @@ def open_store(
     db: sqlite3.Connection | None = None
     try:
         _check_header(folder)
+        if durability == "group":
+            _sync_log(folder)
         db = connect(folder, limits, durability)
         fresh = _claim(db, folder, token, now, migrations, version)
         # Each time: the process that made the files may have been killed before it did this.
@@ -166,6 +168,19 @@ def state(db: sqlite3.Connection, fresh: bool = False) -> State:
     return State(identity, number, next_message, at, fresh)
 
 
+def _sync_log(folder: Path) -> None:
+    """Make safe what a writer that was killed had written and not synced, or one of ``durability: os``: from now on it is
+    taken for committed, and may be acknowledged without another commit."""
+    try:
+        descriptor = os.open(folder / f"{DATABASE}-wal", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _check_header(folder: Path) -> None:
     """Refuse the file of another program before SQLite writes to it."""
     path = folder / DATABASE
@@ -176,6 +191,8 @@ def _check_header(folder: Path) -> None:
         return
     if not header:
         return  # a crash before the first commit
+    if path.stat().st_size <= 4096 and (folder / f"{DATABASE}-journal").exists():
+        return  # a power cut while the first page was made, which holds no table yet: SQLite takes it back
     if not header.startswith(b"SQLite format 3\0"):
         raise StoreError(f"{path} is not a database of SQLite; {CURE}")
     application = int.from_bytes(header[68:72], "big")

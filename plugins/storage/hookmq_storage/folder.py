@@ -14,7 +14,9 @@ from hookmq.errors import StoreError
 DATABASE: Final = "hookmq.db"
 LOCK: Final = "lock"
 MARK: Final = "mark"
-_OURS: Final = frozenset({DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK, MARK})
+_OURS: Final = frozenset(
+    {DATABASE, *(f"{DATABASE}-{one}" for one in ("journal", "wal", "shm")), LOCK, MARK}
+)
 _IGNORED: Final = frozenset({"lost+found"})
 _SAVED: Final = "saved-"
 """Begins the names of folders that `migrate` and `repair` put copies into."""
