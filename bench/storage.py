@@ -2,10 +2,10 @@
 
 Each way of writing commits batches of queued messages (a message and a queue entry each), one batch at a time, the next
 as soon as the last is safe, while the event loop is kept busy with plain Python all the time, as a saturated broker's is.
-The table tells messages a second, how long one commit took, and what was left to the loop for work of its own, as a part
-of what it gets done alone: encoding the batches and waiting for the interpreter lock take the rest. With an idle loop it
+The table tells rows a second, how long one commit took, and what was left to the loop for work of its own, as a part of
+what it gets done alone: encoding the batches and waiting for the interpreter lock take the rest. With an idle loop it
 tells the CPU time that the broker's own process spends on a message instead, all its threads together: what a busy loop
-must do without, however busy the machine is otherwise.
+must do without, however busy the machine is otherwise. The ways alternate.
 
     executemany, thread   a row at a time: each row takes and gives the interpreter lock
     statement, thread     one pre-encoded statement of many rows per table
@@ -17,7 +17,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import os
 import sqlite3
+import statistics
 import tempfile
 import threading
 import time
@@ -37,6 +39,8 @@ from hookmq_storage.store import SQLiteStore
 
 SPIN = 0.001
 """Seconds of plain Python in one turn of the busy loop."""
+Results = dict[bool, list[tuple[list[float], float]]]
+"""By whether the loop was busy, of each run: how long each commit took, and the loop's share or the CPU time."""
 Commit = Callable[[list[Record], Callable[[], None]], None]
 
 
@@ -196,36 +200,52 @@ async def run(
             threaded.close()
 
 
+def row(durability: str, size: int, way: str, found: Results) -> str:
+    """A row of the table: medians of the runs, quantiles of all their commits."""
+    times = sorted(time for taken, _ in found[True] for time in taken)
+    rates = [2 * len(taken) * size / sum(taken) for taken, _ in found[True]]
+    p50, p99 = (times[int(len(times) * part)] * 1e3 for part in (0.5, 0.99))
+    share = statistics.median(units for _, units in found[True])
+    cost = statistics.median(units for _, units in found[False])
+    return (
+        f"| {durability} | {size} | {way} | {statistics.median(rates):,.0f} | {p50:.2f} | {p99:.2f}"
+        f" | {share:.0%} | {cost:.1f} |"
+    )
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.storage", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--payload", type=int, default=64)
     parser.add_argument("--sizes", default="1,50,1000")
     parser.add_argument("--ways", default="executemany thread,statement thread,process")
     parser.add_argument("--durability", default="group,os")
     options = parser.parse_args()
-    print(f"SQLite {sqlite3.sqlite_version}, {options.payload} B; the loop is busy, or idle")
+    ways = options.ways.split(",")
     print(
-        "| durability | messages in a commit | writer | loop's own work, or CPU | messages/s | p50 ms | p99 ms |"
+        f"SQLite {sqlite3.sqlite_version}, {options.payload} B, medians of {options.runs} x"
+        f" {options.seconds:g} s; load average {os.getloadavg()[0]:.2f}"
     )
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| durability | messages in a commit | writer | loop busy: rows/s | commit p50 ms | p99 ms"
+        " | left to the loop | loop idle: CPU us a message |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for durability in options.durability.split(","):
         for size in map(int, options.sizes.split(",")):
-            for way in options.ways.split(","):
-                for busy in (True, False):
-                    _, alone = asyncio.run(measure(None, 0, 0, 0.3, True))
-                    times, units = asyncio.run(
-                        run(way, durability, size, options.payload, options.seconds, busy)
-                    )
-                    times.sort()
-                    rate = len(times) * size / sum(times)
-                    p50, p99 = (times[int(len(times) * part)] * 1e3 for part in (0.5, 0.99))
-                    loop = f"{units / alone:.0%}" if busy else f"{units:.1f} us"
-                    print(
-                        f"| {durability} | {size} | {way} | {loop} | {rate:,.0f} | {p50:.2f} | {p99:.2f} |",
-                        flush=True,
-                    )
+            found: dict[str, Results] = {way: {True: [], False: []} for way in ways}
+            for number in range(options.runs):
+                for way in ways if number % 2 == 0 else reversed(ways):
+                    for busy in (True, False):
+                        _, alone = asyncio.run(measure(None, 0, 0, 0.2, True))
+                        times, units = asyncio.run(
+                            run(way, durability, size, options.payload, options.seconds, busy)
+                        )
+                        found[way][busy].append((times, units / alone if busy else units))
+            for way in ways:
+                print(row(durability, size, way, found[way]), flush=True)
 
 
 if __name__ == "__main__":
