@@ -171,6 +171,23 @@ def test_names_of_keys(folder: Path) -> None:
     assert refused(plugin(secret=SECRET), token(now=EPOCH, header={"kid": "t"})) == ""
 
 
+def test_a_token_without_a_name_tries_named_and_nameless_keys(folder: Path) -> None:
+    made = plugin(
+        keys=(
+            KeyConfig(pem=file(folder, pem("RSA 2048"), "one")),
+            KeyConfig(jwks_file=file(folder, jwks(jwk("RSA 2048", "k", 1)), "two")),
+        )
+    )
+    for number in (0, 1):
+        assert refused(made, token(algorithm="RS256", now=EPOCH, number=number)) == ""
+    # a nameless key may be the one that is named, a key of another name is not
+    assert refused(made, token(algorithm="RS256", now=EPOCH, header={"kid": "x"})) == ""
+    assert (
+        refused(made, token(algorithm="RS256", now=EPOCH, header={"kid": "x"}, number=1))
+        == "unknown_key"
+    )
+
+
 def test_a_token_without_a_name_tries_few_keys(folder: Path) -> None:
     many = [jwk("EC secp256r1", f"k{n}", n) for n in range(9)]
     made = plugin(jwks_file=file(folder, jwks(*many)))

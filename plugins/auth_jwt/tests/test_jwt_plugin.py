@@ -192,6 +192,8 @@ def test_optional(broker: Make) -> None:
     harness.connect("b", username="u", password=b"wrong", expect=0x87)  # auth.default
     harness.connect("c", username="u", expect=0x87)
     harness.connect("d", password=good({"exp": NOW - 60}), expect=0x86)
+    harness.connect("d", password=b"a.b.c", expect=0x87)
+    harness.connect("d", password=b"eyJ.b.c", expect=0x86)
     harness.connect("e", password=good({"sub": "x"}))
     assert harness.broker.sessions["e"].client.identity == "x"
 
@@ -258,6 +260,48 @@ def test_permissions(broker: Make, version: int, qos: int) -> None:
     assert list(answer.codes) == [1, refused, refused, refused, refused, 1]
     made = harness.broker.sessions["c1"].subscriptions
     assert set(made) == {"in/c1/x", "$share/g/in/c1/x"}
+
+
+VALUES = {
+    "name": ("a/${name}", "a/x"),
+    "number": ("a/${number}", "a/7"),
+    "clientid": ("a/${clientid}", "a/c"),
+    "username": ("a/${username}", "a/u"),
+    "id": ("a/%c", "a/c"),
+    "identity": ("a/%u", "a/me"),
+    "nested": ("a/${deep.site}", "a/berlin"),
+}
+
+
+@pytest.mark.parametrize("names", [*[(name,) for name in VALUES], tuple(VALUES)])
+def test_values_are_those_of_the_token(broker: Make, names: tuple[str, ...]) -> None:
+    """Also where another plugin was the first to give claims."""
+
+    class Other(Plugin):
+        @hookimpl
+        def on_connect(self) -> Accept:
+            claims = {"name": "evil", "number": 8, "clientid": "evil", "username": "evil", "missing": "evil",
+                      "list": "evil", "deep": {"site": "evil"}}  # fmt: skip
+            return Accept(claims=claims)
+
+    instances = [make_plugin(Other), made()]
+    harness = Harness(instances, DENY)
+    value = [VALUES[name][0] for name in names] + ["b/${missing}", "b/${list}"]
+    claims = {
+        "name": "x",
+        "number": 7,
+        "list": ["x"],
+        "deep": {"site": "berlin"},
+        "clientid": "y",
+        "username": "y",
+    }
+    client = harness.connect("c", username="u", password=acl({"publish": value}, **claims))
+    allowed = {VALUES[name][1] for name in names}
+    for _, topic in VALUES.values():
+        client.publish(topic, b"x", 1, expect=0x10 if topic in allowed else 0x87)
+    for topic in ("b/evil", "b/x", "a/evil", "a/8", "a/y", "a/", "b/None"):
+        client.publish(topic, b"x", 1, expect=0x87)
+    harness.close()
 
 
 def test_without_permissions_others_decide(broker: Make) -> None:
@@ -550,6 +594,26 @@ def test_unknown_keys_cause_few_fetches(remote: Remote) -> None:
     harness.advance(11)
     harness.connect("c", password=named("x", 1), expect=0x86)
     assert idp.asked == 3
+
+
+def test_what_no_key_could_verify_causes_no_fetch(remote: Remote) -> None:
+    harness, idp = remote()
+    harness.advance(11)
+    none = f"{b64(json.dumps({'alg': 'none', 'kid': 'x'}).encode())}.{b64(b'{}')}.".encode()
+    for data in (none, b"x.y.z", named("k0", 1), good({"exp": 5})):
+        harness.connect("c", password=data, expect=0x86)
+    assert idp.asked == 1
+
+
+def test_a_new_key_beside_one_without_a_name(remote: Remote, tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    path.write_text(pem("RSA 2048", 3))
+    harness, idp = remote(keys=(KeyConfig(pem=path),))
+    harness.connect("a", password=named("any", 3))
+    harness.advance(11)
+    idp.body = jwks(jwk("RSA 2048", "k1", 1))
+    harness.connect("b", password=named("k1", 1))
+    assert idp.asked == 2
 
 
 def test_one_fetch_for_all_who_wait(remote: Remote) -> None:
