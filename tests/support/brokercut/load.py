@@ -87,6 +87,7 @@ class Load:
     def arrive(self, port: int) -> None:
         """Connect everybody who is to be there; those that were there before go on where they were."""
         self.port = port
+        self.mark("at", time.time())
         first = not self.memory.readers
         self._ready.clear()
         self._answers.clear()

@@ -9,6 +9,7 @@ after it was read:
     ack N   rec N   comp N    PUBACK, PUBREC, PUBCOMP came  rel N          PUBREL goes out
     got NAME N QOS ID         PUBLISH came                  release NAME ID   PUBREL came
     puback NAME ID            PUBACK goes out
+    at TIME                   the time, when a broker was started
 """
 
 import json
@@ -85,6 +86,7 @@ class Memory:
         self.done: set[int] = set()
         """Nothing more is to be said about them."""
         self.readers: dict[str, Reader] = {}
+        self.time = 0.0
         for mark in marks:
             self.take(mark)
 
@@ -99,6 +101,9 @@ class Memory:
         """One more mark."""
         kind, *rest = json.loads(mark)
         getattr(self, f"_{kind}")(*rest)
+
+    def _at(self, time: float) -> None:
+        self.time = time
 
     def _send(self, *values: Any) -> None:
         sent = Sent(*values)

@@ -1,0 +1,102 @@
+"""The power is cut while a store is made, or was started again after a kill: the next start takes what is left."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hookmq.store import PutRetained
+from hookmq.testing.runtime import VirtualRuntime
+from hookmq_storage.store import SQLiteStore
+from powercut.recording import Cut, Recorder, cut
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("gcc") or shutil.which("cc")), reason="a compiler builds the recorder"
+)
+STORE = """
+import os, sys
+from pathlib import Path
+from hookmq.store import PutRetained
+from hookmq.testing.runtime import VirtualRuntime
+from hookmq.types import Message
+from hookmq_storage.store import SQLiteStore
+folder, durability, topics = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+store = SQLiteStore(folder, VirtualRuntime(), durability)
+found = [record.message.topic for record in store.load()]
+for topic in topics:
+    store.commit([PutRetained(Message(topic, b"x" * 5000, 1))], lambda done: None)
+print(*found, *topics)
+sys.stdout.flush()
+os._exit(0)
+"""
+"""Commits, and ends as if it were killed: nothing is closed."""
+
+
+def play(recorder: Recorder, durability: str, *topics: str) -> None:
+    """Have a process open the store and commit; what it knows to be there at its end is a mark."""
+    done = subprocess.run(
+        [sys.executable, "-c", STORE, str(recorder.folder / "a" / "data"), durability, *topics],
+        env={**os.environ, **recorder.environ},
+        check=True,
+        capture_output=True,
+    )
+    recorder.mark(done.stdout.strip())
+
+
+def loaded(folder: Path) -> set[str]:
+    """Topics of what a start finds. It need not be safe from a cut itself, which takes its time."""
+    store = SQLiteStore(folder / "a" / "data", VirtualRuntime(), "os")
+    try:
+        return {one.message.topic for one in store.load() if isinstance(one, PutRetained)}
+    finally:
+        store.close(lambda: None)
+
+
+def test_a_cut_while_the_store_is_made(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "disk", tmp_path)
+    play(recorder, "group")
+    found: set[frozenset[str]] = set()
+    report = cut(
+        recorder.recording(),
+        lambda folder, marks, one: found.add(frozenset(loaded(folder))),
+        cuts=100,
+        seed=1,
+    )
+    assert not report.failures, report.text()
+    assert found == {frozenset()}
+
+
+@pytest.mark.parametrize("before", ["os", "group"])
+def test_what_was_found_after_a_kill_is_there_after_a_cut(tmp_path: Path, before: str) -> None:
+    """A start may rely on what it found: what a writer that was killed, or one of ``os``, had not synced is synced."""
+    recorder = Recorder(tmp_path / "disk", tmp_path)
+    play(recorder, before, "one", "two")
+    start = len(recorder.recording().records)
+    play(recorder, "group")
+
+    def check(folder: Path, marks: list[bytes], one: Cut) -> None:
+        there = loaded(folder)
+        if before == "group" or len(marks) == 2:
+            missing = set(marks[-1].decode().split()) - there
+            assert not missing, f"{missing} is missing"
+
+    report = cut(recorder.recording(), check, cuts=60, seed=2, start=start)
+    assert not report.failures, report.text()
+
+
+def test_a_cut_with_durability_os_loses_the_newest_and_refuses_nothing(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "disk", tmp_path)
+    play(recorder, "os", *map(str, range(20)))
+    found: set[int] = set()
+
+    def whole(folder: Path, marks: list[bytes], one: Cut) -> None:
+        there = loaded(folder)
+        assert there == set(map(str, range(len(there)))), "not the oldest"
+        found.add(len(there))
+
+    report = cut(recorder.recording(), whole, cuts=40, seed=3)
+    assert not report.failures, report.text()
+    assert min(found) == 0
+    assert max(found) > 10
