@@ -5,7 +5,7 @@ These are the ordered, lossless streams of bytes that MQTT asks for [MQTT-4.2.0-
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from hookmq.server.gate import Gate
 from hookmq.server.tls import certificate_of
@@ -13,6 +13,10 @@ from hookmq.types import Peer
 
 if TYPE_CHECKING:
     from hookmq.server.ports import Connection
+
+
+TURN: Final = 256_000
+"""Bytes that uvloop reads at once: with as many there is more, and it would read up to 32 times before anyone else."""
 
 
 def discard(data: bytes) -> None:
@@ -26,7 +30,9 @@ class _Stream:
     with unread bytes resets the connection, and the reset makes the peer lose the CONNACK or DISCONNECT that said why.
     """
 
-    __slots__ = ("_closing", "_connection", "_feed", "_gate", "_source", "_timer", "_transport")
+    __slots__ = (
+        "_closing", "_connection", "_feed", "_gate", "_held", "_paused", "_source", "_timer", "_transport",
+    )  # fmt: skip
 
     def __init__(self, gate: Gate, source: Peer | None = None) -> None:
         self._gate = gate
@@ -35,6 +41,8 @@ class _Stream:
         self._connection: Connection | None = None
         self._feed: Callable[[bytes], None] = discard
         self._closing = False
+        self._paused = False
+        self._held = False
         self._timer: asyncio.TimerHandle | None = None
 
     # asyncio's side
@@ -107,6 +115,7 @@ class _Stream:
     def _end(self) -> None:
         """No more bytes in or out by our doing, and not for long by the peer's."""
         self._closing = True
+        self._paused = False
         self._feed = discard
         if self._timer is None:
             self._timer = self._gate.loop.call_later(self._gate.close_timeout, self.abort)
@@ -124,12 +133,15 @@ class _Stream:
     def pause_reading(self) -> None:
         """Stop reading from the socket."""
         if not self._closing and self._transport is not None:
+            self._paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read on."""
         if not self._closing and self._transport is not None:
-            self._transport.resume_reading()
+            self._paused = False
+            if not self._held:
+                self._transport.resume_reading()
 
 
 class Stream(_Stream, asyncio.Protocol):
@@ -138,8 +150,20 @@ class Stream(_Stream, asyncio.Protocol):
     __slots__ = ()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the peer."""
+        """Bytes from the peer. One that sends more than can be read at once waits until the others had their turn."""
         self._feed(data)
+        if len(data) >= TURN:
+            transport = self._transport
+            if transport is not None and not self._held and not transport.is_closing():
+                self._held = True
+                transport.pause_reading()
+                self._gate.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._held = False
+        transport = self._transport
+        if transport is not None and not self._paused and not transport.is_closing():
+            transport.resume_reading()
 
 
 class BufferedStream(_Stream, asyncio.BufferedProtocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hookmq.errors import BindError
-from hookmq.server.tcp import address_peer
+from hookmq.server.tcp import TURN, BufferedStream, Stream, address_peer
 from hookmq.settings import BrokerSettings
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +93,46 @@ async def test_pause_reading_holds_bytes_until_resumed(listen: Any, dial: Any, b
     connection.wire.resume_reading()
     await connection.until_received(b"held")
     writer.close()
+
+
+async def test_one_that_never_stops_sending_lets_the_others_have_their_turn(
+    listen: Any, dial: Any, broker: Any
+) -> None:
+    """A read that fills uvloop's buffer is the last of this turn; asyncio reads once in a turn anyway."""
+    _, writer = await dial(await listen())
+    connection = await broker.next()
+    wire = connection.wire
+    if not isinstance(wire, Stream):
+        assert isinstance(wire, BufferedStream)
+        writer.close()
+        return
+    full = bytes(TURN)
+    wire.data_received(full[1:])
+    assert wire._transport.is_reading()
+    wire.data_received(full)
+    assert not wire._transport.is_reading()
+    connection.wire.resume_reading()  # the broker's own wish does not cut it short
+    assert not wire._transport.is_reading()
+    await turn()
+    assert wire._transport.is_reading()
+    wire.data_received(full)
+    connection.wire.pause_reading()  # and is not forgotten over it
+    await turn()
+    assert not wire._transport.is_reading()
+    connection.wire.resume_reading()
+    assert wire._transport.is_reading()
+    wire.data_received(full)
+    wire.abort()
+    await turn()  # nothing goes on on a closed one
+    await connection.until_ended()
+    writer.close()
+
+
+async def turn() -> None:
+    """Let the loop do what was due before."""
+    done = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(done.set_result, None)
+    await done
 
 
 async def probe(listen: Any, dial: Any, broker: Any) -> Any:
