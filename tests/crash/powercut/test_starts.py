@@ -100,3 +100,26 @@ def test_a_cut_with_durability_os_loses_the_newest_and_refuses_nothing(tmp_path:
     assert not report.failures, report.text()
     assert min(found) == 0
     assert max(found) > 10
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_a_cut_after_a_cut(tmp_path: Path, first: int) -> None:
+    """What a start finds after one cut is there after the next."""
+    before = tmp_path / "before"
+    before.mkdir()
+    recorder = Recorder(before / "disk", before)
+    play(recorder, "group", "one", "two", "three")
+    recording = recorder.recording()
+    planned = recording.plan(1, seed=4, start=len(recording.records) * 2 // 3, first=first)
+    for _ in recording.replay(planned):
+        shutil.copytree(recording.folder, tmp_path / "disk")
+    recorder = Recorder(tmp_path / "disk", tmp_path)
+    start = len(recorder.recording().records)
+    play(recorder, "group")
+
+    def check(folder: Path, marks: list[bytes], one: Cut) -> None:
+        there = loaded(folder)
+        assert set(marks[-1].decode().split() if marks else ()) <= there
+
+    report = cut(recorder.recording(), check, cuts=20, seed=first, start=start)
+    assert not report.failures, report.text()
