@@ -1,10 +1,11 @@
 """``python -m bench.durable``: durable publishes a second, through whole brokers that alternate in one run.
 
-One publisher of QoS 1 keeps W messages unacknowledged; a session that is offline has subscribed to all of them. What an
+Publishers of QoS 1 keep W messages unacknowledged, one of them all or 50 of them a part each; a session that is offline
+has subscribed to all of them. What an
 acknowledgement promises differs, and is what the rows are about:
 
-    hookmq, group        on the disk, by an fsync that it shares
-    hookmq, os           in the operating system: survives the end of the process
+    hookmq group         on the disk, by an fsync that it shares
+    hookmq os            in the operating system: survives the end of the process
     mosquitto            in memory; `persistence true` saves every half hour and at the end
     fsync each           on the disk, by an fsync of its own: a program of a few lines that appends to a file, runs
                          fdatasync and sends PUBACK, one message after the other; no broker
@@ -26,6 +27,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import selectors
 import signal
 import socket
 import statistics
@@ -82,10 +84,34 @@ class Subject:
 
 
 SUBJECTS = (
-    Subject("hookmq, group", "hookmq", HOOKMQ.replace("{durability}", "group")),
-    Subject("hookmq, os", "hookmq", HOOKMQ.replace("{durability}", "os")),
+    Subject("hookmq group", "hookmq", HOOKMQ.replace("{durability}", "group")),
+    Subject("hookmq os", "hookmq", HOOKMQ.replace("{durability}", "os")),
     Subject("mosquitto", "mosquitto", MOSQUITTO),
     Subject("fsync each"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """How it is loaded: messages in flight, over how many publishers, with QoS 0 beside or not."""
+
+    window: int
+    publishers: int = 1
+    flooded: bool = False
+
+    def __str__(self) -> str:
+        spread = f", {self.publishers} publishers" if self.publishers > 1 else ""
+        return f"{self.window}{spread}{' + QoS 0' if self.flooded else ''}"
+
+
+CASES = (
+    Case(1),
+    Case(50),
+    Case(50, 50),
+    Case(1000),
+    Case(1000, 50),
+    Case(1, flooded=True),
+    Case(50, flooded=True),
 )
 
 
@@ -143,46 +169,77 @@ def subscribe(port: int) -> None:
             pass
 
 
-def publish(port: int, window: int, seconds: float) -> tuple[int, float, list[float]]:
-    """Publish for some seconds: how many were acknowledged, within how many seconds, and how long the first of each
-    write took."""
-    sent = acked = 0
-    waiting: deque[tuple[int, float]] = deque()
+class Publisher:
+    """One connection that publishes, `window` messages unacknowledged."""
+
+    def __init__(self, port: int, number: int, window: int) -> None:
+        self.connection = connect(port, b"pub-%d" % number, True)
+        self.base = number << 32
+        self.window = window
+        self.sent = self.acked = 0
+        self._waiting: deque[tuple[int, float]] = deque()
+        self._buffer = b""
+
+    def write(self) -> None:
+        """Fill the window, once a quarter of it is free."""
+        sent, room = self.sent, self.window - (self.sent - self.acked)
+        if room >= max(1, self.window // 4):
+            batch = [
+                PUBLISH.pack(FIRST, TOPIC, number % 65535 + 1, self.base + number, REST)
+                for number in range(sent, sent + room)
+            ]
+            self._waiting.append((sent, time.perf_counter()))
+            self.sent += room
+            self.connection.sendall(b"".join(batch))
+
+    def read(self, latencies: list[float]) -> None:
+        """Take what was acknowledged, which must be in order."""
+        data = self.connection.recv(1 << 16)
+        if not data:
+            raise Void("a publisher was disconnected")
+        buffer = self._buffer + data
+        whole = len(buffer) & ~3
+        acked = self.acked
+        for at in range(0, whole, 4):
+            if buffer[at : at + 4] != b"\x40\x02" + (acked % 65535 + 1).to_bytes(2, "big"):
+                raise Void(f"not the PUBACK of message {acked}")
+            acked += 1
+        self.acked = acked
+        self._buffer = buffer[whole:]
+        now = time.perf_counter()
+        waiting = self._waiting
+        while waiting and waiting[0][0] < acked:
+            latencies.append(now - waiting.popleft()[1])
+
+
+def publish(
+    port: int, window: int, publishers: int, seconds: float
+) -> tuple[list[int], float, list[float]]:
+    """Publish for some seconds: how many of each publisher were acknowledged, within how many seconds, and how long the
+    first of each write took."""
     latencies: list[float] = []
-    buffer = b""
-    with connect(port, b"pub", True) as connection:
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        made = [Publisher(port, number, window // publishers) for number in range(publishers)]
+        for one in made:
+            stack.enter_context(one.connection)
+            selector.register(one.connection, selectors.EVENT_READ, one)
         began = now = time.perf_counter()
+        for one in made:
+            one.write()
         while now < began + seconds:
-            room = window - (sent - acked)
-            if room >= max(1, window // 4):
-                batch = [
-                    PUBLISH.pack(FIRST, TOPIC, number % 65535 + 1, number, REST)
-                    for number in range(sent, sent + room)
-                ]
-                waiting.append((sent, time.perf_counter()))
-                sent += room
-                connection.sendall(b"".join(batch))
-            data = connection.recv(1 << 16)
-            if not data:
-                raise Void("the publisher was disconnected")
-            buffer += data
-            whole = len(buffer) // 4
-            for at in range(0, whole * 4, 4):
-                if buffer[at : at + 4] != b"\x40\x02" + (acked % 65535 + 1).to_bytes(2, "big"):
-                    raise Void(f"not the PUBACK of message {acked}")
-                acked += 1
-            buffer = buffer[whole * 4 :]
+            for key, _ in selector.select(0.1):
+                key.data.read(latencies)
+                key.data.write()
             now = time.perf_counter()
-            while waiting and waiting[0][0] < acked:
-                latencies.append(now - waiting.popleft()[1])
         took = now - began
-    return acked, took, sorted(latencies)
+        # Whatever was sent and not acknowledged may be queued or not.
+        return [one.acked for one in made], took, sorted(latencies)
 
 
-def fetch(port: int, acked: int) -> None:
+def fetch(port: int, acked: list[int]) -> None:
     """Have the offline session given what is queued for it; raises Void if something acknowledged is missing."""
-    there = bytearray(acked)
-    left = acked
+    there = [bytearray(count) for count in acked]
+    left = sum(acked)
     with connect(port, b"offline", False) as connection:
         connection.settimeout(GAP)
         buffer = b""
@@ -200,9 +257,10 @@ def fetch(port: int, acked: int) -> None:
                 if first[0] & 0xF6 != 0x32:
                     raise Void(f"a packet that begins {first.hex(' ')}")
                 answers.append(b"\x40\x02" + packet_id.to_bytes(2, "big"))
-                if number < acked:
-                    left -= not there[number]
-                    there[number] = 1
+                seen, index = there[number >> 32], number & 0xFFFFFFFF
+                if index < len(seen):
+                    left -= not seen[index]
+                    seen[index] = 1
             buffer = buffer[whole:]
             connection.sendall(b"".join(answers))
 
@@ -325,23 +383,24 @@ def _listening(process: subprocess.Popen[bytes], port: int, output: pathlib.Path
         time.sleep(0.02)
 
 
-def measure(subject: Subject, window: int, flooded: bool, seconds: float) -> Run:
+def measure(subject: Subject, case: Case, seconds: float) -> Run:
     """One run. Raises Void."""
     with running(subject) as broker:
         subscribe(broker.port)
         pids = broker.pids()
-        with flooding(broker.port, flooded):
+        with flooding(broker.port, case.flooded):
             before = [cpu(pid) for pid in pids]
             own = time.process_time()
-            acked, took, latencies = publish(broker.port, window, seconds)
+            acked, took, latencies = publish(broker.port, case.window, case.publishers, seconds)
             own = time.process_time() - own
             used = [cpu(pid) - start for pid, start in zip(pids, before, strict=True)]
-        if not acked:
+        count = sum(acked)
+        if not count:
             raise Void("nothing was acknowledged")
         fetch(broker.port, acked)
-    each = 1e6 / acked
+    each = 1e6 / count
     return Run(
-        acked / took, sum(used) * each, used[0] * each, latencies, used[0] / took, own / took
+        count / took, sum(used) * each, used[0] * each, latencies, used[0] / took, own / took
     )
 
 
@@ -353,7 +412,7 @@ def spread(values: list[float], form: str) -> str:
     return f"{middle:{form}} ({min(values):{form}}-{max(values):{form}})"
 
 
-def row(subject: Subject, flooded: bool, window: int, runs: list[Run], rival: list[Run]) -> str:
+def row(subject: Subject, case: Case, runs: list[Run], rival: list[Run]) -> str:
     """A row of the table; its ratio is that of the medians."""
     rates = [run.rate for run in runs]
     ratio = ""
@@ -361,8 +420,8 @@ def row(subject: Subject, flooded: bool, window: int, runs: list[Run], rival: li
         theirs = statistics.median(run.rate for run in rival)
         ratio = f"{statistics.median(rates) / theirs:.2f}x"
     cells = [
-        subject.name + (" + QoS 0" if flooded else ""),
-        str(window),
+        str(case),
+        subject.name,
         spread(rates, ",.0f"),
         ratio,
         f"{1e6 / statistics.median(rates):,.1f}",
@@ -377,7 +436,7 @@ def row(subject: Subject, flooded: bool, window: int, runs: list[Run], rival: li
 
 
 HEADING = (
-    "| | in flight | PUBACK/s | to mosquitto | wall us | CPU us | of it writer | p50 ms | p99 ms | core | gen. |\n"
+    "| in flight | | PUBACK/s | to mosquitto | wall us | CPU us | of it writer | p50 ms | p99 ms | core | gen. |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
@@ -392,8 +451,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--seconds", type=float, default=1.2, help="measured time of a run (%(default)s)")
     add("--runs", type=int, default=3, help="runs of each; the table has medians (%(default)s)")
-    add("--windows", default="1,50,1000", help="messages in flight (%(default)s)")
-    add("--flooded", default="1,50", help="of these also with QoS 0 beside (%(default)s)")
+    add("--cases", default="", help="as the table names them, by semicolons (all)")
     add("--subjects", default="", help="names that begin so, by commas (all)")
     add("--json", type=pathlib.Path, metavar="FILE", help="write every run there as well")
     add("--flood", type=int, help=argparse.SUPPRESS)
@@ -418,47 +476,45 @@ def main() -> int:
     except peers.PeerError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
-    cases = [(int(window), False) for window in options.windows.split(",") if window]
-    cases += [(int(window), True) for window in options.flooded.split(",") if window]
-    runs: dict[tuple[int, bool, str], list[Run]] = {}
-    void: dict[tuple[int, bool, str], str] = {}
+    wanted = [word.strip() for word in options.cases.split(";") if word]
+    cases = [case for case in CASES if not wanted or str(case) in wanted]
+    runs: dict[tuple[Case, str], list[Run]] = {}
+    void: dict[tuple[Case, str], str] = {}
     load = os.getloadavg()[0]
     for number in range(options.runs):
-        for window, flooded in cases:
+        for case in cases:
             # In the other order every time, since the machine is not the same all the time.
             for one in subjects if number % 2 == 0 else reversed(subjects):
-                if flooded and not one.peer:
-                    continue
-                key = window, flooded, one.name
+                if not one.peer and (case.flooded or case.publishers > 1):
+                    continue  # it has no loop, and serves one
                 try:
-                    run = measure(one, window, flooded, options.seconds)
-                except (Void, peers.PeerError) as error:
-                    void[key] = str(error)
+                    run = measure(one, case, options.seconds)
+                except (Void, OSError, peers.PeerError) as error:
+                    void[case, one.name] = str(error)
                     said = f"VOID: {error}"
                 else:
-                    runs.setdefault(key, []).append(run)
+                    runs.setdefault((case, one.name), []).append(run)
                     said = f"{run.rate:10,.0f}/s {run.cpu:8.1f} us {run.latency(0.5):8.2f} ms"
-                mark = " + QoS 0" if flooded else ""
-                print(f"{number + 1} W{window:<5}{one.name + mark:24}{said}", file=sys.stderr)
+                print(f"{number + 1} {case!s:22} {one.name:14}{said}", file=sys.stderr)
     for name, version in sorted(versions.items()):
         print(f"{name}: {version}")
     print(
         f"{PAYLOAD} B of payload, MQTT 3.1.1; medians (lowest-highest) of {options.runs} x {options.seconds:g} s; load"
         f" average before {load:.2f}, after {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores\n\n{HEADING}"
     )
-    for window, flooded in cases:
-        rival = runs.get((window, flooded, "mosquitto"), [])
+    for case in cases:
+        rival = runs.get((case, "mosquitto"), [])
         for one in subjects:
-            key = window, flooded, one.name
+            key = case, one.name
             if key in void:
-                print(f"| {one.name} | {window} | VOID: {void[key]} |" + " |" * 8)
+                print(f"| {case} | {one.name} | VOID: {void[key]} |" + " |" * 8)
             elif key in runs:
-                print(row(one, flooded, window, runs[key], rival))
+                print(row(one, case, runs[key], rival))
     if options.json:
         rows = [
-            {"subject": name, "window": window, "flooded": flooded, "runs": [_figures(run) for run in found]}
-            for (window, flooded, name), found in runs.items()
-        ]  # fmt: skip
+            {"subject": name, **dataclasses.asdict(case), "runs": [_figures(run) for run in found]}
+            for (case, name), found in runs.items()
+        ]
         document = {"format": 1, "versions": versions, "load": load, "rows": rows}
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     return 1 if void else 0
