@@ -61,6 +61,7 @@ NO_TIMES: Any = ("1", True, -1, [], {}, 1e30, 253402300800, str(NOW + 99))
         ({"nbf": NOW + 5}, {}, ""),
         ({"nbf": NOW + 6}, {}, "not_yet 86"),
         ({"nbf": NOW + 1}, {"leeway": 0.0}, "not_yet 86"),
+        ({"iat": NOW + 5}, {}, ""),
         ({"iat": NOW + 6}, {}, "issued 86"),
         ({"iat": NOW - 100}, {"issued_within": 60.0}, "issued 86"),
         ({"iat": NOW - 65}, {"issued_within": 60.0}, ""),
@@ -75,9 +76,10 @@ def test_times(claims: Any, config: Any, expected: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["exp", "nbf", "iat"])
-def test_a_time_that_is_null_is_none(name: str) -> None:
+@pytest.mark.parametrize("value", [None, "1", {}])
+def test_what_is_no_time_is_compared_with_none(name: str, value: Any) -> None:
     plugin = AuthJwtPlugin(JwtConfig(secret=SECRET, require_exp=False), Context("p"))
-    found = list(plugin.verifier.checker.problems({}, {name: None}, "c", None, EPOCH))
+    found = list(plugin.verifier.checker.problems({}, {name: value}, "c", None, EPOCH))
     assert [one.kind for one in found] == ["malformed"]
 
 
@@ -185,6 +187,7 @@ def test_a_client_id_is_compared_exactly(client_id: str, sub: str) -> None:
         ({"sub": ["x"]}, "${sub}", "identity 87"),
         ({"sub": "a\nb"}, "${sub}", "identity 87"),
         ({"sub": "a\x00"}, "${sub}", "identity 87"),
+        ({"sub": "x" * 1024}, "${sub}", "x" * 1024),
         ({"sub": "x" * 1025}, "${sub}", "identity 87"),
     ],
 )

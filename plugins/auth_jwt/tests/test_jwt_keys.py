@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.asymmetric import dsa, rsa, x25519
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 from hookmq.plugin import ConfigError, Context
 from hookmq.testing.runtime import EPOCH
 from hookmq_auth_jwt.config import JwtConfig, KeyConfig
@@ -60,6 +65,18 @@ def test_public_keys(folder: Path, algorithm: str, place: str) -> None:
     assert refused(made, token(algorithm=algorithm, now=EPOCH)) == ""
     stranger = token(algorithm=algorithm, now=EPOCH, number=1)
     assert refused(made, stranger) == "signature"
+
+
+@pytest.mark.parametrize("size", range(32, 40))
+def test_secrets_in_any_base64(size: int) -> None:
+    secret = bytes(range(255 - size, 255))[::-1]
+    standard, urlsafe = base64.b64encode(secret).decode(), base64.urlsafe_b64encode(secret).decode()
+    assert "/" in standard
+    assert "_" in urlsafe
+    data = token(key=secret, now=EPOCH)
+    for written in (standard, urlsafe, standard.rstrip("="), urlsafe.rstrip("=")):
+        made = plugin(keys=(KeyConfig(secret=written, secret_encoding="base64"),))
+        assert refused(made, data) == ""
 
 
 @pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
@@ -268,6 +285,7 @@ def test_a_pem_file_with_several_keys_and_a_certificate(folder: Path) -> None:
         ({**jwk("RSA 2048"), "alg": "none"}, "alg"),
         ({**jwk("RSA 2048"), "alg": 1}, "alg"),
         ({**jwk("RSA 2048"), "kid": 1}, "kid"),
+        ({**jwk("RSA 2048"), "kid": ""}, "kid"),
         ({**jwk("RSA 2048"), "d": "AQAB"}, "private"),
         ({"kty": "oct", "k": b64(SECRET.encode())}, "everybody can fetch"),
     ],
@@ -360,8 +378,46 @@ def test_any_change_of_a_key_leaves_it_out_or_in(kind: str, change: Any, symmetr
         assert not key.verifies("HS256", b"x", b"y")
 
 
-def test_an_exponent_that_is_too_long() -> None:
-    odd = (1 << 65) + 1
-    member = {**jwk("RSA 2048", "k"), "e": b64(odd.to_bytes(9, "big"))}
+@pytest.mark.parametrize(
+    ("modulus", "exponent", "why"),
+    [(8192, 17, ""), (8193, 17, "8193 bits"), (2047, 17, "2047 bits"), (2048, 64, ""), (2048, 65, "exponent")],
+)  # fmt: skip
+def test_sizes_of_rsa_keys(modulus: int, exponent: int, why: str) -> None:
+    def number(bits: int) -> str:
+        return b64(((1 << (bits - 1)) | 1).to_bytes(bits // 8 + 1, "big").lstrip(b"\0"))
+
+    member = {"kty": "RSA", "kid": "k", "n": number(modulus), "e": number(exponent)}
     found = read_set(jwks(member), ALGORITHMS, False, "", "s", 9)
-    assert "exponent" in found.left[0].why
+    assert [one.why for one in found.left if why in one.why and why] == [
+        one.why for one in found.left
+    ]
+    assert bool(found.keys) == (not why)
+
+
+@pytest.mark.parametrize("kind", ["EC secp224r1", "X25519", "DSA"])
+def test_kinds_of_keys_that_are_not_taken(kind: str) -> None:
+    maker: Any = {
+        "EC secp224r1": lambda: private(kind),
+        "X25519": x25519.X25519PrivateKey.generate,
+        "DSA": lambda: dsa.generate_private_key(1024),
+    }[kind]
+    written = maker().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    with pytest.raises(UnusableKey, match="kind is not supported"):
+        pem_keys(written, ALGORITHMS, None, "", "s")
+
+
+def test_names_for_the_edwards_curves(folder: Path) -> None:
+    for kind, name in (("Ed25519", "Ed25519"), ("Ed448", "Ed448")):
+        made = plugin(pem=file(folder, pem(kind)))
+        for algorithm in (name, "EdDSA"):
+            data = token(algorithm=algorithm, key=private(kind), now=EPOCH)
+            assert refused(made, data) == ""
+        other = "Ed448" if name == "Ed25519" else "Ed25519"
+        assert refused(made, token(algorithm=other, key=private(kind), now=EPOCH)) == "algorithm"
+
+
+def test_as_many_keys_as_are_allowed() -> None:
+    many = [jwk("Ed25519", f"k{n}", n) for n in range(4)]
+    assert len(read_set(jwks(*many), ALGORITHMS, False, "", "s", 4).keys) == 4
+    with pytest.raises(UnusableKey, match="4 keys"):
+        read_set(jwks(*many), ALGORITHMS, False, "", "s", 3)
