@@ -140,6 +140,8 @@ class Run:
             self.counts.early += 1
             self.broker.spawn()
         await asyncio.to_thread(self.broker.ready)
+        if self.kill:
+            await self._look()  # before anything new is published
         self.up.set()
 
     async def _die(self) -> None:
@@ -153,7 +155,7 @@ class Run:
         most = EACH * len(self.publishers)
         target = counts.acknowledged + self.rng.randrange(1, most)
         pause = self.rng.random() * 0.01
-        others = [self._mourned(), self._guests(), self._look()]
+        others = [self._mourned(), self._guests()]
         if self.kill % FETCH == 0:
             others.append(self._fetch())
         beside = [asyncio.create_task(one) for one in others]
@@ -318,7 +320,7 @@ class Run:
             found = checker.found
             await self.ledger.until(
                 lambda: all(one.topic in found for one in needed) or not checker.connected,
-                self.patience,
+                self.patience if self.strict else 0.3,
             )
             if checker.connected:
                 for stream in self.retained:
@@ -338,7 +340,6 @@ class Run:
     async def _settle(self, mains: tuple[Subscriber, ...]) -> None:
         """Let everybody have what is theirs, then judge."""
         port = self.broker.port
-        await self._look()
         for client in (self.coming, self.offline):
             assert await client.come(port)
         assert await self.ledger.until(lambda: self.online.connected, STUCK)
