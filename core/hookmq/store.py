@@ -86,8 +86,8 @@ class DropSubscription(NamedTuple):
 
 
 class PutMessage(NamedTuple):
-    """Keep a message for the queue entries that point to `id`; the last of them frees it. Stands in a batch before the
-    first `Enqueue` that names it."""
+    """Keep a message for the queue entries that point to `id`, until a batch is done after which none does. Stands in a
+    batch before the first `Enqueue` that names it; within the batch entries may go before others come."""
 
     id: int
     message: Message
@@ -295,6 +295,8 @@ class MemoryStore:
         self._number = 0
         self._messages: dict[int, _Entry] = {}
         self._queues: dict[str, dict[int, Enqueue]] = {}
+        self._left: list[int] = []
+        """Messages that were left by their entries in the batch at work."""
         self._next_id = 1
 
     def load(self) -> Iterator[Loaded]:
@@ -330,6 +332,13 @@ class MemoryStore:
                     )
             elif type(record) is DropSession:
                 self._drop_queue(session_owner(record.client_id))
+        if self._left:
+            # Not before: one entry of a message may come and go in the batch that brings the next.
+            for id in self._left:
+                kept = self._messages.get(id)
+                if kept is not None and kept.uses == 0:
+                    del self._messages[id]
+            self._left.clear()
         self._number += 1
         done(CommitId(self.identity, self._number))
 
@@ -366,7 +375,7 @@ class MemoryStore:
         kept = self._messages[entry.message_id]
         kept.uses -= 1
         if kept.uses == 0:
-            del self._messages[entry.message_id]
+            self._left.append(entry.message_id)
 
     def _drop_queue(self, owner: str) -> None:
         for seq in list(self._queues.get(owner, ())):

@@ -22,7 +22,7 @@ class Committer:
     """Collects records and the calls that wait for them; `failed` is told once, with the reason."""
 
     __slots__ = (
-        "_cuts", "_failed", "_guarded", "_identity", "_journaled", "_pending", "_records", "_running", "_taken",
+        "_cuts", "_failed", "_guarded", "_held", "_identity", "_journaled", "_pending", "_records", "_running", "_taken",
         "_told", "_waiters", "added", "commits", "journals", "number", "store",
     )  # fmt: skip
 
@@ -51,6 +51,7 @@ class Committer:
         self._cuts: list[int] = []
         self._journaled = False
         self._running = False
+        self._held = False
         self._pending = 0
         self._taken: list[Record] = []
 
@@ -74,16 +75,26 @@ class Committer:
         except Exception as error:
             self._fail(f"journal {journal.name}: {error!r}")
 
+    def hold(self) -> None:
+        """More records of this effect come in later turns: until `release`, nothing of what collects is committed, nor is
+        it cut anywhere from here on."""
+        self._held = True
+        self.added += 1
+
+    def release(self) -> None:
+        """The effect is whole. The next `flush` may commit it."""
+        self._held = False
+
     def then(self, call: Callable[[], None], cut: bool = True) -> None:
         """Run `call` when everything added so far is committed. Also marks a place where a batch may be cut, unless `cut`
         is False: then more records of the same effect are still to come."""
         if self._failed is not None:
             self._waiters.append(call)
-            self._cuts.append(len(self._records) if cut else _NO_CUT)
+            self._cuts.append(len(self._records) if cut and not self._held else _NO_CUT)
 
     def flush(self) -> None:
-        """Start a commit if there is something to commit and none runs."""
-        while not self._running and self._failed is not None:
+        """Start a commit if there is something to commit, all of it is there and none runs."""
+        while not self._running and not self._held and self._failed is not None:
             if not self._records and not self._journaled:
                 # Nothing to make safe: what waits only kept its place behind an earlier commit.
                 if not self._waiters:

@@ -92,6 +92,8 @@ class Core:
         self.scheduled = False
         self.fan_outs: dict[str, deque[Any]] = {}
         """Large fan-outs on their way, by topic."""
+        self.collecting: Any = None
+        """The one of them whose queue entries the commit waits for; None for none."""
         self.draining = False
         self.remembered = 0
         """Decisions and fast paths remembered by all connections together."""

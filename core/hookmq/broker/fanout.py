@@ -3,6 +3,11 @@
 Small fan-outs happen at once. A large one is cut into slices, one a turn, so that it does not stall the others; the list
 of targets is taken once, and messages of one topic go out first in, first out
 [MQTT-4.6.0-5, 4.6.0-6] [MQTT311-4.6.0-5, 4.6.0-6].
+
+A message's queue entries and its sender's QoS 2 id are one batch, or a crash between two slices would lose it for some,
+or deliver it twice. So sessions that outlive their connections come first, and while they are served the commit waits:
+other clients' acknowledgements with it, their traffic not. One such job collects at a time. A second one finishes it at
+once and is itself served at once, so that the commit waits for one job and not for a stream of them.
 """
 
 from collections import deque
@@ -19,24 +24,28 @@ from hookmq.types import Direction, DropReason, Message
 
 
 class FanOut:
-    """One message's way to many targets, `done` of them served."""
+    """One message's way to many targets, `done` of them served; the first `kept` outlive their connections."""
 
-    __slots__ = ("acknowledgement", "done", "outgoing", "sender", "targets", "waiter")
+    __slots__ = (
+        "acknowledgement", "done", "kept", "outgoing", "route", "sender", "targets", "waiter",
+    )  # fmt: skip
 
     def __init__(
         self,
         outgoing: Outgoing,
-        targets: tuple[Target, ...],
+        route: Route,
         sender: Session | None,
         acknowledgement: Acknowledgement | None,
         waiter: Acknowledgement | None,
     ) -> None:
         self.outgoing = outgoing
-        self.targets = targets
+        self.route = route
+        self.targets = route.targets
         self.sender = sender
         self.acknowledgement = acknowledgement
         self.waiter = waiter
         self.done = 0
+        self.kept = 0
 
 
 def publish(
@@ -50,6 +59,12 @@ def publish(
     """
     route = core.router.lookup(message.topic)
     outgoing = Outgoing(message)
+    collecting = core.collecting
+    if collecting is not None and (
+        len(route.targets) > core.settings.broker.fan_out_slice
+        or collecting.outgoing.message.topic == message.topic
+    ):
+        _collect(core, collecting, collecting.kept)
     if message.retain:  # [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
         retain(core, message)
     for journal in route.journals:
@@ -60,7 +75,8 @@ def publish(
     topic = message.topic
     waiting = core.fan_outs.get(topic)
     if waiting is not None or len(route.targets) > core.settings.broker.fan_out_slice:
-        _cut(core, route, FanOut(outgoing, route.targets, sender, acknowledgement, waiter))
+        job = FanOut(outgoing, route, sender, acknowledgement, waiter)
+        _cut(core, job, spread=collecting is None and waiting is None)
     else:
         for target in route.targets:  # [MQTT-4.5.0-1] [MQTT311-4.5.0-1]
             _serve(core, target, outgoing, sender, waiter)
@@ -115,30 +131,53 @@ def _serve(
     )
 
 
-def _cut(core: Core, route: Route, job: FanOut) -> None:
-    # What must outlive us is queued now, all of it: a message's queue entries and the sender's QoS 2 id are one batch,
-    # or a crash between two slices would lose it for some, or deliver it twice. The others are served in slices.
-    rest = []
+def _cut(core: Core, job: FanOut, spread: bool) -> None:
+    topic = job.route.topic
     qos = job.outgoing.message.qos
-    queue_qos0 = core.settings.session.queue_qos0
-    for target in job.targets:
-        if target.session.durable and (queue_qos0 or (qos and target.qos)):
-            _serve(core, target, job.outgoing, job.sender, job.waiter)
-        else:
-            rest.append(target)
-    job.targets = tuple(rest)
+    if qos or core.settings.session.queue_qos0:
+        every = core.settings.session.queue_qos0
+        kept = [one for one in job.targets if one.session.durable and (every or one.qos)]
+        if kept:
+            rest = [one for one in job.targets if not (one.session.durable and (every or one.qos))]
+            job.targets = (*kept, *rest)
+            job.kept = len(kept)
+    if spread and job.kept > core.settings.broker.fan_out_slice:
+        core.collecting = job
+        core.committer.hold()
+    else:
+        _collect(core, job, job.kept)
     if job.waiter is not None:
         job.waiter.hold()
     if core.settings.broker.async_fan_out:
         job.acknowledgement = None
     elif job.acknowledgement is not None:
         job.acknowledgement.hold()
-    jobs = core.fan_outs.get(route.topic)
+    jobs = core.fan_outs.get(topic)
     if jobs is None:
-        jobs = core.fan_outs[route.topic] = deque()
-        core.router.invalidate(route.topic)  # no fast path while slices are on their way
-        core.runtime.call_soon(partial(_slice, core, route.topic))
+        jobs = core.fan_outs[topic] = deque()
+        core.runtime.call_soon(partial(_slice, core, topic))
+    if job.route.simple:
+        core.router.invalidate(topic)  # no fast path while slices are on their way
     jobs.append(job)
+
+
+def _collect(core: Core, job: FanOut, end: int) -> None:
+    """Serve targets up to `end`."""
+    sessions = core.sessions
+    message = job.outgoing.message
+    try:
+        for target in job.targets[job.done : end]:
+            session = target.session
+            if sessions.get(session.client_id) is session:
+                _serve(core, target, job.outgoing, job.sender, job.waiter)
+            else:  # left between two slices
+                core.dropped(message, session.client, DropReason.SESSION_ENDED, Direction.OUT)
+    finally:  # or one fault of ours would hold up everybody's commits
+        job.done = end
+        if core.collecting is job and end >= job.kept:
+            core.collecting = None
+            core.committer.release()
+            core.schedule()
 
 
 def _slice(core: Core, topic: str) -> None:
@@ -146,16 +185,8 @@ def _slice(core: Core, topic: str) -> None:
     jobs = core.fan_outs[topic]
     job = jobs[0]
     end = min(job.done + core.settings.broker.fan_out_slice, len(job.targets))
-    sessions = core.sessions
-    message = job.outgoing.message
-    for target in job.targets[job.done : end]:
-        session = target.session
-        if sessions.get(session.client_id) is session:
-            _serve(core, target, job.outgoing, job.sender, job.waiter)
-        else:  # left between two slices
-            core.dropped(message, session.client, DropReason.SESSION_ENDED, Direction.OUT)
-    job.done = end
-    if end == len(job.targets):
+    core.guarded(partial(_collect, core, job, end))
+    if job.done == len(job.targets):
         jobs.popleft()
         if job.waiter is not None:
             job.waiter.met()
@@ -165,5 +196,8 @@ def _slice(core: Core, topic: str) -> None:
         core.runtime.call_soon(partial(_slice, core, topic))
     else:
         del core.fan_outs[topic]
-        core.router.invalidate(topic)
+        if job.route.simple or not job.route.valid:
+            # What was learnt meanwhile is that there is no fast path. Of a large route that is so anyhow, and to compile
+            # it for every message would take longer than a slice.
+            core.router.invalidate(topic)
     core.schedule()

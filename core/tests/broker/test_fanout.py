@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.codec import Puback, Publish, Pubrec
-from hookmq.store import Enqueue, PutMessage, PutReceived
+from hookmq.codec import Pingreq, Puback, Publish, Pubrec
+from hookmq.store import Enqueue, MemoryStore, PutMessage, PutReceived
 from hookmq.testing import DurableStore, Harness, HookRecorder, MemoryClient, SlowStore
 from hookmq.types import Direction, DropReason
 
@@ -291,3 +291,163 @@ def test_a_durable_session_gets_its_qos_0_in_turn(broker_harness: Make) -> None:
             pub.publish("t", b"%d" % number, 0)
     for sub in subs:
         assert [message.payload for message in sub.messages] == [b"0", b"1", b"2"]
+
+
+# --- sessions that outlive their connections: slices of one batch -------------------------------------------------------
+
+
+def kept(make: Make, count: int = 7, asynchronous: bool = False) -> tuple[Harness, SlowStore]:
+    """A broker with that many durable sessions that are away and want "t"."""
+    store = SlowStore(DurableStore(), slow=False)
+    harness = sliced(make, asynchronous, store=store)
+    for client in subscribers(harness, count, session_expiry_interval=60):
+        client.disconnect()
+    store.committed.clear()
+    return harness, store
+
+
+def queued(harness: Harness) -> int:
+    """Messages in all queues."""
+    return sum(session.queued for session in harness.broker.sessions.values())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_durable_sessions_are_served_in_slices_and_committed_together(
+    broker_harness: Make, asynchronous: bool
+) -> None:
+    harness, store = kept(broker_harness, asynchronous=asynchronous)
+    pub = harness.connect("pub", session_expiry_interval=60, auto_ack=False)
+    store.committed.clear()
+    later(harness, pub, (b"x", 2))
+    seen = turns(harness, lambda: (queued(harness), len(store.committed), len(pub.unread)))
+    steps = [after[0] - before[0] for before, after in zip([(0, 0, 0), *seen], seen, strict=False)]
+    assert max(steps) == 2
+    assert all(count == 7 for count, commits, _ in seen if commits)
+    assert all(commits for _, commits, acknowledged in seen if acknowledged)
+    [batch] = store.committed
+    assert [type(record) for record in batch] == [PutReceived, PutMessage, *[Enqueue] * 7]
+    pub.expect(Pubrec)
+
+
+def test_who_waits_for_nothing_goes_on_meanwhile(broker_harness: Make) -> None:
+    harness, store = kept(broker_harness, 20)
+    live, pub = harness.connect("live"), harness.connect("pub")
+    live.subscribe("live", 0)
+    later(harness, pub, (b"x", 1))
+    for _ in range(3):
+        harness.clock.turn()
+    assert 0 < queued(harness) < 20
+    harness._together += 1
+    live.publish("live", b"now", 0)
+    live.send(Pingreq())
+    harness._together -= 1
+    seen = turns(harness, lambda: (queued(harness), len(live.unread), len(store.committed)))
+    assert any(count < 20 and got == 2 for count, got, _ in seen)
+    assert seen[-1] == (20, 2, 1)
+    pub.expect(Puback)
+
+
+def test_a_crash_between_slices_leaves_nothing(broker_harness: Make) -> None:
+    harness, _ = kept(broker_harness)
+    pub = harness.connect("pub", session_expiry_interval=60)
+    later(harness, pub, (b"x", 2))
+    for _ in range(3):
+        harness.clock.turn()
+    assert 0 < queued(harness) < 7
+    harness.restart()
+    assert queued(harness) == 0
+    assert not pub.unread
+    pub.reconnect(clean_start=False)
+    pub.publish("t", b"x", 2, dup=True, packet_id=1)
+    assert queued(harness) == 7
+
+
+@pytest.mark.parametrize("second", ["t", "other"])
+def test_a_second_one_does_not_put_off_the_commit(broker_harness: Make, second: str) -> None:
+    """It finishes the first and is served at once; both are whole, in their order, in one batch."""
+    harness, store = kept(broker_harness)
+    for client in subscribers(harness, session_expiry_interval=60):
+        client.subscribe("other", 1)
+        client.disconnect()
+    one, two = harness.connect("one"), harness.connect("two")
+    store.committed.clear()
+    later(harness, one, (b"1", 1))
+    for _ in range(3):
+        harness.clock.turn()
+    assert 0 < queued(harness) < 7
+    assert store.committed == []
+    harness._together += 1
+    two.publish(second, b"2", 1)
+    harness._together -= 1
+    harness.clock.turn()
+    assert queued(harness) == 14
+    harness.settle()
+    [batch] = store.committed
+    entries = [(record.owner, record.message_id) for record in batch if type(record) is Enqueue]
+    assert [id for _, id in entries] == [1] * 7 + [2] * 7
+    assert len(set(entries)) == 14
+    one.expect(Puback)
+    two.expect(Puback)
+    later(harness, one, (b"3", 1))
+    harness.clock.turn()
+    assert queued(harness) < 21, "the next one goes in slices again"
+    harness.settle()
+    assert queued(harness) == 21
+
+
+def test_a_batch_that_is_held_is_cut_nowhere(
+    broker_harness: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookmq.broker.committer.MAX_RECORDS", 3)
+    harness, store = kept(broker_harness)
+    pub = harness.connect("pub")
+    other = harness.connect("other", session_expiry_interval=60)
+    store.committed.clear()
+    later(harness, pub, (b"x", 1))
+    for number in range(3):
+        harness.clock.turn()
+        harness._together += 1
+        other.publish("nobody", b"%d" % number, 2)
+        harness._together -= 1
+    harness.settle()
+    [whole] = [batch for batch in store.committed if any(type(one) is Enqueue for one in batch)]
+    assert sum(type(one) is Enqueue for one in whole) == 7
+    for _ in range(3):
+        other.expect(Pubrec)
+
+
+def test_a_fault_of_ours_in_a_slice_holds_up_no_commit(
+    broker_harness: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness, store = kept(broker_harness)
+    pub = harness.connect("pub")
+    later(harness, pub, (b"x", 1))
+    harness.clock.turn()
+    monkeypatch.setattr("hookmq.broker.fanout._serve", None)
+    harness.settle()
+    monkeypatch.undo()
+    assert harness.logged("internal.error")
+    harness.allow_errors = True
+    pub.expect(Puback)
+    pub.publish("t", b"y", 1, expect=0)
+    assert all(session.queued for session in harness.broker.sessions.values() if session.durable)
+    assert store.committing is None
+
+
+@pytest.mark.parametrize("store", [MemoryStore, DurableStore])
+def test_who_acknowledges_between_slices_frees_nothing(
+    broker_harness: Make, store: Callable[[], Any]
+) -> None:
+    """The message's first queue entry is gone before its last one comes, all in one batch."""
+    harness = sliced(broker_harness, store=store())
+    subs = subscribers(harness, session_expiry_interval=60)
+    for sub in subs[2:]:
+        sub.disconnect()
+    pub = harness.connect("pub")
+    later(harness, pub, (b"x", 1))
+    harness.settle()
+    pub.expect(Puback)
+    for sub in subs:
+        if sub not in subs[:2]:
+            sub.reconnect(clean_start=False)
+        assert [message.payload for message in sub.messages] == [b"x"]

@@ -175,6 +175,10 @@ class WriterProcess:
         self._commits.start(loop)
         self._reads.start(loop)
 
+    def part(self, batch: list[Any]) -> None:
+        """Hand over what is part of the batch that `commit` ends."""
+        self._commits.send((batch,))
+
     def commit(self, batch: list[Any]) -> None:
         """Have a batch committed."""
         self._commits.send(batch)

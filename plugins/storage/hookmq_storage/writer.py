@@ -164,8 +164,9 @@ def _write(
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     swept = time.monotonic()
+    parts: list[Any] = []
     while True:
-        if not poll.poll(0):
+        if not parts and not poll.poll(0):
             while engine.ended and not poll.poll(0):
                 engine.sweep()
             while not poll.poll(0) and engine.give_back():
@@ -185,7 +186,12 @@ def _write(
             if there:
                 connection.sendall(frame((CLOSED, engine.number)))
             return
+        if isinstance(batch, tuple):
+            parts += batch[0]
+            continue
         began = time.perf_counter()
+        if parts:
+            batch, parts = parts + batch, []
         number = engine.commit(batch)
         took = time.perf_counter() - began
         told = (DONE, number, engine.next_message, took, engine.size(), engine.wal_size())
