@@ -1,8 +1,21 @@
-"""Which addresses count as one."""
+"""What keys are made of: addresses that count as one, and names that are not too long to be kept."""
 
 from functools import lru_cache
+from hashlib import sha256
+from typing import Final
 
 from hookmq.server.addresses import Network, parse_address
+
+LONGEST: Final = 128
+"""Characters of a name that are kept; a client may choose one of 65,535 bytes."""
+
+
+def short(name: str) -> str:
+    """`name`, or the beginning of it and a digest where it is long: memory is bounded by a count of keys."""
+    if len(name) <= LONGEST:
+        return name
+    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{name[: LONGEST - 65]}\u2026{digest}"
 
 
 @lru_cache(4096)

@@ -20,7 +20,7 @@ from hookmq.router import Router
 from hookmq.runtime import Runtime
 from hookmq.server.addresses import parse_networks
 
-from hookmq_ratelimit.addresses import contains, network_of
+from hookmq_ratelimit.addresses import contains, network_of, short
 from hookmq_ratelimit.bans import Banned, Bans, Key
 from hookmq_ratelimit.buckets import Allowance, Bucket
 from hookmq_ratelimit.settings import Limit, Per, RateLimitConfig, What
@@ -144,9 +144,11 @@ class RateLimitPlugin(Plugin):
     def key(self, per: Per | None, client: ClientInfo) -> str:
         """What has an allowance of its own."""
         if per == "client":
-            return client.client_id
+            return short(client.client_id)
         if per == "user":
-            return user_of(client) or f"\0{client.client_id}"  # who has no name is not all others
+            return short(
+                user_of(client) or f"\0{client.client_id}"
+            )  # who has no name is not all others
         if per == "ip":
             return self.network(client)
         return client.listener if per == "listener" else ""
@@ -211,10 +213,11 @@ class RateLimitPlugin(Plugin):
             return None
         now = self.runtime.now()
         network = self.network(client)
+        user = short(client.username or "")
         for key in (
             ("ip", network, ""),
-            ("user", client.username or "", ""),
-            ("client", client.client_id, client.username or ""),
+            ("user", user, ""),
+            ("client", short(client.client_id), user),
         ):
             ban = self.bans.find(key, now)
             if ban is not None:
@@ -235,7 +238,7 @@ class RateLimitPlugin(Plugin):
         """The allowance of wrong passwords that is used up."""
         for allowance in self.concerned("auth_failures"):
             if allowance.per == "user":
-                user = client.username
+                user = short(client.username or "")
                 # Guesses at a name from elsewhere do not lock its owner out where he was before.
                 if not user or (user, network) in self._known:
                     continue
@@ -255,7 +258,8 @@ class RateLimitPlugin(Plugin):
             return
         now = self.runtime.now()
         for allowance in self.concerned("auth_failures"):
-            key = self.network(client) if allowance.per == "ip" else client.username
+            user = short(client.username or "")
+            key = self.network(client) if allowance.per == "ip" else user
             if key:
                 bucket = self._bucket(allowance, key)
                 # Many that failed at the same time are not held against an address for ever.
@@ -284,14 +288,15 @@ class RateLimitPlugin(Plugin):
 
     def _came_in(self, client: ClientInfo) -> None:
         if client.username and any(one.per == "user" for one in self.concerned("auth_failures")):
-            self._known[client.username, self.network(client)] = None
-            self._known.move_to_end((client.username, self.network(client)))
+            known = (short(client.username), self.network(client))
+            self._known[known] = None
+            self._known.move_to_end(known)
             if len(self._known) > self.config.max_keys:
                 self._known.popitem(last=False)
         if self._comings is None or self.free_inside(client):
             return
         # Only who was let in counts: else whoever knows a client's id could have it banned.
-        key = ("client", client.client_id, client.username or "")
+        key = ("client", short(client.client_id), short(client.username or ""))
         bucket = self._bucket(self._comings, "\0".join(key))
         if not bucket.take(self.runtime.now()):
             self._ban(key, self.config.flapping.duration, "flapping", client)
@@ -325,9 +330,9 @@ class RateLimitPlugin(Plugin):
             key = ("ip", bucket.key, "")
         elif limit.per == "user" and client.username:
             # The name it came in with is the one to be known again by.
-            key = ("user", client.username, "")
+            key = ("user", short(client.username), "")
         else:
-            key = ("client", client.client_id, client.username or "")
+            key = ("client", short(client.client_id), short(client.username or ""))
         if not self._bucket(self._violations, "\0".join(key)).take(now):
             self._ban(key, self.config.ban.duration, limit.name, client)
 

@@ -16,7 +16,7 @@ from hookmq.metric_registry import MetricRegistry
 from hookmq.plugin import Accept, Connect, Context, Deny, Peer, Plugin, ReasonCode, hookimpl
 from hookmq.testing import Harness, HookRecorder, PluginContract, make_plugin
 from hookmq.types import Scope
-from hookmq_ratelimit.addresses import network_of
+from hookmq_ratelimit.addresses import network_of, short
 from hookmq_ratelimit.plugin import _RUNNING, RateLimitPlugin
 from hookmq_ratelimit.settings import Ban, Limit, RateLimitConfig, parse_rates
 
@@ -132,6 +132,34 @@ def test_rates() -> None:
 def test_which_addresses_count_as_one(host: str, network: str) -> None:
     assert network_of(host, 32, 64) == network
     assert network_of("192.0.2.1", 24, 64) == "192.0.2.0/24"
+
+
+def test_long_names_are_told_apart_and_kept_short() -> None:
+    plugin = limited(
+        {"rate": "1/s", "mode": "reject"},
+        {"what": "auth_failures", "per": "user", "rate": "1/h"},
+        ban={"after": "1/min"},
+        flapping={"after": "100/s"},
+    )
+    one: Any = plugin.plugin
+    first, second = "x" * 20000 + "1", "x" * 20000 + "2"
+    with Harness([plugin, Passwords()]) as harness:
+        harness.connect("c", username=first, password=b"wrong", expect=0x86)
+        harness.connect("c", username=first, password=b"right", expect=0x9F)
+        harness.connect("c", username=second, password=b"right")
+        client = harness.connect(first, username=second, password=b"right")
+        for _ in range(3):
+            client.publish("a", b"", 1)
+        client.reconnect(expect=0x8A)
+        harness.connect(second, username=second, password=b"right").publish(
+            "a", b"", 1, expect=0x10
+        )
+        keys = [bucket.key for one_ in one._all() for bucket in one_.buckets()]
+        keys += [part for ban in one.bans.all(0) for part in ban.key]
+        keys += [part for known in one._known for part in known]
+        assert max(map(len, keys)) <= 2 * 128 + 10
+    assert short("a" * 128) == "a" * 128
+    assert len(short("a" * 129)) == 128
 
 
 # bans ------------------------------------------------------------------------------------------------------------
