@@ -10,8 +10,9 @@ from random import Random
 import pytest
 from powercut.disk import MANNERS, Disk, File
 from powercut.recording import Cut, Recorder, Recording, cut
-from powercut.shim import Kind, Record, RecordingError
+from powercut.shim import Kind, Record, RecordingError, missing
 
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 EVERYTHING = """
 import fcntl, os, shutil, sqlite3, subprocess, sys
 root = os.environ["WHERE"]

@@ -3,17 +3,15 @@
 More cuts: ``python tests/crash/powercut --cuts 1000``.
 """
 
-import shutil
 from pathlib import Path
 
 import pytest
 from brokercut.bugs import find, planted
 from brokercut.runs import cut_and_check, record
 from planting import Bug, problems
+from powercut.shim import missing
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("gcc") or shutil.which("cc")), reason="a compiler builds the recorder"
-)
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 SEED = 20
 
 

@@ -11,10 +11,9 @@ from hookmq.store import PutRetained
 from hookmq.testing.runtime import VirtualRuntime
 from hookmq_storage.store import SQLiteStore
 from powercut.recording import Cut, Recorder, cut
+from powercut.shim import missing
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("gcc") or shutil.which("cc")), reason="a compiler builds the recorder"
-)
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 STORE = """
 import os, sys
 from pathlib import Path

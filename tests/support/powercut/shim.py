@@ -6,6 +6,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
@@ -60,12 +61,23 @@ class RecordingError(Exception):
     """What was recorded is not what happened, or something happened that cannot be recorded."""
 
 
+def missing() -> str:
+    """Why nothing can be recorded here; '' if it can."""
+    if not sys.platform.startswith("linux"):
+        return "the recorder is for Linux"
+    return "" if _compiler() else "a compiler builds the recorder: gcc or cc"
+
+
+def _compiler() -> str:
+    return shutil.which("gcc") or shutil.which("cc") or ""
+
+
 def build(folder: Path) -> Path:
-    """The recorder as a library in `folder`. Raises RecordingError without a compiler."""
+    """The recorder as a library in `folder`. Raises RecordingError where that is not possible."""
     made = folder / "powercut.so"
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        raise RecordingError("gcc is needed to build the recorder")
+    if missing():
+        raise RecordingError(missing())
+    compiler = _compiler()
     command = [compiler, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
