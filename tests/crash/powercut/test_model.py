@@ -72,7 +72,7 @@ def record(tmp_path: Path, code: str, *arguments: str) -> Recorder:
 def test_everything_that_is_done_is_recorded(tmp_path: Path) -> None:
     recording = record(tmp_path, EVERYTHING).recording()
     kinds = Counter(one.kind for one in recording.records)
-    assert set(kinds) == set(Kind) - {Kind.MARK, Kind.UNKNOWN, Kind.ZERO}
+    assert set(kinds) == set(Kind) - {Kind.MARK, Kind.UNKNOWN, Kind.ZERO, Kind.FAILED}
     assert len({one.process for one in recording.records}) == 3
     assert [one.data for one in recording.records if one.durable] == [b"safe at once"]
     assert not any(b"not ours" in one.data for one in recording.records)
@@ -108,6 +108,28 @@ def test_what_cannot_be_recorded_is_told(tmp_path: Path) -> None:
     recorder = record(tmp_path, "import os; os.symlink('x', os.environ['WHERE'] + '/link')")
     with pytest.raises(RecordingError, match="does not know symlink"):
         recorder.recording()
+
+
+def test_a_sync_may_fail(tmp_path: Path) -> None:
+    code = """
+import os
+file = os.open(os.environ["WHERE"] + "/x", os.O_RDWR | os.O_CREAT)
+os.write(file, b"1"); os.fsync(file); os.write(file, b"2")
+try:
+    os.fsync(file)
+except OSError as error:
+    os.write(file, b"%d" % error.errno)
+os.fsync(file)
+"""
+    recorder = Recorder(tmp_path / "disk", tmp_path, failing=2)
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **recorder.environ, "WHERE": str(recorder.folder)},
+        check=True,
+    )
+    kinds = [one.kind for one in recorder.recording().records[3:]]
+    assert kinds == [Kind.WRITE, Kind.SYNC, Kind.WRITE, Kind.FAILED, Kind.WRITE, Kind.SYNC]
+    assert (recorder.folder / "x").read_bytes() == b"125"
 
 
 def test_marks_stand_where_they_were_made(tmp_path: Path) -> None:
@@ -248,6 +270,13 @@ def contents(made: Disk, times: int = 300) -> set[bytes]:
 
 def test_what_is_synced_stays() -> None:
     assert contents(disk(write(10, 0, b"a"), sync(20, 15))) == {b"a"}
+
+
+def test_what_a_failed_sync_was_about_no_other_makes_safe() -> None:
+    failed = Record(20, Kind.FAILED, False, 1, 15, 0, b"", "", "", 1)
+    assert contents(disk(write(10, 0, b"a"), failed)) == {b"", b"a", b"\0"}
+    again = disk(write(10, 0, b"a"), failed, write(25, 1, b"b"), sync(30, 28))
+    assert contents(again) == {b"\0b"}
 
 
 def test_a_write_during_a_sync_is_not_covered() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from brokercut.bugs import find, planted
-from brokercut.runs import cut_and_check, record
+from brokercut.runs import cut_and_check, record, record_failure
 from planting import Bug, problems
 from powercut.shim import missing
 
@@ -36,6 +36,17 @@ def test_some_power_cuts(tmp_path: Path) -> None:
 @pytest.mark.timeout(180)
 def test_many_power_cuts(tmp_path: Path) -> None:
     check(tmp_path, messages=600, lives=3, cuts=120, real=24)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("failing", [60, 75, 91])
+def test_a_sync_that_fails_ends_the_broker_and_nothing_acknowledged_is_missing(
+    tmp_path: Path, failing: int
+) -> None:
+    recording = record_failure(tmp_path, SEED, failing)
+    report = cut_and_check(recording, 30, SEED)
+    assert not report.failures, report.text()
 
 
 @pytest.mark.parametrize("bug", planted(), ids=lambda bug: bug.name)

@@ -66,6 +66,8 @@ class Load:
         self.random = Random(f"load {seed}")
         self.memory = Memory()
         self.port = 0
+        self.farewells: list[int] = []
+        """Reason codes of DISCONNECT, as they came."""
         self._note = note
         self._wires: dict[str, Wire] = {}
         self._ready: set[str] = set()
@@ -117,6 +119,17 @@ class Load:
         while len(self.memory.sent) < wanted:
             self.step()
             assert time.monotonic() < end, "the broker is too slow, or answers no more"
+
+    def run_until(self, ended: Callable[[], bool]) -> None:
+        """Publish until that is so; nobody connects any more."""
+        end = time.monotonic() + 6 * WAIT
+        while not ended():
+            if len(self._numbers) < WINDOW:
+                self._publish()
+            self._release()
+            self._answer()
+            self._poll(0.01)
+            assert time.monotonic() < end, "the broker goes on"
 
     def step(self) -> None:
         """Do something, and take what came."""
@@ -208,6 +221,7 @@ class Load:
             self._answers.append((name, m.pubcomp(packet_id(frame)), ()))
         else:
             assert type == 14, f"{name} was told {frame.hex(' ')}"
+            self.farewells.append(m.body(frame)[0])
 
     # --- the publisher -----------------------------------------------------------------------------------------------
 
@@ -245,6 +259,7 @@ class Load:
 
     def _acknowledged(self, type: int, frame: bytes) -> None:
         if type == 14:
+            self.farewells.append(m.body(frame)[0])
             return
         id = packet_id(frame)
         number = self._numbers[id]

@@ -21,6 +21,7 @@ from hookmq_storage.store import SQLiteStore
 from powercut.recording import Check, Cut, Recorder, Recording, Report, cut
 from serving import HOOKMQ, WAIT, Served
 
+SHUTTING_DOWN: Final = 0x8B
 CONFIG: Final = """\
 version: 1
 listeners: [{{name: tcp, type: tcp, bind: "127.0.0.1:0"}}]
@@ -77,6 +78,24 @@ def record(work: Path, seed: int, messages: int = 600, lives: int = 3) -> Record
                 # The one that writes ends by itself: nothing that it does goes unrecorded.
                 served.process.send_signal(signal.SIGKILL)
         _free(recorder.folder)
+    return recorder.recording()
+
+
+def record_failure(work: Path, seed: int, failing: int) -> Recording:
+    """Record a broker one of whose syncs fails: it must tell everybody, and end with an error."""
+    recorder = Recorder(work / "disk", work, failing)
+    config = write_config(work, recorder.folder)
+    load = Load(seed, recorder.mark)
+    with broker(config, dict(recorder.environ)) as served:
+        load.arrive(served.ports["tcp"])
+        load.run_until(lambda: served.process.poll() is not None)
+        load.leave()
+        assert served.process.returncode == 1, served.log[-3:]
+    failed = [entry["reason"] for entry in served.log if entry["event"] == "store.failed"]
+    assert len(failed) == 1, served.log[-3:]
+    assert "I/O error" in failed[0], failed
+    assert set(load.farewells) == {SHUTTING_DOWN}, load.farewells
+    _free(recorder.folder)
     return recorder.recording()
 
 

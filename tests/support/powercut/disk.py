@@ -1,8 +1,9 @@
 """A disk as the records tell it: what is safe, what is only in memory, and what may be left of both after a power cut.
 
-A file's bytes are safe after fsync or fdatasync of it, a name after fsync of its folder. Of what is not safe, anything
-may be there: each block of a file as it was at any time since; a file longer or shorter; names in any selection. A
-rename is done or not done. Blocks are of 512 bytes, which a disk writes whole, or of 4096.
+A file's bytes are safe after fsync or fdatasync of it, a name after fsync of its folder. What a sync that failed was
+about is never made safe by another: the system forgets that it has to be written. Of what is not safe, anything may be
+there: each block of a file as it was at any time since; a file longer or shorter; names in any selection. A rename is
+done or not done. Blocks are of 512 bytes, which a disk writes whole, or of 4096.
 """
 
 import os
@@ -43,6 +44,8 @@ class File:
         self.inode = inode
         self.safe = bytearray()
         self.changes: list[Change] = []
+        self._lost = 0
+        """What was recorded before this place was in a sync that failed."""
         self.mapped = False
         """Written through memory as well: what is in it is not known."""
 
@@ -52,9 +55,14 @@ class File:
         for change in self.changes:
             if change.at >= before:
                 break
-            _apply(self.safe, change)
+            if change.at >= self._lost:
+                _apply(self.safe, change)
             count += 1
         del self.changes[:count]
+
+    def fail(self, before: int) -> None:
+        """What was recorded before that place will not be safe."""
+        self._lost = before
 
 
 class Folder:
@@ -109,6 +117,10 @@ class Disk:
             self._change(record, record.a, bytes(record.b))
         elif kind is Kind.SYNC:
             self._sync(record)
+        elif kind is Kind.FAILED:
+            node = self.nodes.get(record.inode)
+            if isinstance(node, File):
+                node.fail(record.a)
         elif kind is Kind.SYNC_ALL:
             self._sync_all(record.a)
         elif kind is Kind.MAPPED:

@@ -26,13 +26,16 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { CREATE = 1, WRITE, TRUNCATE, RENAME, UNLINK, MKDIR, RMDIR, LINK, SYNC, SYNC_ALL, MAPPED, MARK, UNKNOWN, ZERO };
+enum { CREATE = 1, WRITE, TRUNCATE, RENAME, UNLINK, MKDIR, RMDIR, LINK, SYNC, SYNC_ALL, MAPPED, MARK, UNKNOWN, ZERO,
+       FAILED };
 enum { DURABLE = 1 };
 #define MAGIC 0x54554352u
 
 struct log {
   _Atomic uint64_t tail;
   uint64_t size;
+  _Atomic uint64_t syncs;
+  uint64_t failing; /* the number of the sync that is to fail; 0 for none */
 };
 struct record { /* 64 bytes, then the data, then the paths, padded to 8 */
   uint32_t magic;
@@ -482,6 +485,11 @@ MOVED(linkat, LINK, (int from, const char *old, int to, const char *new, int fla
     struct known one;                                                               \
     int there = ours(file, &one);                                                   \
     int64_t before = there ? (int64_t)tail() : 0;                                   \
+    if (there && atomic_fetch_add(&recorded->syncs, 1) + 1 == recorded->failing) {  \
+      event(FAILED, one.inode, before, 0, NULL, NULL);                              \
+      errno = EIO;                                                                  \
+      return -1;                                                                    \
+    }                                                                               \
     int result = real(file);                                                        \
     if (result == 0 && there) event(SYNC, one.inode, before, 0, NULL, NULL);        \
     return result;                                                                  \

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 SOURCE: Final = Path(__file__).with_name("shim.c")
 ROOM: Final = 1 << 30
 """Bytes that a log may take; the file has holes, so that only what was written takes room."""
-_HEAD: Final = struct.Struct("<QQ")
+_HEAD: Final = struct.Struct("<QQQQ")
 _RECORD: Final = struct.Struct("<IHHQQqqQIIII")
 _MAGIC: Final = 0x54554352
 _DURABLE: Final = 1
@@ -38,6 +38,7 @@ class Kind(IntEnum):
     MARK = 12
     UNKNOWN = 13
     ZERO = 14
+    FAILED = 15
 
 
 class Record(NamedTuple):
@@ -48,7 +49,7 @@ class Record(NamedTuple):
     durable: bool
     inode: int
     a: int
-    """WRITE, ZERO: where. TRUNCATE: the new size. SYNC: what was recorded before this place is covered."""
+    """WRITE, ZERO: where. TRUNCATE: the new size. SYNC, FAILED: what was recorded before this place it is about."""
     b: int
     """ZERO: how much."""
     data: bytes
@@ -86,12 +87,13 @@ def build(folder: Path) -> Path:
 
 
 class Log:
-    """The log that all recorded processes append to, and this one too."""
+    """The log that all recorded processes append to, and this one too. The sync of number `failing`, counted from 1, is
+    answered with EIO."""
 
-    def __init__(self, library: Path, path: Path) -> None:
+    def __init__(self, library: Path, path: Path, failing: int = 0) -> None:
         self.path = path
         with path.open("wb") as file:
-            file.write(_HEAD.pack(64, ROOM))
+            file.write(_HEAD.pack(64, ROOM, 0, failing))
             file.truncate(ROOM)
         self._library = ctypes.CDLL(str(library))
         # One mapping for each library and process: a second log would be appended to by its own library only.
@@ -119,13 +121,13 @@ def read(path: Path) -> list[Record]:
 def shrink(path: Path, to: Path) -> None:
     """Copy a log without the room that it did not need."""
     with path.open("rb") as file:
-        tail, _ = _HEAD.unpack(file.read(_HEAD.size))
+        tail, *_ = _HEAD.unpack(file.read(_HEAD.size))
         file.seek(0)
         to.write_bytes(file.read(tail))
 
 
 def _records(data: mmap.mmap) -> Iterator[Record]:
-    tail, size = _HEAD.unpack_from(data)
+    tail, size, *_ = _HEAD.unpack_from(data)
     if tail > size:
         raise RecordingError(f"more than {size} bytes were recorded")
     at = 64
