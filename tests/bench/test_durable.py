@@ -1,0 +1,71 @@
+"""bench.durable: what it measures was stored, and a run in which it was not is void."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from bench import durable, peers
+
+
+@contextlib.contextmanager
+def replaying(numbers: list[int]) -> Iterator[int]:
+    """The port of something that gives a client these messages and takes whatever it answers."""
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(ConnectionError):
+            connection.recv(1000)
+            connection.sendall(b"\x20\x02\0\0")
+            for number in numbers:
+                data = durable.PUBLISH.pack(durable.FIRST, durable.TOPIC, 1, number, durable.REST)
+                connection.sendall(data)
+            while connection.recv(1000):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+def test_what_was_acknowledged_is_fetched() -> None:
+    second = 1 << 32
+    with replaying([0, second, 1, 2, second + 1, 2]) as port:
+        durable.fetch(port, [3, 1])
+
+
+@pytest.mark.parametrize("come", [[], [0, 2], [0, 0, 0], [(1 << 32) + 1, 0, 2]])
+def test_a_lost_message_makes_it_void(come: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "GAP", 0.05)
+    with (
+        replaying(come) as port,
+        pytest.raises(durable.Void, match="acknowledged messages are lost"),
+    ):
+        durable.fetch(port, [3, 1])
+
+
+@pytest.mark.parametrize("subject", durable.SUBJECTS, ids=lambda one: one.name)
+def test_every_subject_can_be_measured(subject: durable.Subject) -> None:
+    if subject.peer and peers.PEERS[subject.peer].program() is None:
+        pytest.skip(f"{subject.peer} is not installed")
+    publishers = 2 if subject.peer else 1
+    run = durable.measure(subject, durable.Case(4, publishers), 0.2)
+    assert run.rate > 0
+    assert 0 < run.main <= run.cpu
+    assert run.latencies == sorted(run.latencies)
+    assert run.latency(0.5) <= run.latency(0.99)
+    line = durable.row(subject, durable.Case(4, publishers), [run, run], [run])
+    assert line.count("|") == durable.HEADING.splitlines()[0].count("|")
+    assert "1.00x" in line
+
+
+def test_a_case_is_named_as_the_table_names_it() -> None:
+    names = [str(case) for case in durable.CASES]
+    assert len(set(names)) == len(names)
+    assert {"1", "50", "1000", "50, 50 publishers", "50 + QoS 0"} <= set(names)
