@@ -374,6 +374,21 @@ def test_what_was_asked_before_changes_nothing(
         assert decided is brute(rules, SUBSCRIBE, asked, 1, False, values)
 
 
+@unhurried
+@given(RULES, filters(), TOPICS, VALUES)
+def test_what_was_taken_apart_allows_nothing(
+    rules: list[Rule], asked: str, topic: str, values: dict[str, str]
+) -> None:
+    compiled = Rules(rules)
+    compiled.decide(SUBSCRIBE, asked, 0, False, values)
+    for _ in compiled.take_apart():
+        assert compiled.decide(SUBSCRIBE, asked, 0, False, values) is None
+        assert compiled.decide(PUBLISH, topic, 0, False, values) is None
+    assert compiled.rules == ()
+    again = Rules(rules).decide(PUBLISH, topic, 0, False, values)
+    assert again is brute(rules, PUBLISH, topic, 0, False, values)
+
+
 # -- values
 
 

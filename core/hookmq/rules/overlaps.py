@@ -13,20 +13,25 @@ class Overlaps:
     for, and that is kept. `_room` bounds how much is kept; then it begins anew.
     """
 
-    __slots__ = ("_any", "_limit", "_room", "_root", "_whole")
+    __slots__ = ("_any", "_limit", "_room", "_whole", "root")
 
     def __init__(self, root: Node, count: int) -> None:
-        self._root = root
+        self.root = root
         self._any: dict[Node, Node | None] = {}
         self._limit = 100_000 + 16 * count
         self._room = self._limit
         self._whole: int = _least(root)
 
+    def forget(self) -> None:
+        """Let go of what was merged."""
+        self._any.clear()
+        self._room = self._limit
+
     def first(self, levels: list[str], open_end: bool, values: Mapping[str, str], best: int) -> int:
         """The lowest rank below `best` of a rule that overlaps `levels`, else `best`."""
         dollar = levels[0].startswith("$")
         last = len(levels) - 1 if open_end else len(levels)
-        nodes = [self._root]
+        nodes = [self.root]
         depth = 0
         while nodes:
             below: list[Node] = []
@@ -73,14 +78,13 @@ class Overlaps:
             self._open(node)
         parts = []
         for name, child in (node.children or {}).items():
-            if node is not self._root or not name.startswith("$"):  # [MQTT-4.7.2-1]
+            if node is not self.root or not name.startswith("$"):  # [MQTT-4.7.2-1]
                 parts.append(child)
         if node.plus is not None:
             parts.append(node.plus)
         parts.extend((node.variables or {}).values())
         if self._room < 0:
-            self._any.clear()
-            self._room = self._limit
+            self.forget()
         found = self._any[node] = self._merge(parts) if parts else None
         return found
 

@@ -1,5 +1,6 @@
 """A file of rules: read whole, or not at all."""
 
+import gc
 import os
 from hashlib import sha256
 from pathlib import Path
@@ -12,6 +13,8 @@ from hookmq_acl_file.index import Index
 
 Format = Literal["yaml", "mosquitto"]
 MAX_BYTES: Final = 64 << 20
+LARGE: Final = 10_000
+"""Rules from which on care is taken that the broker does not stand still for them."""
 
 
 class Stamp(NamedTuple):
@@ -49,7 +52,17 @@ def load(path: Path, format: Format) -> Loaded:
     before = stamp_of(path)
     text = read_text(path)
     read = rules_yaml.read if format == "yaml" else rules_mosquitto.read
-    index = read(text, str(path), path.name)
+    # Everything that is made now stays: looking for garbage in it again and again takes longer than making it, and
+    # stops the broker meanwhile.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        index = read(text, str(path), path.name)
+        if index.rules > LARGE:
+            gc.freeze()
+    finally:
+        if collecting:
+            gc.enable()
     if stamp_of(path) != before:
         raise ConfigError("it changed while it was read", source=str(path))
     return Loaded(index, before, sha256(text.encode()).digest())

@@ -4,7 +4,7 @@ Rules with the same conditions on the client make a section, compiled to a trie.
 by what is true of it, and remembered with it; a decision asks each of them and takes the earliest rule.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +42,12 @@ class Section:
             compiled = self._compiled = Rules(self._listed)
             self._listed = []
         return compiled
+
+    def take_apart(self) -> Iterator[None]:
+        """Let go of its rules."""
+        self._listed = []
+        if self._compiled is not None:
+            yield from self._compiled.take_apart()
 
     def about(self, keys: set[Key]) -> bool:
         """Whether a client of which `keys` are true is meant."""
@@ -114,6 +120,20 @@ class Index:
             prefixes.update((one.version, one.prefixlen) for one in who.networks or ())
         self._claims = frozenset(claims)
         self._prefixes = frozenset(prefixes)
+
+    def take_apart(self) -> Iterator[None]:
+        """Let go of it in small steps, once no client goes by it any more; see `Rules.take_apart`."""
+        while self._keyed:
+            _, sections = self._keyed.popitem()
+            self.everybody.extend(sections)
+            if len(self.everybody) >= 64:
+                yield from self._let_go()
+        yield from self._let_go()
+
+    def _let_go(self) -> Iterator[None]:
+        while self.everybody:
+            yield from self.everybody.pop().take_apart()
+        yield
 
     def choose(self, client: ClientInfo) -> Chosen:
         """What is in the file about `client`, as it is known now."""

@@ -1,6 +1,9 @@
 """The plugin: what the configuration's ``use: acl_file`` makes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,9 +24,10 @@ from hookmq.plugin import (
     hookimpl,
     setting,
 )
+from hookmq.runtime import Runtime
 from hookmq.topics import SHARE_PREFIX
 
-from hookmq_acl_file.file import Format, load
+from hookmq_acl_file.file import LARGE, Format, load
 from hookmq_acl_file.index import Chosen, Index
 from hookmq_acl_file.watch import Watch
 
@@ -154,11 +158,19 @@ class AclFilePlugin(Plugin):
 
     def _changed(self, rules: Index) -> None:
         """Go by other rules from now on, all at once, and have every right asked about again."""
-        self.rules = rules
         broker = self._broker
         assert broker is not None
+        old, self.rules = self.rules, rules
         broker.log("info", "acl.loaded", file=str(self.config.path), rules=rules.rules)
         broker.invalidate_authz()
+        if old.rules > LARGE:
+            self._let_go(old.take_apart(), broker.runtime)
+
+    def _let_go(self, steps: Iterator[None], runtime: Runtime) -> None:
+        for _ in islice(steps, 8):
+            pass
+        if next(steps, self) is not self:
+            runtime.call_later(0.002, partial(self._let_go, steps, runtime))
 
     # --- registering -------------------------------------------------------------------------------------------------
 

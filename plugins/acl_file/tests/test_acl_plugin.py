@@ -576,6 +576,26 @@ def test_nothing_is_watched_after_the_end(run: Run) -> None:
     assert running.plugin.watch.taken == 0
 
 
+def test_large_rules_of_before_are_let_go_of_step_by_step(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookmq_acl_file.plugin.LARGE", 100)
+    many = [f"allow: publish, who: {{user: u{n}}}, topic: t/{n}" for n in range(1000)]
+    many += [f"allow: publish, topic: a/{n}" for n in range(5000)]
+    running = run(rules(*many))
+    client = running.harness.connect("c")
+    client.publish("a/7", b"x", 1, expect=0x10)
+    old = running.plugin.rules
+    [everybody] = [section.rules() for section in old.everybody]
+    running.write(NEW)
+    running.harness.advance(4)  # the look that finds it still
+    client.publish("new", b"x", 1, expect=0x10)
+    client.publish("a/7", b"x", 1, expect=0x87)
+    running.harness.advance(60)
+    assert (old.everybody, everybody.rules) == ([], ())
+    client.publish("new", b"x", 1, expect=0x10)
+
+
 # -- the rest
 
 
