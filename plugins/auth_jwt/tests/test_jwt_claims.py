@@ -160,6 +160,9 @@ def test_required(claims: Any, required: Any, expected: str) -> None:
 @pytest.mark.parametrize("sub", ["", "None", "${username}"])
 def test_a_client_without_a_user_name_matches_nothing(sub: str) -> None:
     assert verify({"sub": sub}, required={"sub": "${username}"}, identity="x") == "claim 87"
+    both = {"sub": ["${username}", "dev-${username}", "me"]}
+    assert verify({"sub": sub}, required=both, identity="x") == "claim 87"
+    good({"sub": "me"}, required=both)
 
 
 @given(st.text(max_size=10), st.text(max_size=10))
@@ -175,6 +178,11 @@ def test_a_client_id_is_compared_exactly(client_id: str, sub: str) -> None:
     ("claims", "identity", "expected"),
     [
         ({"sub": "x"}, "${sub}", "x"),
+        ({"sub": "x"}, "${claims.sub}", "x"),
+        ({"claims.sub": "y", "sub": "x"}, "${claims.sub}", "y"),
+        ({"claims": {"sub": "y"}, "sub": "x"}, "${claims.sub}", "y"),
+        ({"sub": "x"}, "${another.sub}", "identity 87"),
+        ({"sub": "x"}, "${abcdefgsub}", "identity 87"),
         ({"sub": 12}, "${sub}", "12"),
         ({"a": {"b": "y"}, "sub": "x"}, "${a.b}/${sub}", "y/x"),
         ({"username": "claimed"}, "${username}", "user"),
@@ -203,7 +211,8 @@ def test_identity(claims: Any, identity: str, expected: str) -> None:
         ({"groups": "a"}, "groups", ["a"]),
         ({"groups": []}, "groups", []),
         ({}, "groups", None),
-        ({"r": {"roles": ["a"]}, "cognito:groups": ["b"]}, ("r.roles", "cognito:groups", "x"), ["a", "b"]),
+        ({"r": {"roles": ["a"]}, "cognito:groups": ["b"]}, ("r.roles", "x", "cognito:groups"), ["a", "b"]),
+        ({"r": {"roles": None}, "g": ["b"]}, ("r.roles", "g"), ["b"]),
         ({"groups": ["a"]}, (), ["a"]),  # as it came
         ({"groups": {"a": 1}}, "groups", "groups 87"),
         ({"groups": ["a", 1]}, "groups", "groups 87"),
@@ -219,8 +228,8 @@ def test_groups(claims: Any, groups: Any, expected: Any) -> None:
     ("claims", "expected"),
     [
         ({}, None),
-        ({"limits": None}, None),
         ({"limits": {}}, Limits()),
+        ({"limits": {"queue_messages": (1 << 32) - 1}}, Limits(queue_messages=(1 << 32) - 1)),
         ({"limits": {"max_packet_size": 1000, "session_expiry": 0}}, Limits(1000, None, 0)),
         ({"limits": {"queue_messages": -1}}, "limits 87"),
         ({"limits": {"queue_messages": True}}, "limits 87"),
@@ -265,6 +274,19 @@ def test_permissions_may_be_required() -> None:
     assert len(nested) == 1
 
 
+def test_limits_that_are_null_are_none() -> None:
+    plugin = AuthJwtPlugin(JwtConfig(secret=SECRET), Context("p"))
+    assert plugin.verifier.checker.limits({"limits": None}) is None
+    assert plugin.verifier.checker.groups({"groups": None}) is None
+
+
+@pytest.mark.parametrize("at", [0, 0.0, 253402300799])
+def test_times_to_the_edge(at: float) -> None:
+    plugin = AuthJwtPlugin(JwtConfig(secret=SECRET, leeway=0.0), Context("p"))
+    found = list(plugin.verifier.checker.problems({}, {"exp": at, "nbf": 0}, "c", None, EPOCH))
+    assert [one.kind for one in found] == ([] if at else ["expired"])
+
+
 # -- paths and templates
 
 
@@ -277,7 +299,10 @@ def test_paths() -> None:
         assert find(claims, path) is expected or find(claims, path) == expected
 
 
-@pytest.mark.parametrize("text", ["${", "${a", "${}", "${sub}", "x${${a}}"])
+@pytest.mark.parametrize(
+    "text",
+    ["${", "${a", "${}", "${sub}", "x${${a}}", "${clientid}${", "a${clientid}b${clientid}${x"],
+)
 def test_bad_templates(text: str) -> None:
     with pytest.raises(ConfigError):
         Template(text, "key")
@@ -297,6 +322,8 @@ def test_bad_templates(text: str) -> None:
         ({"secret": SECRET, "token_in": "auth", "method": ""}, "method"),
         ({"secret": SECRET, "token_in": "username", "required": {"sub": "${username}"}}, "token_in"),
         ({"secret": SECRET, "token_in": "username", "identity": "${username}"}, "token_in"),
+        ({"secret": SECRET, "token_in": "username", "identity": "${sub}-${username}"}, "token_in"),
+        ({"secret": SECRET, "token_in": "username", "identity": "${a}${b}${username}"}, "token_in"),
         ({"secret": SECRET, "identity": ""}, "identity"),
         ({"secret": SECRET, "identity": "${"}, "identity"),
         ({"secret": SECRET, "required": {"a": "${sub}"}}, "required"),
