@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from killing.brokers import HookMQ, Mosquitto, mosquitto
 from killing.ledger import BROKEN, Counts, Ledger, Seen
-from killing.rounds import Run, kill_and_check
+from killing.rounds import Broken, Run, kill_and_check
 
 KILLS = 20
 
@@ -73,3 +73,32 @@ def test_a_count_is_a_promise_or_is_not() -> None:
     assert names >= BROKEN >= {"lost", "duplicated", "reordered", "sessions_lost", "wills_wrong"}
     for name in names:
         assert bool(Counts(**{name: 1}).broken()) == (name in BROKEN)
+
+
+EARLY = """\
+import sys
+if "serve" in sys.argv:
+    from hookmq.store import CommitId
+    from hookmq_storage.store import SQLiteStore
+
+    wait = SQLiteStore.commit
+
+    def commit(self, records, done):
+        wait(self, records, lambda result: None)
+        done(CommitId(self.identity, self._number + 1))
+
+    SQLiteStore.commit = commit
+"""
+
+
+@pytest.mark.slow
+def test_an_acknowledgement_before_the_commit_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: PUBACK while the commit is under way. It takes a kill within that time, so there are several."""
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(EARLY)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    with pytest.raises(Broken, match="lost|retained_wrong|duplicated|sessions_lost"):
+        kill_and_check(tmp_path, 5, seed=1)
