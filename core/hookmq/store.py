@@ -269,6 +269,18 @@ class Journal(Protocol):
 
 
 @runtime_checkable
+class Bounded(Protocol):
+    """What a `Journal` has besides, if it may have no room: then a message that it wants is not accepted."""
+
+    name: str
+
+    @property
+    def full(self) -> bool:
+        """Whether to refuse what it would have to take now. MQTT 5.0 clients are told 0x97 Quota exceeded; one of 3.x is
+        not acknowledged, so that it sends the message again when it reconnects. Asked for every message: be quick."""
+
+
+@runtime_checkable
 class Readable(Protocol):
     """What a `Journal` has besides, if others read from it: they never see what the store did not commit, so it must be
     told when that has happened."""

@@ -137,11 +137,14 @@ def pass_on(
     properties: Properties,
 ) -> bool:
     """Hand on the PUBLISH at ``data[pos:after]``, whose topic ends at `stop` and whose payload begins at `start`. False
-    if it must go the long way after all: an id that is wrong or repeated, a quota that is used up."""
+    if it must go the long way after all: an id that is wrong or repeated, a quota that is used up, a journal without
+    room."""
     core = connection.core
     session = connection.session
     assert session is not None
     qos = permit.header >> 1 & 3
+    if permit.route.bounded and permit.route.without_room():
+        return False
     if qos == 0:
         message = _message(connection, permit.route, data[start:after], 0, properties)
         publish(core, message, session, None)

@@ -272,6 +272,8 @@ def _refuse(connection: Link, packet: Publish, outcome: Outcome) -> None:
         connection.disconnect(outcome.code, outcome.reason)
         return
     if connection.version < 5:
+        if outcome.withhold:
+            return
         if core.settings.broker.mqtt3_denied_publish == "disconnect":
             connection.disconnect(outcome.code, outcome.reason)
             return

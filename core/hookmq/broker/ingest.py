@@ -27,9 +27,10 @@ SYSTEM = "$SYS/"
 
 class Outcome:
     """What became of a message: `code` for its acknowledgement, `reason` in words for MQTT 5 clients, whether the
-    connection is to end, how many matched (-1: it was not accepted), and whether it `relies` on a commit."""
+    connection is to end, how many matched (-1: it was not accepted), and whether it `relies` on a commit. `withhold`: a
+    client of 3.x, which cannot be told, gets no acknowledgement rather than a wrong one."""
 
-    __slots__ = ("code", "disconnect", "matched", "reason", "relies")
+    __slots__ = ("code", "disconnect", "matched", "reason", "relies", "withhold")
 
     def __init__(
         self, code: ReasonCode, reason: str = "", disconnect: bool = False, matched: int = -1
@@ -39,6 +40,7 @@ class Outcome:
         self.disconnect = disconnect
         self.matched = matched
         self.relies = False
+        self.withhold = False
 
 
 class Ingest:
@@ -211,6 +213,10 @@ class Ingest:
             self._accept()
 
     def _accept(self) -> None:
+        route = self.core.router.lookup(self.message.topic)
+        if route.bounded and (full := route.without_room()):
+            self._no_room(full)
+            return
         committer = self.core.committer
         added = committer.added
         if self.before is not None:
@@ -219,6 +225,14 @@ class Ingest:
         code = ReasonCode.SUCCESS if matched else ReasonCode.NO_MATCHING_SUBSCRIBERS
         outcome = Outcome(code, matched=matched)
         outcome.relies = committer.added != added
+        self._end(outcome)
+
+    def _no_room(self, journal: str) -> None:
+        """A journal that must have the message is full: nobody gets it, and its publisher is to keep it."""
+        self.plain = False
+        self.core.dropped(self.message, self.client, DropReason.QUEUE_FULL, Direction.IN, journal)
+        outcome = Outcome(ReasonCode.QUOTA_EXCEEDED, f"{journal} is full")
+        outcome.withhold = True
         self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hookmq.broker.groups import Group
 from hookmq.hooks.meter import Charge
 from hookmq.session import Session
-from hookmq.store import Journal
+from hookmq.store import Bounded, Journal
 from hookmq.types import Subscription
 
 Subscriber = Session | Group
@@ -76,7 +76,7 @@ class Route:
     5.0, `rest` the other targets; `targets` are all. `simple`: nothing but plain targets."""
 
     __slots__ = (
-        "groups", "journals", "matched", "plain3", "plain5", "rest", "simple", "targets", "topic", "valid", "volatile",
+        "bounded", "groups", "journals", "matched", "plain3", "plain5", "rest", "simple", "targets", "topic", "valid", "volatile",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +92,7 @@ class Route:
         self.targets = tuple(targets)
         self.groups = tuple(groups)
         self.journals = tuple(journals)
+        self.bounded = tuple(journal for journal in journals if isinstance(journal, Bounded))
         self.plain3 = [t.session for t in targets if t.plain and t.session.kind == 3]
         self.plain5 = [t.session for t in targets if t.plain and t.session.kind == 5]
         self.rest = tuple(t for t in targets if not t.plain)
@@ -99,6 +100,10 @@ class Route:
         self.volatile = self.simple and not any(t.session.durable for t in targets)
         """Simple, and no target's state goes through the store: QoS 1 and 2 need no commit either."""
         self.matched = len(self.targets) + len(self.groups) + len(self.journals)
+
+    def without_room(self) -> str:
+        """The name of a journal that is full; '' where there is none."""
+        return next((journal.name for journal in self.bounded if journal.full), "")
 
 
 class Permit:

@@ -289,3 +289,57 @@ def test_a_journal_is_told_when_the_store_has_made_the_commit(broker_harness: Ma
     store.fail()
     harness.settle()
     assert (len(journal.safe), len(journal.made)) == (2, 1)
+
+
+class SmallJournal(RecordingJournal):
+    """Has room for so many messages."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__("small", wants=lambda topic: topic == "t")
+        self.room = room
+
+    @property
+    def full(self) -> bool:
+        return len(self.appended) >= self.room
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("before", [0, 1, 5])
+def test_a_full_journal_refuses_what_it_would_have_to_take(
+    broker_harness: Make, qos: int, before: int
+) -> None:
+    journal, observer = SmallJournal(before), HookRecorder("on_dropped", id="o")
+    harness = broker_harness(journals=[journal], plugins=[observer])
+    pub, sub = harness.connect("pub"), harness.connect("sub")
+    sub.subscribe(["t", "u"], 0)
+    for number in range(before):  # the later ones go the short way
+        pub.publish("t", b"%d" % number, qos, expect=0)
+    sub.unread.clear()
+    pub.publish("t", b"too much", qos, expect=0x97)
+    pub.publish("u", b"fine", qos, expect=0)
+    sub.expect_message("u", b"fine")
+    sub.expect_nothing()
+    assert len(journal.appended) == before
+    (dropped,) = observer.calls()
+    assert (dropped.why.reason, dropped.why.detail) == ("queue_full", "small")
+    journal.room += 1
+    pub.publish("t", b"again", qos, expect=0)
+    assert journal.appended[-1][1].payload == b"again"
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_client_of_3_1_1_is_not_acknowledged_and_sends_it_again(
+    broker_harness: Make, qos: int
+) -> None:
+    journal = SmallJournal(1)
+    harness = broker_harness(journals=[journal])
+    pub = harness.connect("pub", 4, False)
+    pub.publish("t", b"taken", qos, expect=0)
+    pub.publish("t", b"not taken", qos)
+    pub.expect_nothing()
+    pub.publish("u", b"the next is acknowledged", qos, expect=0)
+    assert [m.payload for _, m in journal.appended] == [b"taken"]
+    journal.room = 2
+    pub.reconnect()
+    pub.publish("t", b"not taken", qos, expect=0)
+    assert [m.payload for _, m in journal.appended] == [b"taken", b"not taken"]
