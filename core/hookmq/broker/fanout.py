@@ -137,10 +137,10 @@ def _cut(core: Core, job: FanOut, spread: bool) -> None:
     if qos or core.settings.session.queue_qos0:
         every = core.settings.session.queue_qos0
         kept = [one for one in job.targets if one.session.durable and (every or one.qos)]
-        if kept:
+        if kept and len(kept) < len(job.targets):
             rest = [one for one in job.targets if not (one.session.durable and (every or one.qos))]
             job.targets = (*kept, *rest)
-            job.kept = len(kept)
+        job.kept = len(kept)
     if spread and job.kept > core.settings.broker.fan_out_slice:
         core.collecting = job
         core.committer.hold()

@@ -254,3 +254,18 @@ def test_the_steps_of_one_look_do_not_grow_with_what_there_is(broker: Watched) -
         assert (len(found), place is None) == (256, False)
         steps.append(len(told))
     assert 0 < steps[1] < 1.2 * steps[0]
+
+
+def test_room_of_what_expired_is_used_again(broker: Watched) -> None:
+    """Ten times the same: the file is as large after the last as after the second, and its log is bounded."""
+    away(broker, "one")
+    sizes = []
+    for _ in range(10):
+        publish(broker, 300, 30)
+        broker.advance(retention.EVERY + 40)
+        assert broker.rows() == (0, 0)
+        broker.engine.checkpoint()
+        sizes.append((broker.engine.size(), broker.engine.wal_size()))
+    pages = [size for size, _ in sizes]
+    assert max(pages[2:]) == pages[1]
+    assert max(log for _, log in sizes) < 4 << 20
