@@ -76,7 +76,8 @@ class Route:
     5.0, `rest` the other targets; `targets` are all. `simple`: nothing but plain targets."""
 
     __slots__ = (
-        "bounded", "groups", "journals", "matched", "plain3", "plain5", "rest", "simple", "targets", "topic", "valid", "volatile",
+        "bounded", "groups", "journals", "matched", "plain3", "plain5", "rest", "simple", "targets", "topic", "valid",
+        "volatile",
     )  # fmt: skip
 
     def __init__(
