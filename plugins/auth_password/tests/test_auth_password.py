@@ -248,6 +248,16 @@ def test_a_right_password_is_remembered_for_a_minute(broker: Make, verified: Ver
     assert len(verified.calls) == 4
 
 
+def test_what_is_remembered_lets_no_disabled_user_in(broker: Make) -> None:
+    harness = broker()
+    plugin = of(harness)
+    carol = plugin.users.get("carol")
+    assert carol is not None
+    assert carol.hash is not None
+    plugin.cache.add(plugin.cache.key("carol", carol.hash, b"secret"), "carol", 0)
+    harness.connect("c", username="carol", password=b"secret", expect=0x86)
+
+
 def test_a_wrong_password_is_not_remembered(broker: Make, verified: Verified) -> None:
     harness = broker()
     for _ in range(3):

@@ -1,6 +1,10 @@
 """Files of users: read strictly, and edited so that what is not meant stays as it was."""
 
+import fcntl
 import gc
+import os
+import queue
+import threading
 from pathlib import Path
 
 import pytest
@@ -342,8 +346,6 @@ def test_a_hash_that_changed_meanwhile_is_not_upgraded(file: Path) -> None:
 
 def test_writers_wait_for_each_other(file: Path) -> None:
     """A second writer that comes while the first is at work does not lose what the first writes."""
-    import threading
-
     begun, go = threading.Event(), threading.Event()
     real = book.parse
 
@@ -366,6 +368,35 @@ def test_writers_wait_for_each_other(file: Path) -> None:
     finally:
         book.parse = real
     assert {"one", "two"} <= set(names(file))
+
+
+def test_a_lock_on_a_file_that_was_replaced_is_no_lock(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waited for the writer before takes the lock of the file that this one put there."""
+    tried: queue.SimpleQueue[int] = queue.SimpleQueue()
+    real = fcntl.flock
+
+    def flock(number: int, operation: int) -> None:
+        tried.put(os.fstat(number).st_ino)
+        real(number, operation)
+
+    other = tmp_path / "other"
+    other.write_text(file.read_text())
+    with open(file) as first, open(other) as second:
+        real(first, fcntl.LOCK_EX)
+        real(second, fcntl.LOCK_EX)
+        monkeypatch.setattr("hookmq_auth_password.files.fcntl.flock", flock)
+        writer = threading.Thread(target=lambda: put(file, "yaml", [New("new", ALICE)]))
+        writer.start()
+        old = tried.get(timeout=10)
+        other.rename(file)
+        real(first, fcntl.LOCK_UN)
+        assert tried.get(timeout=10) == file.stat().st_ino != old
+        assert "new" not in names(file)
+        real(second, fcntl.LOCK_UN)
+        writer.join(10)
+    assert "new" in names(file)
 
 
 def test_normalisation_is_none() -> None:

@@ -74,6 +74,17 @@ def test_any_bytes_are_a_password(scheme: str, password: bytes) -> None:
     assert verify(read(MADE[scheme], "yaml"), password) is False
 
 
+@pytest.mark.parametrize("scheme", ["bcrypt", "sha512-crypt"])
+def test_nul_is_no_other_letter(scheme: str) -> None:
+    kind = {
+        "bcrypt": passlib.bcrypt.using(rounds=4),
+        "sha512-crypt": passlib.sha512_crypt.using(rounds=1000),
+    }
+    hash = read(kind[scheme].hash(b"a0b"), "yaml")
+    assert verify(hash, b"a0b")
+    assert not verify(hash, b"a\0b")
+
+
 def test_bcrypt_looks_at_72_bytes() -> None:
     hash = read(passlib.bcrypt.using(rounds=4).hash(b"x" * 72), "yaml")
     assert verify(hash, b"x" * 100)

@@ -110,6 +110,16 @@ def test_who_floods_makes_room(threads: Threads) -> None:
     assert caller.names == ["f0", "f1", "o1", "f2"]
 
 
+def test_a_line_as_long_gives_up_nothing(threads: Threads) -> None:
+    caller = Caller(Pool(threads, 1, 3))
+    for host, name in (("a", "a0"), ("a", "a1"), ("a", "a2"), ("b", "b1")):
+        caller.submit(host, name)
+    with pytest.raises(Busy):
+        caller.submit("b", "b2")
+    threads.finish(4)
+    assert sorted(caller.names) == ["a0", "a1", "a2", "b1"]
+
+
 def test_neighbours_share_a_line() -> None:
     for one, other, same in (
         ("192.0.2.1", "192.0.2.2", False),
@@ -317,6 +327,11 @@ def test_keys_tell_apart_and_tell_nothing() -> None:
     cache.add(cache.key("a", A, b"geheim"), "a", 0)
     assert b"geheim" not in repr(vars(cache)).encode()
     assert ALICE not in repr(vars(cache))
+
+
+def test_a_name_that_holds_a_hash_is_another_name() -> None:
+    cache = Cache(60, 10)
+    assert cache.key("a", A, A.text.encode() + b"x") != cache.key("a" + A.text, A, b"x")
 
 
 @given(

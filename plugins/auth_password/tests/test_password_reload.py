@@ -253,6 +253,7 @@ def test_a_client_that_waited_for_another_plugin_leaves_too(file: Path) -> None:
             return Accept()
 
         slow.answer("on_connect", later)
+        harness.advance(100)
         client = harness.connect("c", username="bob", password=b"hunter2", expect=None)
         delete(file, "yaml", "bob")
         harness.advance(4.5)

@@ -45,6 +45,10 @@ def test_a_login_makes_it_strong(broker: Make, weak: Path, verified: Verified) -
     plugin = of(harness)
     assert plugin.counts.upgrades == {"ok": 1, "failed": 0}
     assert plugin.counts.reloads == {"ok": 0, "failed": 0}, "it knows what it wrote"
+    put(weak, "yaml", [New("bob", WEAK.replace("$3$", "$4$"))])
+    harness.advance(6)
+    assert plugin.counts.reloads == {"ok": 1, "failed": 0}
+    client.ping()
     harness.connect("d", username="alice", password=b"secret")
     harness.connect("d", username="alice", password=b"wrong", expect=0x86)
     harness.advance(10)
