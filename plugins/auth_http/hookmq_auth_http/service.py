@@ -11,7 +11,7 @@ import aiohttp
 from yarl import URL
 
 from hookmq_auth_http import template
-from hookmq_auth_http.breaker import Breaker
+from hookmq.breaker import Breaker
 from hookmq_auth_http.config import AuthHttpConfig, Endpoint, TlsConfig
 
 _TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})

@@ -1,4 +1,5 @@
-"""A circuit breaker: a service that is down is not asked again and again, but now and then whether it is back."""
+"""A circuit breaker: a service that is down is not asked again and again, but now and then whether it is back. For plugins
+that ask or tell one."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,7 +9,7 @@ LONGEST: Final = 8
 
 
 class Breaker:
-    """Closed while the service answers. After `failures` in a row it is open for `pause` seconds: `allows` says no. Then
+    """Closed while the service answers. After `failures` in a row it is open for `pause` seconds: `ask` gives no leave. Then
     one request may try; if that fails it opens again, for twice as long, up to eight times `pause`."""
 
     def __init__(self, failures: int, pause: float, now: Callable[[], float]) -> None:
@@ -37,6 +38,10 @@ class Breaker:
         probe = state == "half-open"
         self._probing = self._probing or probe
         return Ask(self, probe)
+
+    def opens_in(self) -> float:
+        """Seconds until somebody may ask; 0 when that is now."""
+        return max(0.0, self._until - self._now()) if self._failed >= self._limit else 0.0
 
     def ended(self, probe: bool, good: bool | None) -> None:
         """A request ended: answered, not answered, or nobody knows (None)."""
