@@ -1,0 +1,380 @@
+"""From a queue to the service: in order per key, several keys at a time, in batches, again and again until it arrived.
+
+A *lane* is the events of one key, in their order. A *parcel* is what is sent at a time: the heads of one or more lanes, as
+many as a batch holds. While a parcel is under way or waits for its next attempt its lanes are busy, so that nothing
+overtakes it; other lanes go on. Attempts of one parcel have the same content and the same ids.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from hookmq.breaker import Ask, Breaker
+from hookmq.runtime import Cancel, Runtime, Timer
+
+from hookmq_webhook.events import Event
+from hookmq_webhook.queues import Numbered, Queue
+
+
+class Verdict(Enum):
+    """What became of an attempt."""
+
+    ARRIVED = "arrived"
+    AGAIN = "again"
+    """The service is not well: try again."""
+    REFUSED = "refused"
+    """The service will not have this one, however often it is sent."""
+
+
+class Answer(NamedTuple):
+    """A verdict, its reason in words, and when the service asked to be tried again, in seconds."""
+
+    verdict: Verdict
+    reason: str = ""
+    after: float | None = None
+
+
+Send = Callable[[Sequence[Numbered]], Awaitable[Answer]]
+Bury = Callable[[Numbered, str, int], None]
+"""Told an event that is given up, why, and after how many attempts; must see to it that it is not lost, if it is to be kept."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How to send. Times are seconds; `max_age` 0 is for ever."""
+
+    batch_count: int = 1
+    batch_bytes: int = 1 << 20
+    linger: float = 0.0
+    concurrency: int = 4
+    window_count: int = 2000
+    window_bytes: int = 32 << 20
+    first_delay: float = 0.5
+    longest_delay: float = 300.0
+    max_age: float = 0.0
+    max_attempts: int = 0
+    """0: as many as it takes."""
+
+
+class Lane:
+    """The events of one key that wait, in order."""
+
+    __slots__ = ("busy", "events", "key", "queued")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.events: deque[Numbered] = deque()
+        self.busy = False
+        self.queued = False
+
+
+class Parcel:
+    """Events on their way, and the lanes that they are of."""
+
+    __slots__ = ("attempts", "events", "lanes", "since")
+
+    def __init__(self, events: list[Numbered], lanes: list[Lane], since: float) -> None:
+        self.events = events
+        self.lanes = lanes
+        self.since = since
+        self.attempts = 0
+
+
+class Counts:
+    """What the exporter shows."""
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.attempts = 0
+        self.failed = 0
+        self.given_up = 0
+        self.seconds = 0.0
+
+
+MAX_BACKOFF: Final = 40
+"""Doublings after which a delay is the longest for certain."""
+
+
+class Dispatcher:
+    """Takes events from `queue` when `wake` says that there may be some, until `stop`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        queue: Queue,
+        send: Send,
+        bury: Bury,
+        key: Callable[[Event], str],
+        policy: Policy,
+        breaker: Breaker,
+    ) -> None:
+        self.counts = Counts()
+        self._runtime = runtime
+        self._queue = queue
+        self._send = send
+        self._bury = bury
+        self._key = key
+        self._policy = policy
+        self._breaker = breaker
+        self._lanes: dict[str, Lane] = {}
+        self._ready: deque[Lane] = deque()
+        self._next = 0
+        self._loaded = 0
+        self._loaded_bytes = 0
+        self._reading = False
+        self._more = False
+        self._running = 0
+        self._retrying = 0
+        self._blocked: deque[Parcel] = deque()
+        self._linger: Timer | None = None
+        self._lingered = False
+        self._reopen: Timer | None = None
+        self._cancels: dict[int, Cancel] = {}
+        self._timers: dict[int, Timer] = {}
+        self._serial = 0
+        self._stopped = False
+        self._idle: Callable[[], None] | None = None
+
+    # in -------------------------------------------------------------------------------------------------------------
+
+    def start(self, number: int) -> None:
+        """Begin with event `number`."""
+        self._next = number
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be new events."""
+        self._more = True
+        self._read()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits, nothing is under way."""
+        return not (self._loaded or self._reading or self._running or self._more)
+
+    @property
+    def loaded(self) -> int:
+        """Events in memory."""
+        return self._loaded
+
+    def _read(self) -> None:
+        policy = self._policy
+        if self._reading or self._stopped or not self._more:
+            return
+        room, size = policy.window_count - self._loaded, policy.window_bytes - self._loaded_bytes
+        if room <= 0 or size <= 0:
+            return
+        self._reading = True
+        self._more = False
+        self._queue.page(self._next, room, size, self._page)
+
+    def _page(self, found: list[Numbered], following: int, error: Exception | None) -> None:
+        self._reading = False
+        if self._stopped:
+            return
+        if error is not None:
+            self._runtime.log("error", "webhook.queue_unreadable", reason=str(error))
+            self._more = True
+            self._later(5.0, self._read)
+            return
+        if following > self._next:
+            self._more = True  # there may be more behind what fitted
+        self._next = following
+        for one in found:
+            self._loaded += 1
+            self._loaded_bytes += one.size
+            key = self._key(one.event)
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = Lane(key)
+            lane.events.append(one)
+            self._offer(lane)
+        self._pump()
+        self._read()
+        self._rest()
+
+    def _offer(self, lane: Lane) -> None:
+        if lane.events and not lane.busy and not lane.queued:
+            lane.queued = True
+            self._ready.append(lane)
+
+    # out ------------------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Send as much as may be sent now."""
+        while not self._stopped and self._running < self._policy.concurrency:
+            if not self._blocked and not self._ready:
+                return
+            if not self._blocked and self._waits_for_more():
+                return
+            ask = self._breaker.ask()
+            if ask is None:
+                self._when_closed()
+                return
+            self._attempt(self._blocked.popleft() if self._blocked else self._parcel(), ask)
+
+    def _waits_for_more(self) -> bool:
+        """Whether to linger, so that a batch is worth it."""
+        policy = self._policy
+        if policy.linger <= 0 or self._lingered or self._idle is not None:
+            return False
+        if sum(len(lane.events) for lane in self._ready) >= policy.batch_count:
+            return False
+        if self._linger is None:
+            self._linger = self._runtime.call_later(policy.linger, self._linger_over)
+        return True
+
+    def _linger_over(self) -> None:
+        self._linger = None
+        self._lingered = True
+        self._pump()
+        self._lingered = False
+
+    def _parcel(self) -> Parcel:
+        policy = self._policy
+        events: list[Numbered] = []
+        lanes: list[Lane] = []
+        room = policy.batch_bytes
+        while self._ready and len(events) < policy.batch_count:
+            lane = self._ready[0]
+            while (
+                lane.events
+                and len(events) < policy.batch_count
+                and (not events or lane.events[0].size <= room)
+            ):
+                one = lane.events.popleft()
+                room -= one.size
+                events.append(one)
+                if lane not in lanes[-1:]:
+                    lanes.append(lane)
+            if not lanes or lanes[-1] is not lane:
+                break  # its first event does not fit any more
+            self._ready.popleft()
+            lane.queued = False
+            lane.busy = True
+        return Parcel(events, lanes, self._runtime.now())
+
+    def _attempt(self, parcel: Parcel, ask: Ask) -> None:
+        self._running += 1
+        parcel.attempts += 1
+        self.counts.attempts += 1
+        began = self._runtime.now()
+        self._serial += 1
+        serial = self._serial
+
+        def answered(answer: Answer | None, error: BaseException | None) -> None:
+            self._cancels.pop(serial, None)
+            self._running -= 1
+            self.counts.seconds += self._runtime.now() - began
+            if error is not None or answer is None:
+                answer = Answer(Verdict.AGAIN, f"{type(error).__name__}: {error}")
+            ask.end(answer.verdict is not Verdict.AGAIN)
+            self._answered(parcel, answer)
+            self._pump()
+            self._read()
+            self._rest()
+
+        self._cancels[serial] = self._runtime.spawn(self._send(parcel.events), answered)
+
+    def _answered(self, parcel: Parcel, answer: Answer) -> None:
+        policy = self._policy
+        if answer.verdict is Verdict.ARRIVED:
+            self.counts.delivered += len(parcel.events)
+            self._finish(parcel)
+            return
+        self.counts.failed += 1
+        if answer.verdict is Verdict.REFUSED and len(parcel.events) > 1:
+            self._take_apart(parcel)
+            return
+        age = self._runtime.now() - parcel.since
+        worn = (policy.max_attempts and parcel.attempts >= policy.max_attempts) or (
+            policy.max_age and age >= policy.max_age
+        )
+        if answer.verdict is Verdict.REFUSED or worn:
+            self.counts.given_up += len(parcel.events)
+            for one in parcel.events:
+                self._bury(one, answer.reason, parcel.attempts)
+            self._finish(parcel)
+            return
+        self._retrying += 1
+        self._later(self._delay(parcel.attempts, answer.after), lambda: self._again(parcel))
+
+    def _delay(self, attempts: int, after: float | None) -> float:
+        policy = self._policy
+        delay = min(
+            policy.longest_delay, policy.first_delay * 2.0 ** min(attempts - 1, MAX_BACKOFF)
+        )
+        delay *= 0.5 + self._runtime.random()  # spread out those that failed together
+        return max(delay, min(after or 0.0, policy.longest_delay))
+
+    def _again(self, parcel: Parcel) -> None:
+        self._retrying -= 1
+        self._blocked.append(parcel)
+        self._pump()
+
+    def _take_apart(self, parcel: Parcel) -> None:
+        """One of several is refused: each is sent alone, those of one key still one after another."""
+        for lane in parcel.lanes:
+            mine = [one for one in parcel.events if self._key(one.event) == lane.key]
+            first = Parcel(mine[:1], [lane], parcel.since)
+            lane.events.extendleft(reversed(mine[1:]))
+            self._blocked.append(first)
+
+    def _finish(self, parcel: Parcel) -> None:
+        for one in parcel.events:
+            self._queue.done(one.number)
+            self._loaded -= 1
+            self._loaded_bytes -= one.size
+        for lane in parcel.lanes:
+            lane.busy = False
+            if lane.events:
+                self._offer(lane)
+            else:
+                del self._lanes[lane.key]
+
+    def _when_closed(self) -> None:
+        """The circuit is open: nothing is tried, and no attempt used up, until it may be."""
+        if self._reopen is None:
+            self._reopen = self._runtime.call_later(
+                max(self._breaker.opens_in(), 0.01), self._may_try
+            )
+
+    def _may_try(self) -> None:
+        self._reopen = None
+        self._pump()
+
+    def _later(self, delay: float, call: Callable[[], None]) -> None:
+        self._serial += 1
+        serial = self._serial
+
+        def run() -> None:
+            self._timers.pop(serial, None)
+            call()
+
+        self._timers[serial] = self._runtime.call_later(delay, run)
+
+    # end ------------------------------------------------------------------------------------------------------------
+
+    def drain(self, done: Callable[[], None]) -> None:
+        """Call `done` when nothing waits any more; lingering ends."""
+        self._idle = done
+        self._pump()
+        self._rest()
+
+    def _rest(self) -> None:
+        if self._idle is not None and self.idle:
+            done, self._idle = self._idle, None
+            done()
+
+    def stop(self) -> None:
+        """Send nothing more; what is under way is given up, and nothing is known of it."""
+        self._stopped = True
+        for timer in (self._linger, self._reopen, *self._timers.values()):
+            if timer is not None:
+                timer.cancel()
+        self._timers.clear()
+        cancels, self._cancels = self._cancels, {}
+        for cancel in cancels.values():
+            cancel()
