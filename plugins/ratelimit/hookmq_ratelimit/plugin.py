@@ -356,8 +356,7 @@ class RateLimitPlugin(Plugin):
         fields = {"kind": key[0], "name": key[1], "seconds": duration, "why": why}
         self._log("warning", "ratelimit.banned", **fields)
         broker.emit("ratelimit.banned", client, **fields)
-        if client.state.get(self.id) == "inside":
-            self.runtime.call_soon(partial(_end, broker, client))
+        self.runtime.call_soon(partial(_end, broker, client))
 
     def _log(self, level: str, event: str, **fields: object) -> None:
         if self._broker is not None:
@@ -408,6 +407,7 @@ def user_of(client: ClientInfo) -> str:
 
 
 def _end(broker: BrokerHandle, client: ClientInfo) -> None:
+    """Disconnect the client itself, if it is connected: not one that bears the same id."""
     if broker.client(client.client_id) is client:
         broker.disconnect(client.client_id, ReasonCode.MESSAGE_RATE_TOO_HIGH, "banned")
 

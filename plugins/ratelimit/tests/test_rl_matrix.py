@@ -171,6 +171,52 @@ def test_what_waits_has_no_deadline(version: int) -> None:
         assert [p.packet_id for p in client.received if isinstance(p, Puback)] == [1, 2]
 
 
+def test_refused_when_its_turn_comes() -> None:
+    plugin = limited(
+        {"rate": "1/s", "name": "own"},
+        {"rate": "2/s", "per": "user", "mode": "reject", "name": "ours"},
+    )
+    with Harness([plugin]) as harness:
+        one = harness.connect("one", username="u")
+        two = harness.connect("two", username="u")
+        one.publish("a", b"", 1, expect=0x10)
+        one.publish("a", b"", 1)
+        harness.advance(0.9)
+        two.publish("a", b"", 1, expect=0x10)
+        harness.connect("more", username="u").publish("a", b"", 1, expect=0x10)
+        harness.advance(0.05)
+        assert plugin.plugin.waiting == 1
+        harness.connect("three", username="u").publish("a", b"", 1, expect=0x97)
+        harness.advance(0.05)
+        one_more = [p.code for p in one.received if isinstance(p, Puback)]
+        assert one_more == [0x10, 0x97]
+        assert plugin.plugin.waiting == 0
+
+
+def test_what_leaves_under_two_limits_is_dropped_by_the_one_that_drops() -> None:
+    plugin = limited(
+        {"what": "deliveries", "rate": "2/s", "name": "waits"},
+        {"what": "deliveries", "rate": "5/min", "mode": "drop", "name": "drops"},
+    )
+    recorder = HookRecorder("on_dropped")
+    with Harness([plugin, recorder]) as harness:
+        client = harness.connect("client")
+        client.subscribe("a")
+        harness.advance(60)
+        sender = harness.connect("sender")
+        for _ in range(4):
+            sender.publish("a")
+        assert len(client.messages) == 2
+        assert not drops(recorder)
+        harness.advance(1.1)
+        assert len(client.messages) == 4
+        harness.advance(1)
+        for _ in range(4):
+            sender.publish("a")
+        found = {detail for _, _, detail in drops(recorder)}
+        assert found == {"ratelimit/drops"}
+
+
 def test_several_windows_all_hold() -> None:
     with Harness([limited({"rate": "10/s, 15/min", "mode": "reject"})]) as harness:
         client = harness.connect("client")

@@ -17,6 +17,7 @@ from hookmq.plugin import Accept, Connect, Context, Deny, Peer, Plugin, ReasonCo
 from hookmq.testing import Harness, HookRecorder, PluginContract, make_plugin
 from hookmq.types import Scope
 from hookmq_ratelimit.addresses import network_of, short
+from hookmq_ratelimit.bans import Bans
 from hookmq_ratelimit.plugin import _RUNNING, RateLimitPlugin
 from hookmq_ratelimit.settings import Ban, Limit, RateLimitConfig, parse_rates
 
@@ -225,6 +226,60 @@ def test_who_comes_too_often_is_shut_out_by_address() -> None:
         assert not stays.closed  # who is in is not put out for his neighbour
 
 
+def test_who_bears_the_same_id_is_not_put_out() -> None:
+    plugin = limited({"what": "connections", "rate": "1/s"}, ban={"after": "1/min"})
+    with Harness([plugin]) as harness:
+        device = harness.connect("device", peer=GOOD)
+        harness.connect("first", peer=BAD)
+        for _ in range(5):
+            harness.connect("device", peer=BAD, expect=None)
+        harness.settle()
+        assert not device.closed
+
+
+def test_who_is_sent_too_much_is_not_shut_out() -> None:
+    plugin = limited({"what": "deliveries", "rate": "1/s", "mode": "drop"}, ban={"after": "1/min"})
+    with Harness([plugin]) as harness:
+        client = harness.connect("client")
+        client.subscribe("a")
+        sender = harness.connect("sender")
+        for _ in range(9):
+            sender.publish("a")
+        assert not client.closed
+        client.reconnect()
+
+
+def test_whose_name_is_guessed_at_is_not_shut_out() -> None:
+    plugin = limited(
+        {"what": "auth_failures", "per": "user", "rate": "1/h"}, ban={"after": "1/min"}
+    )
+    with Harness([plugin, Passwords()]) as harness:
+        harness.connect("home", username="alice", password=b"right", peer=GOOD)
+        for _ in range(9):
+            harness.connect("x", username="alice", password=b"wrong", peer=BAD, expect=None)
+        harness.connect("phone", username="alice", password=b"right", peer=GOOD)
+
+
+def test_bans_that_are_over_are_not_shown_and_longer_ones_stay() -> None:
+    bans = Bans(10)
+    first = bans.add(("ip", "a", ""), 100.0, "x", 0.0)
+    assert bans.add(("ip", "a", ""), 50.0, "y", 0.0) is first
+    longer = bans.add(("ip", "a", ""), 200.0, "y", 0.0)
+    assert longer is not None
+    assert [ban.until for ban in bans.all(150.0)] == [200.0]
+    assert list(bans.all(200.0)) == []
+    assert bans.lift(longer.id, 200.0) is None
+    assert len(bans) == 0
+
+
+def test_a_full_table_is_not_searched_again_and_again() -> None:
+    bans = Bans(1)
+    bans.add(("ip", "a", ""), 100.0, "", 0.0)
+    assert bans.add(("ip", "b", ""), 200.0, "", 99.5) is None
+    assert bans.add(("ip", "b", ""), 200.0, "", 100.2) is None  # it was looked at a moment ago
+    assert bans.add(("ip", "b", ""), 200.0, "", 100.6) is not None
+
+
 def test_flapping() -> None:
     passwords = Passwords()
     plugin = limited(flapping={"after": "3/min", "duration": 30})
@@ -279,6 +334,31 @@ def test_guesses_at_a_name_do_not_lock_its_owner_out_where_he_was_before() -> No
         harness.connect("phone", username="alice", password=b"right", peer=GOOD)
         harness.connect("new", username="alice", password=b"right", peer=BAD, expect=0x9F)
         harness.connect("bob", username="bob", password=b"right", peer=BAD)
+
+
+def test_failures_at_the_same_time_are_not_held_against_an_address_for_ever() -> None:
+    plugin = limited({"what": "auth_failures", "rate": "5/min"})
+    one: Any = plugin.plugin
+    with Harness([plugin, Passwords()]) as harness:
+        client = harness.connect("a", username="u", password=b"right", peer=BAD)
+        info = harness.broker.core.sessions["a"].client
+        handle = harness.handle("ratelimit")
+        for _ in range(1000):  # as if they all had been asked about before the first failed
+            asyncio.run(one.on_auth_failed(info, ReasonCode.NOT_AUTHORIZED, handle))
+        client.reconnect(expect=0x9F)
+        harness.advance(140)
+        client.reconnect()
+
+
+def test_failures_of_who_is_exempt_count_against_no_name() -> None:
+    plugin = limited(
+        {"what": "auth_failures", "per": "user", "rate": "1/h"},
+        exempt={"networks": (GOOD.host,)},
+    )
+    with Harness([plugin, Passwords()]) as harness:
+        for _ in range(5):
+            harness.connect("x", username="u", password=b"wrong", peer=GOOD, expect=0x86)
+        harness.connect("y", username="u", password=b"right", peer=BAD)
 
 
 def test_refusals_of_others_are_no_wrong_passwords() -> None:
@@ -343,6 +423,17 @@ def test_allowances_outlive_reload_after_reload() -> None:
         for one in away:
             one.reconnect()
             one.publish("a", b"", 1, expect=0x97)
+
+
+def test_a_shorter_window_is_not_held_up_by_what_a_longer_one_had_used() -> None:
+    with Harness([limited({"rate": "10/h", "mode": "reject"})]) as harness:
+        client = harness.connect("client")
+        for _ in range(10):
+            client.publish("a", b"", 1, expect=0x10)
+        harness.reload(plugins=[limited({"rate": "10/s", "mode": "reject"})])
+        client.publish("a", b"", 1, expect=0x97)
+        harness.advance(0.2)
+        client.publish("a", b"", 1, expect=0x10)
 
 
 def test_bans_outlive_a_reload() -> None:

@@ -249,6 +249,20 @@ def test_who_needs_less_does_not_overtake() -> None:
     assert passed[1][2] == pytest.approx(1.0, abs=0.001)
 
 
+def test_what_is_larger_than_a_window_passes_at_once_where_nobody_waits() -> None:
+    office = Office()
+    bucket = Allowance(Limit("bytes", "broker", "100/s"), "p/x", 10).get("", 0.0)
+    toll = Toll(office, CLIENT, [bucket])
+    told: list[Any] = []
+    assert not isinstance(toll.over(1, 1, told.append), Over)  # late by nothing, but in the line
+    assert not toll.take(1000)
+    office.clock.advance(0)
+    assert told == [None]
+    office.clock.advance(1)
+    assert toll.take(1000)
+    assert not toll.take(1)
+
+
 def test_a_line_has_one_timer_however_many_wait() -> None:
     office = Office()
     bucket = Allowance(Limit("publishes", "broker", "100/s", burst=1), "p/x", 10).get("", 0.0)
