@@ -87,7 +87,7 @@ class FetchConfig:
     miss_interval: Seconds = setting(
         10.0, "shortest time between fetches that tokens with an unknown key cause", minimum=1
     )
-    timeout: Seconds = setting(4.0, "for one fetch, redirects included", minimum=0.1, maximum=30)
+    timeout: Seconds = setting(4.0, "for one fetch, redirects included", minimum=0.1, maximum=20)
     max_size: Size = setting(262144, "largest JWK Set", minimum=256, maximum=16777216)
     max_keys: int = setting(100, "most keys in a JWK Set", minimum=1, maximum=10000)
     max_redirects: int = setting(2, "redirects followed in one fetch", maximum=10)

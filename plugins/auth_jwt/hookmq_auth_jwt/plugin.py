@@ -37,13 +37,18 @@ from hookmq_auth_jwt.template import MISSING, find
 from hookmq_auth_jwt.token import looks_like_token
 from hookmq_auth_jwt.verify import Verified, Verifier
 
-START: Final = 25.0
-"""Seconds that a start with ``jwks.required`` waits for keys: less than the broker waits for the start."""
+START: Final = 28.0
+"""Seconds that a start may take, its last fetch included: less than the broker waits for it."""
 _FOREVER: Final = 253402300799.0
 _CODES: Final = {
     "maximum_connect_time": ReasonCode.MAXIMUM_CONNECT_TIME,
     "not_authorized": ReasonCode.NOT_AUTHORIZED,
 }
+
+
+def _end_pause(pause: Promise) -> None:
+    if not pause.done():  # else the start was given up
+        pause.set_result(None)
 
 
 class AuthJwtPlugin(Plugin):
@@ -76,6 +81,7 @@ class AuthJwtPlugin(Plugin):
     async def on_startup(self, broker: BrokerHandle) -> None:
         """Fetches what is to be fetched, once; with ``jwks.required`` until it is there, or raises PluginError."""
         self._broker = broker
+        end = broker.now() + START - self.config.jwks.timeout
         remote = [one for one in self.sources if isinstance(one, UrlSource)]
         for source in remote:
             source.begin(broker.runtime, self._tell, self._changed)
@@ -83,15 +89,16 @@ class AuthJwtPlugin(Plugin):
             if promise is not None:
                 await promise
         if self.config.jwks.required:
-            await self._wait_for_keys(broker, remote)
+            await self._wait_for_keys(broker, remote, end)
         if not any(one.fails for one in remote):
             # After a reload with other keys there are clients that came in by those before.
             known = self._fingerprints(broker)
             self._withdraw(broker, lambda key: key not in known)
         self._watch_later()
 
-    async def _wait_for_keys(self, broker: BrokerHandle, remote: list[UrlSource]) -> None:
-        end = broker.now() + START
+    async def _wait_for_keys(
+        self, broker: BrokerHandle, remote: list[UrlSource], end: float
+    ) -> None:
         while True:
             empty = [one for one in remote if not one.keys(broker.now())]
             if not empty:
@@ -102,7 +109,7 @@ class AuthJwtPlugin(Plugin):
                 why = "; ".join(f"{one.label}: {one.fails or 'it holds no key'}" for one in empty)
                 raise PluginError(self.id, f"there are no keys: {why}")
             pause = broker.runtime.promise()
-            broker.runtime.call_later(min(1.0, left), partial(pause.set_result, None))
+            broker.runtime.call_later(min(1.0, left), partial(_end_pause, pause))
             await pause
             for promise in [one.refresh() for one in empty]:
                 if promise is not None:

@@ -161,7 +161,6 @@ class UrlSource:
         self._tried_at = float("-inf")
         self._delay = RETRY
         self._lapsed = False
-        self._next = 0.0
 
     def keys(self, now: float) -> tuple[Key, ...]:
         """The last good keys, for as long as they are good."""
@@ -234,9 +233,9 @@ class UrlSource:
             assert found is not None
             self._delay = RETRY
             self._took(runtime, found)
-        self._next = self._settings.refresh if error is None else self._delay
+        pause = self._settings.refresh if error is None else self._delay
         # Brokers that started together do not fetch together for ever.
-        self._timer = runtime.call_later(self._next * (0.9 + 0.2 * runtime.random()), self._due)
+        self._timer = runtime.call_later(pause * (0.9 + 0.2 * runtime.random()), self._due)
         self._wake()
 
     def _due(self) -> None:

@@ -127,7 +127,7 @@ async def code(reader: asyncio.StreamReader) -> int:
 async def test_a_slow_server_stalls_only_who_needs_it(
     tmp_path: Path, keys: KeyServer, others: int
 ) -> None:
-    settings = {"miss_interval": "1s", "timeout": "30s", "refresh": "1s", "max_age": "1h"}
+    settings = {"miss_interval": "1s", "timeout": "20s", "refresh": "1s", "max_age": "1h"}
     hooks = {"on_connect": {"timeout": "30s"}}
     with running(tmp_path, hooks, jwks_url=keys.url, jwks=settings) as served:
         keys.body = jwks(jwk("RSA 2048", "k0"), jwk("RSA 2048", "k1", 1))

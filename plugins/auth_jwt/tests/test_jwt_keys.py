@@ -186,6 +186,9 @@ def test_names_of_keys(folder: Path) -> None:
     assert refused(named, token(now=EPOCH)) == ""
     assert refused(named, token(now=EPOCH, header={"kid": "t"})) == "unknown_key"
     assert refused(plugin(secret=SECRET), token(now=EPOCH, header={"kid": "t"})) == ""
+    named = plugin(keys=(KeyConfig(pem=file(folder, pem("RSA 2048"), "pem"), kid="p"),))
+    assert refused(named, token(algorithm="RS256", now=EPOCH, header={"kid": "p"})) == ""
+    assert refused(named, token(algorithm="RS256", now=EPOCH, header={"kid": "q"})) == "unknown_key"
 
 
 def test_a_token_without_a_name_tries_named_and_nameless_keys(folder: Path) -> None:

@@ -575,6 +575,23 @@ def test_a_start_that_waits_in_vain(remote: Remote) -> None:
     assert idp.asked >= 20
 
 
+@pytest.mark.parametrize("timeout", [4.0, 20.0])
+def test_a_start_is_over_before_the_broker_gives_up(remote: Remote, timeout: float) -> None:
+    harness, idp = remote(start=False, jwks={"required": True, "timeout": timeout})
+
+    async def slow(url: str, config: Any) -> bytes:
+        idp.asked += 1
+        await harness.clock.sleep(timeout)
+        raise FetchFailed("slow")
+
+    plugin: Any = harness.hooks.plugins[0].plugin
+    plugin.sources[0].fetch = slow
+    with pytest.raises(Exception, match=r"there are no keys: .*slow"):
+        harness.start()
+    assert harness.clock.now() < 30
+    assert idp.asked >= 2 or timeout == 20.0
+
+
 def test_a_key_that_is_new(remote: Remote) -> None:
     harness, idp = remote()
     harness.advance(11)
@@ -674,6 +691,20 @@ def test_a_set_without_keys_is_believed(remote: Remote) -> None:
     harness.advance(70)
     harness.connect("c", password=named("k0"), expect=0x88)
     assert harness.logged("jwt.keys")[-1]["keys"] == []
+    levels = [level for level, event, _ in harness.logs if event == "jwt.keys"]
+    assert levels == ["info", "warning"]
+
+
+def test_a_recovery_is_told(remote: Remote) -> None:
+    harness, idp = remote(jwks={"refresh": 60.0})
+    harness.advance(200)
+    assert len(harness.logged("jwt.keys")) == 1, "what did not change is not told"
+    idp.fails = "dead"
+    harness.advance(100)
+    idp.fails = ""
+    harness.advance(100)
+    assert len(harness.logged("jwt.keys")) == 2
+    assert harness.logged("jwt.keys")[1]["keys"] == ["k0"]
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b'{"keys": 1}', b"\xff", b"["])
@@ -740,6 +771,10 @@ def test_files_that_change(broker: Make, tmp_path: Path) -> None:
     )
     first = harness.connect("a", password=named("k0"))
     second = harness.connect("b", password=token(algorithm="EdDSA", now=EPOCH))
+    registry = MetricRegistry()
+    loaded: Any = harness.hooks.plugins[0].plugin
+    loaded.register_metrics(registry)
+    assert f'hookmq_jwt_source_failing{{source="{path}"}} 0\n' in registry.text()
     for broken in (b"", b'{"keys": [', b"\xff"):
         path.write_bytes(broken)
         harness.advance(6)
