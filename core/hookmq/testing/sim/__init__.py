@@ -8,7 +8,8 @@
 ``python -m hookmq.testing.sim --help`` runs many seeds, replays one and shrinks a failure to a regression test.
 """
 
-from hookmq.testing.sim.plan import Knobs, Plan, Step, make_plan
+from hookmq.testing.sim.drawing import make_plan
+from hookmq.testing.sim.plan import Knobs, Plan, Step
 from hookmq.testing.sim.process import Result
 from hookmq.testing.sim.world import run
 

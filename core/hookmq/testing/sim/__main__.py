@@ -12,8 +12,9 @@ import sys
 import time
 
 from hookmq.testing.sim.coverage import UNREACHABLE, Coverage
+from hookmq.testing.sim.drawing import make_plan
 from hookmq.testing.sim.many import run_seeds
-from hookmq.testing.sim.plan import Plan, make_plan
+from hookmq.testing.sim.plan import Plan
 from hookmq.testing.sim.process import Result
 from hookmq.testing.sim.shrink import as_test, shrink
 from hookmq.testing.sim.world import run

@@ -139,7 +139,9 @@ class Disk:
         latency: float,
         read_delay: float,
         complain: Callable[[str, str], None],
+        identity: str = "sim",
     ) -> None:
+        self.identity = identity
         self.clock = clock
         self.random = random
         self.latency = latency
@@ -149,6 +151,8 @@ class Disk:
         self.number = 0
         self.trouble = ""
         self.commits = 0
+        self.begins: Callable[[int], None] | None = None
+        """Told the number of each commit before it is written."""
         self._writing: Sequence[Record] | None = None
 
     def open(self) -> "OpenDisk":
@@ -176,6 +180,8 @@ class Disk:
         """Write a commit."""
         if self._writing is not None:
             self.complain("store", "a second commit began while one runs")
+        if self.begins is not None:
+            self.begins(self.number + 1)
         trouble, self.trouble = self.trouble, ""
         if trouble == "raise":
             raise OSError("disk full")
@@ -223,7 +229,7 @@ class OpenDisk:
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
-        self.identity = "sim"
+        self.identity = disk.identity
         self.lost = False
 
     def load(self) -> Iterator[Loaded]:

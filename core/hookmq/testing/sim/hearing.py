@@ -23,7 +23,7 @@ from hookmq.codec import (
     Unsubscribe,
 )
 from hookmq.properties import Properties
-from hookmq.testing.sim.entries import Life
+from hookmq.testing.sim.entries import Life, Sent
 from hookmq.testing.sim.network import Link
 from hookmq.testing.sim.peer import RELEASED, Peer
 
@@ -203,8 +203,12 @@ class Hearing(Peer):
             self._complain("wire", f"{self.client_id}: {packet} for nothing")
             return
         del self.outbox[packet.packet_id]
-        self.world.ledger.acked(entry[0], packet.code, self.world.clock.now)
+        self._acked(entry[0], packet.code)
         self._send_backlog()
+
+    def _acked(self, sent: Sent, code: int) -> None:
+        self.world.ledger.acked(sent, code, self.world.clock.now)
+        self.world.journals.acked(sent, code)
 
     def _on_pubrec(self, packet: Packet) -> None:
         assert isinstance(packet, Pubrec)
@@ -213,7 +217,7 @@ class Hearing(Peer):
         if entry is None or entry[1].qos != 2:
             self._complain("wire", f"{self.client_id}: {packet} for nothing")
             return
-        self.world.ledger.acked(entry[0], packet.code, self.world.clock.now)
+        self._acked(entry[0], packet.code)
         if packet.code >= 0x80:
             del self.outbox[number]
             self._send_backlog()

@@ -153,7 +153,9 @@ class Ledger:
         if not packet.qos or sent.lost or life.client_id in sent.excused:
             return True
         return not any(
-            0 <= sub.certain_from <= sent.first_sent and matches(sub.filter, sent.target)
+            sub.qos
+            and 0 <= sub.certain_from <= sent.first_sent
+            and matches(sub.filter, sent.target)
             for sub in life.subs
         )
 

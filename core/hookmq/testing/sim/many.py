@@ -3,7 +3,7 @@
 import multiprocessing
 from collections.abc import Iterator
 
-from hookmq.testing.sim.plan import make_plan
+from hookmq.testing.sim.drawing import make_plan
 from hookmq.testing.sim.process import Result
 from hookmq.testing.sim.world import run
 

@@ -17,6 +17,7 @@ from hookmq.codec import (
 from hookmq.reason import PacketType
 from hookmq.testing.sim.clock import Clock
 from hookmq.testing.sim.entries import Life, Sent, Sub
+from hookmq.testing.sim.journal import Journals
 from hookmq.testing.sim.ledger import Ledger
 from hookmq.testing.sim.network import Link
 from hookmq.testing.sim.wills import Wills
@@ -31,6 +32,7 @@ class World(Protocol):
     clock: Clock
     ledger: Ledger
     wills: Wills
+    journals: Journals
     calm: bool
 
     def dial(self, client: Any, random: Random) -> Link:

@@ -23,6 +23,7 @@ from hookmq.plugin import (
     Subscription,
     hookimpl,
 )
+from hookmq.store import Journal
 from hookmq.testing.runtime import VirtualRuntime
 from hookmq.topics import parse_share
 
@@ -51,6 +52,12 @@ class World(Protocol):
 
     def echo(self) -> bytes:
         """The payload of a plugin's own message."""
+
+    def turned(self) -> None:
+        """A session began, went on or ended."""
+
+    def journal(self, name: str) -> Journal:
+        """The journal of that name, for the broker that starts."""
 
 
 class Broken(Exception):
@@ -159,9 +166,15 @@ class Filter(Part):
 
     @hookimpl
     def on_subscribe(self, client: ClientInfo, subscription: Subscription) -> Any:
+        delay, fails = self.world.plugin_delay(), self.world.plugin_fails()
+        if fails:
+            self.world.unsure(
+                client.client_id, subscription.filter
+            )  # 3.1 is told that it was granted
+        changed = None
         if subscription.topic_filter == "t/+" and subscription.qos == 2:
-            return self.answer(subscription.replace(qos=1))
-        return self.answer(None)
+            changed = subscription.replace(qos=1)
+        return self.answer(changed, delay, fails)
 
 
 class Mourner(Part):
@@ -201,14 +214,22 @@ class Watch(Part):
 
 
 class Warden(Part):
-    """Does nothing of itself: the world kicks clients and revokes rights through its handle."""
+    """Watches sessions. The world kicks clients and revokes rights through its handle."""
 
     @hookimpl
-    def on_shutdown(self) -> None:
-        pass
+    def on_session(self, client: ClientInfo, event: Any) -> None:
+        self.world.turned()
+
+
+class Scribe(Part):
+    """Keeps a journal, of its own name."""
+
+    @hookimpl
+    def provide_journal(self) -> Journal:
+        return self.world.journal(self.id)
 
 
 PARTS: Final[dict[str, Callable[[World, str], Part]]] = {
     "gate": Gate, "acl": Acl, "shaper": Shaper, "courier": Courier, "filter": Filter, "mourner": Mourner,
-    "watch": Watch, "warden": Warden,
+    "watch": Watch, "warden": Warden, "log": Scribe, "outbox": Scribe, "all": Scribe,
 }  # fmt: skip

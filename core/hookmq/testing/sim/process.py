@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from hookmq.broker import Broker
 from hookmq.broker.core import Core
@@ -22,6 +22,7 @@ from hookmq.testing.sim.client import Client
 from hookmq.testing.sim.clock import Clock, SimRuntime
 from hookmq.testing.sim.coverage import Cell
 from hookmq.testing.sim.disk import Disk, OpenDisk
+from hookmq.testing.sim.journal import Journals, OpenJournal
 from hookmq.testing.sim.ledger import Ledger
 from hookmq.testing.sim.network import Endpoint, Link, Weather
 from hookmq.testing.sim.plan import Plan
@@ -29,6 +30,9 @@ from hookmq.testing.sim.plugins import PARTS
 from hookmq.testing.sim.rude import Rude
 from hookmq.testing.sim.wills import Wills
 from hookmq.types import ClientInfo, Direction, DropReason, Message, Peer, Scope
+
+JOURNALS_SEED: Final = 0x6A6F7572
+"""What sets the journals' chances apart from those of the rest."""
 
 
 @dataclass(slots=True)
@@ -72,11 +76,13 @@ class Process:
         self.wills = Wills(self.ledger, self.complain)
         self.disk: Disk | None = None
         if not knobs.volatile:
-            disk_random = Random(root.getrandbits(64))
-            self.disk = Disk(
-                self.clock, disk_random, knobs.disk_latency, knobs.read_delay, self.complain
-            )
+            self._disk_random = Random(root.getrandbits(64))
+            self.disk = self._make_disk("sim")
         self.store: Store = MemoryStore()
+        self.journals = Journals(
+            knobs.journals, self.clock, knobs.seed ^ JOURNALS_SEED, knobs.journal_latency, self.ledger, self.complain,
+            lambda: self.store.last_commit(), self.mix,
+        )  # fmt: skip
         self.weather = Weather(knobs.latency, knobs.jitter, knobs.split, knobs.high_water)
         self.calm = False
         self.denied: set[tuple[str, str]] = set()
@@ -121,16 +127,32 @@ class Process:
         if self.say is not None:
             self.say(f"{self.clock.now:9.4f}  {text}")
 
+    def _make_disk(self, identity: str) -> Disk:
+        knobs = self.knobs
+        disk = Disk(
+            self.clock,
+            self._disk_random,
+            knobs.disk_latency,
+            knobs.read_delay,
+            self.complain,
+            identity,
+        )
+        disk.begins = self._store_begins
+        return disk
+
+    def _store_begins(self, number: int) -> None:
+        self.journals.store_begins(number)
+
     # --- the broker --------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         self.runtime = runtime = SimRuntime(
             self.clock, self._broker_seeds.getrandbits(64), self.knobs.lag, self._logged
         )
-        if self.disk is not None:
-            self.store = self.disk.open()
+        store = self.disk.open() if self.disk is not None else None
         self.hooks = self._make_hooks()
-        self.broker = broker = Broker(self.settings, runtime, self.hooks, self.store)
+        self.broker = broker = Broker(self.settings, runtime, self.hooks, store)
+        self.store = broker.store
         self._watch_drops(broker.core)
         broker.on_failure = partial(self._store_failed, runtime)
         self.ready = False
@@ -140,10 +162,12 @@ class Process:
         if error is not None:
             self.complain("start", f"the broker does not start: {error}")
         self.ready = True
+        self.journals.check_started()
         self._note("=== the broker is up")
 
     def _make_hooks(self) -> Hooks:
-        return Hooks.of(*(PARTS[name](self, name) for name in ("warden", *self.knobs.plugins)))
+        names = ("warden", *self.knobs.plugins, *self.knobs.journals)
+        return Hooks.of(*(PARTS[name](self, name) for name in names))
 
     def _watch_drops(self, core: Core) -> None:
         drop = core.dropped
@@ -202,23 +226,31 @@ class Process:
 
     def crash(self, downtime: float) -> None:
         """The broker's process is gone, and comes back after `downtime`."""
-        runtime, broker = self.runtime, self.broker
-        if runtime is None or broker is None or self.disk is None:
+        if self.broker is None or self.disk is None:
             return
+        self.result.crashes += 1
+        self._kill()
+        self.ledger.crashes.append(self.clock.now)
+        for link in self.links:
+            link.crash()
+        self.clock.after(downtime, self._restart)
+
+    def _kill(self) -> None:
+        """The process ends here and now."""
+        runtime, broker = self.runtime, self.broker
+        assert runtime is not None
+        assert broker is not None
         self._note("=== the broker is down")
         result = self.result
         result.packets += broker.metrics.packets_received
-        result.crashes += 1
         result.takeovers += broker.metrics.takeovers
         runtime.kill()
         self.runtime = self.broker = None
         if isinstance(self.store, OpenDisk):
             self.store.lost = True
-        self.disk.crash()
-        self.ledger.crashes.append(self.clock.now)
-        for link in self.links:
-            link.crash()
-        self.clock.after(downtime, self._restart)
+        if self.disk is not None:
+            self.disk.crash()
+        self.journals.crash()
 
     def _restart(self) -> None:
         assert self.disk is not None
@@ -315,6 +347,22 @@ class Process:
             for sub in client.life.subs:
                 if sub.text == filter and sub.certain_until is None:
                     sub.certain_until = self.clock.now
+
+    def turned(self) -> None:
+        """As `plugins.World.turned`."""
+        often, clock = self.knobs.crash_at_turns, self.clock
+        if not often or self.calm or not self.ready or self.chance.random() >= often:
+            return
+        if not self.ledger.crashed_between(clock.now - 1.0, clock.now):
+            clock.after(self.chance.random() * 0.02, partial(self._crash_of, self.broker))
+
+    def _crash_of(self, broker: Broker | None) -> None:
+        if broker is self.broker:
+            self.crash(0.1)
+
+    def journal(self, name: str) -> OpenJournal:
+        """As `plugins.World.journal`."""
+        return self.journals.disks[name].open()
 
     def echo(self) -> bytes:
         """As `plugins.World.echo`."""

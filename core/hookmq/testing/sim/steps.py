@@ -128,6 +128,18 @@ class Steps(Process):
         if self.disk is not None:
             self.disk.trouble = trouble
 
+    def _do_journal(self, who: int, number: int, trouble: str) -> None:
+        names = list(self.journals.disks)
+        if names:
+            self.journals.disks[names[number % len(names)]].trouble = trouble
+
+    def _do_want(self, who: int, number: int, filters: tuple[str, ...]) -> None:
+        names = list(self.journals.disks)
+        handle = self._handle()
+        if names and handle is not None:
+            self.journals.disks[names[number % len(names)]].want(filters)
+            handle.invalidate_routes()
+
     def _do_slow(self, who: int, seconds: float, latency: float) -> None:
         disk = self.disk
         if disk is not None:

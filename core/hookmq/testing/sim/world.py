@@ -1,18 +1,19 @@
 """The world of one run: the broker and its incarnations, the disk, the network, the clients, and what befalls them.
 
-A run has four parts: the plan's steps with their faults; healing, after which everything promised must come true within
-thirty virtual seconds; everybody's departure; and a look at what is left.
+A run has five parts: the plan's steps with their faults; healing, after which everything promised must come true within
+thirty virtual seconds; everybody's departure; a look at what is left; and, where there are journals, another store.
 """
 
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from hookmq.broker import committer
 from hookmq.testing.sim import checks
+from hookmq.testing.sim.epochs import Epochs
 from hookmq.testing.sim.plan import Plan
 from hookmq.testing.sim.process import Result
 from hookmq.testing.sim.rude import Rude
-from hookmq.testing.sim.steps import Steps
 
 LIVENESS: Final = 30.0
 """Virtual seconds after the faults end until everything promised must have come true."""
@@ -20,22 +21,31 @@ SWEEP: Final = 8
 """Events between two looks at the broker's state."""
 
 
-class World(Steps):
+class World(Epochs):
     """One run of one plan; `run` makes it. With `say`, every packet and every step is told to it."""
 
     def run(self) -> Result:
         """Make the run and tell what became of it."""
+        usual, committer.MAX_RECORDS = committer.MAX_RECORDS, self.knobs.max_records
+        try:
+            return self._run()
+        finally:
+            committer.MAX_RECORDS = usual
+
+    def _run(self) -> Result:
         knobs = self.knobs
         self._start()
         for step in self.plan.steps:
             self.clock.at(step.at, partial(self._do, step))
-        parts = (
+        parts: tuple[tuple[float, Callable[[], None]], ...] = (
             (knobs.duration + 0.5, self._heal),
             (LIVENESS, self._check_promises),
             (0.0, self._depart),
             (15.0, self._leave),
             (LIVENESS + max(60.0, knobs.server_expiry) + 15.0, self._check_leaks),
         )
+        if knobs.journals:
+            parts += ((0.0, self._begin_anew), (5.0, self._go_down), (5.0, self._check_epochs))
         for seconds, then in parts:
             if not self._pass(seconds):
                 break
@@ -51,8 +61,9 @@ class World(Steps):
         events = 0
         for _ in self.clock.until(self.clock.now + seconds):
             events += 1
-            if events % SWEEP == 0 and self.broker is not None:
+            if events % SWEEP == 0 and self.broker is not None and self.ready:
                 checks.check_step(self.broker, self.settings, bool(result.crashes), self.complain)
+                self.journals.check_step()
             if result.invariant:
                 break
         result.events += events
@@ -79,6 +90,7 @@ class World(Steps):
             disk.trouble = ""
             disk.latency = min(disk.latency, 0.01)
             disk.read_delay = min(disk.read_delay, 0.01)
+        self.journals.calm()
         self.weather.latency = min(self.weather.latency, 0.005)
         self.weather.jitter = min(self.weather.jitter, 0.005)
         self.denied.clear()
@@ -113,6 +125,7 @@ class World(Steps):
         self.ledger.check_owed(lives)
         self.wills.check(self.clients[0].life, self.clients[0].client_id, self.clock.now)
         checks.check_settled(self.broker, self.disk, self.complain)
+        self.journals.check_settled()
         retained = self.broker.core.retained
         self.ledger.check_retained(
             {topic: out.message.payload for topic, out in retained.match("r/#")}
@@ -134,6 +147,7 @@ class World(Steps):
             self.complain("10 leak", "the broker is not up")
             return
         checks.check_gone(self.broker, self.runtime, self.disk, self.hooks, self.complain)
+        self.journals.check_settled()
 
 
 def run(plan: Plan, say: Callable[[str], None] | None = None) -> Result:
