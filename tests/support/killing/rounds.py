@@ -30,6 +30,8 @@ EARLY = 0.15
 """How often a broker is killed again while it starts."""
 FETCH = 25
 """Rounds after which the one that is away fetches what has come, lest a long run measures long queues."""
+MOURNED = (("connected", 4, 0), ("dropped", 5, 0), ("delayed", 5, 1), ("taken back", 5, 3600))
+"""Clients with a will: how they end, the MQTT version and the will's delay."""
 Say = Callable[[str], None]
 
 
@@ -155,7 +157,7 @@ class Run:
         most = EACH * len(self.publishers)
         target = counts.acknowledged + self.rng.randrange(1, most)
         pause = self.rng.random() * 0.01
-        others = [self._mourned(), self._guests()]
+        others = [self._guests(), *(self._mourned(*one) for one in MOURNED)]
         if self.kill % FETCH == 0:
             others.append(self._fetch())
         beside = [asyncio.create_task(one) for one in others]
@@ -253,28 +255,23 @@ class Run:
     def _progressed(self, acknowledged: int) -> bool:
         return self.over or self.counts.acknowledged >= acknowledged
 
-    async def _mourned(self) -> None:
-        """Clients that die, each in its own way. What their wills must do holds from the moment the broker let them in
-        or took them back; that of one whom the kill comes before may do either."""
-        wills, ledger = self.ledger.wills, self.ledger
-        for kind, level in (("dropped", 5), ("delayed", 5), ("taken back", 5), ("connected", 4)):
-            topic = f"w/{kind}/{self.kill}"
-            client = Client(ledger, topic, level)
-            delay = {"delayed": 1, "taken back": 3600}.get(kind, 0)
-            if not await client.connect(self.broker.port, (topic, b"gone", 2, delay)):
-                return
-            if kind == "taken back":
-                client.abort()
-                await client.ended()
-                if not await client.connect(self.broker.port):
-                    return
-                wills[topic] = False
-                client.disconnect()
-            else:
-                wills[topic] = True
-                if kind == "connected":
-                    return  # it ends with the broker
-                client.abort()
+    async def _mourned(self, kind: str, level: int, delay: int) -> None:
+        """A client that dies. What its will must do holds from the moment the broker let it in or took it back; that of
+        one whom the kill comes before may do either."""
+        topic = f"w/{kind}/{self.kill}"
+        client = Client(self.ledger, topic, level)
+        if not await client.connect(self.broker.port, (topic, b"gone", 2, delay)):
+            return
+        if kind == "connected":
+            self.ledger.wills[topic] = True
+            return  # it ends with the broker
+        if kind != "taken back":
+            self.ledger.wills[topic] = True
+        client.abort()
+        await client.ended()
+        if kind == "taken back" and await client.connect(self.broker.port):
+            self.ledger.wills[topic] = False
+            client.disconnect()
             await client.ended()
 
     async def _guests(self) -> None:
