@@ -12,7 +12,7 @@ from hookmq.metric_registry import MetricRegistry
 from hookmq.plugin import Accept, Plugin, ReasonCode, hookimpl
 from hookmq.properties import Properties
 from hookmq.settings import AuthSettings, AuthzSettings, Settings
-from hookmq.testing import Harness, HookRecorder, MemoryClient, PluginContract
+from hookmq.testing import DurableStore, Harness, HookRecorder, MemoryClient, PluginContract
 from hookmq.testing.client import will
 from hookmq.testing.plugins import make_plugin
 from hookmq.testing.runtime import EPOCH
@@ -369,6 +369,33 @@ def test_a_restored_session_keeps_its_permissions(broker: Make) -> None:
     bad.drop()
     harness.advance(31)
     assert [message.topic for message in watcher.messages] == ["gone/c"]
+
+
+@pytest.mark.parametrize("require", [False, True])
+def test_a_restart_takes_no_permission_for_another(broker_harness: Make, require: bool) -> None:
+    """The real thing: a crash, and what the store gives back. Wills fire by the permissions of who left them."""
+    open_to_all = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("allow"))
+    harness: Harness = broker_harness([made(require_acl=False)], open_to_all, store=DurableStore())
+    tokens = {
+        "c": acl({"publish": ["gone/%c"]}, sub="alice"),
+        "none": good(sub="bob"),
+        "w": acl({"all": ["#"]}),
+    }
+    for name in ("c", "none"):
+        testament = will(f"gone/{name}", b"x", qos=1, delay=30)
+        harness.connect(name, password=tokens[name], will=testament, session_expiry_interval=600)
+    watcher = harness.connect("w", password=tokens["w"], session_expiry_interval=600)
+    watcher.subscribe("gone/#", 1)
+    plugin: Any = harness.hooks.plugins[0].plugin
+    harness.restart()
+    found = harness.broker.sessions["c"].client
+    assert (found.identity, "jwt" in found.state) == ("alice", False)
+    if require:
+        object.__setattr__(plugin.config, "require_acl", True)
+    watcher.reconnect(session_expiry_interval=600)
+    harness.advance(31)
+    expected = ["gone/c"] if require else ["gone/c", "gone/none"]
+    assert sorted(message.topic for message in watcher.messages) == expected
 
 
 # -- the end of a token, and a new one
