@@ -4,6 +4,7 @@ UV := .venv/bin/uv
 WORKERS ?= 2
 ROUNDS ?= 10
 SECONDS ?= 60
+CUTS ?= 1000
 SEEDS ?= 1000
 KILLS ?= 100
 SIMULATE = .venv/bin/python -m hookmq.testing.sim --seeds $(SEEDS)
@@ -19,7 +20,7 @@ PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests t
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: help run install test test-all sim simulate crash conformance fuzz check format bench wheels clean
+.PHONY: help run install test test-all sim simulate crash powercut conformance fuzz check format bench wheels clean
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -61,6 +62,9 @@ sim: simulate
 
 crash: install   ## kill a broker under load KILLS times; acknowledged is kept, QoS 2 once, in order
 	.venv/bin/python tests/crash/run.py --kills $(KILLS)
+
+powercut: install  ## cut the power CUTS times while a broker writes; acknowledged is kept
+	.venv/bin/python tests/crash/powercut --cuts $(CUTS)
 
 conformance: install  ## test every statement of the standards and write docs/reference/conformance.md
 	.venv/bin/python tests/conformance/report.py
