@@ -408,6 +408,16 @@ def test_routes_that_are_gone_do_not_count_as_many() -> None:
     assert still_valid(routes) == {"a/c"}
 
 
+def test_a_cleared_cache_holds_no_names() -> None:
+    router = make()
+    routes = look_up(router, ["a/b", "$x/b"])
+    router.clear_cache()
+    assert still_valid(routes) == set()
+    for filter in ("$x/#", "a/#", "+/b"):
+        router.invalidate(filter)
+    assert router.invalidated == 2
+
+
 def test_a_scan_of_topics_cannot_fill_the_memory() -> None:
     router = make(cache_size=100)
     routes = look_up(router, [f"{n}/scan" for n in range(1000)])

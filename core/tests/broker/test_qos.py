@@ -498,6 +498,19 @@ def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version:
     assert flow(unread(client)) == [(Publish, number, b"x", True)]
 
 
+def test_resending_that_a_reload_asks_for(broker_harness: Make) -> None:
+    """What was sent before it is overdue as well."""
+    harness = broker_harness()
+    client = harness.connect("c", 4, auto_ack=False, **kept(4))
+    client.subscribe("t", 1)
+    harness.connect("p").publish("t", b"x", 1)
+    number = client.messages[0].packet_id
+    unread(client)
+    harness.reload({"session": {"retry_interval": 10}})
+    harness.advance(70)
+    assert (Publish, number, b"x", True) in flow(unread(client))
+
+
 @pytest.mark.parametrize("version", [3, 4])
 def test_what_waits_for_its_record_is_not_overdue(broker_harness: Make, version: int) -> None:
     """A slow disk must not make us send, as a repetition, what was not sent yet: its packet id is not on record."""

@@ -2,6 +2,7 @@
 
 import pytest
 from hookmq.codec import (
+    Auth,
     Connect,
     ConnectError,
     Decoder,
@@ -274,6 +275,49 @@ def test_a_large_packet_in_many_pieces() -> None:
     assert decoder.buffered == 1
 
 
+def test_the_longest_header_may_come_in_two_pieces() -> None:
+    data = encode(Publish("t", bytes(1 << 21)), 4)
+    assert frame(data, 0) == (5, len(data))
+    decoder = Decoder(4)
+    assert decoder.feed(data[:1]) == []
+    assert [type(packet) for packet in decoder.feed(data[1:] + PING)] == [Publish, Pingreq]
+
+
+def test_only_a_server_takes_an_error_for_that_of_a_connect() -> None:
+    decoder = Decoder(server=False)
+    assert decoder.feed(PING) == []
+    assert code_of(decoder) is ReasonCode.PROTOCOL_ERROR
+    assert not isinstance(decoder.error, ConnectError)
+
+
+def test_a_3_1_client_sets_dup_only_on_what_it_repeats() -> None:
+    for header, good in ((0x6A, True), (0x8A, True), (0xC8, False), (0xE8, False)):
+        body = b"\2\0\1" if header == 0x6A else b"\6\0\1\0\1t\0" if header == 0x8A else b"\0"
+        decoder = Decoder(3)
+        packets = decoder.feed(bytes((header,)) + body)
+        assert len(packets) == good
+        assert code_of(decoder) is (None if good else ReasonCode.MALFORMED_PACKET)
+
+
+def test_authentication_data_without_a_method_is_refused_in_connack() -> None:
+    """[MQTT-4.12.0-1], section 3.2.2.3.18"""
+    decoder = Decoder(5, server=False)
+    assert decoder.feed(b"\x20\x07\0\0\x04\x16\0\1x") == []
+    assert code_of(decoder) is ReasonCode.PROTOCOL_ERROR
+
+
+def test_decode_publish_is_a_servers_by_default() -> None:
+    body = b"\0\1t\2\x0b\1"
+    with pytest.raises(ProtocolError):
+        decode_publish(0x30, body, 5)
+    assert decode_publish(0x30, body, 5, server=False).topic == "t"
+
+
+def test_a_will_is_of_qos_0_and_an_auth_of_success_unless_they_say_otherwise() -> None:
+    assert WillFields("t", b"").qos == 0
+    assert Auth() == Auth(0)
+
+
 def test_feed_takes_empty_bytes() -> None:
     decoder = Decoder()
     assert decoder.feed(b"") == []
@@ -303,3 +347,4 @@ def test_secrets_and_payloads_stay_out_of_repr() -> None:
     assert "hunter2" not in repr(connect)
     assert "payload" not in repr(publish)
     assert "secret" not in repr(publish)
+    assert "farewell" not in repr(WillFields("t", b"farewell"))

@@ -22,6 +22,13 @@ def test_varint(number: int, written: str) -> None:
     assert Reader(bytes.fromhex(written)).varint("n") == number
 
 
+@pytest.mark.parametrize("number", [0, 65536])
+def test_a_packet_identifier_out_of_range(number: int) -> None:
+    """[MQTT-2.2.1-3, 2.2.1-4]"""
+    with pytest.raises(ValueError, match="packet identifier"):
+        encode(Publish("t", b"", 1, packet_id=number), 5)
+
+
 @pytest.mark.parametrize("number", [-1, 268435456])
 def test_varint_out_of_range(number: int) -> None:
     with pytest.raises(ValueError, match="variable byte integer"):
