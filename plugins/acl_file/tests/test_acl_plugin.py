@@ -11,7 +11,15 @@ from hookmq.errors import ConfigError, PluginError
 from hookmq.hooks.entry import PluginInstance
 from hookmq.metric_registry import MetricRegistry
 from hookmq.plugin import Accept, Action
-from hookmq.testing import Harness, HookRecorder, MemoryClient, PluginContract, make_plugin, will
+from hookmq.testing import (
+    DurableStore,
+    Harness,
+    HookRecorder,
+    MemoryClient,
+    PluginContract,
+    make_plugin,
+    will,
+)
 from hookmq.types import Certificate, Peer, Scope
 from hookmq_acl_file.plugin import AclFileConfig, AclFilePlugin
 
@@ -405,6 +413,37 @@ def test_a_stored_subscription_and_its_queue_end(run: Run) -> None:
     client = client.reconnect(clean_start=False)
     client.expect_message("b/1", b"2")
     client.expect_nothing()
+
+
+def test_what_changed_while_the_broker_was_down_counts(file: Path) -> None:
+    store = DurableStore()
+    config = {**DENY, "broker": {"on_revoke": "silent"}}
+    file.write_text(BEFORE)
+    with Harness([plugin(file)], store=store, config=config) as harness:
+        client = harness.connect("c", session_expiry_interval=600)
+        client.subscribe(["a", "b/1"], 1)
+        client.drop()
+        pub = harness.connect("p")
+        pub.publish("a", b"1", 1)
+        pub.publish("b/1", b"2", 1)
+    file.write_text(AFTER)
+    with Harness([plugin(file)], store=store, config=config) as harness:
+        client = harness.connect("c", clean_start=False, session_expiry_interval=600)
+        assert client.session_present
+        client.expect_message("b/1", b"2")
+        client.expect_nothing()
+        assert set(harness.broker.sessions["c"].subscriptions) == {"b/1"}
+
+
+def test_topics_have_their_mount_point(run: Run) -> None:
+    running = run(rules('allow: all, topic: "m/a/#"'))
+    client = running.harness.connect("c", scope=Scope("in", mount_point="m/"))
+    client.publish("a/1", b"x", 1, expect=0x10)
+    client.publish("m/a/1", b"x", 1, expect=0x87)
+    client.subscribe("a/#")
+    client.send_subscribe("#")
+    assert client.expect(Suback).codes == (0x87,)
+    running.harness.connect("w", scope=Scope("in", mount_point="m/"), will=will("a/w", b"x"))
 
 
 def test_retained_messages_are_not_sent_any_more(run: Run) -> None:
