@@ -784,6 +784,9 @@ def test_a_shutdown_lets_those_go_who_wait(remote: Remote) -> None:
     client = harness.connect("c", password=named("k1", 1), expect=None)
     harness.close()
     assert client.wire.closed
+    asked = idp.asked
+    harness.clock.advance(86400)
+    assert idp.asked == asked, "nothing is fetched by who has gone"
 
 
 # -- keys in files
@@ -848,6 +851,9 @@ def test_metrics(remote: Remote) -> None:
     harness.connect("c", password=named("k0"))
     harness.connect("d", password=b"x", expect=0x86)
     harness.connect("d", password=named("x"), expect=0x86)
+    label = '{source="https://idp.example/keys"}'
+    assert f"hookmq_jwt_fetches_total{label} 1\n" in registry.text()
+    assert f"hookmq_jwt_fetch_failures_total{label} 0\n" in registry.text()
     idp.fails = "dead"
     harness.advance(400)
     text = registry.text()
@@ -855,7 +861,14 @@ def test_metrics(remote: Remote) -> None:
     assert 'hookmq_jwt_refused_total{reason="malformed"} 1\n' in text
     assert 'hookmq_jwt_refused_total{reason="unknown_key"} 1\n' in text
     assert "hookmq_jwt_verify_seconds_count 3\n" in text
-    label = '{source="https://idp.example/keys"}'
+    counted = f"hookmq_jwt_fetches_total{label} {idp.asked}\n"
+    assert counted in text
+    assert (
+        counted.replace("fetches", "fetch_failures").replace(
+            f" {idp.asked}\n", f" {idp.asked - 1}\n"
+        )
+        in text
+    )
     assert f"hookmq_jwt_keys{label} 1\n" in text
     assert f"hookmq_jwt_source_failing{label} 1\n" in text
     assert f"hookmq_jwt_fetches_suppressed_total{label} 1\n" in text
