@@ -149,17 +149,19 @@ class RetainedIndex(Generic[V]):
         node = self._root
         for name in topic.split("/"):
             children = node.children
+            # As `find` and `add`: a start may bring a million topics, and this is most of what each costs.
             if children is None:
-                child = None
                 children = node.children = _Children()
-            else:
-                # As `find`: a start may bring a million topics, and this is most of what each costs.
-                by_name = children.by_name
-                child = children.find(name) if by_name is None else by_name.get(name)
-            if child is None:
                 child = _Node(name, node, clock)
-                children.add(child)
-            node = child
+                children.order.append(child)
+                node = child
+                continue
+            by_name = children.by_name
+            found = children.find(name) if by_name is None else by_name.get(name)
+            if found is None:
+                found = _Node(name, node, clock)
+                children.add(found)
+            node = found
         node.topic = topic
         node.value = value
         node.since = self._clock

@@ -121,6 +121,11 @@ class Router(Generic[S, V, R]):
         old: tuple[S, str, V] | None
         if not has_wildcard(filter):
             leaf = self._exact.get(filter)
+            if leaf is None:  # as most of those that come at a start
+                self._exact[filter] = entry
+                self.invalidate(filter)
+                self._count += 1
+                return None
             old = _find(leaf, subscriber)
             self._exact[filter] = _put(leaf, entry)
         else:
