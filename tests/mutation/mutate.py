@@ -61,6 +61,8 @@ SUITES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "broker.shared",
         "broker.sessions",
         "broker.fanout",
+        "broker.subscribe",
+        "broker.inbound",
     ),
 }
 """The modules that the tests in these files are for."""
