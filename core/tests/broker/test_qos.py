@@ -498,6 +498,25 @@ def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version:
     assert flow(unread(client)) == [(Publish, number, b"x", True)]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_waited_for_its_record_is_of_the_connection_that_is_gone(
+    broker_harness: Make, version: int
+) -> None:
+    """It comes once to the client that is back meanwhile."""
+    store = SlowStore(slow=False, durable=True)
+    harness = broker_harness(store=store)
+    client = harness.connect("c", version, auto_ack=False, **kept(version))
+    client.subscribe("t", 2)
+    store.slow = True
+    harness.connect("p").publish("t", b"x", 2, packet_id=7)
+    client.drop()
+    client.reconnect(expect=None)
+    store.slow = False
+    store.finish()
+    harness.settle()
+    assert [m.payload for m in client.messages] == [b"x"]
+
+
 def test_resending_that_a_reload_asks_for(broker_harness: Make) -> None:
     """What was sent before it is overdue as well."""
     harness = broker_harness()
