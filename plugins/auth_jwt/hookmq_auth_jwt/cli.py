@@ -7,20 +7,22 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from hookmq.cli.source import add_source, config_of
 from hookmq.config.units import parse_duration
 from hookmq.errors import ConfigError, HookMQError
 from hookmq.reason import v3_connack
 
+from hookmq_auth_jwt.config import JwtConfig
 from hookmq_auth_jwt.fetch import FetchFailed
 from hookmq_auth_jwt.keys import HMAC, UnusableKey
-from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_auth_jwt.refusal import Refused
 from hookmq_auth_jwt.sources import Source, UrlSource
 from hookmq_auth_jwt.token import parse
+from hookmq_auth_jwt.verify import Verifier
 
 EXAMPLES: Final = """\
 examples:
@@ -32,8 +34,16 @@ examples:
 exit codes: 0 accepted, or all keys are there; 1 refused, or keys are missing; 2 wrong usage or configuration"""
 
 
-def register(group: Any) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`."""
+class Verifies(Protocol):
+    """The plugin, as far as it is of use here."""
+
+    config: JwtConfig
+    sources: list[Source]
+    verifier: Verifier
+
+
+def register(group: Any, kind: type[Verifies]) -> None:
+    """Add the command to a `hookmq.cli.commands.Group`; `kind` is the plugin's class."""
     parser = group.add_parser(
         "jwt",
         help="check tokens and keys against a configuration, sign tokens for tests",
@@ -52,7 +62,7 @@ def register(group: Any) -> None:
     one.add_argument("--file", type=Path, help="file with the token; none is standard input")
     one.add_argument("--client-id", default="", help="client id, for ${clientid}")
     one.add_argument("--username", help="user name, for ${username}")
-    one.set_defaults(run=check)
+    one.set_defaults(run=partial(check, kind))
 
     one = commands.add_parser(
         "keys",
@@ -62,7 +72,7 @@ def register(group: Any) -> None:
     add_source(one)
     one.add_argument("--plugin", metavar="ID", help="the plugin's id, if there are several")
     one.add_argument("--json", action="store_true", help="as a JSON array")
-    one.set_defaults(run=keys)
+    one.set_defaults(run=partial(keys, kind))
 
     one = commands.add_parser(
         "sign",
@@ -95,11 +105,11 @@ def register(group: Any) -> None:
     one.set_defaults(run=secret)
 
 
-def _plugin(arguments: argparse.Namespace) -> AuthJwtPlugin:
+def _plugin(kind: type[Verifies], arguments: argparse.Namespace) -> Verifies:
     """The plugin that the options name, made as the broker makes it. Raises ConfigError and PluginError."""
     from hookmq.config.plugins import build
 
-    found = [one for one in build(config_of(arguments)) if isinstance(one.plugin, AuthJwtPlugin)]
+    found = [one for one in build(config_of(arguments)) if isinstance(one.plugin, kind)]
     if arguments.plugin is not None:
         found = [one for one in found if one.id == arguments.plugin]
     if not found:
@@ -109,11 +119,11 @@ def _plugin(arguments: argparse.Namespace) -> AuthJwtPlugin:
         names = ", ".join(one.id for one in found)
         raise ConfigError(f"several plugins auth_jwt: {names}", hint="choose by --plugin")
     plugin = found[0].plugin
-    assert isinstance(plugin, AuthJwtPlugin)
+    assert isinstance(plugin, kind)
     return plugin
 
 
-async def _fetch_all(plugin: AuthJwtPlugin) -> None:
+async def _fetch_all(plugin: Verifies) -> None:
     """Fetch what is to be fetched. What cannot be is left in `UrlSource.fails`."""
 
     async def one(source: UrlSource) -> None:
@@ -125,9 +135,9 @@ async def _fetch_all(plugin: AuthJwtPlugin) -> None:
     await asyncio.gather(*(one(s) for s in plugin.sources if isinstance(s, UrlSource)))
 
 
-def check(arguments: argparse.Namespace) -> int:
+def check(kind: type[Verifies], arguments: argparse.Namespace) -> int:
     """Explain a token. The signature is not printed, nor any key."""
-    plugin = _plugin(arguments)
+    plugin = _plugin(kind, arguments)
     data = _token(arguments.file, plugin.config.max_size)
     asyncio.run(_fetch_all(plugin))
     for source in plugin.sources:
@@ -158,7 +168,7 @@ def _token(path: Path | None, most: int) -> bytes:
     return data
 
 
-def _explain(plugin: AuthJwtPlugin, data: bytes, client_id: str, username: str | None) -> None:
+def _explain(plugin: Verifies, data: bytes, client_id: str, username: str | None) -> None:
     """Say what is found, step by step. Raises the first Refused, after all that is wrong with the claims was said."""
     verifier = plugin.verifier
     token = parse(data, plugin.config.max_size)
@@ -195,9 +205,9 @@ def _say(what: str, text: str) -> None:
     print(f"{what:<9} {text}".rstrip())
 
 
-def keys(arguments: argparse.Namespace) -> int:
+def keys(kind: type[Verifies], arguments: argparse.Namespace) -> int:
     """List the keys."""
-    plugin = _plugin(arguments)
+    plugin = _plugin(kind, arguments)
     asyncio.run(_fetch_all(plugin))
     rows: list[dict[str, Any]] = []
     good = True

@@ -63,7 +63,7 @@ class AuthJwtPlugin(Plugin):
 
     def __init__(self, config: JwtConfig, context: Context) -> None:
         super().__init__(config, context)
-        self.sources = [source_of(one, config) for one in config.sources]
+        self.sources: list[Source] = [source_of(one, config) for one in config.sources]
         if config.jwks.ca_file is not None:
             try:
                 client_context(config.jwks.ca_file)
@@ -363,10 +363,10 @@ class AuthJwtPlugin(Plugin):
     def _now(self) -> float:
         return 0.0 if self._broker is None else self._broker.now()
 
-    @staticmethod
+    @classmethod
     @hookimpl
-    def register_cli(group: Any) -> None:
+    def register_cli(cls, group: Any) -> None:
         """Adds ``hookmq jwt``."""
         from hookmq_auth_jwt.cli import register
 
-        register(group)
+        register(group, cls)

@@ -1,10 +1,10 @@
 """What is counted, and how it is exported."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from hookmq_auth_password.plugin import AuthPasswordPlugin
+from hookmq_auth_password.cache import Cache
+from hookmq_auth_password.users import Users
 
 RESULTS = (
     "accepted", "cached", "wrong_password", "unknown_user", "disabled", "no_password", "too_long", "no_user_name",
@@ -22,7 +22,25 @@ class Counts:
         self.disconnected = 0
 
 
-def register(registry: Any, plugin: "AuthPasswordPlugin") -> None:
+class Decides(Protocol):
+    """The plugin, as far as it is of interest here."""
+
+    counts: Counts
+    cache: Cache
+    good: bool
+    users: Users
+
+    @property
+    def hashing(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def hashed(self) -> tuple[int, float]: ...
+
+
+def register(registry: Any, plugin: Decides) -> None:
     """Add the families to a `hookmq.metric_registry.MetricRegistry`."""
     counts = plugin.counts
 

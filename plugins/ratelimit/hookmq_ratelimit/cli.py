@@ -3,7 +3,8 @@
 import argparse
 import json
 import sys
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 from hookmq.cli.source import add_source, config_of
 from hookmq.errors import ConfigError, ProtocolError
@@ -11,6 +12,10 @@ from hookmq.plugin import ClientInfo, Peer
 from hookmq.server.addresses import parse_address
 from hookmq.topics import validate_topic
 from hookmq.types import Scope
+
+from hookmq_ratelimit.buckets import Allowance
+from hookmq_ratelimit.settings import Per
+from hookmq_ratelimit.tolls import ByTopic
 
 EXAMPLES: Final = """\
 examples:
@@ -20,8 +25,21 @@ examples:
 exit codes: 0 done, 2 wrong usage or configuration"""
 
 
-def register(group: Any) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`."""
+class Limits(Protocol):
+    """The plugin, as far as it is of use here."""
+
+    allowances: tuple[Allowance, ...]
+    by_topic: ByTopic | None
+
+    def key(self, per: Per | None, client: ClientInfo) -> str: ...
+
+    def free(self, client: ClientInfo) -> str: ...
+
+    def free_inside(self, client: ClientInfo) -> str: ...
+
+
+def register(group: Any, kind: type[Limits]) -> None:
+    """Add the command to a `hookmq.cli.commands.Group`; `kind` is the plugin's class."""
     parser = group.add_parser(
         "ratelimit",
         help="say which rate limits hold for whom",
@@ -42,14 +60,12 @@ def register(group: Any) -> None:
     one.add_argument("--topic", help="a topic it publishes to; without it, every limit by topic")
     one.add_argument("--plugin", metavar="ID", help="the plugin's id, where there is more than one")
     one.add_argument("--json", action="store_true", help="print JSON")
-    one.set_defaults(run=explain)
+    one.set_defaults(run=partial(explain, kind))
 
 
-def explain(arguments: argparse.Namespace) -> int:
+def explain(kind: type[Limits], arguments: argparse.Namespace) -> int:
     """Print the limits that concern a client."""
     from hookmq.config.plugins import build
-
-    from hookmq_ratelimit.plugin import RateLimitPlugin
 
     if parse_address(arguments.ip) is None:
         raise ConfigError(f"option --ip: {arguments.ip!r} is no address")
@@ -76,7 +92,7 @@ def explain(arguments: argparse.Namespace) -> int:
     found = False
     for instance in build(config):
         plugin = instance.plugin
-        if not isinstance(plugin, RateLimitPlugin):
+        if not isinstance(plugin, kind):
             continue
         if arguments.plugin not in (None, instance.id):
             continue
@@ -99,7 +115,7 @@ def explain(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(plugin: Any, client: ClientInfo, topic: str | None) -> list[dict[str, Any]]:
+def _rows(plugin: Limits, client: ClientInfo, topic: str | None) -> list[dict[str, Any]]:
     rows = []
     matched = None
     if topic is not None and plugin.by_topic is not None:

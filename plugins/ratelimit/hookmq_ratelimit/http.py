@@ -1,17 +1,26 @@
 """Bans over HTTP: ``GET /plugins/ID/bans``, ``DELETE /plugins/ID/bans/NUMBER``. The listener sees to who may ask."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from aiohttp import web
+from hookmq.runtime import Runtime
 
-if TYPE_CHECKING:
-    from hookmq_ratelimit.plugin import RateLimitPlugin
+from hookmq_ratelimit.bans import Banned, Bans
 
 MOST: Final = 1000
 """Bans in one answer."""
 
 
-def register(router: Any, plugin: "RateLimitPlugin") -> None:
+class Banning(Protocol):
+    """The plugin, as far as it is of use here."""
+
+    runtime: Runtime
+    bans: Bans
+
+    def unban(self, id: int) -> Banned | None: ...
+
+
+def register(router: Any, plugin: Banning) -> None:
     """Add the routes to a `hookmq.server.http.PluginRouter`."""
 
     async def bans(request: web.BaseRequest) -> web.Response:

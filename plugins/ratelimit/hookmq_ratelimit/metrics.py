@@ -1,12 +1,23 @@
 """What the plugin counts, for the exporter."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from hookmq_ratelimit.plugin import RateLimitPlugin
+from hookmq_ratelimit.bans import Bans
+from hookmq_ratelimit.buckets import Allowance
 
 
-def register(registry: Any, plugin: "RateLimitPlugin") -> None:
+class Counts(Protocol):
+    """The plugin, as far as it is of interest here."""
+
+    allowances: tuple[Allowance, ...]
+    bans: Bans
+    counts: dict[tuple[str, str], int]
+    waits: dict[str, tuple[int, float]]
+    waiting: int
+    turned_away: int
+
+
+def register(registry: Any, plugin: Counts) -> None:
     """Add the families to a `hookmq.metric_registry.MetricRegistry`."""
     registry.counter(
         "ratelimit_limited_total",

@@ -385,13 +385,13 @@ class RateLimitPlugin(Plugin):
 
         register(router, self)
 
-    @staticmethod
+    @classmethod
     @hookimpl
-    def register_cli(group: Any) -> None:
+    def register_cli(cls, group: Any) -> None:
         """Adds ``hookmq ratelimit``."""
         from hookmq_ratelimit.cli import register
 
-        register(group)
+        register(group, cls)
 
 
 _KINDS: Final[tuple[tuple[What, ...], ...]] = (
