@@ -1,7 +1,9 @@
 """What every distribution of the workspace has in common."""
 
+import ast
 import re
 import tomllib
+from graphlib import TopologicalSorter
 from importlib.metadata import entry_points
 
 import pytest
@@ -54,6 +56,27 @@ def test_a_plugin_depends_on_no_other_plugin(member: Member) -> None:
     sources = "\n".join(path.read_text() for path in (member.folder / member.package).rglob("*.py"))
     imported = set(re.findall(r"^\s*(?:from|import) (hookmq_\w+)", sources, re.MULTILINE))
     assert imported <= {member.package}
+
+
+@pytest.mark.parametrize("member", PLUGINS)
+def test_a_plugin_has_no_circles(member: Member) -> None:
+    folder = member.folder / member.package
+    modules = {
+        ".".join(path.relative_to(member.folder).with_suffix("").parts): path
+        for path in folder.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    taken: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        taken[name] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                taken[name] |= {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                taken[name] |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+        taken[name] &= modules.keys()
+    order = list(TopologicalSorter(taken).static_order())  # raises CycleError, which names them
+    assert set(order) == modules.keys()
 
 
 def test_no_two_plugins_have_one_name() -> None:
