@@ -2,12 +2,17 @@
 
 import marshal
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+_FORMAT: Final = 1
+_MARSHAL: Final = 4
+"""The version of marshal that every Python of ours writes and reads: what waits outlives an upgrade."""
 
 
 class Event(NamedTuple):
-    """`type` is a dotted name as ``message.published``, `time` in seconds since 1970. `client` and `topic` are what it is
-    about, where it is about one. `data` has values that JSON has; `payload` is a message's, `trace` its ``traceparent``."""
+    """`type` is a dotted name as ``message.published``, `time` in seconds since 1970. `client` and `topic` are what it
+    is about, where it is about one. `data` has values that JSON has; `payload` is a message's, `trace` its
+    ``traceparent``."""
 
     type: str
     time: float
@@ -20,15 +25,21 @@ class Event(NamedTuple):
 
 
 def pack(event: Event) -> bytes:
-    """The bytes of an event."""
+    """The bytes of an event. Raises ValueError for `data` that JSON does not have."""
     return marshal.dumps(
-        (*event[:5], dict(event.data), event.payload, event.trace),
+        (_FORMAT, *event[:5], dict(event.data), event.payload, event.trace), _MARSHAL
     )
 
 
 def unpack(data: bytes) -> Event:
     """The event of `pack`. Raises ValueError for anything else that a checksum let through."""
     try:
-        return Event(*marshal.loads(data))
+        form, *fields = marshal.loads(data)
+        if form != _FORMAT:
+            raise ValueError(f"of format {form}")
+        event = Event(*fields)
     except (EOFError, TypeError, ValueError) as error:
         raise ValueError(f"not a packed event: {error}") from error
+    if not isinstance(event.type, str) or not isinstance(event.data, dict):
+        raise ValueError("not a packed event: fields of other types")
+    return event
