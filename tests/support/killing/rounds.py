@@ -49,15 +49,22 @@ class Guest:
 
 class Run:
     """A broker that is killed, and all its clients. `patience` is for how many seconds nothing may come before what is
-    missing is lost; a `strict` run ends with Broken at the first broken promise."""
+    missing is lost, `last` the same at the end; a `strict` run ends with Broken at the first broken promise."""
 
     def __init__(
-        self, broker: Broker, seed: int, patience: float, strict: bool, say: Say | None = None
+        self,
+        broker: Broker,
+        seed: int,
+        patience: float,
+        strict: bool,
+        say: Say | None = None,
+        last: float | None = None,
     ) -> None:
         self.broker = broker
         self.rng = random.Random(seed)
         self.seed = seed
         self.patience = patience
+        self.last = patience if last is None else last
         self.strict = strict
         self.say = say
         ledger = self.ledger = Ledger()
@@ -336,6 +343,7 @@ class Run:
 
     async def _settle(self, mains: tuple[Subscriber, ...]) -> None:
         """Let everybody have what is theirs, then judge."""
+        self.patience = max(self.patience, self.last)
         port = self.broker.port
         for client in (self.coming, self.offline):
             assert await client.come(port)
