@@ -374,6 +374,12 @@ PAYLOAD: Final = (
     ),
     Field("payload", {}, "the payload, as a JSON value or as text", False),
     Field("payload_base64", _BASE64, "the payload", False),
+    Field(
+        "left_out",
+        {"type": "array", "items": _one_of("payload", "user_properties")},
+        "what is missing since the event would be larger than max_event",
+        False,
+    ),
 )
 """What `hookmq_webhook.envelope` adds to the fields of kinds with a payload."""
 

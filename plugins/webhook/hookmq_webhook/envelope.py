@@ -1,0 +1,394 @@
+"""Events as requests: headers and a body. CloudEvents 1.0 structured, binary and in batches, and a plain envelope.
+
+The same events have the same body and the same ids at every attempt, also after a restart. Nothing that a client wrote
+can break a header or the JSON: a payload that is JSON goes in as it is, byte for byte; what is not becomes text or base64.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
+
+from hookmq_webhook.events import Event
+from hookmq_webhook.queues import Numbered
+
+Mode = Literal["structured", "binary", "batch", "plain", "plain_batch"]
+"""``structured``, ``binary`` and ``plain`` have one event in a request, the others a list."""
+PayloadAs = Literal["auto", "json", "text", "base64", "omit"]
+Content = Literal["event", "payload"]
+Encode = Callable[[Sequence[Numbered]], tuple[dict[str, str], bytes]]
+
+BATCHES: Final = frozenset({"batch", "plain_batch"})
+"""The modes that take several events."""
+MAX_HEADER: Final = 4096
+"""Characters of a ``ce-`` header; what is longer is left out, for servers take no more. The body has it."""
+DEPTH: Final = 64
+"""Levels of nested arrays and objects; a payload with more is taken for text, since receivers' parsers have limits."""
+_DIGITS: Final = 300
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_JSON: Final = "application/json"
+_MEDIA: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+( *;[ -~]*)?")
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_ALONE: Final = re.compile(r"[\ud800-\udfff]")
+_TEXTUAL: Final = re.compile(r"[^ -~]|[\"%]| ")
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """How events look. `epoch` is of the numbers: the outbox's id, or made up at each start. `keep` says which members of
+    the data are wanted; None is all. An event of more than `max_event` bytes is sent without its payload, and if that is
+    not enough without its user properties."""
+
+    source: str
+    epoch: str
+    mode: Mode = "structured"
+    payload: PayloadAs = "auto"
+    content: Content = "event"
+    keep: Callable[[str], bool] | None = None
+    max_event: int = 1 << 20
+    prefix: str = "hookmq."
+
+
+def encoder(envelope: Envelope) -> Encode:
+    """The `Encode` of an envelope."""
+    return partial(encode, envelope)
+
+
+def encode(envelope: Envelope, events: Sequence[Numbered]) -> tuple[dict[str, str], bytes]:
+    """The headers, Content-Type among them, and the body. Raises ValueError for several events where one is taken."""
+    mode = envelope.mode
+    if mode == "batch":
+        parts = [_structured(envelope, one)[0] for one in events]
+        return {"Content-Type": "application/cloudevents-batch+json"}, _array(parts)
+    if mode == "plain_batch":
+        return {"Content-Type": _JSON}, _array([_plain(envelope, one) for one in events])
+    if len(events) != 1:
+        raise ValueError(f"{len(events)} events in one request of the envelope {mode}")
+    [one] = events
+    headers: dict[str, str]
+    if mode == "plain":
+        headers, body = {"Content-Type": _JSON}, _plain(envelope, one)
+    elif mode == "structured":
+        body, _ = _structured(envelope, one)
+        headers = {"Content-Type": "application/cloudevents+json"}
+    else:
+        headers, body = _binary(envelope, one)
+    if one.event.trace is not None:
+        headers["traceparent"] = one.event.trace
+    return headers, body
+
+
+def event_id(epoch: str, number: int) -> str:
+    """The id of an event: it never changes, and no other event has it."""
+    return f"{epoch}-{number}"
+
+
+def request_id(epoch: str, events: Sequence[Numbered]) -> str:
+    """The id of a request with these events: of one event its own."""
+    if len(events) == 1:
+        return event_id(epoch, events[0].number)
+    digest = hashlib.blake2b(digest_size=8)
+    for one in events:
+        digest.update(one.number.to_bytes(8, "big"))
+    return f"{epoch}-{events[0].number}-{digest.hexdigest()}"
+
+
+def rfc3339(time: float) -> str:
+    """A time as ``2026-01-31T12:00:00.000000Z``."""
+    try:
+        when = _EPOCH + timedelta(seconds=time)
+    except (OverflowError, ValueError):
+        when = datetime.max.replace(tzinfo=UTC)
+    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def percent(text: str) -> str:
+    """A header's value, as the HTTP binding of CloudEvents has it (3.1.3.2): printable ASCII alone."""
+    return _TEXTUAL.sub(
+        lambda m: "".join(f"%{b:02X}" for b in m[0].encode("utf-8", "replace")), text
+    )
+
+
+# attributes -------------------------------------------------------------------------------------------------------------
+
+
+def _attributes(envelope: Envelope, one: Numbered) -> dict[str, Any]:
+    event = one.event
+    made: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": event_id(envelope.epoch, one.number),
+        "source": envelope.source,
+        "type": envelope.prefix + event.type,
+        "time": rfc3339(event.time),
+        "sequence": f"{one.number:020d}",
+        "epoch": envelope.epoch,
+    }
+    subject = event.topic or event.client
+    if subject:
+        made["subject"] = subject
+    if event.trace is not None:
+        made["traceparent"] = event.trace
+    return made
+
+
+def _structured(envelope: Envelope, one: Numbered) -> tuple[bytes, str]:
+    made = _attributes(envelope, one)
+    if not _is_payload(envelope, one.event):
+        made["datacontenttype"] = _JSON
+        return _joined(made, {"data": _data(envelope, one.event)}), _JSON
+    shown, kind = _alone(envelope, one.event)
+    made |= _extensions(envelope, one.event)
+    raw: dict[str, bytes] = {}
+    if shown.format != "omitted":
+        made["datacontenttype"] = kind
+        raw["data_base64" if shown.format == "base64" else "data"] = shown.json
+    return _joined(made, raw), kind
+
+
+def _binary(envelope: Envelope, one: Numbered) -> tuple[dict[str, str], bytes]:
+    made = _attributes(envelope, one)
+    headers: dict[str, str] = {}
+    if _is_payload(envelope, one.event):
+        shown, kind = _alone(envelope, one.event)
+        made |= _extensions(envelope, one.event)
+        body = b"" if shown.format == "omitted" else one.event.payload or b""
+        if shown.format != "omitted":
+            headers["Content-Type"] = kind
+    else:
+        body = _data(envelope, one.event)
+        headers["Content-Type"] = _JSON
+    for name, value in made.items():
+        text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+        written = percent(text)
+        if written and len(written) <= MAX_HEADER:
+            headers[f"ce-{name}"] = written
+    return headers, body
+
+
+def _plain(envelope: Envelope, one: Numbered) -> bytes:
+    made: dict[str, Any] = {
+        "id": event_id(envelope.epoch, one.number),
+        "source": envelope.source,
+        "type": one.event.type,
+        "time": rfc3339(one.event.time),
+        "sequence": one.number,
+        "epoch": envelope.epoch,
+    }
+    if one.event.trace is not None:
+        made["traceparent"] = one.event.trace
+    return _joined(made, {"data": _data(envelope, one.event)})
+
+
+# data -------------------------------------------------------------------------------------------------------------------
+
+
+def _data(envelope: Envelope, event: Event) -> bytes:
+    """An event's data: an object."""
+    fields = _fields(event)
+    raw: dict[str, bytes] = {}
+    payload = event.payload
+    if payload is not None:
+        wanted = _wanted(envelope)
+        shown = show(payload, envelope.payload, event.data) if wanted else NOTHING
+        if len(shown.json) > envelope.max_event:
+            shown = NOTHING
+        made = _object(envelope, event, fields, shown, wanted)
+        if len(made) > envelope.max_event and shown is not NOTHING:
+            made = _object(envelope, event, fields, NOTHING, wanted)
+        if len(made) > envelope.max_event and "user_properties" in fields:
+            fields.pop("user_properties")
+            made = _object(envelope, event, fields, NOTHING, wanted, "user_properties")
+        return made
+    return _joined(_kept(envelope, fields), raw)
+
+
+def _object(
+    envelope: Envelope,
+    event: Event,
+    fields: Mapping[str, Any],
+    shown: "Shown",
+    wanted: bool,
+    *missing: str,
+) -> bytes:
+    made = dict(fields)
+    made["payload_size"] = len(event.payload or b"")
+    made["payload_format"] = shown.format
+    raw = {}
+    if shown is not NOTHING:
+        raw["payload_base64" if shown.format == "base64" else "payload"] = shown.json
+    elif wanted:
+        missing = ("payload", *missing)
+    if missing:
+        made["left_out"] = missing
+    return _joined(_kept(envelope, made), raw)
+
+
+def _wanted(envelope: Envelope) -> bool:
+    return envelope.payload != "omit" and (envelope.keep is None or envelope.keep("payload"))
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    """What stands in the event itself, and its data."""
+    made: dict[str, Any] = {}
+    if event.client is not None:
+        made["client_id"] = event.client
+    if event.topic is not None:
+        made["topic"] = event.topic
+    if event.listener:
+        made["listener"] = event.listener
+    made |= event.data
+    if event.payload is not None:  # a message's times
+        for name in ("received_at", "expires_at"):
+            if name in made:
+                made[name] = rfc3339(made[name])
+    return made
+
+
+def _kept(envelope: Envelope, fields: dict[str, Any]) -> dict[str, Any]:
+    keep = envelope.keep
+    return fields if keep is None else {name: value for name, value in fields.items() if keep(name)}
+
+
+def _is_payload(envelope: Envelope, event: Event) -> bool:
+    """Whether the data is the payload itself."""
+    return envelope.content == "payload" and event.payload is not None
+
+
+def _alone(envelope: Envelope, event: Event) -> tuple["Shown", str]:
+    """A payload that is the data, and its content type."""
+    payload = event.payload or b""
+    shown = show(payload, envelope.payload, event.data) if _wanted(envelope) else NOTHING
+    if len(shown.json) > envelope.max_event:
+        shown = NOTHING
+    given = event.data.get("content_type", "")
+    kind: str = given if len(given) <= 256 and _MEDIA.fullmatch(given) else ""
+    if shown.format == "json":
+        return shown, kind if _is_json(kind) else _JSON
+    if shown.format == "text":
+        return shown, kind if kind and not _is_json(kind) else "text/plain; charset=utf-8"
+    return shown, kind or "application/octet-stream"
+
+
+def _extensions(envelope: Envelope, event: Event) -> dict[str, Any]:
+    """The fields of an event whose data is the payload, as attributes: their names have no underscores."""
+    fields = {**_fields(event), "payload_size": len(event.payload or b"")}
+    return {
+        name.replace("_", ""): value
+        for name, value in _kept(envelope, fields).items()
+        if isinstance(value, str | int) and value != "" and name != "content_type"
+    }
+
+
+# payloads ---------------------------------------------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """A payload as JSON: a value, text or base64."""
+
+    format: Literal["json", "text", "base64", "omitted"]
+    json: bytes
+
+
+NOTHING: Final = Shown("omitted", b"")
+
+
+def show(payload: bytes, wanted: PayloadAs, data: Mapping[str, Any]) -> Shown:
+    """A payload in the wanted form. ``json`` that is none is shown as text, and text that is not UTF-8 as base64.
+    ``auto`` is JSON where the content type says so or, without one, for objects and arrays; else text, if it is UTF-8;
+    else base64."""
+    if wanted == "omit":
+        return NOTHING
+    if wanted == "base64":
+        return _base64(payload)
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return _base64(payload)
+    maybe = wanted == "json" or (wanted == "auto" and _may_be_json(text, data))
+    if maybe and is_json(text):
+        return Shown("json", payload.strip(b" \t\r\n"))
+    return Shown("text", _dump(text))
+
+
+def is_json(text: str) -> bool:
+    """Whether it is JSON that every receiver can read: no NaN, no numbers beyond a double, no halves of surrogate pairs,
+    no nesting without end."""
+    if text.count("[") + text.count("{") > DEPTH and _depth(text) > DEPTH:
+        return False
+    try:
+        value = json.loads(text, parse_constant=_refuse, parse_float=_float, parse_int=_int)
+    except (ValueError, RecursionError):
+        return False
+    if _SURROGATE.search(text):
+        return not _ALONE.search(json.dumps(value, ensure_ascii=False))
+    return True
+
+
+def _may_be_json(text: str, data: Mapping[str, Any]) -> bool:
+    kind = data.get("content_type")
+    if kind:
+        return _is_json(kind)
+    return text.lstrip(" \t\r\n")[:1] in ("{", "[")
+
+
+def _is_json(kind: str) -> bool:
+    essence = kind.partition(";")[0].strip().lower()
+    return essence == _JSON or essence.endswith("+json")
+
+
+def _depth(text: str) -> int:
+    """How deep arrays and objects are nested; brackets within strings do not count."""
+    deepest = depth = 0
+    for found in re.finditer(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', text, re.DOTALL):
+        mark = found[0]
+        if mark in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif mark in "]}":
+            depth -= 1
+    return deepest
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("beyond a double")
+    return value
+
+
+def _int(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError("beyond a double")
+    return int(text)
+
+
+def _base64(payload: bytes) -> Shown:
+    return Shown("base64", b'"%b"' % base64.b64encode(payload))
+
+
+# JSON -------------------------------------------------------------------------------------------------------------------
+
+
+def _dump(value: object) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8", "replace")
+
+
+def _joined(members: Mapping[str, Any], raw: Mapping[str, bytes]) -> bytes:
+    """An object of members, and of members that are JSON already."""
+    parts = [_dump(members)[1:-1]] if members else []
+    parts += [b'"%b":%b' % (name.encode(), value) for name, value in raw.items()]
+    return b"{%b}" % b",".join(parts)
+
+
+def _array(parts: Sequence[bytes]) -> bytes:
+    return b"[%b]" % b",".join(parts)

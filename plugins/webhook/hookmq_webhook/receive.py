@@ -1,0 +1,147 @@
+"""For receivers: the events of a request, whatever its envelope, and which of them are new. Needs no broker."""
+
+import base64
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+_OURS: Final = frozenset(
+    {
+        "specversion", "id", "source", "type", "subject", "time", "sequence", "epoch", "traceparent", "datacontenttype",
+        "data", "data_base64",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Received:
+    """An event as it came. `sequence` counts from 0 within `source` and `epoch`; `id` is the same at every attempt.
+    `data` is a value of JSON, text, or bytes; `extra` has the other attributes, as ``qos`` where data is the payload."""
+
+    id: str
+    type: str
+    source: str
+    epoch: str
+    sequence: int
+    time: str
+    data: Any
+    subject: str | None = None
+    traceparent: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read(headers: Mapping[str, str], body: bytes) -> list[Received]:
+    """The events of a request that `hookmq_webhook.verify` found genuine. Raises ValueError where there are none."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    kind = lower.get("content-type", "").partition(";")[0].strip().lower()
+    if "ce-id" in lower:
+        return [_binary(lower, kind, body)]
+    found = json.loads(body)
+    several = found if isinstance(found, list) else [found]
+    if not all(isinstance(one, dict) for one in several):
+        raise ValueError("not an event")
+    return [_one(one) for one in several]
+
+
+def _one(found: dict[str, Any]) -> Received:
+    data = found.get("data")
+    if "data_base64" in found:
+        data = base64.b64decode(found["data_base64"], validate=True)
+    return _made(found, data)
+
+
+def _binary(headers: Mapping[str, str], kind: str, body: bytes) -> Received:
+    found: dict[str, Any] = {
+        name[3:]: unquote(value, errors="strict")
+        for name, value in headers.items()
+        if name.startswith("ce-")
+    }
+    data: Any = body if body else None
+    if body and (kind == "application/json" or kind.endswith("+json")):
+        data = json.loads(body)
+    elif body and kind.startswith("text/"):
+        data = body.decode()
+    return _made(found, data)
+
+
+def _made(found: Mapping[str, Any], data: Any) -> Received:
+    try:
+        return Received(
+            id=found["id"],
+            type=found["type"],
+            source=found["source"],
+            epoch=found["epoch"],
+            sequence=int(found["sequence"]),
+            time=found["time"],
+            data=data,
+            subject=found.get("subject"),
+            traceparent=found.get("traceparent"),
+            extra={name: value for name, value in found.items() if name not in _OURS},
+        )
+    except KeyError as error:
+        raise ValueError(f"not an event: it has no {error}") from None
+
+
+class _Stretch:
+    """What came of one source and epoch: all from `since` to `highest`, but what is in `gaps`."""
+
+    def __init__(self, first: int) -> None:
+        self.since = self.highest = first
+        self.gaps: dict[int, None] = {}
+
+
+class Ledger:
+    """Which events came: tells the new ones from those that were sent again, and what is missing.
+
+    Events of different keys may overtake each other, so what is missing may still come. Of more than `window` such events
+    the oldest count as lost; should they come after all they are new, as is everything of which nothing is known. Nothing
+    new is ever taken for a repetition. It holds at most `window` numbers for each of the last `sources` sources and
+    epochs. It lives in memory: a receiver that must know after a restart keeps ids in its database.
+    """
+
+    def __init__(self, window: int = 10_000, sources: int = 100) -> None:
+        self.lost = 0
+        """Events that did not come, and are not expected any more."""
+        self._window = window
+        self._sources = sources
+        self._known: OrderedDict[tuple[str, str], _Stretch] = OrderedDict()
+
+    def take(self, event: Received) -> bool:
+        """Note that it came. False: it had come before."""
+        key = (event.source, event.epoch)
+        number = event.sequence
+        stretch = self._known.get(key)
+        if stretch is None:
+            self._known[key] = _Stretch(number)
+            if len(self._known) > self._sources:
+                self._known.popitem(last=False)
+            return True
+        self._known.move_to_end(key)
+        if number > stretch.highest:
+            self._beyond(stretch, number)
+            return True
+        if number in stretch.gaps:
+            del stretch.gaps[number]
+            return True
+        return number < stretch.since
+
+    def missing(self) -> list[tuple[str, str, int]]:
+        """(source, epoch, sequence) of what may still come."""
+        return [(*key, n) for key, stretch in self._known.items() for n in stretch.gaps]
+
+    def _beyond(self, stretch: _Stretch, number: int) -> None:
+        following = stretch.highest + 1
+        stretch.highest = number
+        first = max(following, number - self._window)
+        if first > following:
+            self.lost += first - following
+            stretch.since = first
+        stretch.gaps.update(dict.fromkeys(range(first, number)))
+        while len(stretch.gaps) > self._window or next(iter(stretch.gaps), number) < stretch.since:
+            oldest = next(iter(stretch.gaps))
+            del stretch.gaps[oldest]
+            self.lost += 1
+            stretch.since = max(stretch.since, oldest + 1)
