@@ -146,7 +146,7 @@ class SignConfig:
     """Standard Webhooks: HMAC-SHA256 over id, time and body."""
 
     secret: str = field(repr=False, metadata={"help": "whsec_ and base64, or text"})
-    previous_secret: str | None = secret(
+    previous_secret: str | None = hidden(
         "signed with as well, until all receivers know the new one"
     )
 

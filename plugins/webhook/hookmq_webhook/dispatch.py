@@ -1,8 +1,9 @@
 """From a queue to the service: in order per key, several keys at a time, in batches, again and again until it arrived.
 
-A *lane* is the events of one key, in their order. A *parcel* is what is sent at a time: the heads of one or more lanes, as
-many as a batch holds. While a parcel is under way or waits for its next attempt its lanes are busy, so that nothing
-overtakes it; other lanes go on. Attempts of one parcel have the same content and the same ids.
+A *lane* is the events of one key, in their order. A *parcel* is what is sent at a time: the heads of one or more lanes,
+as many as a batch holds. While a parcel is under way or waits for its next attempt its lanes are busy, so that nothing
+overtakes it; other lanes go on. Attempts of one parcel have the same content and the same ids. A parcel that is refused
+or has been tried long enough is taken apart, so that only what is wrong is given up.
 """
 
 from collections import deque
@@ -14,7 +15,6 @@ from typing import Final, NamedTuple
 from hookmq.breaker import Ask, Breaker
 from hookmq.runtime import Cancel, Runtime, Timer
 
-from hookmq_webhook.events import Event
 from hookmq_webhook.queues import Numbered, Queue
 
 
@@ -37,8 +37,10 @@ class Answer(NamedTuple):
 
 
 Send = Callable[[Sequence[Numbered]], Awaitable[Answer]]
-Bury = Callable[[Numbered, str, int], None]
-"""Told an event that is given up, why, and after how many attempts; must see to it that it is not lost, if it is to be kept."""
+Buried = Callable[[str], None]
+"""Told that what was given up is safe: an empty text, or why it is not."""
+Bury = Callable[[Numbered, str, int, Buried], None]
+"""Told an event that is given up, why, and after how many attempts; keeps it safe, if it is to be kept."""
 
 
 @dataclass(frozen=True)
@@ -61,25 +63,32 @@ class Policy:
 class Lane:
     """The events of one key that wait, in order."""
 
-    __slots__ = ("busy", "events", "key", "queued")
+    __slots__ = ("alone", "attempts", "busy", "events", "key", "queued")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.events: deque[Numbered] = deque()
         self.busy = False
         self.queued = False
+        self.alone = 0
+        """How many of the next go one by one."""
+        self.attempts = 0
+        """How often those were tried together, as far as that counts."""
 
 
 class Parcel:
     """Events on their way, and the lanes that they are of."""
 
-    __slots__ = ("attempts", "events", "lanes", "since")
+    __slots__ = ("attempts", "events", "lanes")
 
-    def __init__(self, events: list[Numbered], lanes: list[Lane], since: float) -> None:
+    def __init__(self, events: list[Numbered], lanes: list[Lane], attempts: int = 0) -> None:
         self.events = events
         self.lanes = lanes
-        self.since = since
-        self.attempts = 0
+        self.attempts = attempts
+
+
+BURY_AGAIN: Final = 5.0
+"""Seconds after which what could not be kept safe is given up once more."""
 
 
 class Counts:
@@ -106,7 +115,7 @@ class Dispatcher:
         queue: Queue,
         send: Send,
         bury: Bury,
-        key: Callable[[Event], str],
+        key: Callable[[Numbered], str],
         policy: Policy,
         breaker: Breaker,
     ) -> None:
@@ -134,25 +143,34 @@ class Dispatcher:
         self._cancels: dict[int, Cancel] = {}
         self._timers: dict[int, Timer] = {}
         self._serial = 0
+        self._held_until = float("-inf")
+        self._begun = False
         self._stopped = False
         self._idle: Callable[[], None] | None = None
 
     # in -------------------------------------------------------------------------------------------------------------
 
-    def start(self, number: int) -> None:
-        """Begin with event `number`."""
-        self._next = number
+    def begin(self) -> None:
+        """Begin where the queue does."""
+        self._next = self._queue.start
+        self._begun = True
         self.wake()
 
     def wake(self) -> None:
         """There may be new events."""
-        self._more = True
-        self._read()
+        if self._begun:
+            self._more = True
+            self._read()
 
     @property
     def idle(self) -> bool:
         """Nothing waits, nothing is under way."""
         return not (self._loaded or self._reading or self._running or self._more)
+
+    @property
+    def running(self) -> int:
+        """Requests under way."""
+        return self._running
 
     @property
     def loaded(self) -> int:
@@ -185,7 +203,7 @@ class Dispatcher:
         for one in found:
             self._loaded += 1
             self._loaded_bytes += one.size
-            key = self._key(one.event)
+            key = self._key(one)
             lane = self._lanes.get(key)
             if lane is None:
                 lane = self._lanes[key] = Lane(key)
@@ -209,9 +227,10 @@ class Dispatcher:
                 return
             if not self._blocked and self._waits_for_more():
                 return
-            ask = self._breaker.ask()
+            held = self._held_until - self._runtime.now()
+            ask = self._breaker.ask() if held <= 0 else None
             if ask is None:
-                self._when_closed()
+                self._when_closed(max(held, self._breaker.opens_in()))
                 return
             self._attempt(self._blocked.popleft() if self._blocked else self._parcel(), ask)
 
@@ -220,8 +239,11 @@ class Dispatcher:
         policy = self._policy
         if policy.linger <= 0 or self._lingered or self._idle is not None:
             return False
-        if sum(len(lane.events) for lane in self._ready) >= policy.batch_count:
-            return False
+        count = 0
+        for lane in self._ready:
+            count += len(lane.events)
+            if count >= policy.batch_count or lane.alone:
+                return False
         if self._linger is None:
             self._linger = self._runtime.call_later(policy.linger, self._linger_over)
         return True
@@ -239,6 +261,10 @@ class Dispatcher:
         room = policy.batch_bytes
         while self._ready and len(events) < policy.batch_count:
             lane = self._ready[0]
+            if lane.alone:
+                if not events:
+                    return self._one(lane)
+                break
             while (
                 lane.events
                 and len(events) < policy.batch_count
@@ -254,7 +280,14 @@ class Dispatcher:
             self._ready.popleft()
             lane.queued = False
             lane.busy = True
-        return Parcel(events, lanes, self._runtime.now())
+        return Parcel(events, lanes)
+
+    def _one(self, lane: Lane) -> Parcel:
+        self._ready.popleft()
+        lane.queued = False
+        lane.busy = True
+        lane.alone -= 1
+        return Parcel([lane.events.popleft()], [lane], lane.attempts)
 
     def _attempt(self, parcel: Parcel, ask: Ask) -> None:
         self._running += 1
@@ -285,20 +318,19 @@ class Dispatcher:
             self._finish(parcel)
             return
         self.counts.failed += 1
-        if answer.verdict is Verdict.REFUSED and len(parcel.events) > 1:
-            self._take_apart(parcel)
-            return
-        age = self._runtime.now() - parcel.since
-        worn = (policy.max_attempts and parcel.attempts >= policy.max_attempts) or (
-            policy.max_age and age >= policy.max_age
-        )
-        if answer.verdict is Verdict.REFUSED or worn:
-            self.counts.given_up += len(parcel.events)
-            for one in parcel.events:
-                self._bury(one, answer.reason, parcel.attempts)
-            self._finish(parcel)
+        oldest = min(one.event.time for one in parcel.events)
+        worn = bool(policy.max_attempts) and parcel.attempts >= policy.max_attempts
+        old = policy.max_age > 0 and self._runtime.time() - oldest >= policy.max_age
+        if answer.verdict is Verdict.REFUSED or worn or old:
+            if len(parcel.events) > 1:
+                self._take_apart(parcel, worn)
+            else:
+                self._give_up(parcel, answer.reason)
             return
         self._retrying += 1
+        if answer.after:
+            wait = min(answer.after, policy.longest_delay)
+            self._held_until = max(self._held_until, self._runtime.now() + wait)
         self._later(self._delay(parcel.attempts, answer.after), lambda: self._again(parcel))
 
     def _delay(self, attempts: int, after: float | None) -> float:
@@ -314,13 +346,34 @@ class Dispatcher:
         self._blocked.append(parcel)
         self._pump()
 
-    def _take_apart(self, parcel: Parcel) -> None:
-        """One of several is refused: each is sent alone, those of one key still one after another."""
+    def _take_apart(self, parcel: Parcel, worn: bool) -> None:
+        """Each is sent alone, those of one key still one after another. What was tried often enough has one try left."""
+        attempts = parcel.attempts - 1 if worn else 0
         for lane in parcel.lanes:
-            mine = [one for one in parcel.events if self._key(one.event) == lane.key]
-            first = Parcel(mine[:1], [lane], parcel.since)
-            lane.events.extendleft(reversed(mine[1:]))
-            self._blocked.append(first)
+            mine = [one for one in parcel.events if self._key(one) == lane.key]
+            lane.events.extendleft(reversed(mine))
+            lane.alone, lane.attempts = len(mine), attempts
+            lane.busy = False
+            self._offer(lane)
+
+    def _give_up(self, parcel: Parcel, reason: str) -> None:
+        """Its lane stays busy until it is safe where it goes."""
+        one = parcel.events[0]
+
+        def buried(failed: str) -> None:
+            if self._stopped:
+                return
+            if failed:
+                self._runtime.log("error", "webhook.not_buried", id=one.id, reason=failed)
+                self._later(BURY_AGAIN, lambda: self._give_up(parcel, reason))
+                return
+            self.counts.given_up += 1
+            self._finish(parcel)
+            self._pump()
+            self._read()
+            self._rest()
+
+        self._bury(one, reason, parcel.attempts, buried)
 
     def _finish(self, parcel: Parcel) -> None:
         for one in parcel.events:
@@ -334,12 +387,11 @@ class Dispatcher:
             else:
                 del self._lanes[lane.key]
 
-    def _when_closed(self) -> None:
-        """The circuit is open: nothing is tried, and no attempt used up, until it may be."""
-        if self._reopen is None:
-            self._reopen = self._runtime.call_later(
-                max(self._breaker.opens_in(), 0.01), self._may_try
-            )
+    def _when_closed(self, seconds: float) -> None:
+        """The circuit is open, or the service asked for time: nothing is tried, and no attempt used up, until it may be.
+        While one request tries whether the service is back, its end is what is waited for."""
+        if seconds > 0 and self._reopen is None:
+            self._reopen = self._runtime.call_later(seconds, self._may_try)
 
     def _may_try(self) -> None:
         self._reopen = None

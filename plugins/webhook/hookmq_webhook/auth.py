@@ -1,0 +1,97 @@
+"""How requests show who we are: a bearer token, basic authentication, or OAuth 2.0 client credentials."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+from urllib.parse import quote, urlencode
+
+from hookmq_webhook.config import AuthConfig, OAuth2Config
+
+EARLY: Final = 30.0
+"""Seconds before its end at which a token is renewed."""
+UNKNOWN: Final = 300.0
+"""Seconds for which a token is taken to hold that does not say."""
+
+
+class Unauthorized(Exception):
+    """There is no token to be had; never with what was sent."""
+
+
+class Reply(Protocol):
+    """What a service answered."""
+
+    status: int
+    body: bytes
+
+
+Fetch = Callable[[str, Mapping[str, str], bytes], Awaitable[tuple[int, bytes]]]
+"""POST: url, headers, body; the status and the body of the answer. Raises OSError or the like."""
+
+
+class Credentials:
+    """The header of each request. `fetch` asks for tokens, one request at a time."""
+
+    def __init__(self, config: AuthConfig | None, fetch: Fetch, now: Callable[[], float]) -> None:
+        self._oauth2 = config.oauth2 if config is not None else None
+        self._fetch = fetch
+        self._now = now
+        self._header = ""
+        self._until = float("-inf")
+        self._lock = asyncio.Lock()
+        self.fetched = 0
+        if config is not None and config.bearer_token is not None:
+            self._header = f"Bearer {config.bearer_token}"
+        elif config is not None and config.username is not None:
+            pair = f"{config.username}:{config.password}".encode()
+            self._header = "Basic " + base64.b64encode(pair).decode()
+
+    async def header(self) -> str:
+        """The value of Authorization; empty for none. Raises Unauthorized."""
+        if self._oauth2 is None:
+            return self._header
+        if self._now() >= self._until:
+            async with self._lock:
+                if self._now() >= self._until:
+                    await self._renew(self._oauth2)
+        return self._header
+
+    def refused(self, header: str) -> None:
+        """The service does not take this one any more (401)."""
+        if self._oauth2 is not None and header == self._header:
+            self._until = float("-inf")
+
+    async def _renew(self, config: OAuth2Config) -> None:
+        form = {"grant_type": "client_credentials"}
+        headers = {
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Accept": "application/json",
+        }
+        if config.scope:
+            form["scope"] = config.scope
+        if config.audience:
+            form["audience"] = config.audience
+        if config.style == "basic":
+            # RFC 6749, 2.3.1: both are form-encoded before they are joined
+            pair = f"{quote(config.client_id, safe='')}:{quote(config.client_secret, safe='')}"
+            headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+        else:
+            form["client_id"], form["client_secret"] = config.client_id, config.client_secret
+        self.fetched += 1
+        began = self._now()
+        status, body = await self._fetch(config.token_url, headers, urlencode(form).encode())
+        if status != 200:
+            raise Unauthorized(f"the token service answered {status}")
+        try:
+            found = json.loads(body)
+            token, kind = found["access_token"], found.get("token_type", "Bearer")
+            lasts = float(found.get("expires_in") or UNKNOWN)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise Unauthorized("the token service's answer is not understood") from None
+        if not isinstance(token, str) or not token.isprintable() or not token.isascii():
+            raise Unauthorized("the token service's answer is not understood")
+        if not isinstance(kind, str) or kind.lower() != "bearer":
+            raise Unauthorized("the token is not a bearer token")
+        self._header = f"Bearer {token}"
+        self._until = began + max(1.0, lasts - min(EARLY, lasts / 2))

@@ -1,0 +1,375 @@
+"""The outbox of `at_least_once`: a journal over a segmented log, and what of it arrived."""
+
+import json
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from hookmq.errors import StoreError
+from hookmq.plugin import Message
+from hookmq.runtime import Runtime
+from hookmq.segments import SegmentLog
+from hookmq.store import CommitId, StoreFailed
+
+from hookmq_webhook.events import Event, pack, unpack
+from hookmq_webhook.folder import CURSOR, LOG, prepare, write_atomically
+from hookmq_webhook.queues import PER_EVENT, Numbered, Page
+
+OnFull = Literal["reject", "dead_letter", "drop"]
+SHARE: Final = 8
+"""Segments that a full log has at least: the last one stays although all of it arrived."""
+EXTRA: Final = 1.1
+"""What nobody can be refused for, such as a client that connected, may go so far beyond the bounds."""
+SAVE_EVERY: Final = 1.0
+"""Seconds between two saves of what arrived: so much is sent twice after a crash."""
+
+
+class Bounds(NamedTuple):
+    """When an outbox is full."""
+
+    max_bytes: int
+    max_events: int
+    on_full: OnFull = "reject"
+
+
+class Outbox:
+    """A `hookmq.store.Journal`: what a publisher was acknowledged for is in it. And a `hookmq_webhook.queues.Queue`.
+
+    `wants` says which topics it keeps messages of, `make` which events a message is; `ready` is called when there may be
+    something to send. `spill` gets what does not fit, unless messages are refused then; the commit waits until it called
+    back.
+
+    `cursor.json` beside the log says what arrived: all below `edge` but those in `open`. It is written once in a while,
+    so that after a crash some events are sent again, with the ids that they had.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        runtime: Runtime,
+        wants: Callable[[str], bool],
+        make: Callable[[Message], Iterable[Event]],
+        ready: Callable[[], None],
+        bounds: Bounds,
+        spill: Callable[[Event, Callable[[StoreFailed | None], None]], None] | None = None,
+        *,
+        sync: bool = True,
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.unreadable = 0
+        """Events that were there but could not be understood."""
+        self.spilled = 0
+        """Events that did not fit."""
+        self._runtime = runtime
+        self._wants = wants
+        self._make = make
+        self._ready = ready
+        self._bounds = bounds
+        self._spill = spill
+        self._spilling = 0
+        self._spill_failure: StoreFailed | None = None
+        self._after_spill: list[Callable[[], None]] = []
+        self._sync = sync
+        self._edge = 0
+        self._open: set[int] = set()
+        self._size = 0
+        self._saving = False
+        self._storing = False
+        self._after_store: Callable[[], None] | None = None
+        self._dirty = False
+        self._flushing = False
+        self._early: list[Event] = []
+        self._opened = False
+        self._closed = False
+        self.log = self._make_log()
+
+    def _make_log(self) -> SegmentLog:
+        size = max(4096, min(64 << 20, self._bounds.max_bytes // SHARE))
+        return SegmentLog(
+            self.folder / LOG, self._runtime.run_blocking, segment_size=size, sync=self._sync
+        )
+
+    # hookmq.store.Journal -------------------------------------------------------------------------------------------
+
+    def wants(self, topic: str) -> bool:
+        """Whether a message of `topic` is an event for us."""
+        return self._wants(topic)
+
+    @property
+    def full(self) -> bool:
+        """Whether a message must be refused: never where it would go elsewhere, or nowhere."""
+        return self._bounds.on_full == "reject" and self.over(1.0)
+
+    def over(self, share: float) -> bool:
+        """Whether it is beyond its bounds. What arrived is left on the disk up to the end of its segment, and does not
+        count when nothing else is there."""
+        waiting = self.waiting
+        if waiting >= self._bounds.max_events * share:
+            return True
+        return waiting > 0 and self._size >= self._bounds.max_bytes * share
+
+    def append(self, commit: CommitId, message: Message) -> None:
+        """A message was accepted: its event goes with the commit."""
+        for event in self._make(message):
+            if self._bounds.on_full != "reject" and self.over(1.0):
+                self._elsewhere(event)
+            else:
+                self._add(commit, event)
+
+    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        """Write and fsync."""
+        if not self._spilling and self._spill_failure is None:
+            self.log.flush(done)
+            return
+
+        def written(failed: StoreFailed | None) -> None:
+            if failed is not None:
+                done(failed)
+            elif self._spilling:
+                self._after_spill.append(lambda: done(self._spill_failure))
+            else:
+                done(self._spill_failure)
+
+        self.log.flush(written)
+
+    def committed(self, commit: CommitId) -> None:
+        """Whoever published was told: now the event may leave."""
+        self.log.committed(commit)
+        self._ready()
+
+    def recover(self, last: CommitId) -> None:
+        """Open the folder, and begin. Raises StoreError when it cannot be used."""
+        if self._opened:
+            self.log.close()
+            self.log = self._make_log()
+        self._opened = True
+        prepare(self.folder)
+        self.log.open()
+        try:
+            self.log.recover(last)
+            self._load()
+        except BaseException:
+            self.log.close()
+            raise
+        self._size = self.log.size
+        early, self._early = self._early, []
+        for event in early:
+            self.put(event)
+        self._ready()
+
+    # events that no commit is about ---------------------------------------------------------------------------------
+
+    def put(self, event: Event) -> None:
+        """Append an event that nobody waits for; it is written with the next commit, or soon."""
+        if self._closed or self.log.failure is not None:
+            self._lost()
+        elif not self._opened:
+            self._early.append(event)
+        elif self.over(EXTRA if self._bounds.on_full == "reject" else 1.0):
+            self._elsewhere(event)
+        else:
+            self._add(None, event)
+            if not self._flushing:
+                self._flushing = True
+                self._runtime.call_soon(self._write)
+
+    def _add(self, commit: CommitId | None, event: Event) -> None:
+        data = pack(event)
+        self.log.append(commit, data)
+        self._size += len(data) + PER_EVENT
+
+    def _elsewhere(self, event: Event) -> None:
+        self._lost()
+        if self._bounds.on_full != "dead_letter" or self._spill is None:
+            return
+        self._spilling += 1
+
+        def spilled(failed: StoreFailed | None) -> None:
+            self._spilling -= 1
+            if failed is not None:
+                self._spill_failure = failed
+            if not self._spilling:
+                waiting, self._after_spill = self._after_spill, []
+                for call in waiting:
+                    call()
+
+        self._spill(event, spilled)
+
+    def _lost(self) -> None:
+        self.spilled += 1
+
+    def _write(self) -> None:
+        self._flushing = False
+        if not self._closed:
+            self.log.flush(self._written)
+
+    def _written(self, failed: StoreFailed | None) -> None:
+        if failed is not None:
+            self._runtime.log(
+                "error", "webhook.outbox_failed", plugin=self.name, reason=failed.reason
+            )
+        elif not self._closed:
+            self._ready()
+
+    # hookmq_webhook.queues.Queue ------------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> int:
+        """The number that sending begins with."""
+        return min(self._open, default=self._edge)
+
+    @property
+    def waiting(self) -> int:
+        return self.log.next - self._edge + len(self._open)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds, about, also of what arrived and is not yet deleted."""
+        return self._size
+
+    def page(self, after: int, count: int, size: int, done: Page) -> None:
+        if after >= self.log.readable:
+            done([], after, None)
+            return
+
+        def told(found: Any, error: BaseException | None) -> None:
+            if error is not None:
+                known = error if isinstance(error, Exception) else RuntimeError(repr(error))
+                done([], after, known)
+                return
+            self._handed(found, after, done)
+
+        self._runtime.run_blocking(partial(self._read, after, count, size), told)
+
+    def _handed(self, found: list[tuple[int, Numbered | str]], after: int, done: Page) -> None:
+        events: list[Numbered] = []
+        for number, one in found:
+            if number >= self._edge:
+                self._edge = number + 1
+                self._open.add(number)
+            elif number not in self._open:
+                continue  # it arrived before a restart
+            if isinstance(one, str):
+                self.unreadable += 1
+                self._runtime.log(
+                    "error", "webhook.event_unreadable", plugin=self.name, number=number, reason=one
+                )
+                self.done(number)
+            else:
+                events.append(one)
+        done(events, found[-1][0] + 1 if found else after, None)
+
+    def _read(self, after: int, count: int, size: int) -> list[tuple[int, Numbered | str]]:
+        """In a thread."""
+        found: list[tuple[int, Numbered | str]] = []
+        log = self.log.id
+        for frame in self.log.read(after, size):
+            if len(found) >= count:
+                break
+            number = frame.offset
+            try:
+                event = unpack(frame.payload)
+            except ValueError as error:
+                found.append((number, str(error)))
+                continue
+            size_ = len(frame.payload) + PER_EVENT
+            found.append((number, Numbered(number, event, size_, f"{log}-{number}")))
+        return found
+
+    def done(self, number: int) -> None:
+        self._open.discard(number)
+        self._dirty = True
+        if not self._saving:
+            self._saving = True
+            self._runtime.call_later(SAVE_EVERY, self._save)
+
+    # what arrived ---------------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """The cursor; without a usable one all is sent again."""
+        earliest, following = self.log.earliest, self.log.next
+        self._edge, self._open = earliest, set()
+        try:
+            known = json.loads((self.folder / CURSOR).read_bytes())
+            if known["log"] != self.log.id:
+                return
+            edge = min(max(int(known["edge"]), earliest), following)
+            self._open = {int(n) for n in known["open"] if earliest <= int(n) < edge}
+            self._edge = edge
+        except FileNotFoundError:
+            return
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            self._runtime.log(
+                "warning", "webhook.cursor_unusable", plugin=self.name, reason=repr(error)
+            )
+
+    def _cursor(self) -> bytes:
+        known = {"log": self.log.id, "edge": self._edge, "open": sorted(self._open)}
+        return json.dumps(known).encode()
+
+    def _save(self) -> None:
+        if not self._dirty or self._closed:
+            self._saving = False
+            return
+        self._dirty = False
+        self._storing = True
+
+        def saved(_: object, error: BaseException | None) -> None:
+            self._storing = False
+            if error is not None:
+                self._dirty = True
+                self._runtime.log(
+                    "warning", "webhook.cursor_not_saved", plugin=self.name, reason=str(error)
+                )
+            if self._after_store is not None:
+                self._after_store()
+            elif not self._closed:
+                self._size = self.log.size + self.log.buffered
+                self._ready()
+                self._runtime.call_later(SAVE_EVERY, self._save)
+
+        self._runtime.run_blocking(partial(self._store, self._cursor(), self.start), saved)
+
+    def _store(self, cursor: bytes, below: int) -> None:
+        """In a thread: first what arrived is safe, then what held it goes."""
+        write_atomically(self.folder / CURSOR, cursor)
+        self.log.trim(below)
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Write what waits for it, save what arrived, let go of the folder, and tell `done`."""
+
+        def flushed(failed: StoreFailed | None) -> None:
+            if failed is not None:
+                self._written(failed)
+            if self._storing:
+                self._after_store = end
+            else:
+                end()
+
+        def end() -> None:
+            self._runtime.run_blocking(self._end, ended)
+
+        def ended(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self._runtime.log(
+                    "warning", "webhook.cursor_not_saved", plugin=self.name, reason=str(error)
+                )
+            self.log.close()
+            done()
+
+        closed, self._closed = self._closed, True
+        if closed or not self._opened:
+            done()
+        else:
+            self.log.flush(flushed)
+
+    def _end(self) -> None:
+        """In a thread."""
+        if self._dirty:
+            write_atomically(self.folder / CURSOR, self._cursor())
+
+
+__all__ = ["Bounds", "OnFull", "Outbox", "StoreError"]
