@@ -171,9 +171,10 @@ class Hooks:
 
     def provide_journals(self, config: Settings) -> tuple[Journal, ...]:
         """The journals that plugins provide. Raises PluginError if one fails."""
-        return tuple(
-            journal for _, journal in self._collect("provide_journal", lambda _: (config,))
-        )
+        journals: list[Journal] = []
+        for _, answer in self._collect("provide_journal", lambda _: (config,)):
+            journals += answer if isinstance(answer, tuple) else (answer,)
+        return tuple(journals)
 
     def register(self, hook: str, target: Callable[[str], Any]) -> None:
         """Call a ``register_`` hook of every plugin with what `target` makes for its id. Raises PluginError if one

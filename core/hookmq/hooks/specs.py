@@ -267,8 +267,10 @@ class Specs:
         """The store of sessions and retained messages, or None."""
 
     @hookspec
-    def provide_journal(self, config: Settings, broker: BrokerHandle) -> Journal | None:
-        """A journal that must hold a message before it is acknowledged, or None."""
+    def provide_journal(
+        self, config: Settings, broker: BrokerHandle
+    ) -> Journal | tuple[Journal, ...] | None:
+        """A journal that must hold a message before it is acknowledged, or a tuple of them, or None."""
 
     @hookspec
     def provide_meter(self, client: ClientInfo, broker: BrokerHandle) -> Meter | None:

@@ -325,6 +325,32 @@ class SegmentLog:
             count += 1
         return count
 
+    def replace(self, base: int, path: Path) -> bool:
+        """Put the file `path`, in the log's folder and with a name that ends in ``.segment.new``, in the place of the
+        segment that begins with `base`: the same records, framed otherwise, all of them committed for good. Whoever
+        reads the old file goes on with it. False, and the file is deleted, if no such segment is left, or it is the last.
+        Blocks; may be called in any thread, but not beside `trim`. Raises StoreError if it is not that segment."""
+        try:
+            old = next((one for one in self.segments[:-1] if one.base == base), None)
+            if old is None:
+                path.unlink()
+                return False
+            new = read(path, False, name=old.path.name)
+            if (new.log, new.store, new.base, new.end) != (old.log, old.store, old.base, old.end):
+                raise StoreError(f"{path} does not hold what {old.path.name} does")
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+            path.replace(old.path)
+            sync_folder(self.folder)
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}") from error
+        new.path = old.path
+        self.segments[self.segments.index(old)] = new
+        return True
+
     def free(self) -> int:
         """Bytes that the disk has left."""
         return shutil.disk_usage(self.folder).free

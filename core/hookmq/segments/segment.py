@@ -90,12 +90,17 @@ def path_of(folder: Path, base: int) -> Path:
     return folder / f"{base:020d}{SUFFIX}"
 
 
+def beginning(log: str, store: str, base: int) -> bytes:
+    """What a segment's file begins with."""
+    description = json.dumps({"log": log, "store": store, "base": base}).encode()
+    return _HEAD.pack(_MAGIC, crc32(description), len(description)) + description
+
+
 def create(folder: Path, log: str, store: str, base: int) -> Segment:
     """A new segment, on the disk when this returns, in the place of an empty one of that name. Raises OSError."""
     path = path_of(folder, base)
     unnamed = path.with_name(path.name + UNNAMED)
-    description = json.dumps({"log": log, "store": store, "base": base}).encode()
-    head = _HEAD.pack(_MAGIC, crc32(description), len(description)) + description
+    head = beginning(log, store, base)
     file = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         write(file, head)
@@ -107,12 +112,12 @@ def create(folder: Path, log: str, store: str, base: int) -> Segment:
     return Segment(path, log, store, base, len(head), base, len(head))
 
 
-def read(path: Path, last: bool, verify: bool = True) -> Segment:
+def read(path: Path, last: bool, verify: bool = True, name: str = "") -> Segment:
     """What is in a segment. `last`: no segment follows, so that its end may be torn, which is left for `truncate`.
-    Without `verify` payloads are not looked at, but in the last. Raises StoreError for what no crash can have done to it,
-    OSError."""
+    Without `verify` payloads are not looked at, but in the last. `name`: what it is going to be called. Raises
+    StoreError for what no crash can have done to it, OSError."""
     with mapped(path) as data:
-        segment = _head(path, data)
+        segment = _head(path, data, name or path.name)
         if segment is None:
             raise StoreError(f"{path} does not begin as a segment does: it is damaged, or not ours")
         at = segment.head
@@ -127,7 +132,7 @@ def read(path: Path, last: bool, verify: bool = True) -> Segment:
     return segment
 
 
-def _head(path: Path, data: memoryview) -> Segment | None:
+def _head(path: Path, data: memoryview, name: str) -> Segment | None:
     if len(data) < _HEAD.size:
         return None
     magic, check, length = _HEAD.unpack(data[: _HEAD.size])
@@ -137,7 +142,7 @@ def _head(path: Path, data: memoryview) -> Segment | None:
     known = json.loads(description)
     head = _HEAD.size + length
     base = known["base"]
-    if path_of(path.parent, base).name != path.name:
+    if path_of(path.parent, base).name != name:
         raise StoreError(f"{path} was renamed: it begins with record {base}")
     return Segment(path, known["log"], known["store"], base, head, base, head)
 

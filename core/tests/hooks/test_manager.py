@@ -289,9 +289,10 @@ def test_many_journals(make: Make, bound: Bound) -> None:
     hooks = bound(
         make("a", provide_journal=lambda self: "journal a"),
         make("b", provide_journal=lambda self: None),
-        make("c", provide_journal=lambda self: "journal c"),
+        make("c", provide_journal=lambda self: ("journal c", "journal d")),
     )
-    assert hooks.provide_journals(Settings()) == ("journal a", "journal c")  # type: ignore[comparison-overlap]
+    journals = hooks.provide_journals(Settings())
+    assert journals == ("journal a", "journal c", "journal d")  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.parametrize("hook", ["register_listeners", "register_http", "register_metrics"])

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hookmq.errors import StoreError
 from hookmq.segments import SegmentLog, Trimmed
-from hookmq.segments.segment import SUFFIX
+from hookmq.segments.frame import Frame, encode
+from hookmq.segments.segment import SUFFIX, beginning
 from hookmq.store import CommitId, Journal, StoreFailed
 from hookmq.testing.contracts import JournalContract
 from hookmq.testing.runtime import VirtualRuntime
@@ -211,6 +212,54 @@ def test_trimming_deletes_whole_segments_and_says_so(folder: Folder) -> None:
     identity, end = log.id, log.next
     log = folder.open(last=10)
     assert (log.id, log.next) == (identity, end)
+
+
+def reframed(log: SegmentLog, number: int, end: int | None = None) -> Path:
+    """A file with the records of a segment in one frame."""
+    old = log.segments[number]
+    frames = [frame for _, frame in old.frames(old.head)]
+    records = (old.end if end is None else end) - old.base
+    payload = b"|".join(frame.payload for frame in frames)
+    one = Frame(old.base, records, frames[-1].commit, frames[-1].synced, payload)
+    path = old.path.with_name(old.path.name + ".new")
+    path.write_bytes(beginning(old.log, old.store, old.base) + encode(one, old.salt))
+    return path
+
+
+def test_a_segment_is_replaced_by_one_that_holds_the_same(folder: Folder) -> None:
+    log = folder.open(segment_size=200)
+    for number in range(1, 11):
+        folder.add(number, b"%d" % number * 50)
+    old = log.segments[1]
+    reader = old.frames(old.head)
+    first = next(reader)[1]
+    assert log.replace(old.base, reframed(log, 1)) is True
+    assert first.end < next(reader)[1].end <= old.end  # who reads the old one goes on
+    (frame,) = log.read(old.base + 1, 1)
+    assert (frame.offset, frame.end, frame.payload[:50]) == (old.base, old.end, first.payload[:50])
+    before = [f.offset for f in log.read(0, 1 << 20)]
+    log = folder.open(last=10, segment_size=200)
+    assert [f.offset for f in log.read(0, 1 << 20)] == before
+    assert log.next == 10
+
+
+def test_only_the_same_records_replace_a_segment(folder: Folder) -> None:
+    log = folder.open(segment_size=200)
+    for number in range(1, 11):
+        folder.add(number, b"%d" % number * 50)
+    with pytest.raises(StoreError, match="does not hold what"):
+        log.replace(log.segments[0].base, reframed(log, 0, log.segments[0].end + 1))
+    path = reframed(log, 0)
+    flip(path, -1)
+    with pytest.raises(StoreError, match="is damaged"):
+        log.replace(log.segments[0].base, path)
+    last = reframed(log, -1)
+    assert log.replace(log.segments[-1].base, last) is False
+    assert not last.exists()
+    gone = reframed(log, 0)
+    log.trim(log.segments[1].base)
+    assert log.replace(0, gone) is False
+    assert not gone.exists()
 
 
 def test_a_segment_deleted_under_a_reader_is_trimmed(folder: Folder) -> None:
