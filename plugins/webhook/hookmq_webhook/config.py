@@ -33,8 +33,13 @@ class FilterConfig:
     clients: tuple[str, ...] = setting((), "client ids, with * and ?: others are left out")
     exclude_clients: tuple[str, ...] = setting((), "client ids, with * and ?, that are left out")
     listeners: tuple[str, ...] = setting((), "names of listeners: clients of others are left out")
-    sample: float = setting(1.0, "the share that is told, chosen by chance", maximum=1)
-    fields: tuple[str, ...] = setting((), "the members of data that are told; all if left out")
+    sample: float = setting(1.0, "the share that is told", maximum=1)
+    sample_by: Literal["event", "client", "topic"] = setting(
+        "event", "what the share is of: events, or all events of some clients or topics"
+    )
+    fields: tuple[str, ...] = setting(
+        (), "the members of data that are told, or with - before them are not; all if left out"
+    )
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,7 @@ class WebhookConfig:
     """One instance: one service."""
 
     url: str = field(metadata={"help": "of the service; ${...} in path and query"})
-    events: tuple[str, ...] = setting(("*",), "types of events, with *")
+    events: tuple[str, ...] = setting(("*",), "types of events, with *; those with - are left out")
     filters: FilterConfig = setting(FilterConfig(), "which of these")
     mode: Mode = setting(
         "at_least_once", "at_least_once: kept on disk until it arrived; best_effort: in memory"
@@ -189,6 +194,13 @@ class WebhookConfig:
         "structured", "CloudEvents 1.0: structured, binary or batch; or plain"
     )
     payload: Payload = setting("auto", "how payloads are told: auto, json, text, base64 or none")
+    content: Literal["event", "payload"] = setting(
+        "event",
+        "data of a message's CloudEvent: event, with the payload in it, or the payload itself",
+    )
+    max_event: Size = setting(
+        1 << 20, "size of an event beyond which its payload is left out", minimum=1024
+    )
     source: str = setting("", "of CloudEvents; urn:hookmq:ID if left out")
     body: str | None = setting(
         None, "template of the whole body, with ${...}, instead of an envelope"
@@ -234,6 +246,8 @@ class WebhookConfig:
                 r"[\x00-\x1f\x7f]", text
             ):
                 raise ConfigError(f"headers.{name}: not a header")
+        if self.content == "payload" and (self.envelope == "plain" or self.payload == "none"):
+            raise ConfigError("content: a payload alone is of CloudEvents, and needs a payload")
         if self.batch.count > 1:
             if self.envelope in ("structured", "binary"):
                 raise ConfigError(

@@ -1,7 +1,7 @@
 """Events as requests: headers and a body. CloudEvents 1.0 structured, binary and in batches, and a plain envelope.
 
 The same events have the same body and the same ids at every attempt, also after a restart. Nothing that a client wrote
-can break a header or the JSON: a payload that is JSON goes in as it is, byte for byte; what is not becomes text or base64.
+can break a header or the JSON: a payload that is JSON goes in as it is, byte for byte; others become text or base64.
 """
 
 import base64
@@ -17,14 +17,12 @@ from typing import Any, Final, Literal, NamedTuple
 from hookmq_webhook.events import Event
 from hookmq_webhook.queues import Numbered
 
-Mode = Literal["structured", "binary", "batch", "plain", "plain_batch"]
-"""``structured``, ``binary`` and ``plain`` have one event in a request, the others a list."""
-PayloadAs = Literal["auto", "json", "text", "base64", "omit"]
+Mode = Literal["structured", "binary", "batch", "plain"]
+"""``structured`` and ``binary`` have one event in a request, ``batch`` a list; ``plain`` either."""
+PayloadAs = Literal["auto", "json", "text", "base64", "none"]
 Content = Literal["event", "payload"]
 Encode = Callable[[Sequence[Numbered]], tuple[dict[str, str], bytes]]
 
-BATCHES: Final = frozenset({"batch", "plain_batch"})
-"""The modes that take several events."""
 MAX_HEADER: Final = 4096
 """Characters of a ``ce-`` header; what is longer is left out, for servers take no more. The body has it."""
 DEPTH: Final = 64
@@ -41,12 +39,13 @@ _TEXTUAL: Final = re.compile(r"[^ -~]|[\"%]| ")
 @dataclass(frozen=True)
 class Envelope:
     """How events look. `epoch` is of the numbers: the outbox's id, or made up at each start. `keep` says which members of
-    the data are wanted; None is all. An event of more than `max_event` bytes is sent without its payload, and if that is
-    not enough without its user properties."""
+    the data are wanted; None is all. `several`: a list in mode ``plain``, also of one event. An event of more than
+    `max_event` bytes is sent without its payload, and if that is not enough without its user properties."""
 
     source: str
     epoch: str
     mode: Mode = "structured"
+    several: bool = False
     payload: PayloadAs = "auto"
     content: Content = "event"
     keep: Callable[[str], bool] | None = None
@@ -65,7 +64,7 @@ def encode(envelope: Envelope, events: Sequence[Numbered]) -> tuple[dict[str, st
     if mode == "batch":
         parts = [_structured(envelope, one)[0] for one in events]
         return {"Content-Type": "application/cloudevents-batch+json"}, _array(parts)
-    if mode == "plain_batch":
+    if mode == "plain" and envelope.several:
         return {"Content-Type": _JSON}, _array([_plain(envelope, one) for one in events])
     if len(events) != 1:
         raise ValueError(f"{len(events)} events in one request of the envelope {mode}")
@@ -229,7 +228,7 @@ def _object(
 
 
 def _wanted(envelope: Envelope) -> bool:
-    return envelope.payload != "omit" and (envelope.keep is None or envelope.keep("payload"))
+    return envelope.payload != "none" and (envelope.keep is None or envelope.keep("payload"))
 
 
 def _fields(event: Event) -> dict[str, Any]:
@@ -301,7 +300,7 @@ def show(payload: bytes, wanted: PayloadAs, data: Mapping[str, Any]) -> Shown:
     """A payload in the wanted form. ``json`` that is none is shown as text, and text that is not UTF-8 as base64.
     ``auto`` is JSON where the content type says so or, without one, for objects and arrays; else text, if it is UTF-8;
     else base64."""
-    if wanted == "omit":
+    if wanted == "none":
         return NOTHING
     if wanted == "base64":
         return _base64(payload)

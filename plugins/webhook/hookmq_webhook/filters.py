@@ -1,52 +1,72 @@
-"""Which events an instance tells: by type, topic, client and listener; and how many of them."""
+"""Which events an instance tells, and which of their fields. Everything is compiled once."""
 
+import difflib
+import hashlib
 import re
-from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase, translate
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 from hookmq.errors import ProtocolError
 from hookmq.plugin import ConfigError
-from hookmq.topics import compile_filter, validate_filter
+from hookmq.topics import compile_filter, contains, validate_filter
 
-from hookmq_webhook.catalog import CATALOG
+from hookmq_webhook.catalog import CATALOG, OTHER, PAYLOAD
 from hookmq_webhook.config import FilterConfig
 from hookmq_webhook.events import Event
 
-_OURS = frozenset(name.partition(".")[0] for name in CATALOG)
+Test = Callable[[str], object]
+_SUBSCRIPTIONS: Final = frozenset({"subscription.created", "subscription.removed"})
+_OURS: Final = frozenset(name.partition(".")[0] for name in CATALOG) - {"ratelimit"}
+_FIELDS: Final = frozenset(
+    field.name for kind in (*CATALOG.values(), OTHER) for field in (*kind.fields, *PAYLOAD)
+)
+_ALL: Final = 1 << 64
 
 
 def select(patterns: Iterable[str]) -> frozenset[str]:
-    """The types that `patterns` such as ``client.*`` name: those of the catalog, and as they are those that other plugins
-    may tell. Raises ConfigError for one that names none."""
+    """The types that `patterns` such as ``client.*`` name, less those with ``-`` before them: those of the catalog,
+    and as they are those that other plugins may tell. Raises ConfigError for one that names none."""
+    given = list(patterns)
+    named = [one for one in given if not one.startswith("-")] or ["*"]
     found: set[str] = set()
-    for pattern in patterns:
-        matched = {name for name in CATALOG if fnmatchcase(name, pattern)}
-        if not matched and (pattern.partition(".")[0] in _OURS or "." not in pattern.strip(".")):
-            raise ConfigError(
-                f"events: no event is named {pattern!r}", hint="known: " + ", ".join(CATALOG)
-            )
+    for pattern in named:
+        matched = _known(pattern)
         found |= matched or {pattern}
         if pattern == "*":
             found.add(pattern)
+    for pattern in given:
+        if pattern.startswith("-"):
+            found -= _known(pattern[1:]) or {pattern[1:]}
+            if not _known(pattern[1:]):
+                found.add(pattern)
+    if not any(not name.startswith("-") for name in found):
+        raise ConfigError("events: none is left")
     return frozenset(found)
 
 
 class Filters:
-    """Compiled once. Raises ConfigError for a topic filter that is none."""
+    """Compiled once. `types` are of `select`. An event passes if all that it is about passes; what it is not about is
+    not asked. A subscription passes where its filter and one of `topics` can match the same topic. Of `sample` less than
+    1 that share passes, always the same events. Raises ConfigError for a topic filter that is none."""
 
     def __init__(self, config: FilterConfig, types: frozenset[str]) -> None:
         self.types = types
-        self._others = _globs(sorted(types - CATALOG.keys()))
+        others = sorted(types - CATALOG.keys())
+        self._others = _globs([one for one in others if not one.startswith("-")])
+        self._not_others = _globs([one[1:] for one in others if one.startswith("-")])
+        self._topic_filters = config.topics
         self._topics = _topics("topics", config.topics)
         self._not_topics = _topics("exclude_topics", config.exclude_topics)
+        self._not_topic_filters = config.exclude_topics
         self._clients = _globs(config.clients)
         self._not_clients = _globs(config.exclude_clients)
         self._listeners = frozenset(config.listeners)
-        self._sample = config.sample
+        self._below = int(config.sample * float(_ALL))
+        self._sample_by = config.sample_by
 
     def topic(self, topic: str) -> bool:
         """Whether events about this topic are wanted."""
-        if any(match(topic) for match in self._not_topics):
+        if self._not_topics and any(match(topic) for match in self._not_topics):
             return False
         return not self._topics or any(match(topic) for match in self._topics)
 
@@ -54,36 +74,142 @@ class Filters:
         """Whether events of this type are wanted."""
         if type in self.types:
             return True
-        return self._others is not None and self._others.match(type) is not None
+        if type in CATALOG or self._others is None or not self._others(type):
+            return False
+        return self._not_others is None or not self._not_others(type)
 
-    def event(self, event: Event, random: Callable[[], float]) -> bool:
-        """Whether this one is; `random` gives numbers in [0, 1)."""
+    def event(self, event: Event) -> bool:
+        """Whether this one is."""
         if not self.type(event.type):
             return False
-        if event.topic is not None and not self.topic(event.topic):
+        topic = event.topic
+        if topic is not None:
+            if event.type in _SUBSCRIPTIONS:
+                if not self._subscription(topic):
+                    return False
+            elif not self.topic(topic):
+                return False
+        if CATALOG.get(event.type, OTHER).client and not self._client(event):
             return False
+        return self._below >= _ALL or self._place(event) < self._below
+
+    def _subscription(self, filter: str) -> bool:
+        if any(contains(one, filter) for one in self._not_topic_filters):
+            return False
+        filters = self._topic_filters
+        return not filters or any(overlap(one, filter) for one in filters)
+
+    def _client(self, event: Event) -> bool:
         client = event.client
-        if client is not None:
-            if self._not_clients is not None and self._not_clients.match(client):
+        if client is None:
+            if self._clients is not None and event.type in CATALOG:
                 return False
-            if self._clients is not None and not self._clients.match(client):
+        else:
+            if self._clients is not None and not self._clients(client):
                 return False
-            if self._listeners and event.listener not in self._listeners:
+            if self._not_clients is not None and self._not_clients(client):
                 return False
-        return self._sample >= 1.0 or random() < self._sample
+        if not self._listeners or event.listener in self._listeners:
+            return True
+        # Of a message whose publisher has left nobody knows the listener: rather one too many than one lost.
+        return not event.listener and event.data.get("origin") in (None, "client", "will")
+
+    def _place(self, event: Event) -> int:
+        """Where the event falls in 0 to 2**64: always in the same place."""
+        by = self._sample_by
+        if by == "client" and event.client is not None:
+            text = event.client
+        elif by == "topic" and event.topic is not None:
+            text = event.topic
+        else:
+            text = f"{event.type}\0{event.client}\0{event.topic}\0{event.time!r}"
+        digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8)
+        return int.from_bytes(digest.digest(), "big")
 
 
-def _topics(where: str, filters: tuple[str, ...]) -> list[Callable[[str], bool]]:
+def keep_fields(names: Collection[str]) -> Callable[[str], bool] | None:
+    """Which members of the data are told: those named, or all but those named with ``-`` before; None is all. Raises
+    ConfigError for one that no event has."""
+    if not names:
+        return None
+    without = [name[1:] for name in names if name.startswith("-")]
+    if without and len(without) != len(names):
+        raise ConfigError("filters.fields: some with - and some without: what of the others?")
+    chosen = frozenset(without or names)
+    for name in sorted(chosen - _FIELDS):
+        raise ConfigError(f"filters.fields: no event has {name!r}", hint=_near(name, _FIELDS))
+    if "payload" in chosen:
+        chosen |= {"payload_base64"}
+    if without:
+        return lambda name: name not in chosen
+    return lambda name: name in chosen
+
+
+def overlap(first: str, second: str) -> bool:
+    """Whether there is a topic that both topic filters match."""
+    one, other = first.split("/"), second.split("/")
+    if (one[0] in ("+", "#") and other[0].startswith("$")) or (
+        other[0] in ("+", "#") and one[0].startswith("$")
+    ):
+        return False
+    for index in range(max(len(one), len(other))):
+        mine = one[index] if index < len(one) else None
+        theirs = other[index] if index < len(other) else None
+        if mine == "#" or theirs == "#":
+            return True  # "a/#" matches "a" as well, so that nothing beside "#" will do
+        if mine is None or theirs is None:
+            return False
+        if mine != theirs and "+" not in (mine, theirs):
+            return False
+    return True
+
+
+def _known(pattern: str) -> frozenset[str]:
+    """The catalog's types of a pattern; none where it may be another plugin's. Raises ConfigError."""
+    test = _globs([pattern])
+    assert test is not None
+    found = frozenset(name for name in CATALOG if test(name))
+    if not found and (pattern.partition(".")[0] in _OURS or "." not in pattern.strip(".")):
+        raise ConfigError(f"events: no event is named {pattern!r}", hint=_near(pattern, CATALOG))
+    return found
+
+
+def _topics(where: str, filters: Iterable[str]) -> list[Callable[[str], bool]]:
     made = []
     for filter in filters:
         try:
             validate_filter(filter)
         except ProtocolError as error:
             raise ConfigError(f"filters.{where}: {filter!r}: {error.detail}") from error
+        if filter.startswith("$share/"):
+            raise ConfigError(f"filters.{where}: {filter!r}: without $share/NAME/")
         made.append(compile_filter(filter))
     return made
 
 
-def _globs(patterns: Iterable[str]) -> "re.Pattern[str] | None":
-    made = [translate(pattern) for pattern in patterns]
-    return re.compile("|".join(made)) if made else None
+def _globs(patterns: Collection[str]) -> Test | None:
+    """A test for any of some patterns; None where there are none."""
+    if not patterns:
+        return None
+    exact = frozenset(one for one in patterns if "*" not in one and "?" not in one)
+    others = [_glob(one) for one in patterns if one not in exact]
+    if not others:
+        return exact.__contains__
+    fullmatch = re.compile("|".join(others), re.DOTALL).fullmatch
+    return lambda text: text in exact or fullmatch(text) is not None
+
+
+def _glob(pattern: str) -> str:
+    """``*`` is anything, ``?`` one character. What ``*`` took is not given back: a long client id costs one pass."""
+    first, *rest = (
+        "".join("." if one == "?" else re.escape(one) for one in piece)
+        for piece in re.sub(r"\*+", "*", pattern).split("*")
+    )
+    if not rest:
+        return first
+    return first + "".join(f"(?>.*?{piece})" for piece in rest[:-1]) + ".*" + rest[-1]
+
+
+def _near(name: str, known: Collection[str]) -> str:
+    found = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {found[0]!r}?" if found else "known: " + ", ".join(sorted(known))
