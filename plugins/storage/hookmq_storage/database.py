@@ -56,6 +56,8 @@ def wrong(folder: Path, error: BaseException) -> StoreError:
             text += f"; {folder} must be writable for this user"
     elif isinstance(error, OSError) and error.strerror:
         text = error.strerror
+    elif isinstance(error, StoreError) and str(folder) in text:
+        return error
     return StoreError(f"{path}: {text}")
 
 

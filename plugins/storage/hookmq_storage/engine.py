@@ -86,6 +86,15 @@ def check_page_row(row: Sequence[Any]) -> str:
     return ""
 
 
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file has that name now; None for none, or one that cannot be told."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class Engine:
     """The one that writes. `db` is its connection and `state` what the database said when it was opened."""
 
@@ -110,7 +119,9 @@ class Engine:
         self._mark = open_mark(folder)
         self._marked = state.number
         self._marked_at = 0.0
-        self._wal = str(folder / f"{DATABASE}-wal")
+        self._path = str(folder / DATABASE)
+        self._wal = f"{self._path}-wal"
+        self._files = _identity(self._path), _identity(self._wal)
         self.ended = bool(db.execute("SELECT 1 FROM owner WHERE name IS NULL").fetchone())
         """Whether there is something to sweep away."""
         self._loose: list[int] = []
@@ -119,19 +130,25 @@ class Engine:
     # --- commits -----------------------------------------------------------------------------------------------------
 
     def commit(self, operations: Iterable[Operation]) -> int:
-        """Make a batch durable, all or none; the commit's number. Raises sqlite3.Error, after which nobody knows what is
-        on the disk, and nothing may be done with this object but `abandon`."""
+        """Make a batch durable, all or none; the commit's number. Raises sqlite3.Error, or StoreError where the files are
+        not those that were opened, after which nobody knows what is on the disk, and nothing may be done with this
+        object but `abandon`."""
         plan = reduce(operations)
         db = self.db
         db.execute("BEGIN IMMEDIATE")
         self._apply(plan)
         self.number += 1
         self.next_message = max(self.next_message, plan.next_message)
-        db.execute(
-            "UPDATE state SET number = ?, next_message = ?, at = ?",
-            (self.number, self.next_message, self._now()),
+        alone = db.execute(
+            "UPDATE state SET number = ?1, next_message = ?2, at = ?3 WHERE number = ?1 - 1 AND identity = ?4",
+            (self.number, self.next_message, self._now(), self.identity),
         )
+        if alone.rowcount != 1:
+            # The lock was taken away, and somebody else writes: what the broker knows is not what is stored any more.
+            db.execute("ROLLBACK")
+            raise StoreError("another process wrote to it: two brokers cannot share a folder")
         db.execute("COMMIT")
+        self._still_there()
         if self.durability == "group":
             self.mark()
         return self.number
@@ -150,6 +167,16 @@ class Engine:
     def drop_unused(self) -> None:
         """Drop messages that no entry points to."""
         self.db.execute("DELETE FROM message WHERE id NOT IN (SELECT message FROM entry)")
+
+    def _still_there(self) -> None:
+        """Raise StoreError if who starts next will not find what is written: it goes into open files, which may have been
+        removed or replaced under their names, or their folder may."""
+        found = _identity(self._path), _identity(self._wal)
+        if found != self._files:
+            if self._files[1] is None and None not in found and found[0] == self._files[0]:
+                self._files = found  # SQLite makes the log when it needs it
+                return
+            raise StoreError("it was removed, replaced or locked away while the broker ran")
 
     def _apply(self, plan: Plan) -> None:
         db = self.db

@@ -1,0 +1,80 @@
+"""What others do to the folder of a running broker: it acknowledges nothing that who starts next would not find."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crashing import Client, crashing
+from hookmq.store import CommitId, PutRetained, StoreFailed
+from hookmq.testing.runtime import VirtualRuntime
+from hookmq.types import Message
+from hookmq_storage.folder import DATABASE, LOCK
+from hookmq_storage.store import SQLiteStore
+
+REMOVED = "it was removed, replaced or locked away while the broker ran"
+
+
+def put(store: SQLiteStore, topic: str) -> Any:
+    """Commit a retained message; what was told."""
+    told: list[Any] = []
+    store.commit([PutRetained(Message(topic, b"x", 1, True))], told.append)
+    return told.pop()
+
+
+def replaced(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+    shutil.copytree(folder.with_name("elsewhere"), folder)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        shutil.rmtree,
+        lambda folder: folder.rename(folder.with_name("elsewhere")),
+        replaced,
+        lambda folder: (folder / DATABASE).unlink(),
+        lambda folder: (folder / f"{DATABASE}-wal").unlink(),
+    ],
+    ids=["folder removed", "folder renamed", "folder replaced", "database removed", "log removed"],
+)
+def test_files_that_are_gone(
+    tmp_path: Path, store: SQLiteStore, harm: Callable[[Path], object]
+) -> None:
+    assert put(store, "one") == CommitId(store.identity, 1)
+    assert put(store, "two") == CommitId(store.identity, 2)
+    harm(tmp_path / "data")
+    assert put(store, "three") == StoreFailed(f"{tmp_path}/data/hookmq.db: {REMOVED}")
+
+
+def test_a_real_broker_whose_folder_is_removed(tmp_path: Path) -> None:
+    with crashing(tmp_path) as broker:
+        one = Client(broker, "one")
+        one.subscribe("kept", 1)
+        one.publish(1, "kept", 1)
+        one.wait(lambda: one.acked == [1])
+        shutil.rmtree(tmp_path / "data")
+        one.publish(2, "kept", 1)
+        assert broker.served is not None
+        assert broker.served.wait_for("store.failed")["reason"].endswith(REMOVED)
+        assert broker.ended() == 1
+        assert one.acked == [1]
+
+
+def test_a_second_broker_whose_lock_was_taken_away(
+    tmp_path: Path, store: SQLiteStore, runtime: VirtualRuntime
+) -> None:
+    """The one that commits first goes on, whichever it is: what the other knows is not what is stored."""
+    folder = tmp_path / "data"
+    assert put(store, "one") == CommitId(store.identity, 1)
+    (folder / LOCK).unlink()
+    other = SQLiteStore(folder, VirtualRuntime())
+    list(other.load())
+    assert put(other, "two") == CommitId(store.identity, 2)
+    says = f"{folder}/hookmq.db: another process wrote to it: two brokers cannot share a folder"
+    assert put(store, "three") == StoreFailed(says)
+    assert put(other, "four") == CommitId(store.identity, 3)
+    other.close(lambda: None)
+    assert os.listdir(folder)
