@@ -22,7 +22,7 @@ RUDE: Final = (
     "cell", "cell", "cell", "cell", "garbage", "acks", "ids", "steal", "flood", "vanish", "slow", "huge", "mutate",
 )  # fmt: skip
 FOCUSED: Final = 0.4
-"""How many of all worlds are; of those half are tight: one message in flight, and slow clients."""
+"""How many of all worlds are; of those half are tight: one message in flight, few that wait, slow clients."""
 
 _FAULTS: Final = {
     "subscribe": 5.0, "unsubscribe": 2.0, "connect": 5.0, "leave": 4.0, "cut": 4.0, "dark": 2.0, "stall": 3.0,
@@ -73,7 +73,7 @@ def _knobs(seed: int, random: Random, focused: bool, tight: bool) -> Knobs:
         jitter=some(0.0, 0.005, 0.05),
         split=some(0.0, 0.1, 0.5),
         lag=some(0.0, 0.0, 0.001, 0.02),
-        high_water=some(65536, 2000, 200),
+        high_water=200 if tight else some(65536, 2000, 200),
         plugins=plugins,
         plugin_delay=some(0.0, 0.1, 0.3),
         plugin_fault=some(0.0, 0.0, 0.03),
@@ -82,7 +82,7 @@ def _knobs(seed: int, random: Random, focused: bool, tight: bool) -> Knobs:
         aliases=some(0, 0, 3, 20),
         max_inflight=1 if tight else some(256, 256, 1, 3),
         receive_maximum=some(1024, 20, 3),
-        queue_messages=some(10000, 8) if narrow else 10000,
+        queue_messages=8 if tight else some(10000, 8) if narrow else 10000,
         queue_bytes=some(16777216, 16777216, 2000) if narrow else 16777216,
         queue_drop=some("newest", "newest", "oldest", "oldest", "oldest", "disconnect"),
         queue_page=some(256, 1, 3),
@@ -145,7 +145,7 @@ def _taste(random: Random, focused: bool, tight: bool) -> _Taste:
         ("connect", "leave", "unsubscribe", "cut", "stall", "mute", "crash"), 3
     )
     # Who comes with a new session is subscribed to nothing.
-    favoured += ("subscribe", "mute") if tight else ("subscribe",)
+    favoured += ("subscribe", "mute", "stall") if tight else ("subscribe",)
     for name in favoured:
         faults[name] = _FAULTS[name] * random.choice((2.0, 4.0))
     common = _Taste(
@@ -159,7 +159,7 @@ def _taste(random: Random, focused: bool, tight: bool) -> _Taste:
         sleepy=tight,
         apart=random.random() < 0.8,
     )
-    kind = random.choice((0, 1, 2, 2, 2, 3, 4))
+    kind = random.choice((0, 1, 2, 2, 3, 3, 4))
     if kind == 0:
         filters = random.choice((("t/0",), ("t/#",), ("t/0", "t/+", "t/#")))
         return common._replace(
@@ -180,7 +180,7 @@ def _taste(random: Random, focused: bool, tight: bool) -> _Taste:
         )
     if kind == 3:
         faults["connect"] = 30.0
-        return common._replace(again=0.7, crash=0.4, clean=0.6, expiries=(0, 0, 3600))
+        return common._replace(again=0.7, crash=0.6, clean=0.6, expiries=(0, 0, 3600))
     return common
 
 
