@@ -1,5 +1,5 @@
 """A queue longer than a page, over a store that answers late or has not committed yet: nothing is lost on the way, and
-nobody is forgotten.
+nobody is forgotten. And what has room, or is refused, where others wait.
 """
 
 from collections.abc import Callable
@@ -196,3 +196,27 @@ def test_ends_of_sessions_are_forgotten_when_they_are_on_record(broker_harness: 
     store.finish()
     harness.settle()
     assert ending == {}
+
+
+def test_qos_0_overtakes_what_waits_for_a_group(broker_harness: Make) -> None:
+    """It needs no room in a window, and waits for nobody."""
+    harness = broker_harness()
+    client = harness.connect("c", auto_ack=False, receive_maximum=1)
+    client.subscribe("$share/g/t", 1)
+    pub = harness.connect("p")
+    for payload in (b"1", b"2"):
+        pub.publish("t", payload, 1, expect=0)
+    assert payloads(client) == [b"1"]
+    pub.publish("t", b"zero", 0)
+    assert payloads(client) == [b"zero"]
+
+
+def test_the_least_code_that_refuses(broker_harness: Make) -> None:
+    """[MQTT-4.8.2-6]: 0x80 itself is one."""
+    harness = broker_harness()
+    client = harness.connect("c", auto_ack=False, **KEPT)
+    client.subscribe("t", 1)
+    harness.connect("p").publish("t", b"x", 1, expect=0)
+    client.ack(client.messages[0], 0x80)
+    harness.settle()
+    assert harness.metrics.dropped == {("refused", "out"): 1}
