@@ -1,0 +1,161 @@
+"""JSON Schemas and the page of events, from the table: ``python -m hookmq_webhook.reference`` writes both."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from hookmq_webhook.catalog import CATALOG, OTHER, PAYLOAD, Field, Kind
+from hookmq_webhook.envelope import Envelope, encode
+from hookmq_webhook.queues import Numbered
+from hookmq_webhook.samples import sample
+
+FOLDER: Final = Path(__file__).with_name("schemas")
+PAGE: Final = Path("docs/reference/webhook-events.md")
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+HEAD: Final = """\
+# Webhook events
+
+What the plugin `webhook` tells, made from its table by `python -m hookmq_webhook.reference`. Each event has a JSON
+Schema of its `data` in the distribution: `hookmq webhook schema message.published` prints it.
+
+In a CloudEvent the type has `hookmq.` before it: `hookmq.message.published`; in the plain envelope it is as it stands
+here. Fields that may be left out are so marked. `filters.fields` leaves out others; the schemas are of whole events.
+More fields may be added; those that are here keep their names and meanings.
+
+## The envelope
+
+| attribute | plain | |
+|---|---|---|
+| `specversion` | | `1.0` |
+| `id` | `id` | `EPOCH-SEQUENCE`: the same at every attempt and after a restart; no other event has it |
+| `source` | `source` | the key `source` of the plugin |
+| `type` | `type` | as below |
+| `subject` | | the topic, else the client id, of events that are about one |
+| `time` | `time` | when it happened: RFC 3339, UTC, microseconds |
+| `sequence` | `sequence` | counts the events of an epoch from 0; twenty digits, in the plain envelope a number |
+| `epoch` | `epoch` | of what the sequence counts: the outbox, or (`best_effort`) one start of the broker |
+| `traceparent` | `traceparent` | the publisher's user property of that name, if it is one of W3C Trace Context |
+| `datacontenttype` | | `application/json`, unless `content: payload` says otherwise |
+| `data`, `data_base64` | `data` | the fields below |
+
+Nothing is left out of the count, but events of different keys may overtake each other, so a receiver sees gaps close.
+One that stays is an event that was given up or dropped, or one that is being tried again.
+
+## Payloads
+
+Events of messages have these fields, too:
+
+{payload}
+With `payload: auto` a payload is JSON if its content type says so, or if it has none and is an object or array; `json`
+tries all. What then is no JSON that any receiver can read (a number beyond a double, half a surrogate pair, more than 64
+levels) is text; what is not UTF-8 is base64. `text` and `base64` do as they say, `none` leaves payloads out.
+"""
+
+
+def schema(kind: Kind) -> dict[str, Any]:
+    """The JSON Schema of an event's data."""
+    extra = PAYLOAD if kind.payload else ()
+    fields = (*kind.fields, *extra)
+    made: dict[str, Any] = {
+        "$schema": _DIALECT,
+        "$id": f"urn:hookmq:event:{kind.name}",
+        "title": kind.name,
+        "description": kind.help,
+        "type": "object",
+        "properties": {field.name: {"description": field.help, **field.schema} for field in fields},
+        "required": [field.name for field in fields if field.always],
+    }
+    if kind.payload:
+        made["allOf"] = [
+            _if(("json",), "payload"),
+            _if(("text",), "payload", {"type": "string"}),
+            _if(("base64",), "payload_base64"),
+        ]
+    return made
+
+
+def _if(formats: tuple[str, ...], member: str, of: Any = None) -> dict[str, Any]:
+    then: dict[str, Any] = {"required": [member]}
+    if of is not None:
+        then["properties"] = {member: of}
+    condition = {
+        "properties": {"payload_format": {"enum": list(formats)}},
+        "required": ["payload_format"],
+    }
+    return {"if": condition, "then": then}
+
+
+def schemas() -> dict[str, str]:
+    """The text of each schema by the name of its file."""
+    return {
+        f"{kind.name}.json": json.dumps(schema(kind), indent=2, ensure_ascii=False) + "\n"
+        for kind in CATALOG.values()
+    }
+
+
+def page() -> str:
+    """The manual's page."""
+    parts = [HEAD.replace("{payload}", _table(PAYLOAD))]
+    family = ""
+    for kind in CATALOG.values():
+        if kind.name.partition(".")[0] != family:
+            family = kind.name.partition(".")[0]
+            parts.append(f"## {family.capitalize()}\n")
+        parts.append(_section(kind))
+    parts.append("## Other plugins\n")
+    parts.append(
+        f"{OTHER.help} Name it in `events`; a name with a dot that none of the above begins with is taken as it is.\n"
+    )
+    parts.append(_table(OTHER.fields))
+    parts.append("Beside these the data has whatever the plugin tells.\n")
+    return "\n".join(parts)
+
+
+def _section(kind: Kind) -> str:
+    hooks = ", ".join(f"`{hook}`" for hook in kind.hook.split(", "))
+    lines = [f"### {kind.name}\n", f"{kind.help} Told by {hooks}.\n", _table(kind.fields)]
+    if kind.payload:
+        lines.append("And those of [payloads](#payloads).\n")
+    shown = Envelope("urn:hookmq:webhook", "3f2a", "structured", max_event=4096)
+    _, body = encode(shown, [Numbered(41, sample(kind.name), 0)])
+    text = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+    lines.append(f"```json\n{text}\n```\n")
+    return "\n".join(lines)
+
+
+def _table(fields: tuple[Field, ...]) -> str:
+    lines = ["| field | is | |", "|---|---|---|"]
+    for field in fields:
+        left_out = "" if field.always else "; may be left out"
+        lines.append(f"| `{field.name}` | {_type(field)} | {field.help}{left_out} |")
+    return "\n".join(lines) + "\n"
+
+
+def _type(field: Field) -> str:
+    of = field.schema
+    if "enum" in of:
+        return ", ".join(f"`{value}`" for value in of["enum"])
+    if of.get("format") == "date-time":
+        return "time"
+    if of.get("contentEncoding"):
+        return "base64"
+    if of.get("type") == "array":
+        return "list"
+    return str(of.get("type", "any"))
+
+
+def write(root: Path) -> None:
+    """Write the schemas and, below `root`, the page."""
+    FOLDER.mkdir(exist_ok=True)
+    made = schemas()
+    for path in FOLDER.glob("*.json"):
+        if path.name not in made:
+            path.unlink()
+    for name, text in made.items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    (root / PAGE).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path.cwd())
