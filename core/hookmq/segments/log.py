@@ -85,6 +85,8 @@ class SegmentLog:
         """The number after the last record that readers may see: flushed, and committed by the store."""
         self.frames_written = 0
         self.syncs = 0
+        self.roll = False
+        """Set it to have the next flush begin a new segment, however small this one is, if there is anything in it."""
         self._run_blocking = run_blocking
         self._lock = -1
         self._file = -1
@@ -254,7 +256,8 @@ class SegmentLog:
         if not frames:
             return
         segment = self.segments[-1]
-        if segment.size >= self.segment_size:
+        if segment.size >= self.segment_size or (self.roll and segment.end > segment.base):
+            self.roll = False
             os.fsync(
                 self._file
             )  # with `sync` there is nothing left to do; without, what is closed is safe

@@ -214,6 +214,16 @@ def test_trimming_deletes_whole_segments_and_says_so(folder: Folder) -> None:
     assert (log.id, log.next) == (identity, end)
 
 
+def test_a_segment_is_begun_when_it_is_asked_for(folder: Folder) -> None:
+    log = folder.open()
+    log.roll = True
+    folder.add(1, b"1")  # there was nothing in the first one
+    folder.add(2, b"2")
+    folder.add(3, b"3")
+    assert [(one.base, one.end) for one in log.segments] == [(0, 1), (1, 3)]
+    assert payloads(folder.open(last=3)) == [b"1", b"2", b"3"]
+
+
 def reframed(log: SegmentLog, number: int, end: int | None = None) -> Path:
     """A file with the records of a segment in one frame."""
     old = log.segments[number]

@@ -1,0 +1,450 @@
+"""Blocks: records of one partition as the buffers of Arrow's columns. PROTOCOL.md says what each byte means.
+
+Built and taken apart with the standard library, column by column, so that nothing here is done per record but what
+`list`, `map` and `join` do. What a reader gets are the bytes that were written.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from hookmq.plugin import EMPTY, Message
+
+Data = bytes | bytearray | memoryview
+
+MAGIC: Final = b"HqAB"
+HEADER: Final = struct.Struct("<4sIQHHIQQIIqq")
+"""magic, crc, length, version, buffers, partition, base, end, count, flags, min_timestamp, max_timestamp"""
+_ENTRY: Final = struct.Struct("<HHIQQ")
+"""column, role, nulls, position, length"""
+_CHECKED: Final = 8
+VERSION: Final = 1
+SPARSE: Final = 1
+
+TIMESTAMP, TOPIC, PAYLOAD, QOS, RETAIN, CLIENT_ID = 1, 2, 3, 4, 5, 6
+CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, HEADERS, OFFSET = 7, 8, 9, 10, 11
+COLUMNS: Final[Mapping[str, int]] = {
+    "timestamp": TIMESTAMP, "topic": TOPIC, "payload": PAYLOAD, "qos": QOS, "retain": RETAIN, "client_id": CLIENT_ID,
+    "content_type": CONTENT_TYPE, "response_topic": RESPONSE_TOPIC, "correlation_data": CORRELATION_DATA,
+    "headers": HEADERS, "offset": OFFSET,
+}  # fmt: skip
+VALIDITY, OFFSETS, VALUES, KEY_OFFSETS, KEY_VALUES, VALUE_OFFSETS, VALUE_VALUES = range(7)
+
+_FIXED: Final = ((TIMESTAMP, "q"), (QOS, "b"), (RETAIN, "b"), (OFFSET, "q"))
+_VARIABLE: Final = (TOPIC, PAYLOAD, CLIENT_ID, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA)
+_TEXT: Final = frozenset({TOPIC, CLIENT_ID, CONTENT_TYPE, RESPONSE_TOPIC})
+
+MAX_ROWS: Final = 1 << 16
+MAX_BYTES: Final = 4 << 20
+"""Bytes of a block beyond which another one is begun; one record may be larger."""
+
+Buffers = dict[tuple[int, int], Data]
+"""By column and role."""
+
+
+class Damaged(ValueError):
+    """Bytes that are no block."""
+
+
+class Head(NamedTuple):
+    """What a block's header says."""
+
+    length: int
+    buffers: int
+    partition: int
+    base: int
+    end: int
+    rows: int
+    sparse: bool
+    min_timestamp: int
+    max_timestamp: int
+
+
+@dataclass(slots=True)
+class Block:
+    """A block that was taken apart; the buffers are views of its bytes. `nulls` are counted by column."""
+
+    partition: int
+    base: int
+    end: int
+    count: int
+    sparse: bool
+    min_timestamp: int
+    max_timestamp: int
+    buffers: Buffers
+    nulls: dict[int, int]
+
+
+def little(numbers: "array[int]") -> bytes:
+    """The bytes of an array, little endian."""
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def numbers(kind: str, data: Data) -> "array[int]":
+    """Little endian numbers as an array."""
+    found: array[int] = array(kind)
+    found.frombytes(data)
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found
+
+
+def assemble(block: Block) -> bytes:
+    """The bytes of a block."""
+    at = HEADER.size + _ENTRY.size * len(block.buffers)
+    table: list[bytes] = []
+    parts: list[Data] = []
+    for (column, role), data in block.buffers.items():
+        size = len(data)
+        nulls = block.nulls.get(column, 0) if role == VALIDITY else 0
+        table.append(_ENTRY.pack(column, role, nulls, at, size))
+        parts.append(data)
+        filling = -size % 8
+        if filling:
+            parts.append(bytes(filling))
+        at += size + filling
+    head = (
+        at, VERSION, len(table), block.partition, block.base, block.end, block.count, SPARSE if block.sparse else 0,
+        block.min_timestamp, block.max_timestamp,
+    )  # fmt: skip
+    check = crc32(HEADER.pack(MAGIC, 0, *head)[_CHECKED:])
+    for part in table:
+        check = crc32(part, check)
+    for data in parts:
+        check = crc32(data, check)
+    return b"".join((HEADER.pack(MAGIC, check, *head), *table, *parts))
+
+
+def read_head(data: Data, position: int = 0) -> Head:
+    """The header at `position`. Raises Damaged."""
+    if len(data) - position < HEADER.size:
+        raise Damaged("less than a header")
+    (
+        magic, _, length, version, buffers, partition, base, end, count, flags, minimum, maximum
+    ) = HEADER.unpack_from(data, position)  # fmt: skip
+    if magic != MAGIC or length < HEADER.size + buffers * _ENTRY.size or length % 8:
+        raise Damaged("not a block")
+    if version != VERSION:
+        raise Damaged(f"a block of version {version}; this reads version {VERSION}")
+    return Head(
+        length, buffers, partition, base, end, count, bool(flags & SPARSE), minimum, maximum
+    )
+
+
+def parse(data: Data, verify: bool = True) -> Block:
+    """Take a block apart: exactly one, all of it. Raises Damaged."""
+    head = read_head(data)
+    view = memoryview(data)
+    if head.length != len(view):
+        raise Damaged(f"a block of {head.length} bytes in {len(view)}")
+    if verify and crc32(view[_CHECKED:]) != int.from_bytes(view[4:8], "little"):
+        raise Damaged("its checksum is wrong")
+    found: Buffers = {}
+    nulls: dict[int, int] = {}
+    for number in range(head.buffers):
+        column, role, missing, at, size = _ENTRY.unpack_from(
+            view, HEADER.size + number * _ENTRY.size
+        )
+        if at + size > head.length:
+            raise Damaged("a buffer outside of it")
+        found[column, role] = view[at : at + size]
+        if missing:
+            nulls[column] = missing
+    return Block(
+        head.partition, head.base, head.end, head.rows, head.sparse, head.min_timestamp, head.max_timestamp, found, nulls
+    )  # fmt: skip
+
+
+# building -------------------------------------------------------------------------------------------------------------
+
+
+def utf8(text: str) -> bytes:
+    """UTF-8, always: what a plugin made up may hold half of a surrogate pair, which is nothing that UTF-8 has."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def weight(message: Message) -> int:
+    """About the bytes that a message takes in a block, not less than its variable ones."""
+    size = 32 + len(message.payload) + 4 * len(message.topic) + 4 * len(message.sender or "")
+    properties = message.properties
+    if properties is not EMPTY:
+        size += 4 * len(properties.content_type or "") + 4 * len(properties.response_topic or "")
+        size += len(properties.correlation_data or b"")
+        for key, value in properties.user_property or ():
+            size += 8 + 4 * (len(key) + len(value))
+    return size
+
+
+def split(messages: Sequence[Message], weights: Sequence[int]) -> Iterator[Sequence[Message]]:
+    """Messages as runs, each for a block."""
+    if len(messages) <= MAX_ROWS and sum(weights) <= MAX_BYTES:
+        yield messages
+        return
+    start = size = 0
+    for number, one in enumerate(weights):
+        if number > start and (size + one > MAX_BYTES or number - start >= MAX_ROWS):
+            yield messages[start:number]
+            start, size = number, 0
+        size += one
+    yield messages[start:]
+
+
+def encode(partition: int, base: int, messages: Sequence[Message]) -> bytes:
+    """A block of messages, at least one, the first of which has offset `base`."""
+    count = len(messages)
+    times = array("q", [int(m.received_at * 1e6) for m in messages])
+    buffers: Buffers = {(TIMESTAMP, VALUES): little(times)}
+    _variable(buffers, TOPIC, [utf8(m.topic) for m in messages])
+    _variable(buffers, PAYLOAD, [m.payload for m in messages])
+    buffers[QOS, VALUES] = bytes([m.qos for m in messages])
+    buffers[RETAIN, VALUES] = bytes([m.retain for m in messages])
+    nulls: dict[int, int] = {}
+    senders = [None if m.sender is None else utf8(m.sender) for m in messages]
+    _nullable(buffers, nulls, CLIENT_ID, senders)
+    properties = [m.properties for m in messages]
+    if any(one is not EMPTY for one in properties):
+        for column, texts in (
+            (CONTENT_TYPE, [one.content_type for one in properties]),
+            (RESPONSE_TOPIC, [one.response_topic for one in properties]),
+        ):
+            _nullable(buffers, nulls, column, [None if t is None else utf8(t) for t in texts])
+        _nullable(buffers, nulls, CORRELATION_DATA, [one.correlation_data for one in properties])
+        _headers(
+            buffers,
+            [
+                [(utf8(key), utf8(value)) for key, value in one.user_property or ()]
+                for one in properties
+            ],
+        )
+    end = base + count
+    return assemble(
+        Block(partition, base, end, count, False, min(times), max(times), buffers, nulls)
+    )
+
+
+def _offsets(values: Iterable[Any]) -> bytes:
+    return little(array("i", accumulate(map(len, values), initial=0)))
+
+
+def _variable(buffers: Buffers, column: int, values: Sequence[Data]) -> None:
+    buffers[column, OFFSETS] = _offsets(values)
+    buffers[column, VALUES] = b"".join(values)
+
+
+def _nullable(
+    buffers: Buffers, nulls: dict[int, int], column: int, values: Sequence[Data | None]
+) -> None:
+    missing = values.count(None)
+    if missing == len(values):
+        return
+    if missing:
+        nulls[column] = missing
+        buffers[column, VALIDITY] = _bitmap([value is not None for value in values])
+        _variable(buffers, column, [b"" if value is None else value for value in values])
+    else:
+        _variable(buffers, column, values)  # type: ignore[arg-type]  # none is None
+
+
+def _bitmap(valid: Sequence[bool]) -> bytes:
+    bits = "".join(["1" if one else "0" for one in reversed(valid)])
+    return int(bits, 2).to_bytes((len(valid) + 7) // 8, "little")
+
+
+def _headers(buffers: Buffers, rows: Sequence[Sequence[tuple[Data, Data]]]) -> None:
+    pairs = [pair for row in rows for pair in row]
+    if not pairs:
+        return
+    buffers[HEADERS, OFFSETS] = _offsets(rows)
+    keys, values = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    buffers[HEADERS, KEY_OFFSETS], buffers[HEADERS, KEY_VALUES] = _offsets(keys), b"".join(keys)
+    buffers[HEADERS, VALUE_OFFSETS] = _offsets(values)
+    buffers[HEADERS, VALUE_VALUES] = b"".join(values)
+
+
+# taking apart ---------------------------------------------------------------------------------------------------------
+
+
+def column(block: Block, wanted: int) -> list[bytes | None]:
+    """The values of a column of bytes or text, by row."""
+    offsets = block.buffers.get((wanted, OFFSETS))
+    if offsets is None:
+        return [None] * block.count
+    values: list[bytes | None] = list(_slices(offsets, block.buffers[wanted, VALUES]))
+    validity = block.buffers.get((wanted, VALIDITY))
+    if validity is not None:
+        for row in range(block.count):
+            if not validity[row >> 3] >> (row & 7) & 1:
+                values[row] = None
+    return values
+
+
+def _slices(offsets: Data, data: Data) -> list[bytes]:
+    places = numbers("i", offsets)
+    whole = bytes(data)
+    return [whole[a:b] for a, b in pairwise(places)]
+
+
+def fixed(block: Block, wanted: int) -> "array[int]":
+    """The values of a column of numbers, by row."""
+    return numbers("q" if wanted in (TIMESTAMP, OFFSET) else "b", block.buffers[wanted, VALUES])
+
+
+def headers(block: Block) -> list[list[tuple[bytes, bytes]]]:
+    """The user properties, by row."""
+    found = block.buffers
+    if (HEADERS, OFFSETS) not in found:
+        return [[] for _ in range(block.count)]
+    keys = _slices(found[HEADERS, KEY_OFFSETS], found[HEADERS, KEY_VALUES])
+    values = _slices(found[HEADERS, VALUE_OFFSETS], found[HEADERS, VALUE_VALUES])
+    pairs = list(zip(keys, values, strict=True))
+    places = numbers("i", found[HEADERS, OFFSETS])
+    return [pairs[a:b] for a, b in pairwise(places)]
+
+
+def offsets(block: Block) -> Sequence[int]:
+    """The offset of each row."""
+    return fixed(block, OFFSET) if block.sparse else range(block.base, block.base + block.count)
+
+
+def project(block: Block, wanted: frozenset[int]) -> Block:
+    """The block with those columns only, and `offset` where it is sparse."""
+    return Block(
+        block.partition, block.base, block.end, block.count, block.sparse, block.min_timestamp, block.max_timestamp,
+        {
+            key: data for key, data in block.buffers.items() if key[0] in wanted or key[0] == OFFSET
+        },
+        {name: count for name, count in block.nulls.items() if name in wanted},
+    )  # fmt: skip
+
+
+def take(block: Block, rows: Sequence[int], base: int, end: int) -> Block:
+    """A sparse block of some rows that covers `base` to `end`."""
+    there = {key[0] for key in block.buffers}
+    buffers: Buffers = {}
+    nulls: dict[int, int] = {}
+    times: array[int] = array("q")
+    for name, kind in _FIXED:
+        if name in there and name != OFFSET:
+            values = fixed(block, name)
+            picked = array(kind, [values[row] for row in rows])
+            buffers[name, VALUES] = little(picked)
+            if name == TIMESTAMP:
+                times = picked
+    for name in _VARIABLE:
+        if name in there:
+            texts = column(block, name)
+            chosen = [texts[row] for row in rows]
+            if name in (TOPIC, PAYLOAD):
+                _variable(buffers, name, [text or b"" for text in chosen])
+            else:
+                _nullable(buffers, nulls, name, chosen)
+    if HEADERS in there:
+        pairs = headers(block)
+        _headers(buffers, [pairs[row] for row in rows])
+    known = offsets(block)
+    buffers[OFFSET, VALUES] = little(array("q", [known[row] for row in rows]))
+    low, high = (min(times), max(times)) if times else (0, 0)
+    return Block(block.partition, base, end, len(rows), True, low, high, buffers, nulls)
+
+
+def empty(partition: int, base: int, end: int) -> Block:
+    """A block that says only that nothing from `base` to `end` passed a filter."""
+    buffers: Buffers = {(OFFSET, VALUES): b""}
+    return Block(partition, base, end, 0, True, 0, 0, buffers, {})
+
+
+def merge(blocks: Sequence[Block]) -> Block:
+    """One block of several that follow one another in one partition, none of them sparse."""
+    first, last = blocks[0], blocks[-1]
+    count = sum(block.count for block in blocks)
+    buffers: Buffers = {}
+    nulls: dict[int, int] = {}
+    there = {key[0] for block in blocks for key in block.buffers}
+    for name, _ in _FIXED:
+        if name in there:
+            buffers[name, VALUES] = b"".join(block.buffers[name, VALUES] for block in blocks)
+    for name in _VARIABLE:
+        if name in there:
+            _merge_variable(blocks, name, buffers, nulls)
+    if HEADERS in there:
+        buffers[HEADERS, OFFSETS] = _shifted(blocks, HEADERS, OFFSETS)
+        for places, data in ((KEY_OFFSETS, KEY_VALUES), (VALUE_OFFSETS, VALUE_VALUES)):
+            having = [block for block in blocks if (HEADERS, places) in block.buffers]
+            buffers[HEADERS, places] = _shifted(having, HEADERS, places)
+            buffers[HEADERS, data] = b"".join(block.buffers[HEADERS, data] for block in having)
+    low = min(block.min_timestamp for block in blocks)
+    high = max(block.max_timestamp for block in blocks)
+    return Block(first.partition, first.base, last.end, count, False, low, high, buffers, nulls)
+
+
+def _merge_variable(
+    blocks: Sequence[Block], name: int, buffers: Buffers, nulls: dict[int, int]
+) -> None:
+    missing = 0
+    valid: list[bool] = []
+    for block in blocks:
+        if (name, OFFSETS) not in block.buffers:
+            missing += block.count
+            valid += [False] * block.count
+            continue
+        missing += block.nulls.get(name, 0)
+        bits = block.buffers.get((name, VALIDITY))
+        if bits is None:
+            valid += [True] * block.count
+        else:
+            valid += [bool(bits[row >> 3] >> (row & 7) & 1) for row in range(block.count)]
+    if missing:
+        nulls[name] = missing
+        buffers[name, VALIDITY] = _bitmap(valid)
+    buffers[name, OFFSETS] = _shifted(blocks, name, OFFSETS)
+    buffers[name, VALUES] = b"".join(block.buffers.get((name, VALUES), b"") for block in blocks)
+
+
+def _shifted(blocks: Sequence[Block], name: int, role: int) -> bytes:
+    """Places that go on where those of the block before ended; a block without the column has rows without length."""
+    joined = array("i", [0])
+    for block in blocks:
+        reached = joined[-1]
+        data = block.buffers.get((name, role))
+        if data is None:
+            joined.extend([reached] * block.count)
+        else:
+            joined.extend([place + reached for place in numbers("i", data)[1:]])
+    return little(joined)
+
+
+def rows(block: Block) -> Iterator[dict[str, Any]]:
+    """The rows of a whole block, for people: by the names of the columns, with `partition` and `offset`."""
+
+    def text(value: bytes | None) -> str | None:
+        return None if value is None else value.decode("utf-8", "replace")
+
+    places = offsets(block)
+    times, qos, retain = fixed(block, TIMESTAMP), fixed(block, QOS), fixed(block, RETAIN)
+    variable = {name: column(block, name) for name in _VARIABLE}
+    pairs = headers(block)
+    names = {number: name for name, number in COLUMNS.items()}
+    for row in range(block.count):
+        made: dict[str, Any] = {
+            "partition": block.partition,
+            "offset": places[row],
+            "timestamp": times[row],
+            "qos": qos[row],
+            "retain": bool(retain[row]),
+        }
+        for name, values in variable.items():
+            value = values[row]
+            made[names[name]] = text(value) if name in _TEXT else value
+        made["headers"] = [(text(key), value) for key, value in pairs[row]]
+        yield made

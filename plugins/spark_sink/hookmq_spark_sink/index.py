@@ -1,0 +1,258 @@
+"""Where the blocks of a stream are: found by reading the headers in its segments. For whoever reads a stream's folder, the
+broker at its start included; no payload is looked at."""
+
+import json
+import os
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from hookmq.errors import StoreError
+from hookmq.segments.frame import HEADER as FRAME
+from hookmq.segments.frame import MAGIC as FRAME_MAGIC
+from hookmq.segments.segment import SUFFIX
+
+from hookmq_spark_sink import block
+from hookmq_spark_sink.files import LOG, State
+
+_HEAD: Final = struct.Struct("<8sII")
+_SEGMENT_MAGIC: Final = b"HookMQs1"
+_CHUNK: Final = 1 << 16
+
+
+class Place(NamedTuple):
+    """A block: what it covers, and where it is in its segment's file."""
+
+    base: int
+    end: int
+    position: int
+    length: int
+
+
+class Part:
+    """The blocks of one partition in one segment, in columns."""
+
+    __slots__ = ("bases", "end", "highs", "lengths", "positions")
+
+    def __init__(self) -> None:
+        self.bases = array("q")
+        self.positions = array("q")
+        self.lengths = array("q")
+        self.highs = array("q")
+        """The largest timestamp up to and with each block."""
+        self.end = 0
+
+    def add(self, head: block.Head, position: int, length: int) -> None:
+        """Take note of the next block."""
+        high = head.max_timestamp
+        if self.highs and self.highs[-1] > high:
+            high = self.highs[-1]
+        self.positions.append(position)
+        self.lengths.append(length)
+        self.highs.append(high)
+        self.bases.append(head.base)
+        self.end = head.end
+
+    def place(self, number: int) -> Place:
+        """Where one is."""
+        end = self.bases[number + 1] if number + 1 < len(self.bases) else self.end
+        return Place(self.bases[number], end, self.positions[number], self.lengths[number])
+
+    def find(self, offset: int) -> int:
+        """The number of the block that holds `offset`, which is in one."""
+        return bisect_right(self.bases, offset) - 1
+
+
+class SegmentIndex:
+    """The blocks of one segment. Keeps its file open, so that it can be read also after it was replaced or deleted."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises StoreError, OSError."""
+        self.path = path
+        self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.inode = os.fstat(self.file).st_ino
+            self.parts: dict[int, Part] = {}
+            self.blocks = 0
+            self._read_head()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_head(self) -> None:
+        start = os.pread(self.file, _HEAD.size, 0)
+        if len(start) == _HEAD.size:
+            magic, check, length = _HEAD.unpack(start)
+            text = os.pread(self.file, length, _HEAD.size) if length < _CHUNK else b""
+            if magic == _SEGMENT_MAGIC and crc32(text) == check:
+                known = json.loads(text)
+                self.log: str = known["log"]
+                self.store: str = known["store"]
+                self.base: int = known["base"]
+                self.end = self.base
+                self.position = _HEAD.size + length
+                self.salt = crc32(self.log.encode())
+                return
+        raise StoreError(f"{self.path} does not begin as a segment does: it is damaged")
+
+    def extend(self, readable: int | None = None) -> None:
+        """Take note of the blocks up to record `readable` of the log, or of all that are whole. Raises StoreError."""
+        size = os.fstat(self.file).st_size
+        while readable is None or self.end < readable:
+            header = os.pread(self.file, FRAME.size + block.HEADER.size, self.position)
+            if len(header) < FRAME.size + block.HEADER.size:
+                break
+            magic, check, _, length, records, _, offset, _ = FRAME.unpack_from(header)
+            after = self.position + FRAME.size + length
+            whole = magic == FRAME_MAGIC and crc32(header[8 : FRAME.size], self.salt) == check
+            if not whole or after > size:
+                break
+            try:
+                head = block.read_head(header, FRAME.size)
+            except block.Damaged as error:
+                raise StoreError(f"{self.path}, byte {self.position}: {error}") from None
+            if offset != self.end or head.length != length or head.rows != records:
+                raise StoreError(
+                    f"{self.path}, byte {self.position}: not the block that belongs there"
+                )
+            if readable is not None and offset + records > readable:
+                return
+            part = self.parts.get(head.partition)
+            if part is None:
+                part = self.parts[head.partition] = Part()
+            elif part.end != head.base:
+                raise StoreError(
+                    f"{self.path}, byte {self.position}: partition {head.partition} goes from offset {part.end} to {head.base}"
+                )
+            part.add(head, self.position + FRAME.size, length)
+            self.end = offset + records
+            self.position = after
+            self.blocks += 1
+        if readable is not None and self.end < readable and self.position < size:
+            raise StoreError(f"{self.path} is damaged at byte {self.position}")
+
+    def read(self, place: Place) -> bytes:
+        """The bytes of a block. Raises StoreError, OSError."""
+        data = os.pread(self.file, place.length, place.position)
+        if len(data) != place.length:
+            raise StoreError(f"{self.path} is shorter than it was")
+        return data
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+    def __del__(self) -> None:
+        # Answers under way hold on to what was replaced meanwhile: whoever is the last of them lets go of it.
+        if getattr(self, "file", -1) >= 0:
+            self.close()
+
+
+class StreamIndex:
+    """All segments of one stream's folder, brought up to date by `refresh`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.segments: list[SegmentIndex] = []
+        self.log_id = ""
+        self._generation: tuple[bytes, int] | None = None
+
+    def refresh(self, state: State | None) -> None:
+        """Look for what is new up to what `state` allows; without one all that is there. Raises StoreError, OSError."""
+        readable = None if state is None else state.readable
+        known = None if state is None else (state.boot, state.generation)
+        if known is None or known != self._generation:
+            self._list()
+            self._generation = known
+        elif readable is not None and self.segments and self.segments[-1].end >= readable:
+            return
+        while True:
+            if self.segments:
+                self.segments[-1].extend(readable)
+            if readable is None or not self.segments or self.segments[-1].end >= readable:
+                return
+            # What is missing is in a segment that was begun meanwhile.
+            before = len(self.segments)
+            self._list()
+            if len(self.segments) == before:
+                raise StoreError(
+                    f"{self.folder}: the records from {self.segments[-1].end} to {readable} are missing"
+                )
+
+    def _list(self) -> None:
+        paths = sorted((self.folder / LOG).glob(f"*{SUFFIX}"))
+        known = {(one.path.name, one.inode): one for one in self.segments}
+        found: list[SegmentIndex] = []
+        for path in paths:
+            try:
+                one = known.get((path.name, path.stat().st_ino)) or SegmentIndex(path)
+            except FileNotFoundError:
+                continue  # deleted a moment ago
+            found.append(one)
+        for one in found[:-1]:
+            one.extend()
+        self.segments = found
+        if found:
+            self.log_id = found[-1].log
+
+    def blocks(self, partition: int, start: int, end: int) -> Iterator[tuple[SegmentIndex, Place]]:
+        """The blocks of a partition that hold anything from `start` to `end`, in order."""
+        for segment in list(self.segments):
+            part = segment.parts.get(partition)
+            if part is None or part.end <= start:
+                continue
+            number = max(part.find(start), 0)
+            while number < len(part.bases):
+                place = part.place(number)
+                if place.base >= end:
+                    return
+                yield segment, place
+                number += 1
+
+    def at(self, partition: int, timestamp: int, earliest: int, latest: int) -> int | None:
+        """The smallest offset from `earliest` to below `latest` whose timestamp (µs) is at or after `timestamp`. Raises
+        StoreError."""
+        for segment in list(self.segments):
+            part = segment.parts.get(partition)
+            if part is None or part.end <= earliest or part.highs[-1] < timestamp:
+                continue
+            for number in range(bisect_left(part.highs, timestamp), len(part.bases)):
+                place = part.place(number)
+                if place.base >= latest:
+                    return None
+                if place.end <= earliest:
+                    continue
+                times = block.fixed(parse(segment, place), block.TIMESTAMP)
+                for row, time in enumerate(times):
+                    if time >= timestamp and place.base + row >= earliest:
+                        offset = place.base + row
+                        return offset if offset < latest else None
+        return None
+
+    def ends(self) -> dict[int, tuple[int, int]]:
+        """The first and the last but one offset of each partition that has a block."""
+        found: dict[int, tuple[int, int]] = {}
+        for segment in self.segments:
+            for number, part in segment.parts.items():
+                first = found[number][0] if number in found else part.bases[0]
+                found[number] = (first, part.end)
+        return found
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.segments = []
+        self._generation = None
+
+
+def parse(segment: SegmentIndex, place: Place) -> block.Block:
+    """A block taken apart, its checksum verified. Raises StoreError."""
+    try:
+        return block.parse(segment.read(place))
+    except block.Damaged as error:
+        raise StoreError(f"{segment.path}, byte {place.position}: {error}") from None
