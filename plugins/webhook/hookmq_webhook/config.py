@@ -97,7 +97,9 @@ class RetryConfig:
 class DeadLetterConfig:
     """Where events go that were given up."""
 
-    path: Path | None = setting(None, "folder of the file; dead in the outbox's if left out")
+    path: Path | None = setting(
+        None, "folder of the file; dead in the outbox's if left out, none with best_effort"
+    )
     topic: str | None = setting(None, "a topic that they are published to, instead of the file")
     max_bytes: Size = setting(
         256 << 20, "size of the file beyond which its oldest go", minimum=4096
@@ -202,9 +204,6 @@ class WebhookConfig:
         1 << 20, "size of an event beyond which its payload is left out", minimum=1024
     )
     source: str = setting("", "of CloudEvents; urn:hookmq:ID if left out")
-    body: str | None = setting(
-        None, "template of the whole body, with ${...}, instead of an envelope"
-    )
     method: Literal["post", "put", "patch"] = setting("post", "of requests")
     headers: Mapping[str, str] = field(
         default_factory=dict, metadata={"help": "further headers, with ${...} in their values"}
@@ -234,7 +233,7 @@ class WebhookConfig:
         check_url("url", self.url)
         if self.auth is not None and self.auth.oauth2 is not None:
             check_url("auth.oauth2.token_url", self.auth.oauth2.token_url)
-        places = {"url": self.url, "body": self.body or ""}
+        places = {"url": self.url}
         places |= {f"headers.{name}": text for name, text in self.headers.items()}
         used = {where: set(_PLACE.findall(text)) for where, text in places.items()}
         for where, names in used.items():

@@ -136,6 +136,8 @@ class Dispatcher:
         self._more = False
         self._running = 0
         self._retrying = 0
+        self._parcels: dict[Parcel, None] = {}
+        """Under way, or waiting for their next attempt."""
         self._blocked: deque[Parcel] = deque()
         self._linger: Timer | None = None
         self._lingered = False
@@ -144,7 +146,7 @@ class Dispatcher:
         self._timers: dict[int, Timer] = {}
         self._serial = 0
         self._held_until = float("-inf")
-        self._begun = False
+        self.begun = False
         self._stopped = False
         self._idle: Callable[[], None] | None = None
 
@@ -153,12 +155,12 @@ class Dispatcher:
     def begin(self) -> None:
         """Begin where the queue does."""
         self._next = self._queue.start
-        self._begun = True
+        self.begun = True
         self.wake()
 
     def wake(self) -> None:
         """There may be new events."""
-        if self._begun:
+        if self.begun:
             self._more = True
             self._read()
 
@@ -166,6 +168,13 @@ class Dispatcher:
     def idle(self) -> bool:
         """Nothing waits, nothing is under way."""
         return not (self._loaded or self._reading or self._running or self._more)
+
+    @property
+    def oldest_age(self) -> float:
+        """Seconds since the oldest event in memory happened; 0 where there is none."""
+        times = [one.event.time for lane in self._lanes.values() for one in lane.events]
+        times += [one.event.time for parcel in self._parcels for one in parcel.events]
+        return max(0.0, self._runtime.time() - min(times)) if times else 0.0
 
     @property
     def running(self) -> int:
@@ -291,6 +300,7 @@ class Dispatcher:
 
     def _attempt(self, parcel: Parcel, ask: Ask) -> None:
         self._running += 1
+        self._parcels[parcel] = None
         parcel.attempts += 1
         self.counts.attempts += 1
         began = self._runtime.now()
@@ -349,6 +359,7 @@ class Dispatcher:
     def _take_apart(self, parcel: Parcel, worn: bool) -> None:
         """Each is sent alone, those of one key still one after another. What was tried often enough has one try left."""
         attempts = parcel.attempts - 1 if worn else 0
+        del self._parcels[parcel]
         for lane in parcel.lanes:
             mine = [one for one in parcel.events if self._key(one) == lane.key]
             lane.events.extendleft(reversed(mine))
@@ -376,6 +387,7 @@ class Dispatcher:
         self._bury(one, reason, parcel.attempts, buried)
 
     def _finish(self, parcel: Parcel) -> None:
+        del self._parcels[parcel]
         for one in parcel.events:
             self._queue.done(one.number)
             self._loaded -= 1

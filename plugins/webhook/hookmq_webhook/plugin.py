@@ -1,7 +1,435 @@
 """The plugin: what the configuration's `use: webhook` makes."""
 
-from hookmq.plugin import Plugin
+import json
+import ssl
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from hookmq.breaker import Breaker
+from hookmq.hooks.specs import OBSERVERS
+from hookmq.plugin import (
+    Action,
+    BrokerHandle,
+    ClientInfo,
+    ConfigError,
+    Context,
+    DisconnectReason,
+    Dropped,
+    Message,
+    Plugin,
+    PluginError,
+    ReasonCode,
+    SessionEvent,
+    Settings,
+    Subscription,
+    hookimpl,
+)
+from hookmq.runtime import Cancel, Runtime
+from hookmq.store import Journal, StoreFailed
+
+from hookmq_webhook import catalog
+from hookmq_webhook.config import WebhookConfig
+from hookmq_webhook.deadletter import DeadLetters
+from hookmq_webhook.dispatch import Buried, Dispatcher, Policy
+from hookmq_webhook.events import Event
+from hookmq_webhook.filters import Filters, keep_fields, select
+from hookmq_webhook.folder import DEAD, default_folder
+from hookmq_webhook.outbox import Bounds, Outbox
+from hookmq_webhook.queues import MemoryQueue, Numbered
+from hookmq_webhook.requests import request_maker
+from hookmq_webhook.sender import Sender
+
+JOURNALED: Final = frozenset({"message.published", "will.published"})
+"""What `at_least_once` takes from the journal instead of from the hook."""
+SLACK: Final = 2.0
+"""Seconds of a stop that are kept for saving what arrived."""
 
 
 class WebhookPlugin(Plugin):
-    """What happens in HookMQ reaches HTTP services: in order, signed, and kept until it arrived."""
+    """What happens in HookMQ reaches an HTTP service: in order, signed, and kept until it arrived."""
+
+    Config = WebhookConfig
+    config: WebhookConfig
+    Sender = Sender
+
+    def __init__(self, config: WebhookConfig, context: Context) -> None:
+        super().__init__(config, context)
+        self.filters = Filters(config.filters, select(config.events))
+        self.durable = config.mode == "at_least_once"
+        self.requests = request_maker(config, context.id, keep_fields(config.filters.fields))
+        self.idle_hooks = self._idle_hooks()
+        self.timeouts = {"on_shutdown": config.drain + SLACK + 3}
+        self.told: dict[str, int] = {}
+        """Events so far, by type."""
+        self.dropped: dict[str, int] = {}
+        """Events that were not kept, by why."""
+        self.queue: Outbox | MemoryQueue | None = None
+        self.dispatcher: Dispatcher | None = None
+        self.sender: Sender | None = None
+        self.breaker: Breaker | None = None
+        self.dead: DeadLetters | None = None
+        self.oldest: float | None = None
+        self._broker: BrokerHandle | None = None
+        self._runtime: Runtime | None = None
+        self._stopping = False
+        self._cancels: set[Cancel] = set()
+
+    def _idle_hooks(self) -> frozenset[str]:
+        types = self.filters.types
+        used = set(catalog.hooks_of(types - JOURNALED if self.durable else types))
+        idle = set(OBSERVERS) - used
+        if not self.durable:
+            idle.add("provide_journal")
+        return frozenset(idle)
+
+    @property
+    def folder(self) -> Path:
+        """Where it keeps what waits."""
+        return self.config.outbox.path or default_folder(self.id)
+
+    @property
+    def dead_folder(self) -> Path | None:
+        """Where it keeps what was given up."""
+        config = self.config.dead_letter
+        if config.topic is not None:
+            return None
+        return config.path or (self.folder / DEAD if self.durable else None)
+
+    # life -----------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def provide_journal(self, broker: BrokerHandle) -> Journal:
+        """The outbox, not yet opened."""
+        bounds = Bounds(
+            self.config.outbox.max_bytes,
+            self.config.outbox.max_events,
+            self.config.outbox.on_full,
+        )
+        self.queue = outbox = Outbox(
+            self.id,
+            self.folder,
+            broker.runtime,
+            self._wants_topic,
+            self._messages,
+            self._ready,
+            bounds,
+            self._spill,
+        )
+        self._broker, self._runtime = broker, broker.runtime
+        return outbox
+
+    @hookimpl
+    def on_startup(self, broker: BrokerHandle) -> None:
+        """Reads the files of `tls` and opens the dead letters; no connection is opened yet."""
+        config = self.config
+        runtime = self._runtime = broker.runtime
+        self._broker = broker
+        self._stopping = False
+        epoch = runtime.token(8)
+        try:
+            self.sender = self.Sender(config, self.requests, runtime.now, runtime.time)
+        except (OSError, ssl.SSLError) as error:
+            raise PluginError(self.id, f"tls: {error}") from error
+        if not self.durable:
+            bounds = config.queue
+            self.queue = MemoryQueue(
+                epoch, bounds.max_events, bounds.max_bytes, bounds.drop, self._drop
+            )
+        if self.queue is None:
+            raise PluginError(self.id, "nobody asked for its journal")
+        folder = self.dead_folder
+        if folder is not None:
+            self.dead = DeadLetters(folder, runtime.run_blocking, config.dead_letter.max_bytes)
+            self.dead.open()
+        retry, batch = config.retry, config.batch
+        self.breaker = Breaker(retry.breaker_failures, retry.breaker_pause, runtime.now)
+        policy = Policy(
+            batch.count,
+            batch.bytes,
+            batch.linger,
+            config.concurrency,
+            config.window,
+            config.window_bytes,
+            retry.first_delay,
+            retry.longest_delay,
+            retry.max_age,
+            retry.max_attempts,
+        )
+        self.dispatcher = Dispatcher(
+            runtime, self.queue, self.sender.send, self._bury, self._key, policy, self.breaker
+        )
+        if isinstance(self.queue, MemoryQueue):
+            self.dispatcher.begin()
+
+    @hookimpl
+    def on_ready(self, broker: BrokerHandle) -> None:
+        """All listeners are open."""
+        self._tell(catalog.started(broker.time(), _version()))
+
+    @hookimpl
+    def on_reload(self, old: Settings, new: Settings) -> None:
+        """Another configuration is in force; ours is the same."""
+        if self._broker is not None:
+            self._tell(catalog.reloaded(self._broker.time(), old, new))
+
+    @hookimpl
+    async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
+        """Lets what waits arrive, as long as that may take, and saves what did."""
+        runtime, dispatcher, queue = self._runtime, self.dispatcher, self.queue
+        if runtime is None:
+            return
+        self._tell(catalog.stopping(broker.time(), _version(), deadline))
+        seconds = min(self.config.drain, max(0.0, deadline - SLACK))
+        if dispatcher is not None and queue is not None:
+            if seconds > 0 and queue.waiting:
+                drained = runtime.promise()
+
+                def over() -> None:
+                    if not drained.done():
+                        drained.set_result(None)
+
+                timer = runtime.call_later(seconds, over)
+                if isinstance(queue, Outbox):
+                    queue.log.flush(lambda failed: dispatcher.drain(over))
+                else:
+                    dispatcher.drain(over)
+                await drained
+                timer.cancel()
+            left = queue.waiting
+            if left:
+                kept = "kept" if self.durable else "lost"
+                self.log(
+                    "info" if self.durable else "warning", "webhook.stopped", left=left, of=kept
+                )
+            dispatcher.stop()
+        self._stopping = True
+        if isinstance(queue, Outbox):
+            closed = runtime.promise()
+            queue.close(lambda: closed.set_result(None))
+            await closed
+        if self.dead is not None:
+            self.dead.close()
+        if self.sender is not None:
+            await self.sender.close()
+
+    # events ---------------------------------------------------------------------------------------------------------
+
+    def _tell(self, event: Event) -> None:
+        """Something happened that nobody waits for."""
+        queue = self.queue
+        if queue is None or self._stopping or not self.filters.event(event):
+            return
+        self._count(event)
+        queue.put(event)
+        if self.dispatcher is not None and isinstance(queue, MemoryQueue):
+            self.dispatcher.wake()
+
+    def _count(self, event: Event) -> None:
+        self.told[event.type] = self.told.get(event.type, 0) + 1
+
+    def _drop(self, event: Event) -> None:
+        self.dropped["queue_full"] = self.dropped.get("queue_full", 0) + 1
+
+    def _wants_topic(self, topic: str) -> bool:
+        """Of the journal."""
+        if not self.filters.types & JOURNALED or topic == self.config.dead_letter.topic:
+            return False
+        return self.filters.topic(topic)
+
+    def _messages(self, message: Message) -> Iterable[Event]:
+        """The events that an accepted message is."""
+        broker = self._broker
+        client = None
+        if broker is not None and message.sender is not None:
+            client = broker.client(message.sender)
+        found = []
+        for event in _published(message, client):
+            if self.filters.event(event):
+                self._count(event)
+                found.append(event)
+        return found
+
+    def _ready(self) -> None:
+        dispatcher = self.dispatcher
+        if dispatcher is not None and not self._stopping:
+            if not dispatcher.begun:
+                dispatcher.begin()
+            else:
+                dispatcher.wake()
+
+    def _key(self, one: Numbered) -> str:
+        key = self.config.key
+        if key == "client":
+            return one.event.client or ""
+        if key == "topic":
+            return one.event.topic or ""
+        return one.id if key == "none" else ""
+
+    # what is given up -----------------------------------------------------------------------------------------------
+
+    def _bury(self, one: Numbered, reason: str, attempts: int, buried: Buried) -> None:
+        self.log(
+            "warning", "webhook.given_up", id=one.id, type=one.event.type, reason=reason,
+            attempts=attempts,
+        )  # fmt: skip
+        self._keep(one, reason, attempts, lambda failed: buried(failed.reason if failed else ""))
+
+    def _spill(self, event: Event, done: Any) -> None:
+        """The outbox has no room."""
+        assert self._runtime is not None
+        # It has no number: what was full gave it none. The id is its own.
+        one = Numbered(0, event, 0, f"{self._runtime.token(16)}-0")
+        self._keep(one, "the outbox is full", 0, done)
+
+    def _keep(self, one: Numbered, reason: str, attempts: int, done: Any) -> None:
+        runtime, broker = self._runtime, self._broker
+        assert runtime is not None
+        assert broker is not None
+        topic = self.config.dead_letter.topic
+        if topic is not None:
+            body = self.requests.encode([one])[1]
+            about = {"id": one.id, "reason": reason, "attempts": attempts, "time": runtime.time()}
+            text = json.dumps(about).encode()[:-1] + b', "event": ' + body + b"}"
+
+            def published(_: object, error: BaseException | None) -> None:
+                done(StoreFailed(str(error)) if error is not None else None)
+
+            runtime.spawn(broker.publish_and_wait(topic, text, 1), published)
+        elif self.dead is not None:
+            self.dead.add(one, reason, attempts, runtime.time(), done)
+        else:
+            done(None)
+
+    # observers: on the loop, one after another ----------------------------------------------------------------------
+
+    @hookimpl
+    async def on_session(
+        self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
+    ) -> None:
+        """client.connected and session.*"""
+        for one in catalog.session(broker.time(), client, event):
+            self._tell(one)
+
+    @hookimpl
+    async def on_disconnect(
+        self, client: ClientInfo, reason: DisconnectReason, broker: BrokerHandle
+    ) -> None:
+        """client.disconnected"""
+        self._tell(catalog.disconnected(broker.time(), client, reason))
+
+    @hookimpl
+    async def on_auth_failed(
+        self, client: ClientInfo, code: ReasonCode, reason: str, broker: BrokerHandle
+    ) -> None:
+        """client.auth_failed"""
+        self._tell(catalog.auth_failed(broker.time(), client, code, reason))
+
+    @hookimpl
+    async def on_denied(
+        self,
+        client: ClientInfo | None,
+        action: Action,
+        topic: str,
+        code: ReasonCode,
+        rule: str,
+        broker: BrokerHandle,
+    ) -> None:
+        """client.denied"""
+        if client is not None:
+            self._tell(catalog.denied(broker.time(), client, action, topic, code, rule))
+
+    @hookimpl
+    async def on_subscribed(
+        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
+    ) -> None:
+        """subscription.created"""
+        self._tell(catalog.subscribed(broker.time(), client, subscription))
+
+    @hookimpl
+    async def on_unsubscribed(
+        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
+    ) -> None:
+        """subscription.removed"""
+        self._tell(catalog.unsubscribed(broker.time(), client, subscription))
+
+    @hookimpl
+    async def on_published(self, client: ClientInfo | None, message: Message) -> None:
+        """message.published and will.published, unless the journal tells them."""
+        if message.topic != self.config.dead_letter.topic:
+            for one in _published(message, client):
+                self._tell(one)
+
+    @hookimpl
+    async def on_delivered(
+        self, client: ClientInfo, message: Message, broker: BrokerHandle
+    ) -> None:
+        """message.delivered and message.acked"""
+        for one in catalog.delivered(broker.time(), client, message):
+            self._tell(one)
+
+    @hookimpl
+    async def on_dropped(
+        self, client: ClientInfo | None, message: Message, why: Dropped, broker: BrokerHandle
+    ) -> None:
+        """message.dropped"""
+        self._tell(catalog.dropped(broker.time(), client, message, why))
+
+    @hookimpl
+    async def on_retained(self, topic: str, message: Message | None, broker: BrokerHandle) -> None:
+        """message.retained and message.cleared"""
+        self._tell(catalog.retained(broker.time(), topic, message))
+
+    @hookimpl
+    async def on_event(
+        self,
+        client: ClientInfo | None,
+        event: str,
+        fields: Mapping[str, object],
+        plugin: str,
+        broker: BrokerHandle,
+    ) -> None:
+        """What other plugins tell."""
+        self._tell(catalog.told(broker.time(), client, event, fields, plugin))
+
+    # what it shows --------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def register_metrics(self, registry: Any) -> None:
+        """Adds what `hookmq_webhook.metrics` lists."""
+        from hookmq_webhook.metrics import register
+
+        register(registry, self)
+
+    @hookimpl
+    def register_http(self, router: Any) -> None:
+        """Adds ``/plugins/ID/deadletter``."""
+        from hookmq_webhook.routes import register
+
+        register(router, self)
+
+    @classmethod
+    @hookimpl
+    def register_cli(cls, group: Any) -> None:
+        """Adds ``hookmq webhook``."""
+        from hookmq_webhook.cli import register
+
+        register(group, cls)
+
+
+def _published(message: Message, client: ClientInfo | None) -> tuple[Event, ...]:
+    event = catalog.published(message, client)
+    if message.origin != "will":
+        return (event,)
+    return (event, catalog.will_published(message.received_at, message))
+
+
+def _version() -> str:
+    try:
+        return version("hookmq")
+    except PackageNotFoundError:
+        return "0"
+
+
+__all__ = ["ConfigError", "WebhookPlugin"]

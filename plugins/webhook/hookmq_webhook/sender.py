@@ -17,11 +17,8 @@ from hookmq_webhook.config import TlsConfig, WebhookConfig
 from hookmq_webhook.destinations import CheckedResolver, Destinations, Refused
 from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.queues import Numbered
+from hookmq_webhook.requests import Requests
 
-Encode = Callable[[Sequence[Numbered]], tuple[dict[str, str], bytes]]
-"""The headers and the body of a request with these events."""
-Sign = Callable[[Sequence[Numbered], bytes], dict[str, str]]
-"""The headers that show that a body, as it is sent, is ours."""
 AGENT: Final = "hookmq-webhook"
 _AFTER: Final = frozenset({429, 503})
 """Statuses whose Retry-After counts."""
@@ -37,18 +34,17 @@ class Sender:
     def __init__(
         self,
         config: WebhookConfig,
-        encode: Encode,
-        sign: Sign | None,
+        requests: Requests,
         now: Callable[[], float],
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.config = config
-        self.requests = 0
+        self.sent = 0
+        """Requests so far."""
         self.bytes = 0
         self.statuses: dict[int, int] = {}
         """Answers by status."""
-        self._encode = encode
-        self._sign = sign
+        self._requests = requests
         self._wall = wall
         self._now = now
         self._refused = frozenset(config.retry.refused)
@@ -104,19 +100,19 @@ class Sender:
     async def _send(self, events: Sequence[Numbered]) -> Answer:
         config = self.config
         session = self._open()
-        headers, body = self._encode(events)
+        headers, body = self._requests.encode(events)
+        # Of the body before it is compressed: that is what frameworks hand to who verifies it.
+        headers |= self._requests.sign(events, self._wall(), body)
         if config.gzip and len(body) >= config.gzip:
             body = gzip.compress(body, 5, mtime=0)
             headers["Content-Encoding"] = "gzip"
-        if self._sign is not None:
-            headers |= self._sign(events, body)
         values = values_of(events[0])
         for name, text in config.headers.items():
             headers[name] = fill_header(text, values)
         url = URL(fill_url(config.url, values), encoded=True)
         assert self._credentials is not None
         shown = await self._credentials.header()
-        self.requests += 1
+        self.sent += 1
         self.bytes += len(body)
         for _ in range(config.redirects + 1):
             self._destinations.check_host(url.host or "")

@@ -1,0 +1,171 @@
+"""``hookmq webhook``: dead letters, listed and sent again."""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from hookmq.cli.source import add_source, config_of
+from hookmq.errors import ConfigError, StoreError
+
+from hookmq_webhook.config import WebhookConfig
+from hookmq_webhook.deadletter import Dead, DeadLetters, at_once, replay
+from hookmq_webhook.dispatch import Answer, Verdict
+from hookmq_webhook.routes import shown
+
+if TYPE_CHECKING:
+    from hookmq_webhook.requests import RequestMaker
+
+EXAMPLES: Final = """\
+examples:
+  hookmq webhook deadletter list -c hookmq.yaml
+  hookmq webhook deadletter replay -c hookmq.yaml --id webhook --only 4f1c-17
+
+The broker must be stopped, since its file is its own. Of a running one ask its http listener instead:
+  GET /plugins/ID/deadletter and POST /plugins/ID/deadletter/replay
+
+exit codes: 0 done, 1 some did not arrive or the file cannot be used, 2 wrong usage or configuration"""
+
+
+class Instance(Protocol):
+    """The plugin, as far as it is of use here."""
+
+    config: WebhookConfig
+    requests: "RequestMaker"
+    id: str
+
+    @property
+    def dead_folder(self) -> Path | None: ...
+
+
+def register(group: Any, kind: type) -> None:
+    """Add the command to a `hookmq.cli.commands.Group`; `kind` is the plugin's class."""
+    parser = group.add_parser(
+        "webhook",
+        help="what the webhook plugin gave up, and receivers to try it with",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=EXAMPLES,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    dead = commands.add_parser(
+        "deadletter",
+        help="events that were given up",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=EXAMPLES,
+    )
+    under = dead.add_subparsers(metavar="COMMAND", required=True)
+    for name, help, run in (
+        ("list", "show them, oldest first", run_list),
+        ("replay", "send them again, oldest first, with the ids that they had", run_replay),
+    ):
+        one = under.add_parser(name, help=help, description=f"{help[:1].upper()}{help[1:]}.")
+        add_source(one)
+        one.add_argument("--id", metavar="ID", help="which instance, where there are several")
+        if name == "list":
+            one.add_argument("--json", action="store_true", help="a line of JSON for each")
+        else:
+            one.add_argument(
+                "--only", action="append", default=[], metavar="EVENT", help="ids to send; else all"
+            )
+        one.set_defaults(run=run, kind=kind)
+    try:
+        from hookmq_webhook import kit  # type: ignore[attr-defined,unused-ignore]
+    except ImportError:
+        return
+    kit.register(commands, kind)
+
+
+def instance_of(arguments: argparse.Namespace) -> Instance:
+    """The instance that the configuration has, or the one that was named. Raises ConfigError."""
+    from hookmq.config.plugins import build
+
+    config = config_of(arguments)
+    built = [one.plugin for one in build(config) if isinstance(one.plugin, arguments.kind)]
+    found: list[Any] = [one for one in built if arguments.id in (None, one.id)]
+    if not found:
+        what = f"plugin with the id {arguments.id!r}" if arguments.id else "plugin webhook"
+        raise ConfigError(f"{config.source} has no {what}")
+    if len(found) > 1:
+        names = ", ".join(one.id for one in found)
+        raise ConfigError(f"there are several: name one of {names} with --id")
+    one: Instance = found[0]
+    return one
+
+
+def _open(instance: Instance) -> DeadLetters:
+    folder = instance.dead_folder
+    if folder is None:
+        raise ConfigError(f"{instance.id} keeps no dead letters in a file")
+    dead = DeadLetters(folder, at_once, instance.config.dead_letter.max_bytes)
+    dead.open()
+    return dead
+
+
+def run_list(arguments: argparse.Namespace) -> int:
+    """``hookmq webhook deadletter list``."""
+    try:
+        dead = _open(instance_of(arguments))
+    except StoreError as error:
+        print(f"hookmq webhook: {error}", file=sys.stderr)
+        return 1
+    try:
+        count = 0
+        for one in dead.read():
+            count += 1
+            print(json.dumps(shown(one)) if arguments.json else _line(one))
+        if not count and not arguments.json:
+            print("none", file=sys.stderr)
+    finally:
+        dead.close()
+    return 0
+
+
+def run_replay(arguments: argparse.Namespace) -> int:
+    """``hookmq webhook deadletter replay``."""
+    instance = instance_of(arguments)
+    try:
+        dead = _open(instance)
+        try:
+            return asyncio.run(_replay(instance, dead, frozenset(arguments.only)))
+        finally:
+            dead.close()
+    except (StoreError, OSError) as error:
+        print(f"hookmq webhook: {error}", file=sys.stderr)
+        return 1
+
+
+async def _replay(instance: Instance, dead: DeadLetters, only: frozenset[str]) -> int:
+    from hookmq_webhook.sender import Sender
+
+    sender = Sender(instance.config, instance.requests, time.monotonic)
+    total = len(only) or dead.waiting
+    seen: set[str] = set()
+
+    def told(one: Dead, answer: Answer) -> None:
+        seen.add(one.id)
+        if answer.verdict is not Verdict.ARRIVED:
+            print(f"{one.id}: {answer.reason}", file=sys.stderr)
+        if len(seen) % 100 == 0:
+            print(f"{len(seen)} of {total}", file=sys.stderr)
+
+    try:
+        done = await replay(dead, sender.send, lambda one: not only or one.id in only, told)
+    finally:
+        await sender.close()
+    unknown = sorted(only - seen) if not done.failed else []
+    for id in unknown:
+        print(f"{id}: there is none", file=sys.stderr)
+    left = dead.waiting
+    print(f"{done.arrived} arrived, {done.failed} failed, {left} left")
+    return 1 if done.failed or unknown else 0
+
+
+def _line(one: Dead) -> str:
+    when = datetime.fromtimestamp(one.time, UTC).isoformat(timespec="seconds")
+    about = " ".join(filter(None, (one.event.client, one.event.topic)))
+    tries = f"{one.attempts} attempt{'' if one.attempts == 1 else 's'}"
+    return f"{when} {one.id} {one.event.type} {about}: {one.reason}, {tries}"

@@ -1,0 +1,214 @@
+"""What was given up: kept in a file with the reason, to be looked at and sent again. Events keep their ids."""
+
+import json
+import marshal
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from hookmq.segments import SegmentLog
+from hookmq.segments.log import RunBlocking
+from hookmq.store import CommitId, StoreFailed
+
+from hookmq_webhook.dispatch import Answer, Verdict
+from hookmq_webhook.events import Event, pack, unpack
+from hookmq_webhook.folder import prepare, write_atomically
+from hookmq_webhook.queues import Numbered
+
+REPLAYED: Final = "replayed.json"
+LOG: Final = "log"
+_KNOWN: Final = frozenset({REPLAYED, REPLAYED + ".new", LOG, "lost+found"})
+_FORMAT: Final = 1
+_MARSHAL: Final = 4
+_STORE: Final = CommitId("dead letters", 0)
+"""No commit is about them."""
+PAGE: Final = 4 << 20
+"""Bytes read at a time."""
+SHARE: Final = 8
+"""Segments of a full file: so much of it goes at a time."""
+
+
+class Dead(NamedTuple):
+    """An event that was given up. `place` is its number in the file, `number` the one it had in its queue."""
+
+    place: int
+    id: str
+    number: int
+    event: Event
+    reason: str
+    attempts: int
+    time: float
+
+    @property
+    def numbered(self) -> Numbered:
+        """As it is sent again."""
+        return Numbered(self.number, self.event, 0, self.id)
+
+
+class DeadLetters:
+    """The file in `folder`. `open` first; it is this process's alone until `close`."""
+
+    def __init__(
+        self, folder: Path, run_blocking: RunBlocking, max_bytes: int, sync: bool = True
+    ) -> None:
+        self.folder = folder
+        self.added = 0
+        self.overwritten = 0
+        """Dead letters that went because the file was full."""
+        self._max_bytes = max_bytes
+        self._run_blocking = run_blocking
+        size = max(4096, max_bytes // SHARE)
+        self._log = SegmentLog(folder / LOG, run_blocking, segment_size=size, sync=sync)
+        self._replayed: set[int] = set()
+        self._trimming = False
+        self._opened = False
+
+    def open(self) -> None:
+        """Take the folder. Raises StoreError."""
+        prepare(self.folder, _KNOWN, (LOG,))
+        self._log.open()
+        self._log.recover(_STORE)
+        self._opened = True
+        self._replayed = self._load()
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._opened:
+            self._opened = False
+            self._log.close()
+
+    @property
+    def waiting(self) -> int:
+        """How many are there that were not sent again."""
+        return self._log.next - self._log.earliest - len(self._replayed)
+
+    def add(
+        self,
+        one: Numbered,
+        reason: str,
+        attempts: int,
+        time: float,
+        done: Callable[[StoreFailed | None], None],
+    ) -> None:
+        """Keep one; `done` is told when it is safe."""
+        if not self._opened:
+            done(StoreFailed(f"{self.folder} is not open"))
+            return
+        record = (_FORMAT, one.id, one.number, pack(one.event), reason, attempts, time)
+        self._log.append(None, marshal.dumps(record, _MARSHAL))
+        self.added += 1
+        self._log.flush(done)
+        if self._log.size > self._max_bytes and not self._trimming:
+            self._trim()
+
+    def _trim(self) -> None:
+        segments = self._log.segments
+        if len(segments) < 2:
+            return
+        self._trimming = True
+        before = self._log.earliest
+
+        def trimmed(_: object, error: BaseException | None) -> None:
+            self._trimming = False
+            earliest = self._log.earliest
+            self.overwritten += sum(1 for n in range(before, earliest) if n not in self._replayed)
+            self._replayed = {n for n in self._replayed if n >= earliest}
+
+        self._run_blocking(partial(self._log.trim, segments[1].base), trimmed)
+
+    def read(self) -> Iterator[Dead]:
+        """Those that were not sent again, in the order in which they were given up. Blocks. Raises StoreError."""
+        place = self._log.earliest
+        while frames := self._log.read(place, PAGE):
+            for frame in frames:
+                place = frame.end
+                if frame.offset not in self._replayed:
+                    found = _parse(frame.offset, frame.payload)
+                    if found is not None:
+                        yield found
+
+    def replayed(self, places: Iterable[int]) -> None:
+        """These were sent again, or are not wanted. Blocks. Raises OSError."""
+        self._replayed.update(places)
+        known = {"log": self._log.id, "replayed": sorted(self._replayed)}
+        write_atomically(self.folder / REPLAYED, json.dumps(known).encode())
+
+    def _load(self) -> set[int]:
+        """Without a usable file all may be sent again."""
+        try:
+            known = json.loads((self.folder / REPLAYED).read_bytes())
+            if known["log"] == self._log.id:
+                earliest = self._log.earliest
+                return {int(n) for n in known["replayed"] if earliest <= int(n) < self._log.next}
+        except (OSError, KeyError, TypeError, ValueError):
+            pass
+        return set()
+
+
+class Replay(NamedTuple):
+    """What came of sending dead letters again."""
+
+    arrived: int
+    failed: int
+    reason: str
+    """Of the last that failed."""
+
+
+async def replay(
+    dead: DeadLetters,
+    send: Callable[[list[Numbered]], Awaitable[Answer]],
+    wanted: Callable[[Dead], bool] = lambda _: True,
+    told: Callable[[Dead, Answer], None] = lambda dead, answer: None,
+    save_every: int = 100,
+) -> Replay:
+    """Send those that are `wanted` again, one after another, oldest first. Ends where the service is not well; what it
+    refuses stays, and the next is sent. Raises StoreError, OSError."""
+    arrived = failed = 0
+    reason = ""
+    places: list[int] = []
+    try:
+        for one in list(dead.read()):
+            if not wanted(one):
+                continue
+            answer = await send([one.numbered])
+            told(one, answer)
+            if answer.verdict is Verdict.ARRIVED:
+                arrived += 1
+                places.append(one.place)
+                if len(places) >= save_every:
+                    dead.replayed(places)
+                    places = []
+                continue
+            failed += 1
+            reason = answer.reason
+            if answer.verdict is Verdict.AGAIN:
+                break
+    finally:
+        if places:
+            dead.replayed(places)
+    return Replay(arrived, failed, reason)
+
+
+def at_once(call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> Any:
+    """A `run_blocking` without threads, for commands."""
+    try:
+        result = call()
+    except Exception as error:
+        done(None, error)
+    else:
+        done(result, None)
+    return lambda: None
+
+
+def _parse(place: int, data: bytes) -> Dead | None:
+    try:
+        form, id, number, packed, reason, attempts, time = marshal.loads(data)
+        if form != _FORMAT:
+            return None
+        return Dead(place, id, number, unpack(packed), reason, attempts, time)
+    except (EOFError, TypeError, ValueError):
+        return None
+
+
+__all__ = ["Dead", "DeadLetters", "Replay", "at_once", "replay"]

@@ -1,0 +1,83 @@
+"""What is sent: an envelope around events, and the signature of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from hookmq.plugin import ConfigError
+
+from hookmq_webhook.config import WebhookConfig
+from hookmq_webhook.envelope import Envelope, encode, request_id
+from hookmq_webhook.queues import Numbered
+from hookmq_webhook.signature import key_of, sign
+
+
+class Requests(Protocol):
+    """What the sender asks for."""
+
+    def encode(self, events: Sequence[Numbered]) -> tuple[dict[str, str], bytes]:
+        """The headers and the body of a request with these. Raises ValueError."""
+
+    def sign(self, events: Sequence[Numbered], time: float, body: bytes) -> Mapping[str, str]:
+        """The headers that show that `body`, not compressed, is ours."""
+
+
+class RequestMaker:
+    """`Requests` of one instance. Ids begin with the epoch of the queue that an event was in: with that of another start
+    where it is sent again from the dead letters."""
+
+    def __init__(
+        self, config: WebhookConfig, plugin_id: str, keep: Callable[[str], bool] | None
+    ) -> None:
+        self._config = config
+        self._source = config.source or f"urn:hookmq:{plugin_id}"
+        self._keep = keep
+        self._envelopes: dict[str, Envelope] = {}
+        self._keys: tuple[bytes, ...] = ()
+        if config.sign is not None:
+            for name in ("secret", "previous_secret"):
+                secret = getattr(config.sign, name)
+                if secret is not None:
+                    try:
+                        self._keys += (key_of(secret),)
+                    except ValueError as error:
+                        raise ConfigError(f"sign.{name}: {error}") from None
+
+    def encode(self, events: Sequence[Numbered]) -> tuple[dict[str, str], bytes]:
+        """As Requests."""
+        return encode(self._envelope(epoch_of(events)), events)
+
+    def sign(self, events: Sequence[Numbered], time: float, body: bytes) -> Mapping[str, str]:
+        """As Requests."""
+        if not self._keys:
+            return {}
+        return sign(request_id(epoch_of(events), events), int(time), body, self._keys)
+
+    def _envelope(self, epoch: str) -> Envelope:
+        found = self._envelopes.get(epoch)
+        if found is None:
+            config = self._config
+            if len(self._envelopes) > 100:
+                self._envelopes.clear()
+            found = self._envelopes[epoch] = Envelope(
+                self._source,
+                epoch,
+                config.envelope,
+                config.batch.count > 1,
+                config.payload,
+                config.content,
+                self._keep,
+                config.max_event,
+            )
+        return found
+
+
+def epoch_of(events: Sequence[Numbered]) -> str:
+    """What the ids of these begin with."""
+    return events[0].id.rpartition("-")[0]
+
+
+def request_maker(
+    config: WebhookConfig, plugin_id: str, keep: Callable[[str], bool] | None
+) -> RequestMaker:
+    """The `Requests` of a configuration. Raises ConfigError."""
+    return RequestMaker(config, plugin_id, keep)

@@ -1,0 +1,79 @@
+"""Routes of a running broker: its dead letters, and sending them again."""
+
+import json
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+
+from hookmq_webhook.deadletter import Dead, DeadLetters, replay
+from hookmq_webhook.sender import Sender
+
+SHOWN: Final = 1000
+"""Dead letters in one answer."""
+
+
+class Instance(Protocol):
+    """The plugin, as far as it is of interest here."""
+
+    dead: DeadLetters | None
+    sender: Sender | None
+
+
+def shown(one: Dead) -> Mapping[str, Any]:
+    """A dead letter without its payload."""
+    return {
+        "id": one.id,
+        "type": one.event.type,
+        "client_id": one.event.client,
+        "topic": one.event.topic,
+        "reason": one.reason,
+        "attempts": one.attempts,
+        "event_time": one.event.time,
+        "time": one.time,
+    }
+
+
+def register(router: Any, plugin: Instance) -> None:
+    """Add them to a `hookmq.server.http.PluginRouter`."""
+    busy: list[bool] = []
+
+    async def listed(request: web.BaseRequest) -> web.StreamResponse:
+        dead = _dead(plugin)
+        found = [shown(one) for one in islice(dead.read(), SHOWN)]
+        return web.json_response({"waiting": dead.waiting, "dead_letters": found})
+
+    async def replayed(request: web.BaseRequest) -> web.StreamResponse:
+        dead, sender = _dead(plugin), plugin.sender
+        if sender is None or busy:
+            raise web.HTTPConflict(text="dead letters are being sent already\n")
+        busy.append(True)
+        try:
+            wanted = await _ids(request)
+            done = await replay(dead, sender.send, lambda one: not wanted or one.id in wanted)
+        finally:
+            busy.clear()
+        return web.json_response(
+            {"arrived": done.arrived, "failed": done.failed, "reason": done.reason}
+        )
+
+    router.add("GET", "/deadletter", listed)
+    router.add("POST", "/deadletter/replay", replayed)
+
+
+async def _ids(request: web.BaseRequest) -> frozenset[str]:
+    text = await request.text()
+    if not text.strip():
+        return frozenset()
+    try:
+        found = json.loads(text)["ids"]
+        return frozenset(map(str, found))
+    except (ValueError, KeyError, TypeError):
+        raise web.HTTPBadRequest(text='{"ids": [...]}, or nothing for all\n') from None
+
+
+def _dead(plugin: Instance) -> DeadLetters:
+    if plugin.dead is None:
+        raise web.HTTPNotFound(text="this instance keeps no dead letters\n")
+    return plugin.dead
