@@ -329,6 +329,8 @@ def _after(later: Sent, earlier: Sent) -> bool:
     """Whether `later` was certainly taken in after `earlier`."""
     if later is earlier:
         return False
-    if later.publisher == earlier.publisher and later.qos == earlier.qos and later.qos:
+    # One that was dropped once, and taken when it was sent again, may have been overtaken.
+    in_order = not (earlier.lost and earlier.attempts > 1)
+    if in_order and later.publisher == earlier.publisher and later.qos == earlier.qos and later.qos:
         return later.order > earlier.order
     return 0 <= earlier.acked_at < later.first_sent and later.attempts >= 1
