@@ -1,0 +1,284 @@
+"""``hookmq webhook test``, ``listen``, ``schema`` and ``secret``: for who writes or looks after a receiver."""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+from aiohttp import web
+from hookmq.cli.source import add_source
+from hookmq.errors import BindError, ConfigError, HookMQError
+
+from hookmq_webhook.catalog import CATALOG
+from hookmq_webhook.dispatch import Verdict
+from hookmq_webhook.filters import select
+from hookmq_webhook.queues import Numbered
+from hookmq_webhook.receive import Ledger, Received, read
+from hookmq_webhook.reference import FOLDER
+from hookmq_webhook.samples import sample
+from hookmq_webhook.sender import Sender
+from hookmq_webhook.signature import VerificationError, key_of, new_secret, verify
+
+if TYPE_CHECKING:
+    from hookmq_webhook.cli import Instance
+
+ANSWER: Final = 200
+"""Characters of an answer that are shown."""
+LARGEST: Final = 64 << 20
+"""Bytes of a request that `listen` takes."""
+
+TEST: Final = """\
+examples:
+  hookmq webhook test -c hookmq.yaml
+  hookmq webhook test -c hookmq.yaml --id audit --event 'client.*' --event message.published
+
+The samples have ids that begin with "test". Nothing is tried twice.
+
+exit codes: 0 all arrived, 1 some did not, 2 wrong usage or configuration"""
+
+LISTEN: Final = """\
+examples:
+  hookmq webhook listen --port 8080
+  hookmq webhook listen --secret-file hook.secret
+
+A secret is whsec_ and base64, as `hookmq webhook secret` prints one; a file may have several, each on a line. Requests
+that are not genuine are answered by 401 and not shown. Without secrets everything is shown and nothing verified.
+
+exit codes: 0 stopped, 2 wrong usage or no secrets, 4 it cannot listen there"""
+
+
+def register(commands: Any, kind: type) -> None:
+    """Add them below ``hookmq webhook``."""
+    raw = argparse.RawDescriptionHelpFormatter
+    one = commands.add_parser(
+        "test",
+        help="send a signed sample of each event",
+        description="Send a signed sample of each event that an instance tells, and show what came back.",
+        formatter_class=raw,
+        epilog=TEST,
+    )
+    add_source(one)
+    one.add_argument(
+        "--id", "--plugin", metavar="ID", help="which instance, where there are several"
+    )
+    one.add_argument(
+        "--event",
+        action="append",
+        default=[],
+        metavar="TYPE",
+        help="types, with *; those of the instance if left out",
+    )
+    one.set_defaults(run=run_test, kind=kind)
+    one = commands.add_parser(
+        "listen",
+        help="receive events, verify and show them",
+        description="Receive events on this machine, verify their signatures and show them.",
+        formatter_class=raw,
+        epilog=LISTEN,
+    )
+    one.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    one.add_argument("--port", type=int, default=8080, help="port; 0 for any (%(default)s)")
+    one.add_argument("--secret-file", type=Path, help="file with the secrets, one on each line")
+    one.add_argument("--status", type=int, default=204, help="status to answer (%(default)s)")
+    one.add_argument("--count", type=int, default=0, help="stop after as many requests; 0 never")
+    one.set_defaults(run=run_listen)
+    one = commands.add_parser(
+        "schema",
+        help="print the JSON Schema of an event, or the names of all",
+        description="Print the JSON Schema of an event's data, or the names of all events.",
+    )
+    one.add_argument("event", nargs="?", help="as message.published")
+    one.set_defaults(run=run_schema)
+    one = commands.add_parser(
+        "secret", help="make up a secret", description="Make up a secret to sign with."
+    )
+    one.set_defaults(run=run_secret)
+
+
+# test -------------------------------------------------------------------------------------------------------------------
+
+
+class Probe(Sender):
+    """A sender that remembers the last answer."""
+
+    status = 0
+    words = ""
+
+    async def _skim(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        read = b""
+        while len(read) <= ANSWER:
+            more = await response.content.read(ANSWER + 1 - len(read))
+            if not more:
+                break
+            read += more
+        text = read[:ANSWER].decode("utf-8", "replace")
+        self.words = text + ("..." if len(read) > ANSWER else "")
+        response.close()
+
+
+def run_test(arguments: argparse.Namespace) -> int:
+    """``hookmq webhook test``."""
+    from hookmq_webhook.cli import instance_of
+
+    instance = instance_of(arguments)
+    chosen = select(arguments.event or instance.config.events)
+    names = [name for name in CATALOG if name in chosen]
+    if not names:
+        raise ConfigError("none of these events has a sample", hint="--event message.published")
+    return asyncio.run(_test(instance, names))
+
+
+async def _test(instance: "Instance", names: list[str]) -> int:
+    probe = Probe(instance.config, instance.requests, time.monotonic)
+    epoch = f"test{os.urandom(6).hex()}"
+    code = 0
+    try:
+        for number, name in enumerate(names):
+            event = sample(name, time.time())
+            probe.status, probe.words = 0, ""
+            began = time.monotonic()
+            answer = await probe.send([Numbered(number, event, 0, f"{epoch}-{number}")])
+            took = f"{(time.monotonic() - began) * 1000:.0f} ms"
+            shown = f", {json.dumps(probe.words)}" if probe.words else ""
+            if answer.verdict is Verdict.ARRIVED:
+                print(f"{name}: arrived, {probe.status}, {took}{shown}")
+            else:
+                code = 1
+                print(f"{name}: failed, {answer.reason}, {took}{shown}")
+    finally:
+        await probe.close()
+    return code
+
+
+# listen -----------------------------------------------------------------------------------------------------------------
+
+
+def run_listen(arguments: argparse.Namespace) -> int:
+    """``hookmq webhook listen``."""
+    secrets = secrets_of(arguments.secret_file) if arguments.secret_file else []
+    if not 200 <= arguments.status <= 599:
+        raise ConfigError("option --status: 200 to 599")
+    asyncio.run(_listen(arguments, secrets))
+    return 0
+
+
+def secrets_of(path: Path) -> list[str]:
+    """The secrets of a file. Raises ConfigError, without them."""
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+        for line in lines:
+            key_of(line)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(
+            f"{path}: {'not text' if isinstance(error, UnicodeDecodeError) else error}"
+        ) from None
+    if not lines:
+        raise ConfigError(f"{path}: no secret in it")
+    return lines
+
+
+async def _listen(arguments: argparse.Namespace, secrets: list[str]) -> None:
+    over = asyncio.Event()
+    ledger = Ledger()
+    left = arguments.count
+
+    async def receive(request: web.Request) -> web.StreamResponse:
+        nonlocal left
+        try:
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            return web.Response(status=413)
+        status = arguments.status
+        for line in told(request.headers, body, secrets, ledger):
+            if line is None:
+                status = 401
+            else:
+                print(line, flush=True)
+        left -= 1
+        if left == 0:
+            over.set()
+        return web.Response(status=status)
+
+    application = web.Application(client_max_size=LARGEST)
+    application.router.add_route("*", "/{tail:.*}", receive)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, arguments.host, arguments.port)
+        try:
+            await site.start()
+        except (OSError, OverflowError) as error:
+            place = f"{arguments.host}:{arguments.port}"
+            raise BindError(place, str(error)) from None
+        host, port = runner.addresses[0][:2]
+        print(f"listening on http://{host}:{port}/", flush=True)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, over.set)
+        await over.wait()
+    finally:
+        await runner.cleanup()
+
+
+def told(
+    headers: Mapping[str, str], body: bytes, secrets: list[str], ledger: Ledger
+) -> list[str | None]:
+    """What is shown of a request; None among the lines refuses it. All of it is printable ASCII."""
+    if secrets:
+        try:
+            verify(headers, body, secrets)
+        except VerificationError as error:
+            return [ascii(f"refused: {error}")[1:-1], None]
+    try:
+        events = read(headers, body)
+    except (ValueError, RecursionError) as error:
+        return [ascii(f"no event of HookMQ's: {error}")[1:-1]]
+    return [_shown(event, ledger, bool(secrets)) for event in events]
+
+
+def _shown(event: Received, ledger: Ledger, verified: bool) -> str:
+    notes = ["verified" if verified else "not verified"]
+    if not ledger.take(event):
+        notes.append("again")
+    missing = len(ledger.missing())
+    if missing:
+        notes.append(f"{missing} missing")
+    head = f"{event.time} {event.type} {event.id}"
+    if event.subject:
+        head += f" {event.subject}"
+    about = {**event.extra, "data": event.data}
+    text = json.dumps(about, indent=2, default=lambda data: f"<{len(data)} bytes>")
+    return f"{ascii(head)[1:-1]} ({', '.join(notes)})\n{text}"
+
+
+# schema, secret ---------------------------------------------------------------------------------------------------------
+
+
+def run_schema(arguments: argparse.Namespace) -> int:
+    """``hookmq webhook schema``."""
+    name = arguments.event
+    if name is None:
+        for kind in CATALOG.values():
+            print(f"{kind.name:24} {kind.help}")
+        return 0
+    if name not in CATALOG:
+        select([name.replace("*", "")])  # knows what was meant
+        raise HookMQError(f"{name!r} has no schema")
+    sys.stdout.write((FOLDER / f"{name}.json").read_text("utf-8"))
+    return 0
+
+
+def run_secret(arguments: argparse.Namespace) -> int:
+    """``hookmq webhook secret``."""
+    print(new_secret())
+    return 0
