@@ -1,5 +1,5 @@
-"""Where the blocks of a stream are: found by reading the headers in its segments. For whoever reads a stream's folder, the
-broker at its start included; no payload is looked at."""
+"""Where the blocks of a stream are: found by reading the headers in its segments. For whoever reads a stream's folder,
+the broker at its start included; no payload is looked at."""
 
 import json
 import os
@@ -126,7 +126,8 @@ class SegmentIndex:
                 part = self.parts[head.partition] = Part()
             elif part.end != head.base:
                 raise StoreError(
-                    f"{self.path}, byte {self.position}: partition {head.partition} goes from offset {part.end} to {head.base}"
+                    f"{self.path}, byte {self.position}: partition {head.partition} goes from offset {part.end} to "
+                    f"{head.base}"
                 )
             part.add(head, self.position + FRAME.size, length)
             self.end = offset + records

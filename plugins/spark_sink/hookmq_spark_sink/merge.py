@@ -1,5 +1,8 @@
-"""A sealed segment written anew with the small blocks of each partition merged: ``python -P -m hookmq_spark_sink.merge
-SEGMENT TARGET``, a process of its own, so that the broker's event loop does not wait for the interpreter lock meanwhile."""
+"""A sealed segment written anew with the small blocks of each partition merged.
+
+``python -P -m hookmq_spark_sink.merge SEGMENT TARGET`` is a process of its own, so that the broker's event loop does not
+wait for the interpreter lock meanwhile.
+"""
 
 import os
 import sys

@@ -1,0 +1,158 @@
+"""What goes and what is merged, in a thread beside the broker's work."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from hookmq.errors import StoreError
+from hookmq.segments import SegmentLog
+
+from hookmq_spark_sink import files, merge
+from hookmq_spark_sink.config import StreamConfig
+from hookmq_spark_sink.index import SegmentIndex
+
+
+class Sealed(Protocol):
+    """A segment that nothing is added to, all of it committed (`hookmq_spark_sink.stream.Summary`)."""
+
+    base: int
+    end: int
+    parts: dict[int, tuple[int, int]]
+    newest: int
+    blocks: int
+    size: int
+
+
+class Plan(NamedTuple):
+    """What `keep_up` works on: copies, but for the log."""
+
+    config: StreamConfig
+    folder: Path
+    log: SegmentLog
+    sealed: Sequence[Sealed]
+    earliest: list[int]
+    time: float
+    min_free: int
+
+
+@dataclass
+class Upkeep:
+    """What was done. `earliest` is by partition, where it changed; `dropped` counts records that a declared consumer had
+    not committed; `merged` are segments with their blocks and bytes now."""
+
+    removed: list[Sealed] = field(default_factory=list)
+    earliest: dict[int, int] = field(default_factory=dict)
+    dropped: int = 0
+    merged: list[tuple[Sealed, int, int]] = field(default_factory=list)
+    free: int = 0
+    low_disk: bool = False
+    problems: list[str] = field(default_factory=list)
+
+
+def held(plan: Plan) -> dict[int, int]:
+    """The first offset that a declared consumer did not commit, by partition; empty where nobody holds anything back.
+    Raises StoreError."""
+    if not plan.config.consumers:
+        return {}
+    known = files.read_consumers(plan.folder, plan.log.id)
+    return {
+        place: min(
+            known[name].offsets.get(place, 0) if name in known else 0
+            for name in plan.config.consumers
+        )
+        for place in range(plan.config.partitions)
+    }
+
+
+def unread(one: Sealed, hold: dict[int, int]) -> int:
+    """Records of a segment that a declared consumer did not commit."""
+    if not hold:
+        return 0
+    return sum(max(0, end - max(first, hold[place])) for place, (first, end) in one.parts.items())
+
+
+def choose(plan: Plan, hold: dict[int, int], size: int, free: int) -> tuple[list[Sealed], int]:
+    """The segments to remove, oldest first, and how many of their records a consumer had not committed."""
+    config = plan.config
+    oldest = (plan.time - config.retention_time) * 1e6 if config.retention_time else float("-inf")
+    removed: list[Sealed] = []
+    dropped = 0
+    for one in plan.sealed:
+        missing = unread(one, hold)
+        hard = config.on_full == "drop_oldest" and (size > config.max_bytes or free < plan.min_free)
+        due = one.newest < oldest or 0 < config.retention_bytes < size
+        if not hard and (not due or missing):
+            break
+        removed.append(one)
+        dropped += missing
+        size -= one.size
+        free += one.size
+    return removed, dropped
+
+
+def keep_up(plan: Plan) -> Upkeep:
+    """Remove what is due, then merge what is worthwhile. Blocks. What fails is told, and tried again another time."""
+    done = Upkeep()
+    try:
+        free = plan.log.free()
+        removed, dropped = choose(plan, held(plan), plan.log.size, free)
+        if removed:
+            _remove(plan, removed, done)
+            done.dropped = dropped
+            free = plan.log.free()
+        done.free, done.low_disk = free, free < plan.min_free
+    except (OSError, StoreError) as error:
+        done.problems.append(str(error))
+    gone = {id(one) for one in done.removed}
+    for one in plan.sealed:
+        if id(one) not in gone and merge.worthwhile(one.blocks, len(one.parts), one.size):
+            try:
+                _merge(plan, one, done)
+            except (OSError, StoreError, subprocess.SubprocessError) as error:
+                done.problems.append(str(error))
+                break
+    return done
+
+
+def _remove(plan: Plan, removed: list[Sealed], done: Upkeep) -> None:
+    """First it is safe where each partition begins, then what lies below goes."""
+    earliest = {place: end for one in removed for place, (_, end) in one.parts.items()}
+    trimmed = dict(enumerate(plan.earliest)) | earliest
+    files.write_trimmed(plan.folder, plan.log.id, trimmed)
+    done.earliest = earliest
+    done.removed = removed
+    plan.log.trim(removed[-1].end)
+
+
+def _merge(plan: Plan, one: Sealed, done: Upkeep) -> None:
+    source = next((s.path for s in plan.log.segments if s.base == one.base), None)
+    if source is None:
+        return
+    target = plan.folder / f"merging-{os.getpid()}.new"
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "hookmq_spark_sink.merge", str(source), str(target)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    if result.returncode:
+        target.unlink(missing_ok=True)
+        last = result.stderr.strip().splitlines()[-1:] or [f"exit code {result.returncode}"]
+        raise StoreError(f"merging {source}: {last[0]}")
+    if plan.log.replace(one.base, target):
+        index = SegmentIndex(source)
+        try:
+            index.extend()
+            found = {number: (part.bases[0], part.end) for number, part in index.parts.items()}
+            if found != one.parts:
+                raise StoreError(f"{source} was merged into something else")
+            done.merged.append((one, index.blocks, index.position))
+        finally:
+            index.close()
