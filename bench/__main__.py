@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import generator, peers, report, scenarios
+from . import generator, peers, plugins, report, scenarios
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +43,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--cores", default="0,1", help="the broker's and the generator's core (%(default)s)")
     add("--no-pin", action="store_true", help="leave processes on whatever core")
     add("--nice", type=int, help="priority of this session, say -10 (needs root); put back after")
+    add("--no-plugins", action="store_true", help="leave out what plugins cost (some 30 s)")
     add("--json", type=pathlib.Path, metavar="FILE", help="default: bench/results/TIME.json")
     options = parser.parse_args(words)
     if options.quick:
@@ -197,12 +198,17 @@ def main() -> int:
         return 2
     host = machine()
     peers.raise_file_limit()
+    cores = os.sched_getaffinity(0)
     pin(options)
     say(f"generator {binary}; {len(options.chosen)} scenarios x {options.runs} runs x {names}")
     started = datetime.datetime.now(datetime.UTC)
     try:
         with priority(options.nice):
             runs = run_all(options, names)
+            costs: list[plugins.Row] = []
+            if options.scenarios == "*" and not options.no_plugins:
+                with plugins.on_all_cores(cores):
+                    costs = plugins.measure(say)
     except PermissionError as error:
         say(f"bench: {error}")
         return 2
@@ -210,6 +216,9 @@ def main() -> int:
     print(heading(options, versions, host))
     print()
     print(report.table(rows))
+    if costs:
+        print()
+        print(plugins.table(costs))
     target = options.json or RESULTS / f"{started:%Y%m%dT%H%M%SZ}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     document = {
@@ -228,10 +237,11 @@ def main() -> int:
             "cores": None if options.no_pin else options.cores,
         },
         "rows": report.to_json(rows),
+        "plugins": plugins.to_json(costs),
     }
     target.write_text(json.dumps(document, indent=1) + "\n")
     say(f"wrote {target}")
-    return 1 if any(row.void for row in rows) else 0
+    return 1 if any(row.void for row in rows) or any(row.void for row in costs) else 0
 
 
 if __name__ == "__main__":

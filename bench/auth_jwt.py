@@ -86,8 +86,10 @@ def verification(folder: Path, count: int) -> None:
 
 
 @contextlib.contextmanager
-def broker(folder: Path, plugin: dict[str, Any] | None) -> Iterator[tuple[int, int]]:
-    """A broker: its process id and its port."""
+def broker(
+    folder: Path, plugin: dict[str, Any] | None, use: str = "auth_jwt"
+) -> Iterator[tuple[int, int]]:
+    """A broker with the plugin `use`, or none: its process id and its port."""
     port = free_port()
     settings: dict[str, Any] = {
         "version": 1,
@@ -96,7 +98,7 @@ def broker(folder: Path, plugin: dict[str, Any] | None) -> Iterator[tuple[int, i
         "auth": {"default": "allow" if plugin is None else "deny"},
     }
     if plugin is not None:
-        settings["plugins"] = [{"use": "auth_jwt", "config": plugin}]
+        settings["plugins"] = [{"use": use, "config": plugin}]
     path = folder / "hookmq.json"
     path.write_text(json.dumps(settings))
     process = subprocess.Popen([sys.executable, "-m", "hookmq.cli", "serve", "-c", str(path)])
