@@ -1,0 +1,456 @@
+"""The outbox: the contract of journals, what arrived, what is full, and what a folder may hold."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hookmq.errors import StoreError
+from hookmq.plugin import Message
+from hookmq.store import CommitId, Journal, StoreFailed
+from hookmq.testing import JournalContract
+from hookmq.testing.runtime import VirtualRuntime
+from hookmq_webhook.events import Event, pack, unpack
+from hookmq_webhook.folder import CURSOR, default_folder, write_atomically
+from hookmq_webhook.outbox import Bounds, OnFull, Outbox
+from hookmq_webhook.queues import MemoryQueue, Numbered
+from hypothesis import given
+from hypothesis import strategies as st
+
+START = CommitId("s", 0)
+
+
+def event_of(message: Message) -> list[Event]:
+    return [Event("message.published", 1.0, "c", message.topic, payload=message.payload)]
+
+
+class Box:
+    """An outbox on a virtual clock, over a folder that outlives it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        max_bytes: int = 1 << 20,
+        max_events: int = 1000,
+        on_full: OnFull = "reject",
+        spill: Any = None,
+    ) -> None:
+        self.runtime = VirtualRuntime()
+        self.ready = 0
+        self.outbox = Outbox(
+            "box", folder, self.runtime, lambda topic: topic != "other", event_of, self._ready,
+            Bounds(max_bytes, max_events, on_full), spill,
+        )  # fmt: skip
+        self.commit = 0
+
+    def _ready(self) -> None:
+        self.ready += 1
+
+    def open(self, last: CommitId = START) -> "Box":
+        self.outbox.recover(last)
+        self.commit = last.number
+        return self
+
+    def take(self, *payloads: bytes) -> None:
+        """Messages in one commit, made."""
+        self.commit += 1
+        commit = CommitId("s", self.commit)
+        for payload in payloads:
+            self.outbox.append(commit, Message("t", payload))
+        assert self.flush(commit) is None
+        self.outbox.committed(commit)
+
+    def flush(self, commit: CommitId) -> StoreFailed | None:
+        told: list[StoreFailed | None] = []
+        self.outbox.flush(commit, told.append)
+        self.runtime.run_until_idle()
+        [result] = told
+        return result
+
+    def page(
+        self, after: int, count: int = 1000, size: int = 1 << 20
+    ) -> tuple[list[Numbered], int]:
+        told: list[tuple[list[Numbered], int, Exception | None]] = []
+        self.outbox.page(after, count, size, lambda *page: told.append(page))
+        self.runtime.run_until_idle()
+        [(found, following, error)] = told
+        assert error is None
+        return found, following
+
+    def close(self) -> None:
+        told: list[bool] = []
+        self.outbox.close(lambda: told.append(True))
+        self.runtime.run_until_idle()
+        assert told == [True]
+
+    def crash(self) -> None:
+        """As a kill: nothing is saved."""
+        self.outbox.log.close()
+
+
+def payloads(found: list[Numbered]) -> list[bytes]:
+    return [one.event.payload or b"" for one in found]
+
+
+class TestContract(JournalContract):
+    def open(self) -> Journal:
+        self.runtime = VirtualRuntime()
+        return Outbox(
+            "box", self.folder / "box", self.runtime, lambda topic: True, event_of, lambda: None,
+            Bounds(1 << 20, 1000),
+        )  # fmt: skip
+
+    def close(self, journal: Journal) -> None:
+        assert isinstance(journal, Outbox)
+        journal.log.close()
+
+    def payloads(self, journal: Journal) -> list[bytes]:
+        assert isinstance(journal, Outbox)
+        log = journal.log
+        log.readable = (
+            log.flushed
+        )  # flushed is what the contract asks for; readers wait for commits
+        return [unpack(frame.payload).payload or b"" for frame in log.read(log.earliest, 1 << 20)]
+
+    def settle(self) -> None:
+        self.runtime.turn()
+
+
+def test_readers_see_what_was_committed(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    commit = CommitId("s", 1)
+    box.outbox.append(commit, Message("t", b"1"))
+    assert box.flush(commit) is None
+    assert box.page(0) == ([], 0)
+    ready = box.ready
+    box.outbox.committed(commit)
+    assert box.ready == ready + 1
+    found, following = box.page(0)
+    assert (payloads(found), following) == ([b"1"], 1)
+    assert found[0].id == f"{box.outbox.log.id}-0"
+    box.close()
+
+
+def test_an_event_without_a_commit_is_safe_soon(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    box.outbox.put(Event("client.connected", 1.0, "c"))
+    box.runtime.run_until_idle()
+    assert [one.event.type for one in box.page(0)[0]] == ["client.connected"]
+    box.crash()
+    again = Box(tmp_path).open()
+    assert [one.event.type for one in again.page(0)[0]] == ["client.connected"]
+    again.close()
+
+
+def test_what_comes_before_it_is_open_waits(tmp_path: Path) -> None:
+    first = Box(tmp_path).open()
+    first.take(b"1")
+    first.close()
+    box = Box(tmp_path)
+    box.outbox.put(Event("plugin.early", 1.0))
+    box.open(CommitId("s", 1))
+    box.runtime.run_until_idle()
+    types = [one.event.type for one in box.page(0)[0]]
+    assert types == ["message.published", "plugin.early"]
+    box.close()
+
+
+def test_what_arrived_is_not_sent_again_after_a_stop(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    box.take(*(b"%d" % n for n in range(10)))
+    ids = [one.id for one in box.page(0)[0]]
+    for number in (0, 1, 2, 5, 7):
+        box.outbox.done(number)
+    box.close()
+    again = Box(tmp_path).open(CommitId("s", 1))
+    assert again.outbox.start == 3
+    assert again.outbox.waiting == 5
+    found, following = again.page(3)
+    assert [one.number for one in found] == [3, 4, 6, 8, 9]
+    assert [one.id for one in found] == [ids[n] for n in (3, 4, 6, 8, 9)]
+    assert following == 10
+    again.close()
+
+
+def test_after_a_crash_at_most_a_second_is_sent_again(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    box.take(*(b"%d" % n for n in range(4)))
+    box.page(0)
+    box.outbox.done(0)
+    box.runtime.advance(1.1)
+    box.outbox.done(1)
+    box.crash()
+    again = Box(tmp_path).open(CommitId("s", 1))
+    assert again.outbox.start == 1
+    again.close()
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"log": 1}', b'{"log": "LOG", "edge": "x"}'])
+def test_without_a_cursor_all_is_sent_again(tmp_path: Path, text: bytes) -> None:
+    box = Box(tmp_path).open()
+    box.take(b"1", b"2")
+    box.page(0)
+    box.outbox.done(0)
+    box.close()
+    (tmp_path / CURSOR).write_bytes(text.replace(b"LOG", box.outbox.log.id.encode()))
+    again = Box(tmp_path).open(CommitId("s", 1))
+    assert payloads(again.page(0)[0]) == [b"1", b"2"]
+    assert [
+        event for _, event, _ in again.runtime.logged if event == "webhook.cursor_unusable"
+    ] or (b'"log": 1' in text)
+    again.close()
+
+
+def test_a_cursor_of_another_log_says_nothing(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    box.take(b"1")
+    box.close()
+    (tmp_path / CURSOR).write_text(json.dumps({"log": "another", "edge": 1, "open": []}))
+    again = Box(tmp_path).open(CommitId("s", 1))
+    assert payloads(again.page(0)[0]) == [b"1"]
+    again.close()
+
+
+def test_what_arrived_is_deleted(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_bytes=65536).open()
+    for _ in range(40):
+        box.take(b"x" * 1000)
+    files = len(list((tmp_path / "log").glob("*.segment")))
+    assert files > 4
+    for one in box.page(0)[0]:
+        box.outbox.done(one.number)
+    box.runtime.advance(2)
+    assert len(list((tmp_path / "log").glob("*.segment"))) == 1
+    assert box.outbox.size < 20_000
+    box.close()
+
+
+def test_full_by_events_and_by_bytes(tmp_path: Path) -> None:
+    box = Box(tmp_path / "events", max_events=3).open()
+    box.take(b"1", b"2")
+    assert not box.outbox.full
+    box.take(b"3")
+    assert box.outbox.full
+    box.page(0)
+    assert box.outbox.full  # on its way is not there
+    box.outbox.done(1)
+    assert not box.outbox.full
+    box.close()
+    box = Box(tmp_path / "bytes", max_bytes=65536).open()
+    for _ in range(70):
+        box.take(b"x" * 1000)
+    assert box.outbox.full
+    for one in box.page(0)[0]:
+        box.outbox.done(one.number)
+    assert not box.outbox.full  # although the last segment is still there
+    box.runtime.advance(2)
+    box.take(b"y")
+    assert not box.outbox.full
+    box.close()
+
+
+def test_full_after_a_restart_too(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_events=3).open()
+    box.take(b"1", b"2", b"3")
+    box.crash()
+    again = Box(tmp_path, max_events=3).open(CommitId("s", 1))
+    assert again.outbox.full
+    again.close()
+
+
+def test_one_commit_beyond_all_bounds_is_delivered_and_does_not_stay_in_the_way(
+    tmp_path: Path,
+) -> None:
+    box = Box(tmp_path, max_bytes=65536).open()
+    box.take(*(b"x" * 10_000 for _ in range(20)))
+    assert box.outbox.full
+    for one in box.page(0)[0]:
+        box.outbox.done(one.number)
+    box.runtime.advance(2)
+    assert not box.outbox.full
+    box.take(b"1")
+    for one in box.page(20)[0]:
+        box.outbox.done(one.number)
+    box.runtime.advance(2)
+    assert box.outbox.size < 10_000
+    box.close()
+
+
+def test_lifecycle_events_may_go_a_little_beyond_and_are_then_counted(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_events=10).open()
+    for _ in range(20):
+        box.outbox.put(Event("client.connected", 1.0))
+    assert box.outbox.waiting == 11
+    assert box.outbox.spilled == 9
+    box.close()
+
+
+def test_dropped_when_full(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_events=2, on_full="drop").open()
+    box.take(b"1", b"2", b"3")
+    assert not box.outbox.full
+    assert payloads(box.page(0)[0]) == [b"1", b"2"]
+    assert box.outbox.spilled == 1
+    box.close()
+
+
+def test_a_commit_waits_for_what_went_to_the_dead_letters(tmp_path: Path) -> None:
+    spilled: list[tuple[Event, Callable[[StoreFailed | None], None]]] = []
+    box = Box(
+        tmp_path, max_events=1, on_full="dead_letter", spill=lambda *one: spilled.append(one)
+    ).open()
+    commit = CommitId("s", 1)
+    for payload in (b"1", b"2", b"3"):
+        box.outbox.append(commit, Message("t", payload))
+    told: list[StoreFailed | None] = []
+    box.outbox.flush(commit, told.append)
+    box.runtime.run_until_idle()
+    assert [event.payload for event, _ in spilled] == [b"2", b"3"]
+    assert told == []
+    spilled[0][1](None)
+    assert told == []
+    spilled[1][1](None)
+    assert told == [None]
+    box.outbox.append(CommitId("s", 2), Message("t", b"4"))
+    told.clear()
+    box.outbox.flush(CommitId("s", 2), told.append)
+    spilled[2][1](StoreFailed("disk on fire"))
+    box.runtime.run_until_idle()
+    assert told == [StoreFailed("disk on fire")]
+    box.close()
+
+
+def test_an_event_that_cannot_be_understood_does_not_stop_the_others(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    box.take(b"1")
+    box.outbox.log.append(None, b"of another version")
+    box.take(b"2")
+    found, following = box.page(0)
+    assert (payloads(found), following) == ([b"1", b"2"], 3)
+    assert box.outbox.unreadable == 1
+    assert box.outbox.waiting == 2
+    box.close()
+
+
+def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Box(tmp_path / "a").open().close()
+    held = Box(tmp_path / "a").open()
+    with pytest.raises(StoreError, match="in use by another process"):
+        Box(tmp_path / "a").open()
+    held.close()
+    (tmp_path / "a" / "photos.zip").write_text("x")
+    with pytest.raises(StoreError, match=r"holds files of something else: photos\.zip"):
+        Box(tmp_path / "a").open()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="is a file"):
+        Box(tmp_path / "file").open()
+    with pytest.raises(StoreError, match="is a file"):
+        Box(tmp_path / "file" / "below").open()
+    (tmp_path / "b" / "log").mkdir(parents=True)
+    (tmp_path / "b" / "log" / "00000000000000000000.segment").write_bytes(b"garbage" * 100)
+    (tmp_path / "b" / "log" / "00000000000000000009.segment").write_bytes(b"garbage" * 100)
+    with pytest.raises(StoreError, match="segment"):
+        Box(tmp_path / "b").open()
+    monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/hookmq:/x")
+    assert default_folder("a/..") == Path("/var/lib/hookmq/webhook/a%2F..")
+    assert default_folder("..") == Path("/var/lib/hookmq/webhook/%2E%2E")
+    monkeypatch.delenv("STATE_DIRECTORY")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert default_folder("one") != default_folder("two")
+    assert default_folder("one") == Path("/state/hookmq/webhook/one")
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_atomically(path, b"old")
+
+    def fails(new: Path, old: Path) -> None:
+        raise OSError("power")
+
+    with pytest.raises(OSError, match="power"):
+        write_atomically(path, b"new", fails)
+    assert path.read_bytes() == b"old"
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_after_a_failed_disk_nothing_more_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = Box(tmp_path).open()
+
+    def fails(file: int) -> None:
+        raise OSError(5, "I/O error")
+
+    monkeypatch.setattr("os.fdatasync", fails)
+    box.outbox.put(Event("client.connected", 1.0))
+    box.runtime.run_until_idle()
+    assert [e for _, e, _ in box.runtime.logged] == ["webhook.outbox_failed"]
+    monkeypatch.undo()
+    assert box.flush(CommitId("s", 1)) is not None
+    box.outbox.put(Event("client.connected", 1.0))
+    assert box.outbox.spilled == 1
+    box.close()
+
+
+# events -----------------------------------------------------------------------------------------------------------------
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+events = st.builds(
+    Event,
+    st.text(min_size=1),
+    st.floats(allow_nan=False),
+    st.none() | st.text(),
+    st.none() | st.text(),
+    st.text(),
+    st.dictionaries(st.text(), json_values, max_size=4),
+    st.none() | st.binary(),
+    st.none() | st.text(),
+)
+
+
+@given(events)
+def test_events_are_unpacked_as_they_were(event: Event) -> None:
+    assert unpack(pack(event)) == event
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_event_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not a packed event"):
+        unpack(data)
+
+
+# in memory --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("drop", "left"), [("oldest", [1, 2, 3]), ("newest", [0, 1, 2])])
+def test_a_memory_queue_is_bounded_in_events(drop: Any, left: list[int]) -> None:
+    dropped: list[Event] = []
+    queue = MemoryQueue("q", 3, 1 << 20, drop, dropped.append)
+    for number in range(4):
+        queue.put(Event("x.y", float(number)))
+    assert len(dropped) == 1
+    told: list[list[Numbered]] = []
+    queue.page(0, 10, 1 << 20, lambda found, following, error: told.append(found))
+    assert [one.number for one in told[0]] == left  # a consumer sees the gap
+    assert [one.id for one in told[0]] == [f"q-{n}" for n in left]
+    queue.put(Event("x.y", 9.0))
+    assert len(dropped) == 2  # what is on its way counts
+    for one in told[0]:
+        queue.done(one.number)
+    assert (queue.waiting, queue.size) == (0, 0)
+
+
+@given(st.lists(st.integers(0, 3000), max_size=40), st.sampled_from(["oldest", "newest"]))
+def test_a_memory_queue_is_bounded_in_bytes(sizes: list[int], drop: Any) -> None:
+    dropped: list[Event] = []
+    queue = MemoryQueue("q", 1000, 4096, drop, dropped.append)
+    for size in sizes:
+        queue.put(Event("x.y", 1.0, payload=bytes(size)))
+        assert queue.size <= 4096
+    assert queue.waiting + len(dropped) == len(sizes)
