@@ -169,7 +169,11 @@ def _kinds() -> tuple[Kind, ...]:
             "client.auth_failed",
             "on_auth_failed",
             "A client was refused at CONNECT or when it authenticated again.",
-            (*_CLIENT, *_REFUSED, Field("reason", _TEXT, "why, in words", False)),
+            (
+                *(field for field in _CLIENT if field.name != "identity"),
+                *_REFUSED,
+                Field("reason", _TEXT, "why, in words", False),
+            ),
             client=True,
         ),
         Kind(
@@ -433,6 +437,7 @@ def disconnected(time: float, client: ClientInfo, reason: DisconnectReason) -> E
 def auth_failed(time: float, client: ClientInfo, code: ReasonCode, reason: str) -> Event:
     """`on_auth_failed`."""
     data = {**_client(client), **_code(code)}
+    data.pop("identity", None)  # nobody knows who it is
     if reason:
         data["reason"] = reason
     return Event("client.auth_failed", time, client.client_id, None, client.listener, data)

@@ -192,7 +192,12 @@ class WebhookPlugin(Plugin):
 
                 timer = runtime.call_later(seconds, over)
                 if isinstance(queue, Outbox):
-                    queue.log.flush(lambda failed: dispatcher.drain(over))
+
+                    def written(failed: StoreFailed | None) -> None:
+                        dispatcher.wake()  # broker.stopping was written just now
+                        dispatcher.drain(over)
+
+                    queue.log.flush(written)
                 else:
                     dispatcher.drain(over)
                 await drained

@@ -1,0 +1,279 @@
+"""Every event of the manual leaves a real broker that real clients use, fits its schema, and has no field that is always
+empty."""
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import mqttbytes as m
+import pytest
+from aiohttp import web
+from hookmq_webhook import Ledger, Received, new_secret, read, verify
+from hookmq_webhook.catalog import CATALOG, PAYLOAD
+from hookmq_webhook.reference import schema
+from serving import Served, serving
+
+WAIT = 20.0
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+RICH = (
+    m.content_type("application/json") + m.payload_format(1) + m.response_topic("answers") + m.correlation(b"\x01\xff")
+    + m.expiry(3600) + m.user("a", "b") + m.user("traceparent", TRACE)
+)  # fmt: skip
+PLAIN = m.expiry(3600)
+HEAVY = m.user("large", "x" * 5000)
+MESSAGES = (("rich", b'{"a": 1}', RICH), ("binary", b"\xff" * 60, PLAIN), ("large", b"x", HEAVY))
+
+
+class Service:
+    """Lets clients in (``/auth``), and receives what happens (``/hook``)."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.secret = new_secret()
+        self.events: list[Received] = []
+        self.ledger = Ledger()
+        self.changed = asyncio.Condition()
+
+    async def auth(self, request: web.Request) -> web.StreamResponse:
+        asked = await request.json()
+        if asked["password"] != "right":
+            return web.json_response({"result": "deny", "code": 0x86, "reason": "wrong password"})
+        permissions = {"deny": ["denied/#"], "publish": ["#"], "subscribe": ["#"]}
+        return web.json_response(
+            {"result": "allow", "identity": asked["username"].upper(), "permissions": permissions}
+        )
+
+    async def hook(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        verify(request.headers, body, self.secret)
+        async with self.changed:
+            self.events += [one for one in read(request.headers, body) if self.ledger.take(one)]
+            self.changed.notify_all()
+        return web.Response(status=204)
+
+    async def until(self, type: str, **fields: Any) -> Received:
+        """The first event of that type with these values."""
+        found: list[Received] = []
+
+        def there() -> bool:
+            found[:] = [
+                one for one in self.events
+                if one.type == f"hookmq.{type}" and fields.items() <= one.data.items()
+            ]  # fmt: skip
+            return bool(found)
+
+        async with asyncio.timeout(WAIT), self.changed:
+            await self.changed.wait_for(there)
+        return found[0]
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    made = Service()
+    application = web.Application(client_max_size=16 << 20)
+    application.router.add_post("/auth", made.auth)
+    application.router.add_post("/hook", made.hook)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield made
+    await runner.cleanup()
+
+
+class Client:
+    """One connection that acknowledges what it gets."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.packet_id = 0
+        self.answers: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+
+    async def connect(self, name: str, password: bytes = b"right", **options: Any) -> int:
+        """The code of CONNACK."""
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.writer.write(
+            m.connect(name, username=f"user-{name}", password=password, keep_alive=60, **options)
+        )
+        self.task = asyncio.create_task(self._read())
+        return (await self.answer(2))[1]
+
+    async def _read(self) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                first = (await self.reader.readexactly(1))[0]
+                length = shift = 0
+                while True:
+                    digit = (await self.reader.readexactly(1))[0]
+                    length |= (digit & 127) << shift
+                    shift += 7
+                    if not digit & 128:
+                        break
+                body = await self.reader.readexactly(length)
+                kind = first >> 4
+                if kind == 3 and first & 6:
+                    size = int.from_bytes(body[:2], "big")
+                    packet_id = body[2 + size : 4 + size]
+                    self.writer.write((b"\x40\x02" if first & 2 else b"\x50\x02") + packet_id)
+                elif kind == 6:
+                    self.writer.write(b"\x70\x02" + body[:2])
+                elif kind == 5:
+                    self.writer.write(b"\x62\x02" + body[:2])
+                elif kind != 3:
+                    self.answers.put_nowait((kind, body))
+        self.answers.put_nowait((0, b""))
+
+    async def answer(self, kind: int) -> bytes:
+        async with asyncio.timeout(WAIT):
+            while True:
+                got, body = await self.answers.get()
+                if got == kind:
+                    return body
+                assert got, f"the connection ended before a packet of type {kind}"
+
+    async def publish(self, topic: str, payload: bytes, qos: int, **options: Any) -> None:
+        self.packet_id += 1
+        self.writer.write(m.publish(topic, payload, qos, self.packet_id, **options))
+        if qos:
+            await self.answer(4 if qos == 1 else 7)
+
+    async def subscribe(self, filter: str, options: int, properties: bytes = b"") -> None:
+        self.packet_id += 1
+        self.writer.write(m.subscribe(self.packet_id, (filter, options), properties=properties))
+        await self.answer(9)
+
+    async def unsubscribe(self, filter: str) -> None:
+        self.packet_id += 1
+        self.writer.write(m.unsubscribe(self.packet_id, filter))
+        await self.answer(11)
+
+    async def leave(self, data: bytes = b"\xe0\x00") -> None:
+        self.writer.write(data)
+        await self.answer(0)
+        self.writer.close()
+        await self.task
+
+    async def vanish(self) -> None:
+        self.writer.transport.abort()
+        await self.task
+
+
+def config(tmp_path: Path, service: Service, **broker: Any) -> Path:
+    path = tmp_path / "hookmq.yaml"
+    limit = {
+        "what": "publishes",
+        "per": "client",
+        "rate": "1/h",
+        "filters": ["flood/#"],
+        "mode": "reject",
+    }
+    entries = [
+        {"use": "ratelimit", "config": {"limits": [limit], "ban": {"after": "1/h", "duration": "1h"}}},
+        {"use": "auth_http", "config": {"authenticate": {"url": f"{service.url}/auth"}}},
+        {
+            "use": "webhook",
+            "config": {
+                "url": f"{service.url}/hook",
+                "sign": {"secret": service.secret},
+                "outbox": {"path": str(tmp_path / "outbox")},
+                "max_event": 4096,
+            },
+        },
+    ]  # fmt: skip
+    listeners = [{"name": "tcp", "bind": "127.0.0.1:0"}]
+    path.write_text(
+        json.dumps({"version": 1, "listeners": listeners, "plugins": entries, "broker": broker})
+    )
+    return path
+
+
+async def everything(served: Served, service: Service, tmp_path: Path) -> None:
+    """What makes every event there is."""
+    port = served.ports["tcp"]
+    sub, small, pub = Client(port), Client(port), Client(port)
+    assert await sub.connect("sub", properties=m.session_expiry(600)) == 0
+    await sub.subscribe("m/#", 2, m.identifier(7))
+    await sub.subscribe("$share/g/s/#", 1, m.identifier(8))
+    assert await small.connect("small", properties=m.packet_size(64)) == 0
+    await small.subscribe("m/#", 1)
+    assert await pub.connect("pub") == 0
+    for name, payload, properties in MESSAGES:
+        for qos in (0, 1, 2):
+            await pub.publish(f"m/{name}/{qos}", payload, qos, retain=True, properties=properties)
+            await service.until("message.published", topic=f"m/{name}/{qos}")
+        await service.until("message.acked", topic=f"m/{name}/2")
+    await pub.publish("m/rich/0", b"", 1, retain=True)
+    await service.until("message.cleared")
+    await pub.publish("denied/x", b"", 1)
+    await service.until("client.denied", topic="denied/x")
+    for name, payload, properties in MESSAGES:
+        willing = Client(port)
+        will: Any = (f"w/{name}", payload)
+        await willing.connect(f"will-{name}", will=will, will_properties=properties, will_qos=1)
+        await willing.vanish()
+        await service.until("will.published", topic=f"w/{name}")
+    again = Client(port)
+    keep = m.session_expiry(1)
+    assert await again.connect("sub", clean=False, properties=keep) == 0
+    await service.until("session.taken_over")
+    await again.unsubscribe("m/#")
+    await again.unsubscribe("$share/g/s/#")
+    await again.leave()
+    await service.until("session.expired", client_id="sub")
+    await small.leave(b"\x00\x00")  # no packet is of type 0
+    await service.until("session.ended", client_id="small")
+    wrong = Client(port)
+    assert await wrong.connect("wrong", b"wrong") == 0x86
+    await service.until("client.auth_failed")
+    flood = Client(port)
+    await flood.connect("flood")
+    with contextlib.suppress(AssertionError):  # it is shut out
+        for _ in range(5):
+            await flood.publish("flood/x", b"", 1)
+    await service.until("ratelimit.banned")
+    for one in (sub, wrong, flood):
+        one.writer.close()
+    config(tmp_path, service, max_qos=1)
+    served.signal(signal.SIGHUP)
+    await service.until("broker.reloaded")
+    await pub.leave()
+    await service.until("client.disconnected", client_id="pub")
+
+
+async def test_every_event(service: Service, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        served = await asyncio.to_thread(
+            stack.enter_context, serving("-c", str(config(tmp_path, service)))
+        )
+        await everything(served, service, tmp_path)
+        assert await asyncio.to_thread(served.stop) == 0
+    told: dict[str, list[Received]] = {}
+    for event in service.events:
+        told.setdefault(event.type.removeprefix("hookmq."), []).append(event)
+    assert CATALOG.keys() == told.keys()
+    for name, kind in CATALOG.items():
+        validator = jsonschema.Draft202012Validator(schema(kind))
+        fields = {field.name for field in (*kind.fields, *(PAYLOAD if kind.payload else ()))}
+        seen: set[str] = set()
+        for event in told[name]:
+            validator.validate(event.data)
+            assert set(event.data) <= fields, name
+            seen |= {key for key, value in event.data.items() if not empty(value)}
+        assert seen == fields, f"{name}: always empty: {sorted(fields - seen)}"
+    assert not service.ledger.missing()
+    assert {event.epoch for event in service.events} == {service.events[0].epoch}
+    rich = [one for one in told["message.published"] if one.data["topic"].startswith("m/rich")]
+    assert {one.traceparent for one in rich} == {TRACE, None}  # the one that cleared has none
+    order = [event.type for event in service.events]
+    assert order[0] == "hookmq.broker.started"
+    assert order[-1] == "hookmq.broker.stopping"
+
+
+def empty(value: object) -> bool:
+    """Says nothing; 0 and false do say something."""
+    return value is None or (isinstance(value, str | list | dict) and not value)
