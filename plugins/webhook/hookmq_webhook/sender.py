@@ -128,8 +128,8 @@ class Sender:
                 self.statuses[status] = self.statuses.get(status, 0) + 1
                 await self._skim(response)
                 if status in _MOVED and config.redirects:
-                    moved = url.join(URL(response.headers.get("Location", "")))
-                    if moved.scheme == "https" or (moved.scheme == url.scheme == "http"):
+                    moved = _moved(url, response.headers.get("Location", ""))
+                    if moved is not None:
                         url = moved
                         continue
                 if status == 401:
@@ -167,6 +167,16 @@ class Sender:
                     break
                 read += more
             return response.status, read
+
+
+def _moved(url: URL, location: str) -> URL | None:
+    """Where a redirection leads; None where that is no place to go, or one that is less protected."""
+    try:
+        moved = url.join(URL(location))
+        moved.origin()
+    except ValueError:
+        return None
+    return moved if moved.scheme == "https" or moved.scheme == url.scheme == "http" else None
 
 
 def retry_after(text: str | None, now: float) -> float | None:

@@ -1,0 +1,518 @@
+"""Requests to a real service: what is sent, what its answers mean, and where requests never go."""
+
+import asyncio
+import base64
+import gzip
+import ipaddress
+import json
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from aiohttp import web
+from aiohttp.abc import AbstractResolver, ResolveResult
+from hookmq.errors import ConfigError
+from hookmq_webhook.auth import Credentials, Unauthorized
+from hookmq_webhook.config import (
+    AuthConfig,
+    BatchConfig,
+    DestinationConfig,
+    OAuth2Config,
+    RetryConfig,
+    SignConfig,
+    TlsConfig,
+    WebhookConfig,
+)
+from hookmq_webhook.destinations import CheckedResolver, Destinations, Refused
+from hookmq_webhook.dispatch import Answer, Verdict
+from hookmq_webhook.events import Event
+from hookmq_webhook.queues import Numbered
+from hookmq_webhook.requests import request_maker
+from hookmq_webhook.sender import Sender, fill_url, retry_after
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
+
+Make = Callable[..., Sender]
+SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
+
+
+def event(number: int = 0, topic: str = "t/1", **more: Any) -> Numbered:
+    return Numbered(number, Event("message.published", 1.0, "c", topic, **more), 1, f"q-{number}")
+
+
+@pytest.fixture
+async def sender(receiver: Any) -> AsyncIterator[Make]:
+    made: list[Sender] = []
+
+    def make(path: str = "/in", **config: Any) -> Sender:
+        settings = WebhookConfig(url=config.pop("url", receiver.url + path), **config)
+        one = Sender(settings, request_maker(settings, "webhook", None), time.monotonic)
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+async def test_a_request(receiver: Any, sender: Make) -> None:
+    one = sender(headers={"X-Topic": "${topic}"}, sign=SignConfig(SECRET))
+    assert await one.send([event(7)]) == Answer(Verdict.ARRIVED)
+    [(method, path, headers, body)] = receiver.requests
+    assert (method, path) == ("POST", "/in")
+    assert headers["x-topic"] == "t/1"
+    assert headers["user-agent"] == "hookmq-webhook"
+    assert headers["webhook-id"] == "q-7"
+    assert headers["webhook-signature"].startswith("v1,")
+    assert json.loads(body)["id"] == "q-7"
+
+
+@pytest.mark.parametrize("method", ["put", "patch"])
+async def test_other_methods(receiver: Any, sender: Make, method: Any) -> None:
+    await sender(method=method).send([event()])
+    assert receiver.requests[0][0] == method.upper()
+
+
+async def test_the_connection_is_kept(receiver: Any, sender: Make) -> None:
+    ports: set[Any] = set()
+
+    async def note(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        ports.add(request.transport.get_extra_info("peername"))
+        return web.Response(text="thanks")
+
+    receiver.answer(note)
+    one = sender()
+    for number in range(5):
+        assert (await one.send([event(number)])).verdict is Verdict.ARRIVED
+    assert len(ports) == 1
+
+
+async def test_statuses(receiver: Any, sender: Make) -> None:
+    one = sender()
+    for status in (200, 201, 202, 204, 299):
+        receiver.answer(status)
+        assert (await one.send([event()])).verdict is Verdict.ARRIVED
+    for status in (301, 307, 401, 403, 404, 408, 409, 410, 429, 500, 502, 503, 504):
+        receiver.answer(status)
+        assert await one.send([event()]) == Answer(Verdict.AGAIN, f"status {status}")
+    for status in (400, 413, 415, 422):
+        receiver.answer(status)
+        assert await one.send([event()]) == Answer(Verdict.REFUSED, f"status {status}")
+    receiver.answer(409)
+    one = sender(retry=RetryConfig(refused=(409,)))
+    assert (await one.send([event()])).verdict is Verdict.REFUSED
+    assert one.statuses == {409: 1}
+
+
+async def test_retry_after(receiver: Any, sender: Make) -> None:
+    def saying(text: str, status: int = 429) -> Any:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return web.Response(status=status, headers={"Retry-After": text})
+
+        return answer
+
+    one = sender()
+    receiver.answer(saying("7"), saying("soon"), saying("7", 503), saying("7", 500))
+    assert (await one.send([event()])).after == 7.0
+    assert (await one.send([event()])).after is None
+    assert (await one.send([event()])).after == 7.0
+    assert (await one.send([event()])).after is None
+    assert retry_after("Sun, 06 Nov 1994 08:49:37 GMT", 784111770.0) == 7.0
+    assert retry_after("Sun, 06 Nov 1994 08:49:37 GMT", 784111790.0) == 0.0
+    assert retry_after(None, 0.0) is None
+    assert retry_after("-5", 0.0) is None
+    assert retry_after("9" * 30, 0.0) is None
+
+
+@given(st.text())
+def test_no_retry_after_breaks_anything(text: str) -> None:
+    found = retry_after(text, 0.0)
+    assert found is None or found >= 0
+
+
+async def test_what_services_do_wrong(receiver: Any, sender: Make) -> None:
+    async def cut(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b"half")
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    async def gone(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async def garbage(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.write(b"\x00\xff what is HTTP?\r\n\r\n")
+        request.transport.close()
+        return web.Response()
+
+    receiver.answer(cut, gone, garbage, 200)
+    one = sender()
+    for _ in range(3):
+        answer = await one.send([event()])
+        assert answer.verdict is Verdict.AGAIN
+        assert answer.reason
+    assert (await one.send([event()])).verdict is Verdict.ARRIVED
+
+
+async def test_a_service_that_never_answers(receiver: Any, sender: Make) -> None:
+    receiver.answer(receiver.never)
+    one = sender(timeout=0.05)
+    assert await one.send([event()]) == Answer(Verdict.AGAIN, "no answer within 0.05 s")
+    task = asyncio.create_task(sender().send([event()]))
+    await receiver.wait(lambda: len(receiver.requests) == 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_nobody_listens(sender: Make) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        answer = await sender(url=f"http://127.0.0.1:{port}/").send([event()])
+    assert (answer.verdict, answer.reason) == (Verdict.AGAIN, "ClientConnectorError")
+
+
+async def test_long_answers_are_not_read_and_never_told(receiver: Any, sender: Make) -> None:
+    written = [0]
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=500)
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(b"the-whole-story" * 1000)
+                written[0] += 15_000
+        except ConnectionError:
+            return response
+
+    receiver.answer(endless)
+    answer = await sender(max_answer=1000).send([event()])
+    assert answer == Answer(Verdict.AGAIN, "status 500")
+    assert "story" not in answer.reason
+
+
+async def test_gzip(receiver: Any, sender: Make) -> None:
+    one = sender(gzip=300, sign=SignConfig(SECRET))
+    await one.send([event(payload=b"x" * 1000)])
+    await one.send([event()])
+    (_, _, first, body), (_, _, second, _) = receiver.requests
+    assert first["content-encoding"] == "gzip"
+    assert int(first["content-length"]) < 500
+    assert len(body) > 1000  # aiohttp decompressed it; that is what is signed
+    from hookmq_webhook.signature import verify
+
+    verify(first, body, SECRET)
+    assert "content-encoding" not in second
+    assert gzip.compress(b"x", 5, mtime=0) == gzip.compress(b"x", 5, mtime=0)
+
+
+async def test_batches(receiver: Any, sender: Make) -> None:
+    one = sender(envelope="batch", batch=BatchConfig(10), sign=SignConfig(SECRET))
+    await one.send([event(1), event(2)])
+    assert [found["id"] for found in receiver.events] == ["q-1", "q-2"]
+    assert receiver.requests[0][2]["webhook-id"].startswith("q-1-")
+
+
+# templates --------------------------------------------------------------------------------------------------------------
+
+
+async def test_templates(receiver: Any, sender: Make) -> None:
+    one = sender("/${client}/${topic}?t=${type}&l=${listener}&i=${id}")
+    await one.send([event(topic="a/../b&x=1#f")])
+    path = "/c/a%2F..%2Fb%26x%3D1%23f?t=message.published&l=&i=q-0"
+    assert receiver.requests[0][1] == path
+    answer = await sender(headers={"X-T": "${topic}"}).send([event(topic="a\r\nX-Evil: 1")])
+    assert answer.verdict is Verdict.REFUSED
+    assert len(receiver.requests) == 1
+
+
+@given(st.text(), st.text())
+def test_no_value_changes_where_a_request_goes(client: str, topic: str) -> None:
+    values = {"client": client, "topic": topic}
+    try:
+        text = fill_url("http://h:1/base/${client}/x?t=${topic}", values)
+    except UnicodeEncodeError:
+        return  # half a surrogate pair: no topic and no client id has one
+    url = URL(text, encoded=True)
+    assert (url.host, url.port) == ("h", 1)
+    parts = url.raw_path.split("/")
+    assert (parts[1], parts[3:], len(parts)) == ("base", ["x"], 4)
+    assert "." not in (parts[2], parts[2][:1]) or parts[2].strip(".")
+    assert url.query_string.startswith("t=") or not url.fragment
+    assert url.raw_fragment == ""
+
+
+# who we are -------------------------------------------------------------------------------------------------------------
+
+
+async def test_bearer_and_basic(receiver: Any, sender: Make) -> None:
+    await sender(auth=AuthConfig(bearer_token="tok")).send([event()])
+    await sender(auth=AuthConfig(username="ann", password="pä:x")).send([event()])
+    shown = [headers["authorization"] for _, _, headers, _ in receiver.requests]
+    assert shown[0] == "Bearer tok"
+    assert base64.b64decode(shown[1].removeprefix("Basic ")).decode() == "ann:pä:x"
+
+
+async def test_oauth2(receiver: Any, sender: Make) -> None:
+    tokens = iter(["one", "two", "three"])
+    asked: list[tuple[dict[str, str], str]] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path == "/token":
+            form = {key: str(value) for key, value in (await request.post()).items()}
+            asked.append((form, request.headers.get("Authorization", "")))
+            await asyncio.sleep(0)
+            return web.json_response(
+                {"access_token": next(tokens), "token_type": "bearer", "expires_in": 3600}
+            )
+        good = request.headers["Authorization"] != "Bearer two"
+        return web.Response(status=200 if good else 401)
+
+    receiver.answer(answer)
+    oauth2 = OAuth2Config(receiver.url + "/token", "me", "s3cret:%", "a b", "aud")
+    one = sender(auth=AuthConfig(oauth2=oauth2))
+    found = await asyncio.gather(*(one.send([event(n)]) for n in range(5)))
+    assert all(answer.verdict is Verdict.ARRIVED for answer in found)
+    assert len(asked) == 1  # all five waited for one token
+    assert asked[0][0] == {"grant_type": "client_credentials", "scope": "a b", "audience": "aud"}
+    assert base64.b64decode(asked[0][1].removeprefix("Basic ")) == b"me:s3cret%3A%25"
+    assert one._credentials is not None
+    one._credentials.refused("Bearer one")
+    assert (await one.send([event()])).reason == "status 401"  # "two", which is not taken
+    assert (await one.send([event()])).verdict is Verdict.ARRIVED  # "three"
+    assert len(asked) == 3
+    form = OAuth2Config(receiver.url + "/token", "me", "s3cret", style="form")
+    tokens = iter(["four"])
+    await sender(auth=AuthConfig(oauth2=form)).send([event()])
+    assert asked[-1] == (
+        {"grant_type": "client_credentials", "client_id": "me", "client_secret": "s3cret"},
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (500, b"{}"),
+        (400, b'{"error": "invalid_client"}'),
+        (200, b"not json"),
+        (200, b"[]"),
+        (200, b"{}"),
+        (200, b'{"access_token": 5}'),
+        (200, b'{"access_token": "a\\nb"}'),
+        (200, b'{"access_token": "a", "token_type": "mac"}'),
+        (200, b'{"access_token": "a", "expires_in": "soon"}'),
+        (200, b'{"access_token": "a", "expires_in": [1]}'),
+    ],
+)
+async def test_tokens_that_are_none(status: int, body: bytes) -> None:
+    async def fetch(url: str, headers: Any, data: bytes) -> tuple[int, bytes]:
+        return status, body
+
+    config = AuthConfig(oauth2=OAuth2Config("http://t/", "me", "s3cret-word"))
+    credentials = Credentials(config, fetch, lambda: 0.0)
+    with pytest.raises(Unauthorized) as raised:
+        await credentials.header()
+    assert "s3cret" not in str(raised.value)
+
+
+async def test_tokens_are_renewed_before_they_end() -> None:
+    now = [0.0]
+    given = [0]
+
+    async def fetch(url: str, headers: Any, data: bytes) -> tuple[int, bytes]:
+        given[0] += 1
+        return 200, json.dumps({"access_token": f"t{given[0]}", "expires_in": 100}).encode()
+
+    config = AuthConfig(oauth2=OAuth2Config("http://t/", "me", "s3cret"))
+    credentials = Credentials(config, fetch, lambda: now[0])
+    assert await credentials.header() == "Bearer t1"
+    now[0] = 69
+    assert await credentials.header() == "Bearer t1"
+    now[0] = 70
+    assert await credentials.header() == "Bearer t2"
+
+
+# TLS --------------------------------------------------------------------------------------------------------------------
+
+
+async def test_tls_and_our_certificate(receiver: Any, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    ca = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    ours = authority.issue_cert("hookmq.example")
+    ours.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "ours.pem"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    service = type(receiver)()
+    await service.start(ssl_context=context)
+    found: list[Verdict] = []
+    for tls in (TlsConfig(ca, tmp_path / "ours.pem"), TlsConfig(ca), None):
+        settings = WebhookConfig(url=service.url, tls=tls, timeout=5)
+        one = Sender(settings, request_maker(settings, "w", None), time.monotonic)
+        found.append((await one.send([event()])).verdict)
+        await one.close()
+    assert found == [Verdict.ARRIVED, Verdict.AGAIN, Verdict.AGAIN]
+    assert len(service.requests) == 1
+    await service.stop()
+    settings = WebhookConfig(url=service.url, tls=TlsConfig(tmp_path / "none.pem"))
+    maker = request_maker(settings, "w", None)
+    with pytest.raises(OSError, match="No such file"):
+        Sender(settings, maker, time.monotonic)
+
+
+# where requests go ------------------------------------------------------------------------------------------------------
+
+
+async def test_redirects(receiver: Any, sender: Make) -> None:
+    def moved(status: int, to: str) -> Any:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return web.Response(status=status, headers={"Location": to})
+
+        return answer
+
+    token = AuthConfig(bearer_token="tok")
+    receiver.answer(moved(307, "/there"), 200)
+    assert (await sender(auth=token).send([event()])).reason == "status 307"
+    receiver.answer(moved(307, "/there"), 200)
+    assert (await sender(auth=token, redirects=1).send([event()])).verdict is Verdict.ARRIVED
+    method, path, headers, body = receiver.requests[-1]
+    assert (method, path, headers["authorization"]) == ("POST", "/there", "Bearer tok")
+    assert body
+    receiver.answer(moved(308, "/round"))
+    assert (await sender(redirects=3).send([event()])).reason == "more than 3 redirections"
+    receiver.answer(moved(302, "/there"))
+    assert (await sender(redirects=3).send([event()])).reason == "status 302"
+    receiver.answer(moved(307, "http://169.254.169.254/latest/meta-data"))
+    answer = await sender(redirects=3).send([event()])
+    assert answer.reason == "the address 169.254.169.254 is not allowed"
+    other = type(receiver)()
+    await other.start()
+    receiver.answer(moved(307, other.url + "/elsewhere"))
+    assert (await sender(auth=token, redirects=1).send([event()])).verdict is Verdict.ARRIVED
+    assert "authorization" not in other.requests[0][2]
+    await other.stop()
+    for wrong in ("file:///etc/passwd", "http://[", "http://a:99999/"):
+        receiver.answer(moved(307, wrong))
+        assert (await sender(redirects=1).send([event()])).reason == "status 307"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254", "[fd00:ec2::254]", "[fe80::1]", "[::ffff:169.254.169.254]", "0.0.0.0",
+        "100.100.100.200", "[64:ff9b::a9fe:a9fe]", "[::]", "224.0.0.1", "[2002:a9fe:a9fe::1]",
+    ],
+)  # fmt: skip
+async def test_addresses_that_are_never_asked(sender: Make, host: str) -> None:
+    answer = await sender(url=f"http://{host}/latest").send([event()])
+    assert answer.verdict is Verdict.AGAIN
+    assert "is not allowed" in answer.reason
+
+
+@pytest.mark.parametrize(
+    "host", ["2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.16689662"]
+)
+async def test_addresses_written_otherwise(sender: Make, host: str) -> None:
+    """What the resolver makes of it is looked at, not how it is written; most of these aiohttp refuses itself."""
+    answer = await sender(url=f"http://{host}/latest", timeout=2).send([event()])
+    assert answer.verdict is Verdict.AGAIN
+    assert answer.reason == "InvalidUrlClientError" or "is allowed" in answer.reason
+
+
+class Names(AbstractResolver):
+    """A resolver of names that lead somewhere else each time."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self.answers = list(answers)
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host, host=one, port=port, family=socket.AF_INET, proto=0, flags=0
+            )
+            for one in self.answers.pop(0)
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_name_is_looked_at_each_time_it_is_resolved() -> None:
+    names = Names(["127.0.0.1"], ["169.254.169.254"], ["10.0.0.1", "169.254.169.254"], ["what"])
+    resolver = CheckedResolver(Destinations(DestinationConfig()), names)
+    assert [one["host"] for one in await resolver.resolve("h")] == ["127.0.0.1"]
+    with pytest.raises(Refused, match="no address of h is allowed"):
+        await resolver.resolve("h")
+    assert [one["host"] for one in await resolver.resolve("h")] == ["10.0.0.1"]
+    with pytest.raises(Refused):
+        await resolver.resolve("h")
+
+
+async def test_hosts_and_networks(receiver: Any, sender: Make) -> None:
+    async def asked(**destinations: Any) -> str:
+        one = sender(destinations=DestinationConfig(**destinations))
+        return (await one.send([event()])).reason
+
+    assert await asked() == ""
+    assert await asked(allow_hosts=("127.0.0.*",)) == ""
+    assert await asked(allow_hosts=("*.example",)) == "the host 127.0.0.1 is not allowed"
+    assert await asked(deny_hosts=("127.*",)) == "the host 127.0.0.1 is not allowed"
+    assert await asked(deny_networks=("127.0.0.0/8",)) == "the address 127.0.0.1 is not allowed"
+    assert await asked(allow_networks=("10.0.0.0/8",)) == "the address 127.0.0.1 is not allowed"
+    assert await asked(allow_networks=("127.0.0.1/32",)) == ""
+    assert (
+        await asked(allow_networks=("127.0.0.0/8",), deny_networks=("127.0.0.1/32",))
+        == "the address 127.0.0.1 is not allowed"
+    )
+    assert len(receiver.requests) == 3
+    with pytest.raises(ConfigError, match=r"destinations\.deny_networks"):
+        DestinationConfig(deny_networks=("10.0.0.0/99",))
+    lifted = Destinations(DestinationConfig(allow_networks=("169.254.0.0/16",)))
+    assert lifted.allows(ipaddress.ip_address("169.254.1.1"))
+    assert not lifted.allows(ipaddress.ip_address("10.0.0.1"))
+    assert Destinations(DestinationConfig()).allows(ipaddress.ip_address("10.0.0.1"))
+
+
+async def test_tokens_come_from_nowhere_that_is_not_allowed(receiver: Any, sender: Make) -> None:
+    oauth2 = OAuth2Config("http://169.254.169.254/token", "me", "s3cret")
+    answer = await sender(auth=AuthConfig(oauth2=oauth2)).send([event()])
+    assert answer.reason == "the address 169.254.169.254 is not allowed"
+    assert receiver.requests == []
+
+
+# secrets ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_secrets_are_not_shown(receiver: Any, sender: Make) -> None:
+    old = "whsec_" + base64.b64encode(b"o" * 32).decode()
+    oauth2 = OAuth2Config(receiver.url, "me", "s3cret-word")
+    for auth in (
+        AuthConfig(bearer_token="bearer-word"),
+        AuthConfig(username="ann", password="pass-word"),
+        AuthConfig(oauth2=oauth2),
+    ):
+        config = WebhookConfig(url=receiver.url, auth=auth, sign=SignConfig(SECRET, old))
+        text = repr(config) + str(config)
+        for word in ("bearer-word", "pass-word", "s3cret-word", SECRET, old):
+            assert word not in text
+    with pytest.raises(ConfigError) as raised:
+        request_maker(WebhookConfig(url="http://x", sign=SignConfig("short-word")), "w", None)
+    assert "short-word" not in str(raised.value)
