@@ -8,7 +8,7 @@ The plugin is `hookmq_webhook.plugin`. Receivers have what they need here, and i
             ...
 """
 
-from hookmq_webhook.receive import Ledger, Received, read
+from hookmq_webhook.receive import Ledger, Received, inflate, read
 from hookmq_webhook.signature import VerificationError, new_secret, verify
 
-__all__ = ["Ledger", "Received", "VerificationError", "new_secret", "read", "verify"]
+__all__ = ["Ledger", "Received", "VerificationError", "inflate", "new_secret", "read", "verify"]

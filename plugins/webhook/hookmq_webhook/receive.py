@@ -2,6 +2,7 @@
 
 import base64
 import json
+import zlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,24 @@ class Received:
     subject: str | None = None
     traceparent: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def inflate(headers: Mapping[str, str], body: bytes, limit: int = 16 << 20) -> bytes:
+    """The body, decompressed if the headers say that it is gzip: before `verify`, with frameworks that do not do that.
+    Raises ValueError for what is not gzip or has more than `limit` bytes."""
+    kind = next(
+        (value for name, value in headers.items() if name.lower() == "content-encoding"), ""
+    )
+    if kind.strip().lower() != "gzip":
+        return body
+    inflater = zlib.decompressobj(31)
+    try:
+        made = inflater.decompress(body, limit)
+    except zlib.error as error:
+        raise ValueError(f"not gzip: {error}") from None
+    if not inflater.eof or inflater.unused_data:
+        raise ValueError(f"not gzip as a whole, or more than {limit} bytes")
+    return made
 
 
 def read(headers: Mapping[str, str], body: bytes) -> list[Received]:

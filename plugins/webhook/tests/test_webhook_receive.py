@@ -1,0 +1,117 @@
+"""What receivers are given: events out of requests, and which of them are new."""
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from hookmq_webhook import Ledger, Received, inflate, read
+from hypothesis import given
+from hypothesis import strategies as st
+
+GOOD = {
+    "id": "e-1", "type": "t", "source": "s", "epoch": "e", "sequence": "1", "time": "2026-01-01T00:00:00Z",
+}  # fmt: skip
+JSON = {"Content-Type": "application/json"}
+
+
+def event(sequence: int, epoch: str = "e") -> Received:
+    return Received(f"{epoch}-{sequence}", "t", "s", epoch, sequence, "", None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"3", b"[3]", b"{}", json.dumps({**GOOD, "sequence": "x"}).encode(),
+     json.dumps({**GOOD, "data_base64": "!"}).encode(), b"\xff"],
+)  # fmt: skip
+def test_what_is_no_event(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read(JSON, body)
+
+
+@pytest.mark.parametrize("name", ["id", "type", "source", "epoch", "sequence", "time"])
+def test_what_lacks_something(name: str) -> None:
+    rest = {key: value for key, value in GOOD.items() if key != name}
+    with pytest.raises(ValueError, match=name):
+        read(JSON, json.dumps(rest).encode())
+
+
+def test_an_empty_batch() -> None:
+    assert read(JSON, b"[]") == []
+
+
+def test_headers_are_read_in_any_case() -> None:
+    headers = {f"CE-{key.title()}": value for key, value in GOOD.items()}
+    [got] = read({**headers, "CONTENT-TYPE": "Text/Plain; charset=utf-8"}, b"hello")
+    assert (got.id, got.sequence, got.data) == ("e-1", 1, "hello")
+
+
+def test_inflate() -> None:
+    headers = {"content-encoding": "GZIP"}
+    packed = gzip.compress(b"x" * 1000)
+    assert inflate(headers, packed) == b"x" * 1000
+    assert inflate({}, packed) == packed
+    assert inflate(headers, packed, 1000) == b"x" * 1000
+    for body, limit in ((packed, 999), (packed[:-1], 9999), (packed + b"x", 9999), (b"x", 9999)):
+        with pytest.raises(ValueError, match="not gzip"):
+            inflate(headers, body, limit)
+
+
+def test_what_comes_again_is_not_new() -> None:
+    ledger = Ledger()
+    assert [ledger.take(event(n)) for n in (5, 5, 6, 5, 6)] == [True, False, True, False, False]
+    assert ledger.take(event(5, "other"))
+    assert not ledger.missing()
+
+
+def test_gaps_close() -> None:
+    ledger = Ledger()
+    for number in (0, 4, 2):
+        assert ledger.take(event(number))
+    assert ledger.missing() == [("s", "e", 1), ("s", "e", 3)]
+    assert ledger.take(event(1))
+    assert not ledger.take(event(1))
+    assert ledger.missing() == [("s", "e", 3)]
+    assert ledger.lost == 0
+
+
+def test_what_is_waited_for_is_bounded() -> None:
+    ledger = Ledger(window=3)
+    ledger.take(event(0))
+    ledger.take(event(1_000_000_000))
+    assert [number for _, _, number in ledger.missing()] == [999_999_997, 999_999_998, 999_999_999]
+    assert ledger.lost == 999_999_996
+    ledger.take(event(1_000_000_002))
+    assert [number for _, _, number in ledger.missing()] == [
+        999_999_998,
+        999_999_999,
+        1_000_000_001,
+    ]
+    assert ledger.lost == 999_999_997
+    assert ledger.take(event(5))  # nobody knows: rather twice than never
+    assert not ledger.take(event(1_000_000_000))
+
+
+def test_sources_are_bounded() -> None:
+    ledger = Ledger(sources=2)
+    for epoch in ("a", "b", "a", "c"):
+        ledger.take(event(0, epoch))
+    assert not ledger.take(event(0, "a"))
+    assert ledger.take(event(0, "b"))  # forgotten
+
+
+@given(st.lists(st.integers(0, 40), max_size=80), st.integers(1, 50))
+def test_nothing_new_is_taken_for_a_repetition(numbers: list[int], window: int) -> None:
+    ledger = Ledger(window)
+    seen: set[int] = set()
+    for number in numbers:
+        fresh = ledger.take(event(number))
+        assert fresh or number in seen
+        if window == 50 and (not seen or number > min(seen)) and number not in seen:
+            assert fresh
+        seen.add(number)
+        missing: list[Any] = ledger.missing()
+        assert len(missing) <= window
+        if window > 40 and numbers[0] == min(numbers):
+            assert {n for _, _, n in missing} == set(range(numbers[0], max(seen))) - seen
+            assert ledger.lost == 0
