@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import itertools
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -250,6 +251,7 @@ def secret_pem() -> str:
         (secret_pem(), "private key"),
         (pem("Ed25519") + secret_pem(), "private key"),
     ],
+    ids=map(str, itertools.count()),  # keys are random
 )  # fmt: skip
 def test_bad_pem_files(folder: Path, text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as error:
@@ -312,6 +314,7 @@ def test_members_that_are_left_out(member: Any, why: str) -> None:
         (jwks(*[{}] * 10), "10 keys"),
         (jwks(jwk("Ed25519"))[:-4], "no JSON"),
     ],
+    ids=map(str, itertools.count()),  # keys are random
 )
 def test_what_is_no_jwk_set(data: bytes, why: str) -> None:
     with pytest.raises(UnusableKey, match=why):
