@@ -1,7 +1,114 @@
 """The plugin: what the configuration's `use: spark_sink` makes."""
 
-from hookmq.plugin import Plugin
+import os
+from typing import Any, Final
+
+from hookmq.errors import StoreError
+from hookmq.plugin import BrokerHandle, Context, Plugin, PluginError, hookimpl
+from hookmq.runtime import Timer
+from hookmq.server.tls import server_context
+from hookmq.store import Journal
+
+from hookmq_spark_sink import files
+from hookmq_spark_sink.config import SparkSinkConfig
+from hookmq_spark_sink.process import ReaderProcess
+from hookmq_spark_sink.stream import Stream
+
+STOP: Final = 5.0
 
 
 class SparkSinkPlugin(Plugin):
     """Messages of HookMQ in a log that Apache Spark reads by offset, exactly once."""
+
+    Config = SparkSinkConfig
+    config: SparkSinkConfig
+
+    def __init__(self, config: SparkSinkConfig, context: Context) -> None:
+        super().__init__(config, context)
+        if config.api is not None and config.api.tls is not None:
+            server_context(config.api.tls)  # `hookmq check` looks at the files, too
+        self.streams: list[Stream] = []
+        self.reader: ReaderProcess | None = None
+        self._boot = os.urandom(16)
+        self._broker: BrokerHandle | None = None
+        self._timer: Timer | None = None
+
+    @hookimpl
+    def provide_journal(self, broker: BrokerHandle) -> tuple[Journal, ...]:
+        """One for each stream. Raises StoreError for folders that no stream is configured for."""
+        self._strange()
+        self._broker = broker
+        self.streams = [
+            Stream(
+                one,
+                self.config.path,
+                broker.runtime,
+                sync=self.config.sync,
+                min_free=self.config.min_free,
+                boot=self._boot,
+                plugin=self.id,
+            )
+            for one in self.config.streams
+        ]
+        return tuple(self.streams)
+
+    def _strange(self) -> None:
+        path = self.config.path
+        if not path.is_dir():
+            return
+        known = {one.name for one in self.config.streams}
+        for folder in sorted(path.iterdir()):
+            if folder.name not in known and (folder / files.STREAM).exists():
+                raise StoreError(
+                    f"{folder} holds a stream that is not configured: if it was renamed, give it its name back; if it is "
+                    "not wanted any more, move the folder away"
+                )
+
+    @hookimpl
+    async def on_startup(self, broker: BrokerHandle) -> None:
+        """Starts the process that serves readers."""
+        self._broker = broker
+        if self.config.api is not None:
+            self.reader = ReaderProcess(self.config.api, self.streams, self._boot, self.log)
+            try:
+                await self.reader.start()
+            except (OSError, StoreError) as error:
+                raise PluginError(self.id, f"api.bind: {error}") from error
+            self.log("info", "spark_sink.serving", port=self.reader.port)
+        self._timer = broker.runtime.call_later(self.config.check_every, self._look)
+
+    def _look(self) -> None:
+        assert self._broker is not None
+        for one in self.streams:
+            one.look()
+        self._timer = self._broker.runtime.call_later(self.config.check_every, self._look)
+
+    @hookimpl
+    async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
+        """Ends the reader process and lets go of the streams: all is committed by now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            await reader.stop(min(deadline, STOP))
+        for one in self.streams:
+            quiet = broker.runtime.promise()
+            one.quiet(lambda quiet=quiet: quiet.set_result(None))  # type: ignore[misc]
+            await quiet
+            one.close()
+
+    @hookimpl
+    def register_metrics(self, registry: Any) -> None:
+        """Adds what `hookmq_spark_sink.metrics` lists."""
+        from hookmq_spark_sink.metrics import register
+
+        register(registry, lambda: self.streams, lambda: self.reader)
+
+    @staticmethod
+    @hookimpl
+    def register_cli(group: Any) -> None:
+        """Adds ``hookmq spark``."""
+        from hookmq_spark_sink.cli import register
+
+        register(group)

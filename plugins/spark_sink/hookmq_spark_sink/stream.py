@@ -122,6 +122,7 @@ class Stream:
         self._keeping = False
         self._again = False
         self._closed = False
+        self._quiet: list[Callable[[], None]] = []
         self._began = 0.0
 
     # hookmq.store.Journal ---------------------------------------------------------------------------------------------
@@ -134,13 +135,18 @@ class Stream:
     def full(self) -> bool:
         """Whether to refuse messages: the hard limit is reached and nothing may be deleted for new ones, or the disk has
         no room left."""
-        if self.low_disk or (
-            self._stored + self._pending >= self.config.max_bytes
-            and self.config.on_full == "reject"
-        ):
+        if self.no_room:
             self.counts.refused += 1
             return True
         return False
+
+    @property
+    def no_room(self) -> bool:
+        """As `full`, which also counts."""
+        return self.low_disk or (
+            self._stored + self._pending >= self.config.max_bytes
+            and self.config.on_full == "reject"
+        )
 
     def append(self, commit: CommitId, message: Message) -> None:
         """Buffer a message. Becomes part of a block at the flush."""
@@ -386,6 +392,9 @@ class Stream:
 
         def kept(result: Any, error: BaseException | None) -> None:
             self._keeping = False
+            quiet, self._quiet = self._quiet, []
+            for call in quiet:
+                call()
             if isinstance(result, Upkeep):
                 self._kept(result)
             if error is not None and not self._closed:
@@ -420,6 +429,14 @@ class Stream:
             self.generation += 1
             self._tell()
         self._stored = self.log.size
+
+    def quiet(self, done: Callable[[], None]) -> None:
+        """Have `done` called when nothing is at work in a thread; no retention and no merging from now on."""
+        self._closed = True
+        if self._keeping:
+            self._quiet.append(done)
+        else:
+            done()
 
     def lag(self) -> dict[str, int]:
         """Records that each consumer did not commit, declared ones first. Reads a small file. Raises StoreError."""

@@ -1,0 +1,465 @@
+"""The read API over HTTP: PROTOCOL.md in aiohttp's terms. Runs in the reader's process."""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+from hookmq.errors import HookMQError, ProtocolError, StoreError
+
+from hookmq_spark_sink import block
+from hookmq_spark_sink.config import ANY, NAME
+from hookmq_spark_sink.reading import Matcher, StreamReader, Unavailable, Wanted
+
+BLOCKS: Final = "application/vnd.hookmq.blocks"
+MAX_BODY: Final = 65536
+_CHUNK: Final = 1 << 20
+_MAX_FILTERS: Final = 64
+_MAX_NUMBER: Final = (1 << 63) - 1
+_MAX_CONSUMERS: Final = 1000
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Refusal(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, status: int, code: str, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"error": code, "message": message, **facts}
+
+    def response(self) -> web.Response:
+        """As it is sent."""
+        headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(self.status)
+        return web.json_response(self.body, status=self.status, headers=headers)
+
+
+class Served:
+    """A stream and what is known of it."""
+
+    def __init__(self, given: dict[str, Any], boot: bytes) -> None:
+        self.name: str = given["name"]
+        self.partitions: int = given["partitions"]
+        self.filters: list[str] = given["filters"]
+        self.declared: frozenset[str] = frozenset(given["consumers"])
+        self.reader = StreamReader(Path(given["folder"]), boot)
+        self.lock = asyncio.Lock()
+
+
+class Counts:
+    """What the broker's exporter shows."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.refused = 0
+        self.reads = 0
+        self.failed = 0
+        self.bytes = 0
+
+
+class Api:
+    """The application. `given` is what the broker's side says (`hookmq_spark_sink.process`)."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        boot = bytes.fromhex(given["boot"])
+        self.counts = Counts()
+        self._streams = {one["name"]: Served(one, boot) for one in given["streams"]}
+        self._access: list[dict[str, Any]] = given["access"]
+        self._max_response: int = given["max_response"]
+        self._max_requests: int = given["max_requests"]
+        self._timeout: float = given["timeout"]
+        self._reading = 0
+        self._pool = ThreadPoolExecutor(4, "reader")
+
+    def application(self) -> web.Application:
+        """With its routes."""
+        made = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY)
+        get, stream = made.router.add_get, "/v1/streams/{stream}"
+        get("/v1/health", self._health, allow_head=False)
+        get("/v1/streams", self._list, allow_head=False)
+        get(stream + "/offsets", self._offsets, allow_head=False)
+        get(stream + "/records", self._records, allow_head=False)
+        get(stream + "/consumers", self._consumers, allow_head=False)
+        get(stream + "/consumers/{consumer}", self._consumer, allow_head=False)
+        made.router.add_delete(stream + "/consumers/{consumer}", self._delete)
+        made.router.add_post(stream + "/consumers/{consumer}/commit", self._commit)
+        return made
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self.counts.requests += 1
+        try:
+            return await handler(request)
+        except Refusal as refusal:
+            self.counts.refused += 1
+            return refusal.response()
+        except Unavailable:
+            return Refusal(503, "unavailable", "the broker is starting or stopping").response()
+        except web.HTTPRequestEntityTooLarge:
+            return Refusal(413, "too_large", f"a body has at most {MAX_BODY} bytes").response()
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            found = Refusal(405, "method_not_allowed", f"use {allowed}").response()
+            found.headers["Allow"] = allowed
+            return found
+        except web.HTTPNotFound:
+            return Refusal(404, "not_found", "there is nothing of that path").response()
+        except (StoreError, OSError) as error:
+            return Refusal(500, "damaged", str(error)).response()
+
+    # who may what -----------------------------------------------------------------------------------------------------
+
+    def _who(self, request: web.Request) -> dict[str, Any]:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        given = token.strip().encode("utf-8", "replace") if scheme.lower() == "bearer" else b""
+        found: dict[str, Any] | None = None
+        for one in self._access:
+            # All are compared, so that time does not tell which.
+            if one["token"] and hmac.compare_digest(one["token"].encode(), given):
+                found = one
+        if found is None:
+            name = _common_name(request)
+            found = next((one for one in self._access if name and one["common_name"] == name), None)
+        if found is None:
+            raise Refusal(401, "unauthorized", "bring a token: Authorization: Bearer TOKEN")
+        return found
+
+    def _stream(self, request: web.Request, commit: bool = False) -> Served:
+        who = self._who(request)
+        name = request.match_info["stream"]
+        if ANY not in who["streams"] and name not in who["streams"]:
+            raise Refusal(403, "forbidden", f"not allowed to read {name}", stream=name)
+        if name not in self._streams:
+            raise Refusal(404, "no_such_stream", f"there is no stream {name}", stream=name)
+        if commit and not who["commit"]:
+            raise Refusal(403, "forbidden", f"not allowed to commit in {name}", stream=name)
+        return self._streams[name]
+
+    async def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+
+    async def _refreshed(self, stream: Served) -> Any:
+        async with stream.lock:
+            return await self._run(stream.reader.refresh)
+
+    # requests ---------------------------------------------------------------------------------------------------------
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _list(self, request: web.Request) -> web.Response:
+        who = self._who(request)
+        _known(request)
+        found = []
+        for name, stream in self._streams.items():
+            if ANY in who["streams"] or name in who["streams"]:
+                await self._refreshed(stream)
+                found.append(
+                    {
+                        "name": name,
+                        "log_id": stream.reader.log_id,
+                        "partitions": stream.partitions,
+                        "filters": stream.filters,
+                    }
+                )
+        return web.json_response({"streams": found})
+
+    async def _offsets(self, request: web.Request) -> web.Response:
+        stream = self._stream(request)
+        query = _known(request, "timestamp")
+        timestamp = _number(query, "timestamp")
+        state = await self._refreshed(stream)
+        partitions: dict[str, dict[str, int | None]] = {
+            str(place): {"earliest": earliest, "latest": latest}
+            for place, (earliest, latest) in enumerate(
+                zip(state.earliest, state.latest, strict=True)
+            )
+        }
+        if timestamp is not None:
+            at = await self._run(stream.reader.at, state, min(timestamp * 1000, _MAX_NUMBER))
+            for place, offset in enumerate(at):
+                partitions[str(place)]["at"] = offset
+        return web.json_response(
+            {"stream": stream.name, "log_id": stream.reader.log_id, "partitions": partitions}
+        )
+
+    async def _records(self, request: web.Request) -> web.StreamResponse:
+        stream = self._stream(request)
+        query = _known(
+            request, "partition", "start", "end", "topics", "columns", "max_bytes", "log_id"
+        )
+        partition, start = _needed(query, "partition"), _needed(query, "start")
+        end, max_bytes = _number(query, "end"), _number(query, "max_bytes")
+        columns, match = _columns(query.get("columns")), _match(query.get("topics"))
+        if partition >= stream.partitions:
+            raise Refusal(
+                404, "no_such_partition", f"{stream.name} has {stream.partitions} partitions",
+                stream=stream.name, partitions=stream.partitions,
+            )  # fmt: skip
+        state = await self._refreshed(stream)
+        log_id = stream.reader.log_id
+        _same_log(query.get("log_id", [None])[0], stream)
+        earliest, latest = state.earliest[partition], state.latest[partition]
+        end = latest if end is None else end
+        facts = {
+            "log_id": log_id, "partition": partition, "start": start, "end": end, "earliest": earliest, "latest": latest,
+        }  # fmt: skip
+        if start > latest or end > latest:
+            raise Refusal(416, "beyond_latest", f"offsets end at {latest}", **facts)
+        if end < start:
+            raise Refusal(400, "bad_request", "end is below start", parameter="end")
+        if start < earliest:
+            del facts["end"]
+            raise Refusal(410, "trimmed", f"offsets begin at {earliest}", **facts)
+        if self._reading >= self._max_requests:
+            raise Refusal(503, "unavailable", f"{self._reading} requests are served already")
+        self._reading += 1
+        try:
+            wanted = Wanted(partition, start, end, columns, match)
+            most = min(self._max_response, max_bytes if max_bytes else self._max_response)
+            headers = {
+                "Content-Type": BLOCKS, "HookMQ-Log-Id": log_id, "HookMQ-Partition": str(partition),
+                "HookMQ-Earliest": str(earliest), "HookMQ-Latest": str(latest),
+            }  # fmt: skip
+            blocks = stream.reader.blocks(wanted, most)
+            return await self._send(request, blocks, headers)
+        finally:
+            self._reading -= 1
+
+    async def _send(
+        self, request: web.Request, blocks: Iterator[bytes], headers: dict[str, str]
+    ) -> web.StreamResponse:
+        chunk = await self._run(_chunk, blocks)  # before it says 200: that may fail
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        self.counts.reads += 1
+        try:
+            while chunk:
+                async with asyncio.timeout(self._timeout):
+                    await response.write(chunk)
+                self.counts.bytes += len(chunk)
+                chunk = await self._run(_chunk, blocks)
+        except (StoreError, OSError, TimeoutError) as error:
+            # The end of the answer is missing, so that nobody takes it for whole.
+            if request.transport is not None:
+                request.transport.abort()
+            if not isinstance(error, TimeoutError):
+                self.counts.failed += 1
+            return response
+        await response.write_eof()
+        return response
+
+    async def _consumers(self, request: web.Request) -> web.Response:
+        stream = self._stream(request)
+        _known(request)
+        await self._refreshed(stream)
+        known = await self._run(stream.reader.consumers)
+        found = {
+            name: {
+                "declared": name in stream.declared,
+                "updated": one.updated,
+                "partitions": _lag(stream, one.offsets),
+            }
+            for name, one in known.items()
+        }
+        for name in stream.declared - set(known):
+            found[name] = {"declared": True, "updated": None, "partitions": _lag(stream, {})}
+        return web.json_response(
+            {"stream": stream.name, "log_id": stream.reader.log_id, "consumers": found}
+        )
+
+    async def _consumer(self, request: web.Request) -> web.Response:
+        stream = self._stream(request)
+        _known(request)
+        name = _consumer_name(request)
+        await self._refreshed(stream)
+        known = await self._run(stream.reader.consumers)
+        if name not in known:
+            raise Refusal(404, "no_such_consumer", f"{name} committed nothing", consumer=name)
+        return _committed(stream, name, known[name].offsets)
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        stream = self._stream(request, commit=True)
+        _known(request)
+        name = _consumer_name(request)
+        async with stream.lock:
+            await self._run(stream.reader.refresh)
+            if not await self._run(stream.reader.forget, name):
+                raise Refusal(404, "no_such_consumer", f"{name} committed nothing", consumer=name)
+        return web.json_response({"deleted": True})
+
+    async def _commit(self, request: web.Request) -> web.Response:
+        stream = self._stream(request, commit=True)
+        _known(request)
+        name = _consumer_name(request)
+        log_id, offsets = await _commit_body(request)
+        async with stream.lock:
+            state = await self._run(stream.reader.refresh)
+            _same_log(log_id, stream)
+            for place, offset in offsets.items():
+                if place >= stream.partitions:
+                    raise Refusal(
+                        404, "no_such_partition", f"{stream.name} has {stream.partitions} partitions",
+                        stream=stream.name, partitions=stream.partitions,
+                    )  # fmt: skip
+                earliest, latest = state.earliest[place], state.latest[place]
+                facts = {
+                    "log_id": stream.reader.log_id, "partition": place, "start": offset, "earliest": earliest,
+                    "latest": latest,
+                }  # fmt: skip
+                if offset > latest:
+                    raise Refusal(416, "beyond_latest", f"offsets end at {latest}", **facts)
+                if offset < earliest:
+                    raise Refusal(410, "trimmed", f"offsets begin at {earliest}", **facts)
+            known = await self._run(stream.reader.consumers)
+            if name not in known and len(known) >= _MAX_CONSUMERS:
+                raise Refusal(400, "bad_request", f"there are {len(known)} consumers already")
+            consumer = await self._run(stream.reader.commit, name, offsets)
+        return _committed(stream, name, consumer.offsets)
+
+
+def _common_name(request: web.Request) -> str:
+    """Of the client's certificate, which was verified; '' without one."""
+    transport = request.transport
+    certificate = transport.get_extra_info("peercert") if transport is not None else None
+    for part in (certificate or {}).get("subject", ()):
+        for key, value in part:
+            if key == "commonName":
+                return str(value)
+    return ""
+
+
+def _known(request: web.Request, *names: str) -> dict[str, list[str]]:
+    """The query's parameters. Raises Refusal for one that is not among `names`, or there twice, but for `topics`."""
+    found: dict[str, list[str]] = {}
+    for name, value in request.query.items():
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise Refusal(
+                400, "bad_request", f"unknown parameter {name}; there are: {known}", parameter=name
+            )
+        if name in found and name != "topics":
+            raise Refusal(400, "bad_request", f"{name} is there twice", parameter=name)
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _number(query: dict[str, list[str]], name: str) -> int | None:
+    if name not in query:
+        return None
+    text = query[name][0]
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _MAX_NUMBER):
+        raise Refusal(400, "bad_request", f"{name}: {text[:40]!r} is no number", parameter=name)
+    return int(text)
+
+
+def _needed(query: dict[str, list[str]], name: str) -> int:
+    number = _number(query, name)
+    if number is None:
+        raise Refusal(400, "bad_request", f"{name} is missing", parameter=name)
+    return number
+
+
+def _columns(given: list[str] | None) -> frozenset[int] | None:
+    if given is None:
+        return None
+    names = given[0].split(",")
+    for name in names:
+        if name not in block.COLUMNS:
+            known = ", ".join(block.COLUMNS)
+            raise Refusal(
+                400,
+                "bad_request",
+                f"no column {name[:40]!r}; there are: {known}",
+                parameter="columns",
+            )
+    return frozenset(block.COLUMNS[name] for name in names)
+
+
+def _match(given: list[str] | None) -> Callable[[bytes], bool] | None:
+    if given is None:
+        return None
+    if len(given) > _MAX_FILTERS:
+        raise Refusal(400, "bad_request", f"more than {_MAX_FILTERS} filters", parameter="topics")
+    try:
+        return Matcher(given)
+    except (ProtocolError, HookMQError) as error:
+        raise Refusal(400, "bad_request", f"topics: {error}", parameter="topics") from None
+
+
+def _chunk(blocks: Iterator[bytes]) -> bytes:
+    """The next blocks, about a megabyte of them; empty at the end. Blocks."""
+    parts: list[bytes] = []
+    size = 0
+    for one in blocks:
+        parts.append(one)
+        size += len(one)
+        if size >= _CHUNK:
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _same_log(given: str | None, stream: Served) -> None:
+    log_id = stream.reader.log_id
+    if given is not None and given != log_id:
+        raise Refusal(
+            409, "log_replaced", f"the log of {stream.name} is {log_id} now: its offsets are others",
+            log_id=log_id,
+        )  # fmt: skip
+
+
+def _consumer_name(request: web.Request) -> str:
+    name = request.match_info["consumer"]
+    if not NAME.fullmatch(name):
+        message = "a consumer's name: 1 to 128 letters, digits, _ . -"
+        raise Refusal(400, "bad_request", message, parameter="consumer")
+    return name
+
+
+async def _commit_body(request: web.Request) -> tuple[str, dict[int, int]]:
+    message = 'the body is {"log_id": "...", "offsets": {"0": 1}}'
+    refusal = Refusal(400, "bad_request", message, parameter="body")
+    try:
+        body = json.loads(await request.read())
+        log_id, offsets = body["log_id"], body["offsets"]
+        if set(body) != {"log_id", "offsets"} or not isinstance(log_id, str) or not offsets:
+            raise refusal
+        found: dict[int, int] = {}
+        for place, offset in offsets.items():
+            if not (place.isascii() and place.isdigit()) or len(place) > 9:
+                raise refusal
+            if type(offset) is not int or not 0 <= offset <= _MAX_NUMBER:
+                raise refusal
+            found[int(place)] = offset
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise refusal from None
+    return log_id, found
+
+
+def _lag(stream: Served, offsets: dict[int, int]) -> dict[str, dict[str, int]]:
+    state = stream.reader.state
+    assert state is not None
+    found = {}
+    for place, (earliest, latest) in enumerate(zip(state.earliest, state.latest, strict=True)):
+        at = max(offsets.get(place, 0), earliest)
+        found[str(place)] = {
+            "committed": offsets.get(place, 0),
+            "latest": latest,
+            "lag": max(0, latest - at),
+        }
+    return found
+
+
+def _committed(stream: Served, name: str, offsets: dict[int, int]) -> web.Response:
+    return web.json_response(
+        {
+            "stream": stream.name,
+            "consumer": name,
+            "log_id": stream.reader.log_id,
+            "partitions": _lag(stream, offsets),
+        }
+    )

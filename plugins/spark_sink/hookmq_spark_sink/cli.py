@@ -1,0 +1,259 @@
+"""``hookmq spark``: looking at streams on the disk, also beside a running broker."""
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from hookmq.errors import HookMQError, StoreError
+
+from hookmq_spark_sink import block, files
+from hookmq_spark_sink.index import StreamIndex, parse
+from hookmq_spark_sink.reading import Matcher
+
+EXAMPLES: Final = """\
+examples:
+  hookmq spark streams /var/lib/hookmq/spark
+  hookmq spark read /var/lib/hookmq/spark all --topics 'sensors/#' --count 10
+  hookmq spark check /var/lib/hookmq/spark
+
+All of them only read, and may be used beside a running broker. They see what readers see: what the broker's store has
+committed, as of the last word of the broker that used the folder.
+exit codes: 0 done, 1 a stream is damaged or cannot be read, 2 wrong usage"""
+
+
+def register(group: Any) -> None:
+    """Add the command to a `hookmq.cli.commands.Group`."""
+    parser = group.add_parser(
+        "spark",
+        help="look at the streams that Spark reads",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], help: str) -> Any:
+        one = commands.add_parser(name, help=help, description=f"{help[:1].upper()}{help[1:]}.")
+        one.add_argument("folder", type=Path, help="the folder that `path` of the plugin names")
+        one.set_defaults(run=_guarded(run))
+        return one
+
+    one = add("streams", streams, "what each stream holds, and how far its consumers are")
+    one.add_argument("--json", action="store_true", help="as a line of JSON for each stream")
+    one = add("read", read, "print messages as lines of JSON")
+    one.add_argument("stream", help="name of the stream")
+    one.add_argument("--partition", type=_natural, help="only this one; all if left out")
+    one.add_argument("--start", type=_natural, default=0, help="first offset")
+    one.add_argument("--end", type=_natural, help="offset after the last one")
+    one.add_argument("--topics", action="append", default=[], help="topic filter; may be repeated")
+    one.add_argument("--count", type=_natural, help="end after so many messages")
+    one = add("check", check, "look at every byte of every stream")
+    one.add_argument("stream", nargs="?", help="only this one")
+
+
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
+def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    def guarded(arguments: argparse.Namespace) -> int:
+        try:
+            return run(arguments)
+        except OSError as error:
+            raise StoreError(f"{error.filename or arguments.folder}: {error.strerror}") from error
+
+    return guarded
+
+
+class _Found:
+    """A stream's folder as it is now."""
+
+    def __init__(self, folder: Path) -> None:
+        described = files.read_description(folder)
+        if described is None:
+            raise StoreError(f"{folder} holds no stream")
+        self.folder = folder
+        self.described = described
+        self.index = StreamIndex(folder)
+        self.state = files.read_state(folder)
+        self.index.refresh(self.state)
+        if self.index.segments and self.index.log_id != described.log_id:
+            raise StoreError(f"{folder}: {files.STREAM} is about another log: folders were swapped")
+        if self.state is not None:
+            self.earliest, self.latest = list(self.state.earliest), list(self.state.latest)
+            return
+        # No broker said how far: after a power cut, or in a copy.
+        trimmed = files.read_trimmed(folder, described.log_id)
+        ends = self.index.ends()
+        self.earliest, self.latest = [], []
+        for place in range(described.partitions):
+            at = trimmed.get(place, 0)
+            first, last = ends.get(place, (at, at))
+            self.earliest.append(max(at, first))
+            self.latest.append(max(at, last))
+
+    def lags(self) -> dict[str, int]:
+        """By consumer."""
+        known = files.read_consumers(self.folder, self.described.log_id)
+        return {
+            name: sum(
+                max(0, latest - max(earliest, one.offsets.get(place, 0)))
+                for place, (earliest, latest) in enumerate(
+                    zip(self.earliest, self.latest, strict=True)
+                )
+            )
+            for name, one in known.items()
+        }
+
+
+def _folders(folder: Path) -> list[Path]:
+    found = [one for one in sorted(folder.iterdir()) if (one / files.STREAM).exists()]
+    if not found:
+        raise StoreError(f"{folder} holds no streams")
+    return found
+
+
+def _one(folder: Path, name: str) -> Path:
+    if not (folder / name / files.STREAM).exists():
+        known = ", ".join(one.name for one in _folders(folder))
+        raise StoreError(f"{folder} holds no stream {name}; there are: {known}")
+    return folder / name
+
+
+def streams(arguments: argparse.Namespace) -> int:
+    """Print what there is."""
+    for folder in _folders(arguments.folder):
+        found = _Found(folder)
+        size = sum(path.stat().st_size for path in (folder / files.LOG).glob("*.segment"))
+        shown: dict[str, Any] = {
+            "name": found.described.name,
+            "log_id": found.described.log_id,
+            "bytes": size,
+            "segments": len(found.index.segments),
+            "blocks": sum(one.blocks for one in found.index.segments),
+            "records": sum(found.latest) - sum(found.earliest),
+            "partitions": {
+                str(place): {"earliest": earliest, "latest": latest}
+                for place, (earliest, latest) in enumerate(
+                    zip(found.earliest, found.latest, strict=True)
+                )
+            },
+            "lag": found.lags(),
+        }
+        if arguments.json:
+            print(json.dumps(shown))
+            continue
+        print(f"{shown['name']}  (log {shown['log_id']})")
+        for name in ("records", "bytes", "segments", "blocks"):
+            print(f"  {name:<10} {shown[name]:,}")
+        for place, ends in shown["partitions"].items():
+            print(f"  partition {place:<4} {ends['earliest']:,} to {ends['latest']:,}")
+        for name, lag in shown["lag"].items():
+            print(f"  consumer {name} lags {lag:,}")
+    return 0
+
+
+def read(arguments: argparse.Namespace) -> int:
+    """Print messages."""
+    found = _Found(_one(arguments.folder, arguments.stream))
+    partitions = found.described.partitions
+    if arguments.partition is not None and arguments.partition >= partitions:
+        raise StoreError(f"{arguments.stream} has {partitions} partitions, from 0 on")
+    chosen = range(partitions) if arguments.partition is None else [arguments.partition]
+    try:
+        match = Matcher(arguments.topics) if arguments.topics else None
+    except HookMQError as error:
+        print(f"hookmq spark read: --topics: {error}", file=sys.stderr)
+        return 2
+    left = arguments.count
+    for row in _rows(found, chosen, arguments.start, arguments.end, match):
+        if left is not None:
+            if not left:
+                break
+            left -= 1
+        sys.stdout.write(json.dumps(_shown(row), ensure_ascii=False) + "\n")
+    return 0
+
+
+def _rows(
+    found: _Found, chosen: Any, start: int, end: int | None, match: Matcher | None
+) -> Iterator[dict[str, Any]]:
+    for place in chosen:
+        first = max(start, found.earliest[place])
+        last = found.latest[place] if end is None else min(end, found.latest[place])
+        for segment, where in found.index.blocks(place, first, last):
+            for row in block.rows(parse(segment, where)):
+                if not first <= row["offset"] < last:
+                    continue
+                if match is None or match(row["topic"].encode()):
+                    yield row
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """As JSON has it: what is not UTF-8 as base64, under a name that says so; what is not there left out."""
+    shown: dict[str, Any] = {}
+    for name, value in row.items():
+        if value is None or value == []:
+            continue
+        if name == "timestamp":
+            value = datetime.fromtimestamp(value / 1e6, UTC).isoformat()
+        elif name == "headers":
+            value = [[key, one.decode("utf-8", "replace")] for key, one in value]
+        elif isinstance(value, bytes):
+            try:
+                value = value.decode()
+            except UnicodeDecodeError:
+                name, value = f"{name}_base64", base64.b64encode(value).decode()
+        shown[name] = value
+    return shown
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Read all."""
+    folder: Path = arguments.folder
+    chosen = [_one(folder, arguments.stream)] if arguments.stream else _folders(folder)
+    damaged = 0
+    for one in chosen:
+        try:
+            records, size = _check(one)
+            print(f"{one.name}: {records:,} records in {size:,} bytes are whole")
+        except (StoreError, block.Damaged) as error:
+            damaged += 1
+            print(f"{one.name}: {error}")
+    return 1 if damaged else 0
+
+
+def _check(folder: Path) -> tuple[int, int]:
+    """Records and bytes. Raises StoreError, block.Damaged."""
+    found = _Found(folder)
+    records = size = 0
+    ends: dict[int, int] = {}
+    for number, segment in enumerate(found.index.segments, 1):
+        for place, part in sorted(segment.parts.items()):
+            begins = part.bases[0]
+            if begins != ends.get(place, begins):
+                raise StoreError(
+                    f"{segment.path}: partition {place} lacks {ends[place]} to {begins}"
+                )
+            for row in range(len(part.bases)):
+                one = parse(segment, part.place(row))
+                names = block.column(one, block.TOPIC)
+                if len(names) != one.count or len(block.fixed(one, block.TIMESTAMP)) != one.count:
+                    raise StoreError(f"{segment.path}: a block has columns of different lengths")
+                records += one.count
+            ends[place] = part.end
+        size += segment.position
+        if sys.stderr.isatty():
+            print(f"\r{folder.name}: {number}/{len(found.index.segments)}", end="", file=sys.stderr)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    for place, latest in enumerate(found.latest):
+        if ends.get(place, latest) < latest:
+            raise StoreError(f"{folder}: partition {place} ends at {ends[place]}, not {latest}")
+    return records, size

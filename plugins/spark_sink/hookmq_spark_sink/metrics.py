@@ -1,0 +1,89 @@
+"""What the exporter shows of the streams and of their readers."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hookmq.errors import StoreError
+
+from hookmq_spark_sink.process import ReaderProcess
+from hookmq_spark_sink.stream import Stream
+
+_COUNTERS = {
+    "spark_sink_records_total": ("records", "Messages written."),
+    "spark_sink_bytes_total": ("bytes", "Bytes written."),
+    "spark_sink_blocks_total": ("blocks", "Blocks written."),
+    "spark_sink_removed_total": ("removed", "Messages removed by retention."),
+    "spark_sink_dropped_total": (
+        "dropped",
+        "Messages removed that a declared consumer had not committed.",
+    ),
+    "spark_sink_refused_total": ("refused", "Times that a stream had no room for a message."),
+    "spark_sink_merged_total": ("merged", "Segments whose small blocks were merged."),
+}
+_READER = {
+    "spark_sink_reader_requests_total": ("requests", "Requests."),
+    "spark_sink_reader_refused_total": ("refused", "Requests answered with an error."),
+    "spark_sink_reader_reads_total": ("reads", "Requests for records that were answered."),
+    "spark_sink_reader_failed_total": ("failed", "Answers that were broken off."),
+    "spark_sink_reader_bytes_total": ("bytes", "Bytes of records sent."),
+}
+
+
+def register(
+    registry: Any, streams: Callable[[], list[Stream]], reader: Callable[[], ReaderProcess | None]
+) -> None:
+    """Add the metrics to a `hookmq.metric_registry.MetricRegistry`."""
+
+    def each(read: Callable[[Stream], float]) -> list[tuple[dict[str, str], float]]:
+        return [({"stream": one.config.name}, read(one)) for one in streams()]
+
+    for name, (field, help) in _COUNTERS.items():
+        registry.counter(
+            name, help, lambda field=field: each(lambda one: getattr(one.counts, field))
+        )
+    registry.gauge("spark_sink_stored_bytes", "Size of a stream.", lambda: each(lambda s: s.size))
+    registry.gauge(
+        "spark_sink_full", "1 while messages are refused.", lambda: each(lambda s: int(s.no_room))
+    )
+    registry.gauge(
+        "spark_sink_readable_records",
+        "Messages that can be read.",
+        lambda: each(lambda s: sum(s.latest) - sum(s.earliest)),
+    )
+    registry.summary(
+        "spark_sink_flush_seconds",
+        "From a commit's end to the word that its blocks are safe.",
+        lambda: [
+            ({"stream": one.config.name}, one.counts.flushes, one.counts.flush_seconds)
+            for one in streams()
+        ],
+    )
+    registry.gauge(
+        "spark_sink_consumer_lag", "Messages that a consumer did not commit.", lambda: list(lags())
+    )
+
+    def lags() -> Iterator[tuple[dict[str, str], int]]:
+        for one in streams():
+            try:
+                found = one.lag()
+            except StoreError:
+                continue
+            for name, lag in found.items():
+                yield {"stream": one.config.name, "consumer": name}, lag
+
+    def of_reader(field: str) -> int:
+        found = reader()
+        return 0 if found is None else found.counts[field]
+
+    for name, (field, help) in _READER.items():
+        registry.counter(name, help, lambda field=field: of_reader(field))
+
+    def attribute(name: str) -> int:
+        found = reader()
+        return 0 if found is None else int(getattr(found, name))
+
+    registry.gauge("spark_sink_reader_up", "1 while readers are served.", lambda: attribute("up"))
+    registry.counter(
+        "spark_sink_reader_restarts_total", "Times that the reader process was started again.",
+        lambda: attribute("restarts"),
+    )  # fmt: skip
