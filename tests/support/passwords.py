@@ -26,8 +26,8 @@ users:
   bob:
     hash: '{BOB}'
   carol:
-    hash: '{ALICE}'
     enabled: false
+    hash: '{ALICE}'
   door:
     hash: null
     groups: [doors]

@@ -36,6 +36,16 @@ def parse(text: str, source: str, format: Format) -> list[User]:
 def load(path: Path, format: Format) -> Loaded:
     """The users of a file. Blocks; raises ConfigError."""
     content = read(path)
+    if format == "yaml" and not content.text.endswith("\n"):
+        line = content.text.count("\n") + 1
+        column = len(content.text) - content.text.rfind("\n")
+        raise ConfigError(
+            "the last line does not end: cut short?",
+            source=str(path),
+            line=line,
+            column=column,
+            hint="end it with a line break",
+        )
     with uncollected():
         users = parse(content.text, str(path), format)
     prepare({user.hash.scheme for user in users if user.hash is not None} | {"argon2id"})
@@ -69,6 +79,8 @@ def _change(
         if made is None:
             return None
         text, expected = made
+        if format == "yaml" and not text.endswith("\n"):
+            text += "\n"
         try:
             found = {user.name: user for user in parse(text, source, format)}
         except ConfigError:

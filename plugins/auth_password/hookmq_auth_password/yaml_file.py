@@ -84,6 +84,11 @@ class _Reader:
         hash = None
         if "hash" not in entries:
             self._wrong(key, "this user has no hash", "hash: null for a user without a password")
+        elif entries["hash"].value is None and not entries["hash"].raw:
+            # A file that was cut short: taken for null, it would be a user who needs no password.
+            self._wrong(
+                entries["hash"], "nothing stands here", "null for a user without a password"
+            )
         elif entries["hash"].value is not None:
             text = entries["hash"].value
             try:
@@ -95,6 +100,9 @@ class _Reader:
         enabled = entries["enabled"].value if "enabled" in entries else True
         if not isinstance(enabled, bool):
             self._wrong(entries["enabled"], "enabled is true or false")
+        elif not enabled and not item.flow and list(entries).index("enabled") > _place(entries):
+            # A file that was cut short behind the hash is good YAML, and the user would be back.
+            self._wrong(entries["enabled"], "enabled stands behind hash", "put it before hash")
         if len(self._problems.errors) > before:
             return None
         return User(name, hash, groups, claims, enabled)
@@ -120,6 +128,10 @@ class _Reader:
             self._wrong(item.value["groups"][0], "groups stands beside claims, not in it")
         claims: dict[str, Any] = item.plain()
         return claims
+
+
+def _place(entries: Mapping[str, Item]) -> int:
+    return list(entries).index("hash") if "hash" in entries else len(entries)
 
 
 # editing ---------------------------------------------------------------------------------------------------------

@@ -292,13 +292,50 @@ def test_an_edit_that_does_something_else_is_not_written(
     assert commented.read_text() == COMMENTED
 
 
-def test_a_hash_that_is_nothing_yet(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    path.write_text(
-        "version: 1\nusers:\n  a:\n    hash:   # to come\n    groups: []\n  b: {hash: }\n"
+def test_no_file_that_was_cut_short_lets_anybody_in(tmp_path: Path) -> None:
+    """Whatever a writer that was interrupted left: nobody comes in by it whom the whole file does not let in."""
+    text = (
+        f"version: 1\nusers:\n  a:\n    groups: [x]\n    hash: '{ALICE}'\n"
+        f"  off:\n    enabled: false\n    hash: '{BOB}'\n  door:\n    hash: null\n"
+        f"  b: {{hash: '{BOB}', enabled: false}}\n"
     )
-    put(path, "yaml", [New("a", ALICE), New("b", BOB)])
-    assert "# to come" in path.read_text()
+    path = tmp_path / "f"
+    path.write_text(text)
+    whole = {user.name: user for user in load(path, "yaml").users}
+    good = 0
+    for end in range(len(text)):
+        path.write_text(text[:end])
+        try:
+            found = load(path, "yaml").users
+        except ConfigError:
+            continue
+        good += 1
+        for user in found:
+            same = whole[user.name]
+            assert (user.hash, user.enabled, user.groups) == (same.hash, same.enabled, same.groups)
+    assert good == 4  # where a line ends and a user too
+
+
+@pytest.mark.parametrize(
+    ("user", "why"),
+    [
+        ("{hash: }", "nothing stands here"),
+        ("\n    hash:", "nothing stands here"),
+        (f"\n    hash: '{ALICE}'\n    enabled: false", "enabled stands behind hash"),
+    ],
+)
+def test_what_a_cut_might_leave_is_refused(tmp_path: Path, user: str, why: str) -> None:
+    path = tmp_path / "f"
+    path.write_text(f"version: 1\nusers:\n  a: {user}\n")
+    with pytest.raises(ConfigError, match=why):
+        load(path, "yaml")
+    with pytest.raises(ConfigError, match=why):
+        put(path, "yaml", [New("a", ALICE)])
+    path.write_text(f"version: 1\nusers:\n  a: {{hash: '{ALICE}'}}")
+    with pytest.raises(ConfigError, match="the last line does not end"):
+        load(path, "yaml")
+    put(path, "yaml", [New("b", BOB)])
+    assert list(names(path)) == ["a", "b"]
 
 
 def test_a_new_file_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -431,7 +468,7 @@ _STEPS = st.lists(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=_STEPS,
-    start=st.sampled_from(["", COMMENTED, f"{{version: 1, users: {{a: {{hash: '{ALICE}'}}}}}}"]),
+    start=st.sampled_from(["", COMMENTED, f"{{version: 1, users: {{a: {{hash: '{ALICE}'}}}}}}\n"]),
 )
 def test_edits_do_what_they_say(
     tmp_path_factory: pytest.TempPathFactory,

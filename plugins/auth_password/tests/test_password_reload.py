@@ -187,9 +187,7 @@ CHANGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "gone": ("removed", lambda file: delete(file, "yaml", "alice")),
     "disabled": (
         "removed",
-        lambda file: write(
-            file, USERS.replace("    groups: [m", "    enabled: false\n    groups: [m")
-        ),
+        lambda file: write(file, USERS.replace("  alice:\n", "  alice:\n    enabled: false\n")),
     ),
     "other groups": ("rights", lambda file: put(file, "yaml", [New("alice", ALICE, ("meters",))])),
     "other claims": ("rights", lambda file: write(file, USERS.replace("acme", "other"))),
@@ -343,10 +341,10 @@ def test_permissions(broker: Make, file: Path, mode: int, warned: bool) -> None:
 
 def test_permissions_that_change(broker: Make, file: Path) -> None:
     harness = broker()
-    write(file, USERS + "# x")
+    write(file, USERS + "# x\n")
     file.chmod(0o644)
     harness.advance(6)
-    write(file, USERS + "# y")
+    write(file, USERS + "# y\n")
     file.chmod(0o644)
     harness.advance(6)
     [told] = harness.logged("auth_password.permissions")
