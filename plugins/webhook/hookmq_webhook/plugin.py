@@ -205,7 +205,7 @@ class WebhookPlugin(Plugin):
             left = queue.waiting
             if left:
                 kept = "kept" if self.durable else "lost"
-                self.log(
+                broker.log(
                     "info" if self.durable else "warning", "webhook.stopped", left=left, of=kept
                 )
             dispatcher.stop()
@@ -275,7 +275,8 @@ class WebhookPlugin(Plugin):
     # what is given up -----------------------------------------------------------------------------------------------
 
     def _bury(self, one: Numbered, reason: str, attempts: int, buried: Buried) -> None:
-        self.log(
+        assert self._broker is not None
+        self._broker.log(
             "warning", "webhook.given_up", id=one.id, type=one.event.type, reason=reason,
             attempts=attempts,
         )  # fmt: skip

@@ -1,0 +1,465 @@
+"""The plugin in a broker in memory, on a virtual clock: what it keeps, what it refuses, and what it shows."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hookmq.cli import main
+from hookmq.codec import Puback
+from hookmq.errors import ConfigError
+from hookmq.metric_registry import MetricRegistry
+from hookmq.testing import DurableStore, Harness, PluginContract, make_plugin
+from hookmq_webhook.config import (
+    AuthConfig,
+    BatchConfig,
+    DeadLetterConfig,
+    FilterConfig,
+    OutboxConfig,
+    QueueConfig,
+    RetryConfig,
+    SignConfig,
+    TlsConfig,
+    WebhookConfig,
+)
+from hookmq_webhook.deadletter import DeadLetters, at_once
+from hookmq_webhook.dispatch import Answer, Verdict
+from hookmq_webhook.plugin import WebhookPlugin
+from hookmq_webhook.queues import Numbered
+
+URL = "http://127.0.0.1:1/in"
+
+
+class TestContract(PluginContract):
+    kind = WebhookPlugin
+    use = "webhook"
+    configs = (
+        {"url": URL, "mode": "best_effort", "drain": 0.0},
+        {"url": URL, "events": ("client.*", "session.*"), "drain": 0.0},
+        {"url": URL, "drain": 0.0},
+    )
+    bad_configs = (
+        {"url": "ftp://x"},
+        {"url": URL, "events": ()},
+        {"url": URL, "events": ("client.conected",)},
+        {"url": URL, "filters": FilterConfig(topics=("a/#/b",))},
+        {"url": URL, "sign": SignConfig("short")},
+    )
+
+
+class Service:
+    """Stands for the sender; `answer` for the service."""
+
+    made: "list[Service]" = []
+
+    def __init__(self, config: WebhookConfig, requests: Any, now: Any, wall: Any) -> None:
+        self.sent: list[Numbered] = []
+        self.answer = Answer(Verdict.ARRIVED)
+        self.statuses: dict[int, int] = {}
+        self.bytes = 0
+        Service.made.append(self)
+
+    async def send(self, events: Sequence[Numbered]) -> Answer:
+        if self.answer.verdict is Verdict.ARRIVED:
+            self.sent += events
+        return self.answer
+
+    async def close(self) -> None:
+        pass
+
+    @property
+    def types(self) -> list[str]:
+        return [one.event.type for one in self.sent]
+
+
+class Faked(WebhookPlugin):
+    Sender = Service  # type: ignore[assignment]
+
+
+def harness(
+    tmp_path: Path, store: DurableStore | None = None, id: str = "hook", **config: Any
+) -> tuple[Harness, Service, Faked]:
+    outbox = config.pop("outbox", {})
+    settings = {
+        "url": URL,
+        "outbox": OutboxConfig(path=tmp_path / id, **outbox),
+        "drain": 1.0,
+        **config,
+    }
+    instance = make_plugin(Faked, settings, id)
+    plugin = instance.plugin
+    assert isinstance(plugin, Faked)
+    made = Harness([instance], store=store)
+    return made, Service.made[-1], plugin
+
+
+def test_what_happens_is_told_in_order(tmp_path: Path) -> None:
+    world, service, plugin = harness(tmp_path, DurableStore())
+    with world:
+        one = world.connect("one")
+        one.subscribe("a/#", qos=1)
+        one.publish("a/1", b"x", qos=1)
+        world.advance(1)
+        about_one = [n.event.type for n in service.sent if n.event.client == "one"]
+        assert about_one == [
+            "client.connected",
+            "session.created",
+            "subscription.created",
+            "message.published",
+            "message.delivered",
+            "message.acked",
+        ]
+        [published] = [n.event for n in service.sent if n.event.type == "message.published"]
+        assert (published.topic, published.payload, published.listener) == ("a/1", b"x", "default")
+        assert plugin.told["message.published"] == 1
+        numbers = [one.number for one in service.sent]
+        assert sorted(numbers) == list(range(len(numbers)))
+    assert service.types[0] == "broker.started"
+    assert service.types[-1] == "broker.stopping"
+
+
+def test_only_what_is_wanted_is_asked_for(tmp_path: Path) -> None:
+    world, service, plugin = harness(
+        tmp_path,
+        events=("message.published",),
+        filters=FilterConfig(topics=("a/#",), exclude_clients=("two",)),
+    )
+    with world:
+        assert "on_session" in plugin.idle_hooks
+        assert "on_published" in plugin.idle_hooks  # the journal tells it
+        assert "provide_journal" not in plugin.idle_hooks
+        for name in ("one", "two"):
+            client = world.connect(name)
+            client.publish("a/1", b"x", qos=1)
+            client.publish("b/1", b"x", qos=1)
+        world.advance(1)
+        assert [(n.event.client, n.event.topic) for n in service.sent] == [("one", "a/1")]
+        assert world.broker.core.router.lookup("b/1").journals == ()
+    best = make_plugin(WebhookPlugin, {"url": URL, "mode": "best_effort"}).plugin
+    assert "provide_journal" in best.idle_hooks
+    assert "on_published" not in best.idle_hooks
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_full_the_publisher_is_told_or_not_acknowledged(tmp_path: Path, version: int) -> None:
+    world, service, _ = harness(
+        tmp_path, DurableStore(), events=("message.published",), outbox={"max_events": 2}
+    )
+    service.answer = Answer(Verdict.AGAIN, "down")
+    with world:
+        client = world.connect("one", version=version)
+        client.publish("a", b"1", qos=1, expect=0)
+        client.publish("a", b"2", qos=1, expect=0)
+        if version == 5:
+            client.publish("a", b"3", qos=1, expect=0x97)
+        else:
+            client.publish("a", b"3", qos=1)
+            world.advance(1)
+            assert len([p for p in client.received if isinstance(p, Puback)]) == 2
+        service.answer = Answer(Verdict.ARRIVED)
+        world.advance(30)
+        assert [one.event.payload for one in service.sent] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("on_full", ["dead_letter", "drop"])
+def test_full_elsewhere_or_nowhere(tmp_path: Path, on_full: str) -> None:
+    world, service, plugin = harness(
+        tmp_path,
+        DurableStore(),
+        events=("message.published",),
+        outbox={"max_events": 2, "on_full": on_full},
+    )
+    service.answer = Answer(Verdict.AGAIN, "down")
+    with world:
+        client = world.connect("one")
+        for number in range(5):
+            client.publish("a", b"%d" % number, qos=1)
+        assert plugin.dead is not None
+        dead = list(plugin.dead.read())
+        if on_full == "drop":
+            assert dead == []
+        else:
+            assert [one.event.payload for one in dead] == [b"2", b"3", b"4"]
+            assert {one.reason for one in dead} == {"the outbox is full"}
+            assert len({one.id for one in dead}) == 3
+        assert metrics(plugin)['hookmq_webhook_dropped_total{why="outbox_full"}'] == 3
+
+
+def test_given_up_goes_to_the_dead_letters(tmp_path: Path) -> None:
+    world, service, plugin = harness(
+        tmp_path, events=("message.published",), retry=RetryConfig(max_attempts=2)
+    )
+    with world:
+        client = world.connect("one")
+        service.answer = Answer(Verdict.REFUSED, "status 400")
+        client.publish("a", b"1", qos=1)
+        world.advance(1)
+        service.answer = Answer(Verdict.AGAIN, "status 500")
+        client.publish("a", b"2", qos=1)
+        world.advance(10)
+        service.answer = Answer(Verdict.ARRIVED)
+        client.publish("a", b"3", qos=1)
+        world.advance(10)
+        assert [one.event.payload for one in service.sent] == [b"3"]
+        assert plugin.dead is not None
+        assert [(d.event.payload, d.reason, d.attempts) for d in plugin.dead.read()] == [
+            (b"1", "status 400", 1),
+            (b"2", "status 500", 2),
+        ]
+        assert len(world.logged("webhook.given_up")) == 2
+        assert plugin.queue is not None
+        assert plugin.queue.waiting == 0
+
+
+def test_given_up_goes_to_a_topic(tmp_path: Path) -> None:
+    world, service, _ = harness(
+        tmp_path, events=("message.published",), dead_letter=DeadLetterConfig(topic="dead/hook")
+    )
+    service.answer = Answer(Verdict.REFUSED, "status 400")
+    with world:
+        reader = world.connect("reader")
+        reader.subscribe("dead/#", qos=1)
+        world.connect("one").publish("a", b'{"n": 1}', qos=1)
+        world.advance(5)
+        [message] = reader.messages
+        told = json.loads(message.payload)
+        assert told["reason"] == "status 400"
+        assert told["event"]["id"] == told["id"]
+        assert told["event"]["data"]["payload"] == {"n": 1}
+        # and what is published there is no event, or there would be no end
+
+
+def test_a_restart_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    store = DurableStore()
+    world, service, _ = harness(tmp_path, store, events=("message.published",), drain=0.0)
+    service.answer = Answer(Verdict.AGAIN, "down")
+    with world:
+        client = world.connect("one")
+        for number in range(5):
+            client.publish("a", b"%d" % number, qos=1)
+    world, service, _ = harness(tmp_path, store, events=("message.published",))
+    with world:
+        world.advance(1)
+        assert [one.event.payload for one in service.sent] == [b"0", b"1", b"2", b"3", b"4"]
+    world, service, _ = harness(tmp_path, store, events=("message.published",))
+    with world:
+        world.advance(1)
+        assert service.sent == []
+
+
+def test_a_crash_of_the_broker_loses_nothing(tmp_path: Path) -> None:
+    store = DurableStore()
+    world, service, _ = harness(tmp_path, store, events=("message.published",))
+    service.answer = Answer(Verdict.AGAIN, "down")
+    with world:
+        world.connect("one").publish("a", b"1", qos=1)
+        world.restart()
+        service.answer = Answer(Verdict.ARRIVED)
+        world.advance(60)
+        assert {one.event.payload for one in service.sent} == {b"1"}
+        assert len({one.id for one in service.sent}) == 1
+
+
+def test_a_reload_of_other_things_keeps_the_outbox(tmp_path: Path) -> None:
+    world, service, plugin = harness(tmp_path, events=("message.published", "broker.*"))
+    service.answer = Answer(Verdict.AGAIN, "down")
+    with world:
+        client = world.connect("one")
+        client.publish("a", b"1", qos=1)
+        queue = plugin.queue
+        world.reload({"broker": {"max_qos": 1}})
+        plugin.on_reload(world.settings, world.settings)
+        client.publish("a", b"2", qos=1)
+        assert plugin.queue is queue
+        service.answer = Answer(Verdict.ARRIVED)
+        world.advance(60)
+        assert [p for one in service.sent if (p := one.event.payload)] == [b"1", b"2"]
+        assert "broker.reloaded" in service.types
+
+
+def test_two_instances_have_two_folders(tmp_path: Path) -> None:
+    first = make_plugin(Faked, {"url": URL, "events": ("message.published",)}, "first")
+    second = make_plugin(Faked, {"url": URL, "events": ("message.published",)}, "second")
+    with Harness([first, second]) as world:
+        one, two = Service.made[-2:]
+        one.answer = Answer(Verdict.AGAIN, "down")
+        world.connect("c").publish("a", b"1", qos=1)
+        world.advance(1)
+        assert (len(one.sent), len(two.sent)) == (0, 1)  # one that is down keeps nobody else
+        one.answer = Answer(Verdict.ARRIVED)
+        world.advance(30)
+        assert [n.event.payload for n in one.sent] == [b"1"]
+        assert one.sent[0].id != two.sent[0].id
+    assert first.plugin.folder != second.plugin.folder  # type: ignore[attr-defined]
+
+
+def test_best_effort_is_bounded_and_counts(tmp_path: Path) -> None:
+    world, service, plugin = harness(
+        tmp_path,
+        events=("message.published",),
+        mode="best_effort",
+        queue=QueueConfig(max_events=10),
+        drain=0.0,
+    )
+    service.answer = Answer(Verdict.AGAIN, "down")
+    with world:
+        client = world.connect("one")
+        for number in range(50):
+            client.publish("a", b"%d" % number)
+        world.advance(1)
+        assert plugin.queue is not None
+        assert plugin.queue.waiting == 10
+        shown = metrics(plugin)
+        assert shown['hookmq_webhook_dropped_total{why="queue_full"}'] == 40
+        assert shown["hookmq_webhook_queue_events"] == 10
+        service.answer = Answer(Verdict.ARRIVED)
+        world.advance(60)
+        assert len(service.sent) == 10
+    assert not (tmp_path / "hook").exists()
+
+
+def test_a_stop_waits_until_all_arrived_but_not_for_ever(tmp_path: Path) -> None:
+    for mode, level in (("at_least_once", "info"), ("best_effort", "warning")):
+        world, service, plugin = harness(
+            tmp_path, id=mode, events=("client.*",), mode=mode, drain=3.0,
+        )  # fmt: skip
+        service.answer = Answer(Verdict.AGAIN, "down")
+        world.connect("one")
+        world.advance(1)
+        before = world.clock.now()
+        world.close()
+        assert 3.0 <= world.clock.now() - before < 5.0
+        stopped = [(lv, f["left"]) for lv, event, f in world.logs if event == "webhook.stopped"]
+        assert stopped == [(level, 2)]  # connected, disconnected
+        assert plugin.queue is not None
+
+
+def metrics(plugin: WebhookPlugin) -> dict[str, float]:
+    registry = MetricRegistry()
+    plugin.register_metrics(registry)
+    lines = [line.rsplit(" ", 1) for line in registry.text().splitlines() if line[:1] != "#"]
+    return {name: float(value) for name, value in lines}
+
+
+def test_metrics(tmp_path: Path) -> None:
+    world, service, plugin = harness(
+        tmp_path, events=("message.published", "client.connected"), retry=RetryConfig(max_age=3600)
+    )
+    assert metrics(plugin)["hookmq_webhook_circuit"] == 0
+    with world:
+        client = world.connect("one")
+        client.publish("a", b"1", qos=1)
+        world.advance(1)
+        service.answer = Answer(Verdict.AGAIN, "down")
+        client.publish("a", b"2", qos=1)
+        world.advance(100)
+        shown = metrics(plugin)
+        assert shown['hookmq_webhook_events_total{type="message.published"}'] == 2
+        assert shown['hookmq_webhook_events_total{type="client.connected"}'] == 1
+        assert shown["hookmq_webhook_delivered_total"] == 2
+        assert shown["hookmq_webhook_failed_total"] >= 5
+        assert shown["hookmq_webhook_queue_events"] == 1
+        assert shown["hookmq_webhook_queue_bytes"] > 0
+        assert 99 <= shown["hookmq_webhook_oldest_seconds"] <= 101
+        assert shown["hookmq_webhook_circuit"] in (1, 2)
+        assert shown["hookmq_webhook_request_seconds_count"] >= 7
+        assert not [event for level, event, _ in world.logs if level == "error"]
+    assert re.search(r"payload|secret", json.dumps(sorted(metrics(plugin)))) is None
+
+
+def test_before_it_starts_there_are_metrics(tmp_path: Path) -> None:
+    plugin = WebhookPlugin(WebhookConfig(url=URL), make_plugin(Faked, {"url": URL}).plugin.context)
+    assert set(metrics(plugin).values()) == {0.0}
+
+
+# configuration ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"url": "http://${client}.example/"}, "a client must not choose a host"),
+        ({"url": "http://ann:pw@x/"}, "use auth"),
+        ({"url": "http://x/${topics}"}, r"url: there is no \$\{topics\}"),
+        ({"url": "http://x:99999/"}, "url: "),
+        ({"headers": {"Authorization": "x"}}, "use auth"),
+        ({"headers": {"X Y": "x"}}, "not a header"),
+        ({"headers": {"X": "a\nb"}}, "not a header"),
+        ({"headers": {"X": "${what}"}}, r"headers.X: there is no \$\{what\}"),
+        ({"batch": BatchConfig(2)}, "batch.count"),
+        ({"batch": BatchConfig(2), "envelope": "batch", "url": "http://x/${id}"}, "url: "),
+        ({"tls": TlsConfig(key_file=Path("k"))}, "tls.key_file"),
+        ({"retry": RetryConfig(first_delay=9, longest_delay=1)}, "retry.first_delay"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        WebhookConfig(**{"url": URL, **config})
+
+
+@pytest.mark.parametrize(
+    "auth", [{}, {"username": "a"}, {"password": "p"}, {"bearer_token": "t", "username": "a"}]
+)
+def test_one_way_to_show_who_we_are(auth: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="auth: "):
+        AuthConfig(**auth)
+
+
+def test_the_configuration_is_bound_strictly_and_shows_no_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "hookmq.yaml"
+    listener = '[{name: tcp, bind: "127.0.0.1:0"}]'
+
+    def run(*words: str, config: str) -> tuple[int, str]:
+        path.write_text(
+            f"version: 1\nlisteners: {listener}\nplugins:\n  - use: webhook\n    config: {config}\n"
+        )
+        code = main([*words, "-c", str(path)])
+        found = capsys.readouterr()
+        return code, found.out + found.err
+
+    good = (
+        "{url: 'https://x/', auth: {oauth2: {token_url: 'https://t/', client_id: me,"
+        " client_secret: word-one}}, sign: {secret: 'whsec_" + "d29yZC10d28t" * 4 + "',"
+        " previous_secret: 'whsec_" + "b2xkLXdvcmQt" * 4 + "'}, retry: {max_age: 7d}}"
+    )
+    code, text = run("check", config=good)
+    assert code == 0, text
+    code, text = run("config", "show", config=good)
+    assert "webhook" in text
+    for word in ("word-one", "d29yZC10d28t", "b2xkLXdvcmQt"):
+        assert word not in text
+    code, text = run("check", config="{url: 'https://x/', retry: {max_tries: 3}}")
+    assert code == 2
+    assert "max_tries" in text
+    code, text = run("check", config="{url: 'https://x/', events: [message.publish]}")
+    assert code != 0
+    assert "message.publish" in text
+
+
+# dead letters -----------------------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_are_bounded(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path / "dead", at_once, 65536)
+    dead.open()
+    from hookmq_webhook.events import Event
+
+    event = Event("x.y", 1.0, payload=bytes(1000))
+    for number in range(200):
+        dead.add(Numbered(number, event, 0, f"q-{number}"), "why", 1, 1.0, lambda failed: None)
+    left = [one.number for one in dead.read()]
+    assert left == list(range(200 - len(left), 200))
+    assert 30 < len(left) < 80
+    assert dead.overwritten == 200 - len(left)
+    assert dead.waiting == len(left)
+    dead.replayed([left[0], left[5]])
+    dead.close()
+    again = DeadLetters(tmp_path / "dead", at_once, 65536)
+    again.open()
+    assert [n for n in left if n not in (left[0], left[5])] == [o.number for o in again.read()]
+    again.close()
+    again.add(Numbered(0, event, 0), "why", 1, 1.0, lambda failed: None)
