@@ -26,11 +26,13 @@ plugins:
 
 
 class Crashing:
-    """A broker over the store in ``folder/data``, on the same port after every start."""
+    """A broker over the store in ``folder/data``, on the same port after every start. `more` are further plugins, each
+    a line of YAML."""
 
-    def __init__(self, folder: Path, durability: str = "group") -> None:
+    def __init__(self, folder: Path, durability: str = "group", more: str = "") -> None:
         self.folder = folder
         self.durability = durability
+        self.more = more
         self.port = 0
         self.served: Served | None = None
         self._reader: threading.Thread | None = None
@@ -51,6 +53,7 @@ class Crashing:
         config = self.folder / "hookmq.yaml"
         config.write_text(
             CONFIG.format(port=self.port, path=self.folder / "data", durability=self.durability)
+            + self.more
         )
         process = subprocess.Popen(
             [*HOOKMQ, "serve", "--log-format", "json", "-c", str(config)],
@@ -101,9 +104,9 @@ class Crashing:
 
 
 @contextmanager
-def crashing(folder: Path, durability: str = "group") -> Iterator[Crashing]:
+def crashing(folder: Path, durability: str = "group", more: str = "") -> Iterator[Crashing]:
     """A running broker, whatever becomes of it."""
-    made = Crashing(folder, durability)
+    made = Crashing(folder, durability, more)
     made.start()
     try:
         yield made

@@ -1,0 +1,178 @@
+"""The broker is killed again and again while clients publish and a service that fails receives what happened: nothing
+that was acknowledged is lost to it, each client's messages come in order, and what comes twice has the same id. QoS 2 is
+one event, whatever is killed when."""
+
+import asyncio
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from crashing import Client, crashing
+
+KILLS = 5
+EACH = 40
+QOS = {"one": 1, "two": 2, "three": 2}
+HOOK = """\
+  - use: webhook
+    config:
+      url: "http://127.0.0.1:{port}/"
+      events: [message.published]
+      outbox: {{path: "{path}"}}
+      retry: {{first_delay: 10ms, longest_delay: 100ms, breaker_pause: 50ms}}
+      concurrency: 3
+      drain: 0s
+"""
+
+
+class Service:
+    """Fails now and then, before or after it has taken what it was sent."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.seen: list[tuple[str, int, str]] = []
+        """Client, number and event id, as they came."""
+
+    async def take(self, request: web.Request) -> web.StreamResponse:
+        draw = self.random.random()
+        if draw < 0.1:
+            return web.Response(status=500)
+        event = await request.json()
+        self.seen.append((event["data"]["client_id"], int(event["data"]["payload"]), event["id"]))
+        assert request.transport is not None
+        if draw < 0.15:
+            request.transport.abort()
+        return web.Response(status=500 if draw < 0.2 else 204)
+
+
+async def run(folder: Path, seed: int, kills: int = KILLS) -> tuple[Service, dict[str, set[int]]]:
+    """Kill it so often; what came, and what was acknowledged, by client."""
+    service = Service(seed)
+    application = web.Application()
+    application.router.add_post("/", service.take)
+    runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    more = HOOK.format(port=runner.addresses[0][1], path=folder / "outbox")
+    try:
+        acked = await asyncio.to_thread(_publish, folder, more, random.Random(seed), kills, service)
+    finally:
+        await runner.cleanup()
+    return service, acked
+
+
+def _publish(
+    folder: Path, more: str, rng: random.Random, kills: int, service: Service
+) -> dict[str, set[int]]:
+    with crashing(folder, more=more) as broker:
+        clients = {name: Client(broker, name) for name in QOS}
+        for kill in range(kills + 1):
+            for name, client in clients.items():
+                for number in range(kill * EACH, (kill + 1) * EACH):
+                    client.publish(number, f"t/{name}", QOS[name])
+            if kill == kills:
+                break
+            some = rng.randrange(1, EACH)
+            one = clients[rng.choice(list(QOS))]
+            one.wait(lambda one=one, least=kill * EACH + some: len(one.acked) >= least)
+            broker.kill()
+            broker.start()
+        total = (kills + 1) * EACH
+        for client in clients.values():
+            client.wait(lambda client=client: len(client.acked) == total)
+        # The outbox is as good as empty when the last of each has come; a stop in order then waits for nothing.
+        one.wait(lambda: {(n, total - 1) for n in QOS} <= {seen[:2] for seen in service.seen})
+        acked = {name: set(client.acked) for name, client in clients.items()}
+        for client in clients.values():
+            client.close()
+        broker.clients.clear()
+        assert broker.stop() == 0
+    return acked
+
+
+def judge(service: Service, acked: dict[str, set[int]]) -> list[str]:
+    """What is wrong."""
+    wrong = []
+    of: dict[str, tuple[str, int]] = {}
+    for client, number, id in service.seen:
+        if of.setdefault(id, (client, number)) != (client, number):
+            wrong.append(f"{id} is two events")
+    for name, qos in QOS.items():
+        numbers = [number for client, number, _ in service.seen if client == name]
+        lost = acked[name] - set(numbers)
+        if lost:
+            wrong.append(f"{len(lost)} of {name} lost")
+        # A publisher may send QoS 1 again that was taken before the kill: another message, and another event.
+        places = {id: place for place, id in enumerate(_ids(service, name))}
+        events = [of[id][1] for id in places]
+        if qos == 2 and len(set(events)) != len(events):
+            wrong.append(f"{name}: a message of QoS 2 is two events")
+        firsts = list(dict.fromkeys(numbers))
+        if firsts != sorted(firsts):
+            wrong.append(f"{name} out of order")
+    return wrong
+
+
+def _ids(service: Service, name: str) -> list[str]:
+    return list(dict.fromkeys(id for client, _, id in service.seen if client == name))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_kills_lose_nothing(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
+    print(f"SEED={seed}", file=sys.stderr)
+    service, acked = await run(tmp_path, seed)
+    assert all(len(numbers) == (KILLS + 1) * EACH for numbers in acked.values())
+    assert judge(service, acked) == []
+    assert len(service.seen) > len({id for _, _, id in service.seen})  # the service did fail
+
+
+EARLY = """\
+import sys
+if "serve" in sys.argv:
+    from hookmq_webhook.outbox import Outbox
+
+    def flush(self, commit, done):
+        done(None)
+        self.log.flush(lambda failed: self._ready())
+
+    Outbox.flush = flush
+"""
+
+
+def test_the_judge_sees_each_breach() -> None:
+    service = Service(1)
+    acked: dict[str, set[int]] = {"one": {0, 1}, "two": {0}, "three": set()}
+    service.seen = [
+        ("one", 0, "a"),
+        ("one", 0, "a"),
+        ("one", 0, "b"),
+        ("one", 1, "c"),
+        ("two", 0, "d"),
+    ]
+    assert judge(service, acked) == []
+    service.seen = [("one", 1, "a"), ("one", 0, "b"), ("two", 0, "d"), ("two", 0, "e")]
+    assert judge(service, acked) == ["one out of order", "two: a message of QoS 2 is two events"]
+    service.seen = [("one", 0, "a"), ("one", 1, "a")]
+    assert judge(service, acked) == ["a is two events", "1 of two lost"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_an_acknowledgement_before_the_outbox_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: the commit does not wait for the outbox."""
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(EARLY)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    for seed in range(4):
+        (tmp_path / str(seed)).mkdir()
+        service, acked = await run(tmp_path / str(seed), seed, 3)
+        if any("lost" in one for one in judge(service, acked)):
+            return
+    pytest.fail("no kill hit the moment between the acknowledgement and the outbox")
