@@ -139,7 +139,7 @@ def _structured(envelope: Envelope, one: Numbered) -> tuple[bytes, str]:
     made = _attributes(envelope, one)
     if not _is_payload(envelope, one.event):
         made["datacontenttype"] = _JSON
-        return _joined(made, {"data": _data(envelope, one.event)}), _JSON
+        return _joined(made, {"data": data_of(envelope, one.event)}), _JSON
     shown, kind = _alone(envelope, one.event)
     made |= _extensions(envelope, one.event)
     raw: dict[str, bytes] = {}
@@ -159,7 +159,7 @@ def _binary(envelope: Envelope, one: Numbered) -> tuple[dict[str, str], bytes]:
         if shown.format != "omitted":
             headers["Content-Type"] = kind
     else:
-        body = _data(envelope, one.event)
+        body = data_of(envelope, one.event)
         headers["Content-Type"] = _JSON
     for name, value in made.items():
         text = ("true" if value else "false") if isinstance(value, bool) else str(value)
@@ -180,13 +180,13 @@ def _plain(envelope: Envelope, one: Numbered) -> bytes:
     }
     if one.event.trace is not None:
         made["traceparent"] = one.event.trace
-    return _joined(made, {"data": _data(envelope, one.event)})
+    return _joined(made, {"data": data_of(envelope, one.event)})
 
 
 # data -------------------------------------------------------------------------------------------------------------------
 
 
-def _data(envelope: Envelope, event: Event) -> bytes:
+def data_of(envelope: Envelope, event: Event) -> bytes:
     """An event's data: an object."""
     fields = _fields(event)
     raw: dict[str, bytes] = {}

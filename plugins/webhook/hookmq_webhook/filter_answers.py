@@ -1,0 +1,231 @@
+"""What a filtering service may answer about a message.
+
+204, or 200 with a JSON object: ``{"result": "allow"}``, ``deny``, ``drop`` or ``replace``. A replacement says what it
+sets, ``"topic_set": true, "topic": "..."``: a member without its ``_set``, or the other way round, is a mistake, so that
+nothing is set or left by accident. Every key must be known. Anything else is no answer.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from hookmq.errors import ProtocolError
+from hookmq.plugin import Deny, Drop, Message, Properties, ReasonCode
+from hookmq.topics import validate_topic
+
+Verdict = Message | Drop | Deny | None
+MAX_REASON: Final = 1024
+"""Bytes of a reason."""
+_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "allow": frozenset({"result"}),
+    "drop": frozenset({"result"}),
+    "deny": frozenset({"result", "code", "reason", "disconnect"}),
+}
+_SETS: Final = ("topic", "payload", "qos", "retain", "properties")
+
+
+class Unusable(Exception):
+    """It is no answer; never with what is in it."""
+
+
+def read_answer(status: int, body: bytes, message: Message) -> Verdict:
+    """What becomes of `message`; None: it goes on as it is. Raises Unusable."""
+    if status == 204:
+        return None
+    if status != 200:
+        raise Unusable(f"status {status}")
+    try:
+        found = json.loads(body, object_pairs_hook=_object)
+    except (ValueError, RecursionError):
+        raise Unusable("the answer is not JSON") from None
+    if not isinstance(found, dict):
+        raise Unusable("the answer is no object")
+    result = found.get("result")
+    if result == "replace":
+        return _replaced(found, message)
+    if not isinstance(result, str) or result not in _KEYS:
+        raise Unusable("result: allow, deny, drop or replace")
+    _known(found, _KEYS[result])
+    if result == "deny":
+        return _deny(found)
+    return Drop() if result == "drop" else None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key is there twice")
+    return made
+
+
+def _known(found: Mapping[str, Any], known: frozenset[str]) -> None:
+    for name in sorted(found.keys() - known):
+        raise Unusable(f"the answer has a key that is not known: {name[:40]!r}")
+
+
+def _deny(found: Mapping[str, Any]) -> Deny:
+    code = found.get("code", ReasonCode.NOT_AUTHORIZED)
+    reason = found.get("reason")
+    disconnect = found.get("disconnect", False)
+    if reason is not None and not (isinstance(reason, str) and _fits(reason, MAX_REASON)):
+        raise Unusable(f"reason: a text of at most {MAX_REASON} bytes")
+    if type(code) is not int and not isinstance(code, ReasonCode):
+        raise Unusable("code: a number")
+    if not isinstance(disconnect, bool):
+        raise Unusable("disconnect: true or false")
+    try:
+        return Deny(ReasonCode(code), reason, disconnect)
+    except ValueError:
+        raise Unusable("code: a reason code of 128 and above") from None
+
+
+def _replaced(found: Mapping[str, Any], message: Message) -> Message:
+    known = {"result", "payload_base64", *_SETS, *(f"{name}_set" for name in _SETS)}
+    _known(found, frozenset(known))
+    changes: dict[str, Any] = {}
+    for name in _SETS:
+        chosen = found.get(f"{name}_set", False)
+        if not isinstance(chosen, bool):
+            raise Unusable(f"{name}_set: true or false")
+        given = name in found or (name == "payload" and "payload_base64" in found)
+        if chosen != given:
+            raise Unusable(f"{name} and {name}_set belong together")
+        if chosen:
+            changes[name] = _READ[name](found, message)
+    if not changes:
+        raise Unusable("a replacement that sets nothing")
+    if "payload" in changes and "payload_format_indicator" not in found.get("properties", {}):
+        kept = changes.get("properties", message.properties)
+        changes["properties"] = _as_it_is(changes["payload"], kept)
+    return message.replace(**changes)
+
+
+def _as_it_is(payload: bytes, properties: Properties) -> Properties:
+    """What is no UTF-8 any more is not called so."""
+    if properties.payload_format_indicator == 1:
+        try:
+            payload.decode()
+        except UnicodeDecodeError:
+            return properties.replace(payload_format_indicator=None)
+    return properties
+
+
+def _topic(found: Mapping[str, Any], message: Message) -> str:
+    topic = found["topic"]
+    if not isinstance(topic, str):
+        raise Unusable("topic: a text")
+    try:
+        validate_topic(topic)
+    except (ProtocolError, UnicodeEncodeError):
+        raise Unusable("topic: not one to publish to") from None
+    return topic
+
+
+def _payload(found: Mapping[str, Any], message: Message) -> bytes:
+    if "payload_base64" in found:
+        if "payload" in found:
+            raise Unusable("payload or payload_base64, not both")
+        text = found["payload_base64"]
+        try:
+            return base64.b64decode(text.encode("ascii"), validate=True)
+        except (AttributeError, UnicodeEncodeError, binascii.Error):
+            raise Unusable("payload_base64: base64") from None
+    payload = found["payload"]
+    try:
+        if isinstance(payload, str):
+            return payload.encode()
+        return json.dumps(
+            payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        ).encode()
+    except ValueError:
+        raise Unusable("payload: no JSON") from None
+
+
+def _qos(found: Mapping[str, Any], message: Message) -> int:
+    qos = found["qos"]
+    if type(qos) is not int or not 0 <= qos <= message.qos:
+        raise Unusable("qos: it can be lowered, not raised")
+    return qos
+
+
+def _retain(found: Mapping[str, Any], message: Message) -> bool:
+    retain = found["retain"]
+    if not isinstance(retain, bool):
+        raise Unusable("retain: true or false")
+    return retain
+
+
+def _properties(found: Mapping[str, Any], message: Message) -> Properties:
+    """Those that are named are set, or with null removed; others stay."""
+    given = found["properties"]
+    if not isinstance(given, dict):
+        raise Unusable("properties: an object")
+    changes: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in _PROPERTIES:
+            raise Unusable(f"properties: none that can be set is named {name[:40]!r}")
+        member = "user_property" if name == "user_properties" else name
+        changes[member] = None if value is None else _PROPERTIES[name](value)
+    return message.properties.replace(**changes)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not _fits(value, 65535):
+        raise Unusable("properties: a text of at most 65535 bytes is needed")
+    return value
+
+
+def _response_topic(value: Any) -> str:
+    text = _text(value)
+    try:
+        validate_topic(text)
+    except ProtocolError:
+        raise Unusable("properties: response_topic is not one to publish to") from None
+    return text
+
+
+def _binary(value: Any) -> bytes:
+    try:
+        found = base64.b64decode(_text(value).encode("ascii"), validate=True)
+    except (UnicodeEncodeError, binascii.Error):
+        raise Unusable("properties: correlation_data is base64") from None
+    return found
+
+
+def _indicator(value: Any) -> int:
+    if type(value) is not int or value not in (0, 1):
+        raise Unusable("properties: payload_format_indicator is 0 or 1")
+    return value
+
+
+def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 for pair in value
+    ):
+        raise Unusable("properties: user_properties is a list of [name, value]")
+    return tuple((_text(name), _text(text)) for name, text in value)
+
+
+def _fits(text: str, size: int) -> bool:
+    try:
+        return len(text.encode()) <= size and "\0" not in text
+    except UnicodeEncodeError:
+        return False
+
+
+_READ: Final[Mapping[str, Callable[[Mapping[str, Any], Message], Any]]] = {
+    "topic": _topic,
+    "payload": _payload,
+    "qos": _qos,
+    "retain": _retain,
+    "properties": _properties,
+}
+_PROPERTIES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "content_type": _text,
+    "payload_format_indicator": _indicator,
+    "response_topic": _response_topic,
+    "correlation_data": _binary,
+    "user_properties": _pairs,
+}
