@@ -20,7 +20,7 @@ PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests t
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: help run install test test-all sim simulate crash powercut conformance fuzz check format bench wheels clean
+.PHONY: help run install test test-all test-spark sim simulate crash powercut conformance fuzz check format bench wheels clean
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -53,7 +53,20 @@ test-all: install  ## the slow runs: wheels, kills under load, simulated crashes
 	export HYPOTHESIS_PROFILE=ci; \
 	for folder in $(PARTS); do part "slow tests of $$folder" $(PYTEST) --dist loadfile -m slow $$folder; done; \
 	part "simulation of $(SEEDS) seeds" $(SIMULATE); \
+	part "Spark" $(MAKE) --no-print-directory test-spark; \
 	[ -z "$$failed" ] || { echo "failed$$failed" | tr , :; exit 1; }
+
+# Spark has an environment of its own: half a gigabyte that the broker, its plugins and their tests never need.
+.venv-spark/.synced: $(UV) spark/uv.lock spark/pyproject.toml
+	@UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv-spark $(UV) sync --project spark --python .venv/bin/python \
+	  --locked --all-extras --quiet
+	@touch $@
+
+test-spark: install .venv-spark/.synced  ## the data source for Spark, against a real Spark and a real broker
+	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && cd spark && \
+	../.venv-spark/bin/mypy -p pyspark_mqtt && \
+	MYPYPATH=tests/support ../.venv-spark/bin/mypy --explicit-package-bases java.py tests && \
+	../.venv-spark/bin/python -m pytest -q
 
 simulate: install  ## SEEDS simulated lives of a broker with crashes, faults and a virtual clock
 	@$(SIMULATE)
@@ -94,4 +107,4 @@ wheels: install  ## build the wheel of every member into dist/
 	$(UV) build --all-packages --wheel --quiet --out-dir dist
 
 clean:           ## remove what was built
-	rm -rf .venv dist build .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-spark dist build .mypy_cache .ruff_cache .hypothesis

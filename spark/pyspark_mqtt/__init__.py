@@ -1,0 +1,15 @@
+"""MQTT for Apache Spark: ``format("mqtt")`` in read, readStream, write and writeStream."""
+
+from pyspark_mqtt.errors import DataLossError, MqttError, OptionError, UnreachableError
+from pyspark_mqtt.source import MqttDataSource
+
+DefaultSource = MqttDataSource
+
+__all__ = [
+    "DataLossError",
+    "DefaultSource",
+    "MqttDataSource",
+    "MqttError",
+    "OptionError",
+    "UnreachableError",
+]

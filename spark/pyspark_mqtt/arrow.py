@@ -1,0 +1,163 @@
+"""Blocks as record batches of Arrow: their buffers are taken as they are, no row is touched by Python.
+
+pyarrow is imported when the first batch is made: a module whose import fails would break the lookup of all Python data
+sources, not only of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark_mqtt.blocks import Block
+from pyspark_mqtt.errors import MqttError
+from pyspark_mqtt.offsets import Range
+from pyspark_mqtt.schema import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VALIDITY, OFFSETS, DATA, KEY_OFFSETS, KEY_DATA, VALUE_OFFSETS, VALUE_DATA = range(7)
+IDS = {
+    "timestamp": 1, "topic": 2, "payload": 3, "qos": 4, "retain": 5, "client_id": 6, "content_type": 7,
+    "response_topic": 8, "correlation_data": 9, "headers": 10, "offset": 11,
+}  # fmt: skip
+BATCH_BYTES = 1 << 25
+"""A batch ends when it has so many bytes, whatever its rows: far below the 2 GiB that offsets of 32 bits reach."""
+
+
+def wire_columns(columns: Sequence[Column]) -> list[str]:
+    """What to ask the server for: ``partition`` is known, ``offset`` costs nothing."""
+    names = [column.name for column in columns if column.name != "partition"]
+    return names or ["offset"]
+
+
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    """The schema that Spark expects of the batches, to the letter."""
+    import pyarrow as pa
+
+    kinds = {
+        "timestamp": pa.timestamp("us", tz="UTC"), "topic": pa.string(), "payload": pa.binary(), "qos": pa.int32(),
+        "retain": pa.bool_(), "client_id": pa.string(), "content_type": pa.string(), "response_topic": pa.string(),
+        "correlation_data": pa.binary(), "offset": pa.int64(), "partition": pa.int32(),
+    }  # fmt: skip
+
+    def kind(column: Column) -> pa.DataType:
+        if column.name != "headers":
+            return kinds[column.name]
+        pair = pa.struct(
+            [
+                pa.field("key", pa.string(), column.key_nullable),
+                pa.field("value", pa.binary(), column.value_nullable),
+            ]
+        )
+        return pa.list_(pa.field("element", pair, column.element_nullable))
+
+    return pa.schema([pa.field(c.name, kind(c), c.nullable) for c in columns])
+
+
+def batches(
+    blocks: Iterable[tuple[Block, int]], columns: Sequence[Column], wanted: Range, rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a range as batches of about ``rows`` rows: small blocks are joined, large ones cut.
+
+    With each block comes the offset from which its rows are wanted.
+    """
+    import pyarrow as pa
+
+    schema = arrow_schema(columns)
+    held: list[pa.RecordBatch] = []
+    held_rows = held_bytes = 0
+
+    def joined() -> pa.RecordBatch:
+        if len(held) == 1:
+            return held[0]
+        return pa.Table.from_batches(held, schema).combine_chunks().to_batches()[0]
+
+    for block, first in blocks:
+        batch = _batch(block, schema, first, wanted.end)
+        if not batch.num_rows:
+            continue
+        size = len(block.data)
+        if held and (held_rows + batch.num_rows > rows or held_bytes + size > BATCH_BYTES):
+            yield joined()
+            held, held_rows, held_bytes = [], 0, 0
+        step = max(1, min(rows, BATCH_BYTES * batch.num_rows // size))
+        if batch.num_rows > step:
+            for at in range(0, batch.num_rows, step):
+                yield batch.slice(at, step)
+            continue
+        held.append(batch)
+        held_rows += batch.num_rows
+        held_bytes += size
+    if held:
+        yield joined()
+
+
+def _batch(block: Block, schema: pa.Schema, first: int, end: int) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    data = pa.py_buffer(block.data)
+    try:
+        arrays = [_array(block, data, field) for field in schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        batch.validate()
+    except (pa.ArrowException, KeyError) as error:
+        raise MqttError(
+            f"The block at offset {block.base} of partition {block.partition} is malformed ({error})."
+        ) from None
+    if not block.sparse:
+        first = max(first, block.base)
+        batch = batch.slice(first - block.base, max(0, min(end, block.end) - first))
+    return batch
+
+
+def _array(block: Block, data: pa.Buffer, field: pa.Field) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    count = block.count
+
+    def part(role: int) -> Any:
+        found = block.buffers.get((column, role))
+        return None if found is None else data.slice(*found)
+
+    if field.name == "partition":
+        return pa.repeat(pa.scalar(block.partition, pa.int32()), count)
+    if field.name == "offset" and not block.sparse:
+        ones = pa.repeat(pa.scalar(1, pa.int64()), count)
+        return pc.cumulative_sum(ones, start=block.base - 1)
+    column = IDS[field.name]
+    if field.name == "headers":
+        return _headers(part, count, field.type)
+    if (column, DATA) not in block.buffers:
+        if field.name not in ("client_id", "content_type", "response_topic", "correlation_data"):
+            raise KeyError(f"no column {field.name}")
+        return pa.nulls(count, field.type)
+    if field.name in ("qos", "retain"):
+        return pa.Array.from_buffers(pa.int8(), count, [None, part(DATA)]).cast(field.type)
+    if field.name in ("timestamp", "offset"):
+        return pa.Array.from_buffers(field.type, count, [None, part(DATA)])
+    nulls = block.nulls.get(column, 0)
+    return pa.Array.from_buffers(
+        field.type, count, [part(VALIDITY), part(OFFSETS), part(DATA)], null_count=nulls
+    )
+
+
+def _headers(part: Any, count: int, kind: pa.ListType) -> pa.Array:
+    import pyarrow as pa
+
+    offsets = part(OFFSETS)
+    if offsets is None:  # No row has any.
+        offsets, pairs = pa.py_buffer(bytes(4 * (count + 1))), 0
+    else:
+        pairs = part(KEY_OFFSETS).size // 4 - 1
+    empty = pa.py_buffer(bytes(4))
+    keys = pa.Array.from_buffers(
+        pa.string(), pairs, [None, part(KEY_OFFSETS) or empty, part(KEY_DATA) or empty]
+    )
+    values = pa.Array.from_buffers(
+        pa.binary(), pairs, [None, part(VALUE_OFFSETS) or empty, part(VALUE_DATA) or empty]
+    )
+    structs = pa.Array.from_buffers(kind.value_type, pairs, [None], children=[keys, values])
+    return pa.Array.from_buffers(kind, count, [None, offsets], children=[structs])

@@ -1,0 +1,96 @@
+"""Blocks of the read API, version 1: found in a stream of bytes and checked, nothing copied. No Arrow in here."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from struct import Struct
+from zlib import crc32
+
+from pyspark_mqtt.errors import MqttError, UnreachableError
+
+HEADER = Struct("<4sIQHHIQQIIqq")
+ENTRY = Struct("<HHIQQ")
+MAGIC = b"HqAB"
+VERSION = 1
+SPARSE = 1
+LONGEST = 2**31 + 2**20
+PIECE = 1 << 22
+"""Bytes that are asked of a connection at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of a partition in columns: ``base`` <= offset < ``end``; without gaps unless it is sparse.
+
+    ``buffers`` are ``data``'s parts by (column, role); ``nulls`` counts the nulls of those columns that have any.
+    """
+
+    partition: int
+    base: int
+    end: int
+    count: int
+    sparse: bool
+    data: memoryview
+    buffers: dict[tuple[int, int], tuple[int, int]]
+    nulls: dict[int, int]
+
+
+def split(read: Callable[[int], bytes]) -> Iterator[Block]:
+    """The blocks of an answer, as they come in. ``read(n)`` gives up to n bytes, none at the end.
+
+    Raises UnreachableError when the bytes end within a block or were changed on their way, MqttError when they are no
+    blocks at all or of a version that is newer than this reader.
+    """
+    rest = b""
+    want = PIECE
+    while piece := read(want):
+        data = rest + piece if rest else piece
+        view = memoryview(data)
+        at, want = 0, PIECE
+        while len(view) - at >= HEADER.size:
+            length = _length(view, at)
+            if len(view) - at < length:
+                want = max(PIECE, length - (len(view) - at))
+                break
+            yield parse(view[at : at + length])
+            at += length
+        rest = bytes(view[at:])
+    if rest:
+        raise UnreachableError(f"The answer ended within a block, after {len(rest)} bytes of it.")
+
+
+def _length(view: memoryview, at: int) -> int:
+    magic, _, length, version, *_ = HEADER.unpack_from(view, at)
+    if magic != MAGIC:
+        raise MqttError(
+            f"The answer holds no blocks of messages (it begins {bytes(view[at : at + 8])!r}): is `url` "
+            "the address of the broker's read API?"
+        )
+    if version != VERSION:
+        raise MqttError(
+            f"The broker sends blocks of version {version}, this reader knows {VERSION}: "
+            "upgrade pyspark-mqtt on the driver and all executors."
+        )
+    if not HEADER.size <= length <= LONGEST:
+        raise UnreachableError(f"A block says that it is {length} bytes long.")
+    return int(length)
+
+
+def parse(view: memoryview) -> Block:
+    """One whole block. Raises UnreachableError if its checksum is wrong or its table does not fit."""
+    _, crc, length, _, entries, partition, base, end, count, flags, _, _ = HEADER.unpack_from(view)
+    if crc32(view[8:]) != crc:
+        raise UnreachableError(f"The block at offset {base} of partition {partition} is damaged.")
+    first = HEADER.size + entries * ENTRY.size
+    buffers: dict[tuple[int, int], tuple[int, int]] = {}
+    nulls: dict[int, int] = {}
+    if first <= length:
+        for column, role, missing, position, size in ENTRY.iter_unpack(view[HEADER.size : first]):
+            if position < first or position + size > length:
+                first = length + 1
+                break
+            buffers[column, role] = (position, size)
+            if missing:
+                nulls[column] = missing
+    if first > length or end < base or (not flags & SPARSE and count != end - base):
+        raise UnreachableError(f"The block at offset {base} of partition {partition} is malformed.")
+    return Block(partition, base, end, count, bool(flags & SPARSE), view, buffers, nulls)

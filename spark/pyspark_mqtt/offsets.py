@@ -1,0 +1,227 @@
+"""Offsets: where a reader begins, how far a batch goes, what a task reads, and when a log is not the one that was read.
+
+Plain objects, no Spark and no network: everything that decides whether a message is read once is here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pyspark_mqtt.errors import DataLossError, MqttError, OptionError
+
+EARLIEST, LATEST = -2, -1
+"""As in Kafka's JSON of offsets."""
+
+Json = dict[str, str | int]
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a stream's log holds: per partition the first offset that is left, and the one after the last durable one."""
+
+    stream: str
+    log_id: str
+    earliest: Mapping[int, int]
+    latest: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """The offset that is next, per partition, in the log of an id."""
+
+    log_id: str
+    next: Mapping[int, int]
+
+    def json(self) -> Json:
+        """As Spark writes it into its checkpoint: always in the same order, since Spark compares text."""
+        return {"log_id": self.log_id, **{str(p): self.next[p] for p in sorted(self.next)}}
+
+    @classmethod
+    def of(cls, json: Mapping[str, str | int]) -> "Offsets":
+        """Read what ``json`` made. Raises MqttError for offsets of another source."""
+        log_id = json.get("log_id")
+        try:
+            if not isinstance(log_id, str):
+                raise ValueError
+            return cls(log_id, {int(p): int(o) for p, o in json.items() if p != "log_id"})
+        except ValueError:
+            raise MqttError(
+                f"The checkpoint holds offsets of another source ({dict(json)}): give this query a "
+                "checkpointLocation of its own."
+            ) from None
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets start <= o < end of a partition."""
+
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        """How many offsets it has."""
+        return self.end - self.start
+
+
+def resolve(given: str | Mapping[str, int], log: Log, name: str) -> Offsets:
+    """The offsets that an option names: ``earliest``, ``latest`` or numbers per partition, where -2 and -1 mean the same.
+
+    Raises OptionError when partitions are missing or unknown, DataLossError when offsets are not in the log.
+    """
+    if given == "earliest":
+        return Offsets(log.log_id, log.earliest)
+    if given == "latest":
+        return Offsets(log.log_id, log.latest)
+    assert not isinstance(given, str)
+    if given.get("log_id", log.log_id) != log.log_id:
+        raise DataLossError(
+            f"Option {name} names log {given['log_id']}, but stream {log.stream} is log {log.log_id} now: "
+            "take offsets from this log, or earliest."
+        )
+    numbers = {int(p): o for p, o in given.items() if p != "log_id"}
+    if numbers.keys() != log.latest.keys():
+        known = ", ".join(map(str, sorted(log.latest)))
+        raise OptionError(
+            f"Option {name} names partitions {', '.join(map(str, sorted(numbers)))}, but stream "
+            f"{log.stream} has {known}: name each of them (-2 is earliest, -1 latest)."
+        )
+    special = {EARLIEST: log.earliest, LATEST: log.latest}
+    return Offsets(
+        log.log_id, {p: special[o][p] if o in special else o for p, o in sorted(numbers.items())}
+    )
+
+
+def at_time(found: Mapping[int, int | None], log: Log, name: str, strategy: str) -> Offsets:
+    """The offsets of a time: the first messages at or after it, by partition.
+
+    Where there is none: ``latest`` for the strategy latest, else an OptionError.
+    """
+    missing = [p for p, offset in sorted(found.items()) if offset is None]
+    if missing and strategy == "error":
+        raise OptionError(
+            f"Option {name} is later than all of partition {', '.join(map(str, missing))} of stream {log.stream}: "
+            'give an earlier time, or .option("startingOffsetsByTimestampStrategy", "latest").'
+        )
+    return Offsets(log.log_id, {p: log.latest[p] if o is None else o for p, o in found.items()})
+
+
+def check(start: Offsets, log: Log, fail: bool, warn: "list[str]") -> Offsets:
+    """Where to read on from ``start``: there, if the log still has everything from there on.
+
+    Else raises DataLossError, or, with ``fail`` false, adds to ``warn`` and goes to the earliest that the log has.
+    """
+    faults = _faults(start, log)
+    if not faults:
+        return start
+    if fail:
+        raise DataLossError(
+            f"{faults[0]} To go on without, set failOnDataLoss=false, which reads from what is left; "
+            "to begin anew, use a new checkpointLocation."
+        )
+    warn.extend(f"{fault} Reading goes on at the earliest offset." for fault in faults)
+    if start.log_id != log.log_id:
+        return Offsets(log.log_id, log.earliest)
+    inside = {
+        p: start.next[p] if p in start.next and e <= start.next[p] <= log.latest[p] else e
+        for p, e in log.earliest.items()
+    }
+    return Offsets(log.log_id, inside)
+
+
+def _faults(start: Offsets, log: Log) -> list[str]:
+    name = f"Stream {log.stream}"
+    if start.log_id != log.log_id:
+        return [
+            f"{name} is not the log that the checkpoint was made of (log_id {start.log_id} then, "
+            f"{log.log_id} now): it was deleted and created anew, or `url` or `stream` lead to another one."
+        ]
+    if start.next.keys() != log.latest.keys():
+        return [
+            f"{name} had {len(start.next)} partitions in the checkpoint and has {len(log.latest)} now: "
+            "they are fixed when a stream is created, so this is another one."
+        ]
+    faults = []
+    for p, offset in sorted(start.next.items()):
+        if offset < log.earliest[p]:
+            faults.append(
+                f"{name} has lost offsets {offset} to {log.earliest[p] - 1} of partition {p} to its "
+                "retention before they were read: keep messages for longer, or declare this consumer."
+            )
+        elif offset > log.latest[p]:
+            faults.append(
+                f"{name} ends at offset {log.latest[p]} of partition {p}, but {offset} was read "
+                "already: the log is older than the checkpoint, restored from a backup perhaps."
+            )
+    return faults
+
+
+def advance(start: Offsets, latest: Mapping[int, int], most: int | None) -> Offsets:
+    """The end of a batch that begins at ``start``: never before it, never above ``latest``, at most ``most`` messages.
+
+    A limit is shared out in proportion to what waits, so that no partition starves: while messages wait and the limit
+    is not 0, the batch is not empty.
+    """
+    waiting = {p: max(0, latest[p] - o) for p, o in start.next.items()}
+    total = sum(waiting.values())
+    if most is None or total <= most:
+        return Offsets(start.log_id, {p: o + waiting[p] for p, o in start.next.items()})
+    shares = {p: rows * most // total for p, rows in waiting.items()}
+    left = most - sum(shares.values())
+    # What rounding left goes to those who got the least of what waits for them.
+    for p in sorted(waiting, key=lambda p: (waiting[p] * most % total, waiting[p]), reverse=True):
+        if left and shares[p] < waiting[p]:
+            shares[p] += 1
+            left -= 1
+    return Offsets(start.log_id, {p: o + shares[p] for p, o in start.next.items()})
+
+
+def waiting(start: Offsets, latest: Mapping[int, int]) -> int:
+    """How many messages there are from ``start`` to ``latest``."""
+    return sum(max(0, latest[p] - o) for p, o in start.next.items())
+
+
+def ranges(start: Offsets, end: Offsets) -> list[Range]:
+    """What lies between two offsets of one log, by partition; those without a message are left out."""
+    return [
+        Range(p, start.next[p], end.next[p])
+        for p in sorted(end.next)
+        if start.next[p] < end.next[p]
+    ]
+
+
+def split(whole: Sequence[Range], least: int | None, most_rows: int | None) -> list[Range]:
+    """Cut ranges into at least ``least`` pieces of about the same size, none larger than ``most_rows``, in order.
+
+    Fewer than ``least`` only where there are fewer messages.
+    """
+    total = sum(one.rows for one in whole)
+    pieces: list[Range] = []
+    for one in whole:
+        parts = 1
+        if most_rows is not None:
+            parts = -(-one.rows // most_rows)
+        if least is not None and least > len(whole):
+            parts = max(parts, -(-one.rows * least // total))
+        parts = min(parts, one.rows)
+        cuts = [one.start + one.rows * i // parts for i in range(parts + 1)]
+        pieces += [Range(one.partition, a, b) for a, b in pairwise(cuts)]
+    return pieces
+
+
+def bounded(chosen: Offsets, log: Log, name: str, fail: bool, warn: list[str]) -> Offsets:
+    """Offsets that an option named, if the log has them; without ``fail`` the nearest that it has, and a warning."""
+    inside = {
+        p: min(max(o, log.earliest[p]), log.latest[p]) for p, o in sorted(chosen.next.items())
+    }
+    for p, offset in inside.items():
+        if offset != chosen.next[p]:
+            text = (
+                f"Option {name} names offset {chosen.next[p]} of partition {p} of stream {log.stream}, "
+                f"which holds {log.earliest[p]} to {log.latest[p]}."
+            )
+            if fail:
+                raise DataLossError(f"{text} Name one of these, or set failOnDataLoss=false.")
+            warn.append(f"{text} Taking {offset}.")
+    return Offsets(chosen.log_id, inside)

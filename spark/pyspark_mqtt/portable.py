@@ -1,0 +1,40 @@
+"""Objects that go from the driver to executors, and say there what is missing if they cannot be made again."""
+
+import pickle
+from typing import Any, TypeVar
+
+Function = TypeVar("Function")
+
+
+def _by_value(function: Function) -> Function:
+    """Let Spark's pickler send the function itself, not its name: it is what runs where this package is missing."""
+    function.__module__ = "__main__"
+    return function
+
+
+@_by_value
+def _arrive(state: bytes) -> Any:
+    try:
+        import pyspark_mqtt  # noqa: F401
+    except ImportError as error:
+        import platform
+        import sys
+
+        raise ModuleNotFoundError(
+            f"pyspark_mqtt cannot be imported on {platform.node()} by {sys.executable} ({error}): install "
+            "pyspark-mqtt on every node, or send it with spark.sparkContext.addPyFile."
+        ) from None
+    import pickle
+
+    kind, attributes = pickle.loads(state)
+    made = kind.__new__(kind)
+    made.__dict__.update(attributes)
+    return made
+
+
+class Portable:
+    """Pickled so that unpickling gives a message of one line where the package is not installed."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        attributes = getattr(self, "__getstate__", lambda: self.__dict__)()
+        return _arrive, (pickle.dumps((type(self), attributes)),)

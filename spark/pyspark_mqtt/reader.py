@@ -1,0 +1,118 @@
+"""What batch and stream readers share, and the batch reader."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pyspark_mqtt import arrow
+from pyspark_mqtt.client import Client
+from pyspark_mqtt.errors import DataLossError, OptionError
+from pyspark_mqtt.offsets import Log, Offsets, Range, at_time, bounded, ranges, resolve, split
+from pyspark_mqtt.options import Options
+from pyspark_mqtt.portable import Portable
+from pyspark_mqtt.schema import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("pyspark_mqtt")
+
+
+class MqttRange(InputPartition):
+    """What one task reads: a range of offsets of the log of an id."""
+
+    def __init__(self, log_id: str, wanted: Range) -> None:
+        super().__init__(None)
+        self.log_id = log_id
+        self.wanted = wanted
+
+    def __repr__(self) -> str:
+        return f"MqttRange({self.log_id}, {self.wanted})"
+
+
+class Source:
+    """A stream as its options describe it: where it begins and ends, the tasks of a range, the rows of a task."""
+
+    def __init__(self, options: Options, columns: Sequence[Column]) -> None:
+        self.options = options
+        self.columns = columns
+        self.client = Client(options)
+
+    @property
+    def fail(self) -> bool:
+        """Whether lost offsets end the query."""
+        return self.options.flag("failOnDataLoss")
+
+    def edge(self, kind: str, default: str) -> tuple[Offsets, Log]:
+        """Where ``starting...`` or ``ending...`` options say that reading begins or ends; ``default`` if they do not."""
+        name = f"{kind}Offsets"
+        milliseconds = self.options.limit(f"{kind}Timestamp")
+        if milliseconds is not None:
+            log_now, found = self.client.at_time(milliseconds)
+            strategy = self.options.text("startingOffsetsByTimestampStrategy")
+            strategy = strategy if kind == "starting" else "latest"
+            return at_time(found, log_now, f"{kind}Timestamp", strategy), log_now
+        log_now = self.client.log()
+        chosen = resolve(self.options.offsets(name) or default, log_now, name)
+        warnings: list[str] = []
+        chosen = bounded(chosen, log_now, name, self.fail, warnings)
+        for warning in warnings:
+            log.warning("%s", warning)
+        return chosen, log_now
+
+    def tasks(self, start: Offsets, end: Offsets) -> list[MqttRange]:
+        """The tasks that read what lies between two offsets."""
+        pieces = split(
+            ranges(start, end),
+            self.options.limit("minPartitions"),
+            self.options.limit("maxRecordsPerPartition"),
+        )
+        return [MqttRange(end.log_id, piece) for piece in pieces]
+
+    def rows(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, on an executor. Without ``failOnDataLoss`` what is lost is left out."""
+        if not isinstance(task, MqttRange):
+            return  # Spark makes up one where a batch has none.
+        blocks = self.client.blocks(
+            task.wanted,
+            task.log_id,
+            arrow.wire_columns(self.columns),
+            self.options.filters("topics"),
+        )
+        yield from arrow.batches(
+            blocks, self.columns, task.wanted, self.options.number("batchRows")
+        )
+
+
+class MqttBatchReader(Portable, DataSourceReader):
+    """``spark.read.format("mqtt")``: from startingOffsets (earliest) to endingOffsets (latest), as of planning."""
+
+    def __init__(self, options: Options, columns: Sequence[Column]) -> None:
+        self.source = Source(options, columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks. Raises MqttError if the stream cannot be reached or does not hold what was asked for."""
+        try:
+            start, log_now = self.source.edge("starting", "earliest")
+            end, log_then = self.source.edge("ending", "latest")
+        finally:
+            self.source.client.close()
+        if log_now.log_id != log_then.log_id:
+            raise DataLossError(
+                f"Stream {log_now.stream} was created anew while this query was planned: run it again."
+            )
+        for partition, last in end.next.items():
+            if start.next[partition] > last and "endingoffsets" in self.source.options.given:
+                raise OptionError(
+                    f"Option endingOffsets of partition {partition} is {last}, before its start, "
+                    f"{start.next[partition]}."
+                )
+        return self.source.tasks(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        return self.source.rows(partition)

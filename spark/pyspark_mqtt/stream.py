@@ -1,0 +1,139 @@
+"""The stream reader: offsets are the log's own, so a checkpoint says all, and a batch is the same each time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pyspark_mqtt.errors import DataLossError, MqttError
+from pyspark_mqtt.offsets import Json, Log, Offsets, advance, check, waiting
+from pyspark_mqtt.options import Options
+from pyspark_mqtt.portable import Portable
+from pyspark_mqtt.reader import Source
+from pyspark_mqtt.schema import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("pyspark_mqtt")
+
+
+class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """``spark.readStream.format("mqtt")``. Lives on the driver; ``read`` runs on executors, in copies.
+
+    The methods may block while the broker is away (``fetchOffset.numRetries``) and raise MqttError.
+    """
+
+    def __init__(self, options: Options, columns: Sequence[Column]) -> None:
+        self.source = Source(options, columns)
+        self.clock = time.monotonic
+        self._target: Log | None = None
+        """What AvailableNow reads up to."""
+        self._seen: Log | None = None
+        self._last_batch = self.clock()
+        self._reported: Offsets | None = None
+
+    def initialOffset(self) -> Json:
+        """Where a new query begins: startingOffsets, which is latest unless it is given."""
+        return self.source.edge("starting", "latest")[0].json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read up to what the log holds at this moment, whatever comes later."""
+        self._target = self.source.client.log()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """How much a batch reads at most or at least, by the options."""
+        options = self.source.options
+        least, most = options.limit("minOffsetsPerTrigger"), options.limit("maxOffsetsPerTrigger")
+        if least is not None:
+            return ReadMinRows(least)
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Mapping[str, str | int], limit: ReadLimit) -> Json:
+        """Where the batch that begins at ``start`` ends: never before it, within the limit and what is durable.
+
+        Raises DataLossError if the log is not the one that was read, or has lost what comes next.
+        """
+        given = Offsets.of(start)
+        found = self.source.client.log() if self._target is None else self._target
+        self._seen = found
+        self._report(given)
+        warnings: list[str] = []
+        begin = check(given, found, self.source.fail, warnings)
+        for warning in warnings:
+            log.warning("%s", warning)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if isinstance(limit, ReadMinRows):
+            most = self.source.options.limit("maxOffsetsPerTrigger")
+            waited = (self.clock() - self._last_batch) * 1000
+            if (
+                self._target is None
+                and waiting(begin, found.latest) < limit.min_rows
+                and waited < self.source.options.number("maxTriggerDelay")
+            ):
+                return dict(start)
+        end = advance(begin, found.latest, most)
+        if end == given:
+            return dict(start)
+        self._last_batch = self.clock()
+        return end.json()
+
+    def reportLatestOffset(self) -> Json | None:
+        """The end of the log, for the progress of the query: how far it is behind."""
+        return None if self._seen is None else Offsets(self._seen.log_id, self._seen.latest).json()
+
+    def partitions(
+        self, start: Mapping[str, str | int], end: Mapping[str, str | int]
+    ) -> Sequence[InputPartition]:
+        """The tasks of a batch; none where it is empty."""
+        first, last = Offsets.of(start), Offsets.of(end)
+        if first.log_id != last.log_id or any(p not in first.next for p in last.next):
+            # latestOffset went to another log, as failOnDataLoss=false lets it.
+            if self.source.fail:
+                raise DataLossError(
+                    f"The checkpoint's last batch goes from log {first.log_id} to {last.log_id}: set "
+                    "failOnDataLoss=false to take it as it is, or use a new checkpointLocation."
+                )
+            found = self.source.client.log()
+            known = found.earliest if found.log_id == last.log_id else last.next
+            first = Offsets(last.log_id, {p: known.get(p, o) for p, o in last.next.items()})
+        return self.source.tasks(first, last)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, on an executor."""
+        return self.source.rows(partition)
+
+    def commit(self, end: Mapping[str, str | int]) -> None:
+        """Everything before ``end`` was processed: reported as the consumer's progress, if it has a name."""
+        self._report(Offsets.of(end))
+
+    def stop(self) -> None:
+        """Close the connection."""
+        self.source.client.close()
+
+    def _report(self, done: Offsets) -> None:
+        """Tell the broker how far ``consumerGroup`` is. It may fail: the checkpoint alone decides where reading goes on.
+
+        Spark calls ``commit`` only when it plans another batch, so never for the last one of AvailableNow; but what
+        latestOffset is told to start from was processed, too.
+        """
+        consumer = self.source.options.text("consumerGroup")
+        if not consumer or done == self._reported:
+            return
+        try:
+            self.source.client.commit(consumer, done)
+        except MqttError as error:
+            log.warning("The progress of consumer %s was not reported: %s", consumer, error)
+            self.source.client.close()
+        self._reported = done
