@@ -63,6 +63,11 @@ def _elsewhere(connection: Link, known: Session) -> bool:
     return others.mount_point != mine.mount_point and others.name != mine.name
 
 
+def _user(client: ClientInfo) -> str | None:
+    """Whose session it is: as rules understand ``%u``."""
+    return client.username if client.identity is None else client.identity
+
+
 def _flaps(connection: Link, known: Session) -> bool:
     now = connection.core.runtime.now()
     times = known.takeovers
@@ -110,8 +115,10 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
         connect.clean_start
         or expired(core, session)
         or session.client.scope.mount_point != connection.scope.mount_point
+        or _user(session.client) != _user(client)
     ):
-        # [MQTT-3.1.2-4, 3.1.4-4] [MQTT311-3.1.2-6, 3.1.4-3]; the old session's will is due now at the latest
+        # [MQTT-3.1.2-4, 3.1.4-4] [MQTT311-3.1.2-6, 3.1.4-3]; the old session's will is due now at the latest. A session
+        # is its user's: whoever knows a client id could otherwise fetch what waits for somebody else.
         event = SessionEvent.EXPIRED if expired(core, session) else SessionEvent.ENDED
         end(core, session, event)
         session = None

@@ -3,6 +3,7 @@
 from hookmq.broker.attach import identify, tell_failed, watch_credential
 from hookmq.broker.link import Link, Phase
 from hookmq.broker.revoke import revoke
+from hookmq.broker.sessions import record
 from hookmq.codec import Auth, Connect, Packet, encode
 from hookmq.errors import ProtocolError
 from hookmq.hooks.run import run_auth
@@ -81,7 +82,13 @@ def on_re_auth(connection: Link, packet: Packet) -> None:
 
 def _renew(connection: Link, accept: Accept) -> None:
     client = connection.client
+    session = connection.session
     assert client is not None
+    assert session is not None
     identify(client, accept)
+    if session.durable:
+        # Whose session it is, and what is known of him, must not be what it was before a restart.
+        connection.core.committer.add(record(session))
+        connection.core.schedule()
     connection.forget_decisions()
     watch_credential(connection)
