@@ -24,7 +24,6 @@ class FilterPluginConfig:
     """Of `use: webhook_filter`."""
 
     url: str = field(metadata={"help": "of the service"})
-    wills: bool = setting(True, "ask about wills, too")
     payload: Payload = setting("auto", "how payloads are shown: auto, json, text, base64 or none")
     max_payload: Size = setting(
         262144, "largest payload that is shown; a message with a larger one is undecided"

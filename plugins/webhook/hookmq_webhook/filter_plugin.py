@@ -43,9 +43,7 @@ class WebhookFilterPlugin(Plugin):
 
     def __init__(self, config: FilterPluginConfig, context: Context) -> None:
         super().__init__(config, context)
-        self.timeouts = dict.fromkeys(("on_publish", "on_will"), config.timeout + SLACK)
-        if not config.wills:
-            self.idle_hooks = frozenset({"on_will"})
+        self.timeouts = {"on_publish": config.timeout + SLACK}
         self.verdicts: dict[str, int] = {}
         """Answers, by what they say."""
         self._keys = _keys(config.sign)
@@ -76,19 +74,7 @@ class WebhookFilterPlugin(Plugin):
     async def on_publish(
         self, client: ClientInfo | None, message: Message, broker: BrokerHandle
     ) -> Message | Drop | Deny | None:
-        """Ask about a message that comes in."""
-        return await self._ask(client, message, broker)
-
-    @hookimpl
-    async def on_will(
-        self, client: ClientInfo, message: Message, broker: BrokerHandle
-    ) -> Message | Drop | Deny | None:
-        """Ask about a will."""
-        return await self._ask(client, message, broker)
-
-    async def _ask(
-        self, client: ClientInfo | None, message: Message, broker: BrokerHandle
-    ) -> Verdict:
+        """Ask about a message that comes in, be it a will."""
         verdict: Verdict
         try:
             if len(message.payload) > self.config.max_payload:
