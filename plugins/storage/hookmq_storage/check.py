@@ -23,6 +23,18 @@ _LOST: Final = (
         "queue entries without an owner",
         "SELECT count(*) FROM entry WHERE owner NOT IN (SELECT id FROM owner)",
     ),
+    (
+        "session",
+        "sessions without a client id",
+        "SELECT count(*) FROM session WHERE owner NOT IN (SELECT id FROM owner WHERE name IS NOT NULL)",
+    ),
+    # A row of this table has no checksum, but its name is on the disk twice: here and in the index.
+    (
+        "owner",
+        "owners that are not who the index says",
+        "SELECT count(*) FROM owner AS one NOT INDEXED WHERE name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM owner AS two"
+        " INDEXED BY sqlite_autoindex_owner_1 WHERE two.name = one.name AND two.id = one.id)",
+    ),
 )
 
 

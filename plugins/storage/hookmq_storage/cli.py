@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,21 @@ from hookmq_storage import portable
 from hookmq_storage.check import problems
 from hookmq_storage.database import connect, connect_reading, copy, open_store, state, wrong
 from hookmq_storage.engine import Engine
-from hookmq_storage.folder import DATABASE, MARK, holder, lock, prepare, read_mark, saved_folder
+from hookmq_storage.fields import References
+from hookmq_storage.folder import (
+    BUILT,
+    DATABASE,
+    MARK,
+    begin_building,
+    end_building,
+    finish_building,
+    holder,
+    lock,
+    prepare,
+    read_mark,
+    saved_folder,
+    sync_folder,
+)
 from hookmq_storage.schema import APPLICATION_ID, VERSION
 
 EXAMPLES: Final = """\
@@ -28,6 +43,9 @@ examples:
 
 info, check, export and backup may be used beside a running broker; repair, import and vacuum may not.
 exit codes: 0 done, 1 the store is damaged or cannot be used, 2 wrong usage"""
+
+
+_STOP: Final = "stop the broker first"
 
 
 def register(group: Any) -> None:
@@ -102,6 +120,10 @@ def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
     """A store to look at, whoever uses it. Raises StoreError when it is none of ours."""
     if not (folder / DATABASE).exists():
         raise StoreError(f"{folder} holds no store")
+    if (folder / BUILT).exists() and holder(folder) is None:
+        raise StoreError(
+            f"{folder}: a repair or an import was killed; a start of the broker, or hookmq storage repair, ends it"
+        )
     with closing(connect_reading(folder)) as db:
         application: int = db.execute("PRAGMA application_id").fetchone()[0]
         if application != APPLICATION_ID:
@@ -115,10 +137,11 @@ def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """A store to change: nobody else may have it."""
-    if not (folder / DATABASE).exists():
+    if not (folder / DATABASE).exists() and not (folder / BUILT).exists():
         raise StoreError(f"{folder} holds no store")
-    held = lock(folder)
+    held = lock(folder, cure=_STOP)
     try:
+        finish_building(folder)
         yield
     finally:
         os.close(held)
@@ -210,28 +233,25 @@ def repair(arguments: argparse.Namespace) -> int:
                 print(f"{folder} is taken as it is")
                 return 0
         saved = saved_folder(folder, "repair")
-        fresh = saved / "new"
-        fresh.mkdir()
         lost: list[str] = []
         bar = Bar("saving")
-        names = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
-        damaged = saved / "damaged"
-        damaged.mkdir()
-        for name in names:
-            if (folder / name).exists():
-                _copy_file(folder / name, damaged / name)
-        db = sqlite3.connect(damaged / DATABASE, isolation_level=None)
-        with closing(db), _new(fresh) as engine:
-            read = (json.dumps(line) for line in portable.lines(db, lost.append, bar))
-            count = portable.put(engine, portable.operations(read))
-            engine.number = _last_number(db)
-        bar.end()
-        for name in (*names[1:], MARK):
-            (folder / name).unlink(missing_ok=True)
-        os.replace(fresh / DATABASE, folder / DATABASE)
-        for path in fresh.iterdir():
-            path.unlink()
-        fresh.rmdir()
+        try:
+            damaged = saved / "damaged"
+            damaged.mkdir()
+            for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", MARK):
+                if (folder / name).exists():
+                    _copy_file(folder / name, damaged / name)
+            for made in (damaged, saved, folder):
+                sync_folder(made)
+            # Read where it lies: SQLite would move the log of a copy into it, and the copy is to stay what was found.
+            with closing(connect_reading(folder)) as db, _new(begin_building(folder)) as engine:
+                count = portable.put(engine, portable.trusted(portable.lines(db, lost.append, bar)))
+                engine.number = _last_number(db)
+            bar.end()
+        except BaseException:
+            shutil.rmtree(saved, ignore_errors=True)  # nothing was changed
+            raise
+        end_building(folder)
     for text in lost[:100]:
         print(f"lost: {text}")
     if len(lost) > 100:
@@ -282,15 +302,30 @@ def export(arguments: argparse.Namespace) -> int:
         lines = portable.lines(db, bad.append, bar)
         if output is None or str(output) == "-":
             _write(lines, sys.stdout)
-        else:
-            with output.open("w", encoding="utf-8") as file:
+        elif output.exists() and not output.is_file():
+            with output.open("w", encoding="utf-8") as file:  # a pipe, as it may be
                 _write(lines, file)
-                file.flush()
-                os.fsync(file.fileno())
+        else:
+            _write_whole(lines, output)
     bar.end()
     for text in bad[:100]:
         print(f"hookmq: not exported: {text}", file=sys.stderr)
     return 1 if bad else 0
+
+
+def _write_whole(lines: Iterable[dict[str, Any]], output: Path) -> None:
+    """All lines, or what was there before."""
+    part = output.with_name(f"{output.name}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            _write(lines, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, output)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(output.absolute().parent)
 
 
 def _write(lines: Iterable[dict[str, Any]], file: Any) -> None:
@@ -304,7 +339,7 @@ def import_(arguments: argparse.Namespace) -> int:
     if (folder / DATABASE).exists():
         raise StoreError(f"{folder} holds a store already: import into a new folder")
     prepare(folder)
-    held = lock(folder)
+    held = lock(folder, cure=_STOP)
     source: Path | None = arguments.source
     bar = Bar("importing")
 
@@ -315,16 +350,25 @@ def import_(arguments: argparse.Namespace) -> int:
             yield line
 
     try:
-        with _new(folder) as engine:
-            if source is None or str(source) == "-":
-                count = portable.put(engine, portable.operations(counted(sys.stdin)))
-            else:
-                with source.open(encoding="utf-8") as file:
-                    count = portable.put(engine, portable.operations(counted(file)))
-    except BaseException:
-        for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", MARK):
-            (folder / name).unlink(missing_ok=True)
-        raise
+        finish_building(folder)
+        if (folder / DATABASE).exists() or read_mark(folder) is not None:
+            raise StoreError(f"{folder} held a store: import into a new folder")
+        building = begin_building(folder)
+        try:
+            known = References()
+            with _new(building) as engine:
+                if source is None or str(source) == "-":
+                    count = portable.put(
+                        engine, portable.operations(counted(sys.stdin.buffer), known)
+                    )
+                else:
+                    with source.open("rb") as file:
+                        count = portable.put(engine, portable.operations(counted(file), known))
+                portable.check_rows(engine, known)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+        end_building(folder)
     finally:
         bar.end()
         os.close(held)
@@ -352,7 +396,12 @@ def backup(arguments: argparse.Namespace) -> int:
     bar = Bar("copying")
     with _reading(arguments.folder) as db:
         target.mkdir(mode=0o700, parents=True)
-        copy(db, target / DATABASE, lambda done, total: bar("pages", done, total), pages=4096)
+        try:
+            copy(db, target / DATABASE, lambda done, total: bar("pages", done, total), pages=4096)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+        sync_folder(target.absolute().parent)
     bar.end()
     print(f"{_size(target / DATABASE):,} bytes in {target}")
     return 0

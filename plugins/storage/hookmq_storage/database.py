@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +13,15 @@ from typing import Final, Literal, NamedTuple
 from hookmq.errors import StoreError
 
 from hookmq_storage import schema
-from hookmq_storage.folder import CURE, DATABASE, prepare, read_mark, saved_folder, sync_folder
+from hookmq_storage.folder import (
+    CURE,
+    DATABASE,
+    finish_building,
+    prepare,
+    read_mark,
+    saved_folder,
+    sync_folder,
+)
 
 Durability = Literal["memory", "os", "group"]
 MIN_SQLITE: Final = (3, 24, 0)
@@ -126,7 +135,13 @@ def open_store(
     prepare(folder)
     db: sqlite3.Connection | None = None
     try:
-        _check_header(folder)
+        finish_building(folder)
+        mark = read_mark(folder)
+        if not _check_header(folder) and mark is not None:
+            raise StoreError(
+                f"{folder} lacks {DATABASE}, in which commit {mark.number} was safe: put it back, or name a backup;"
+                " to begin anew, remove the whole folder"
+            )
         if durability == "group":
             _sync_log(folder)
         db = connect(folder, limits, durability)
@@ -134,7 +149,6 @@ def open_store(
         # Each time: the process that made the files may have been killed before it did this.
         sync_folder(folder)
         found = state(db)
-        mark = read_mark(folder)
         if mark is not None and mark.identity == found.identity and mark.number > found.number:
             raise StoreError(
                 f"{folder / DATABASE} ends at commit {found.number}, but commit {mark.number} was safe: an older copy was"
@@ -183,18 +197,18 @@ def _sync_log(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _check_header(folder: Path) -> None:
-    """Refuse the file of another program before SQLite writes to it."""
+def _check_header(folder: Path) -> bool:
+    """Refuse the file of another program before SQLite writes to it; whether there is a database with anything in it."""
     path = folder / DATABASE
     try:
         with path.open("rb") as file:
             header = file.read(100)
     except FileNotFoundError:
-        return
+        return False
     if not header:
-        return  # a crash before the first commit
+        return False  # a crash before the first commit
     if path.stat().st_size <= 4096 and (folder / f"{DATABASE}-journal").exists():
-        return  # a power cut while the first page was made, which holds no table yet: SQLite takes it back
+        return False  # a power cut while the first page was made, which holds no table yet: SQLite takes it back
     if not header.startswith(b"SQLite format 3\0"):
         raise StoreError(f"{path} is not a database of SQLite; {CURE}")
     application = int.from_bytes(header[68:72], "big")
@@ -203,10 +217,13 @@ def _check_header(folder: Path) -> None:
             application = db.execute("PRAGMA application_id").fetchone()[0]
             if not application and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise StoreError(f"{path} belongs to another program; {CURE}")
+        if not application:
+            return False
     if application not in (schema.APPLICATION_ID, 0):
         raise StoreError(
             f"{path} belongs to another program (application id {application:#x}); {CURE}"
         )
+    return True
 
 
 def _claim(
@@ -233,7 +250,13 @@ def _claim(
         missing = next((one for one in range(found, version) if one not in migrations), None)
         if missing is not None:
             raise StoreError(f"{folder / DATABASE}: nothing leads from version {missing} on")
-        copy(db, saved_folder(folder, f"version{found}") / DATABASE)
+        saved = saved_folder(folder, f"version{found}")
+        try:
+            copy(db, saved / DATABASE)
+        except BaseException:
+            # A service manager tries again and again: it must not fill the disk with parts.
+            shutil.rmtree(saved, ignore_errors=True)
+            raise
         schema.migrate(db, found, migrations, version)
     return False
 
@@ -245,7 +268,8 @@ def copy(
     pages: int = -1,
 ) -> None:
     """Copy the database as it is at one moment to the file `target`, while others write; `progress` is told pages done
-    and in all. The copy has no identity of its own yet: whoever opens it gives it one."""
+    and in all. The copy has no identity of its own yet: whoever opens it gives it one. Until it is whole and safe it has
+    another name, which no broker takes for a database."""
     with_progress = None
     if progress is not None:
         report = progress
@@ -253,7 +277,8 @@ def copy(
         def with_progress(status: int, left: int, total: int) -> None:
             report(total - left, total)
 
-    other = sqlite3.connect(target, isolation_level=None)
+    part = target.with_name(f"{target.name}.part")
+    other = sqlite3.connect(part, isolation_level=None)
     try:
         # One moment for all pages: else each commit of another process would make the copy begin again.
         db.execute("BEGIN")
@@ -267,9 +292,10 @@ def copy(
         other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         other.close()
-    descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    os.replace(part, target)
     sync_folder(target.parent)

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,15 @@ from hookmq.errors import StoreError
 DATABASE: Final = "hookmq.db"
 LOCK: Final = "lock"
 MARK: Final = "mark"
+BUILDING: Final = "building"
+"""A folder inside in which a new database is made."""
+BUILT: Final = "built"
+"""Its name when that is done: what is in it takes the place of the database, now or at the next start."""
 _OURS: Final = frozenset(
-    {DATABASE, *(f"{DATABASE}-{one}" for one in ("journal", "wal", "shm")), LOCK, MARK}
+    {
+        *(DATABASE, *(f"{DATABASE}-{one}" for one in ("journal", "wal", "shm"))),
+        *(LOCK, MARK, BUILDING, BUILT),
+    }
 )
 _IGNORED: Final = frozenset({"lost+found"})
 _SAVED: Final = "saved-"
@@ -92,6 +100,43 @@ def prepare(folder: Path) -> None:
             f"{folder} holds files of something else ({shown}): name an empty folder with"
             " --data-dir, or as `path` of the plugin"
         )
+    if (folder / DATABASE).is_symlink():
+        raise StoreError(
+            f"{folder / DATABASE} is a symbolic link, and its log lies elsewhere: let a link name the whole folder"
+        )
+
+
+def begin_building(folder: Path) -> Path:
+    """An empty folder for a new database of `folder`, which is locked; what an earlier attempt left there is removed."""
+    path = folder / BUILDING
+    if path.exists():
+        shutil.rmtree(path)
+    path.mkdir(mode=0o700)
+    return path
+
+
+def end_building(folder: Path) -> None:
+    """Have the new database, which is whole and safe, take the place of the old one, its log and its mark. Whenever it is
+    killed or the power goes, what is found is the one or the other, or `finish_building` makes it so."""
+    sync_folder(folder / BUILDING)
+    os.rename(folder / BUILDING, folder / BUILT)
+    sync_folder(folder)
+    finish_building(folder)
+
+
+def finish_building(folder: Path) -> None:
+    """Do what is left to do of `end_building`, if anything."""
+    built = folder / BUILT
+    if not built.is_dir():
+        return
+    if (built / DATABASE).exists():
+        for name in (f"{DATABASE}-wal", f"{DATABASE}-shm", MARK):
+            (folder / name).unlink(missing_ok=True)
+        # The log of the one must never be found beside the other.
+        sync_folder(folder)
+        os.replace(built / DATABASE, folder / DATABASE)
+        sync_folder(folder)
+    shutil.rmtree(built)
 
 
 def saved_folder(folder: Path, why: str) -> Path:
@@ -107,11 +152,17 @@ def saved_folder(folder: Path, why: str) -> Path:
     raise StoreError(f"{folder}: too many copies")
 
 
-def lock(folder: Path, patience: float = 10.0, pause: Callable[[float], None] = time.sleep) -> int:
+def lock(
+    folder: Path,
+    patience: float = 10.0,
+    pause: Callable[[float], None] = time.sleep,
+    cure: str = f"two brokers cannot share a folder; {CURE}",
+) -> int:
     """Take the folder for this process; the descriptor that holds it, for as long as it is open anywhere.
 
     The lock outlives a broker that was killed by the moment its writer needs to finish; that is waited for up to
-    `patience` seconds. Raises StoreError when another process has the folder, or it cannot be written to.
+    `patience` seconds. Raises StoreError, which ends in `cure`, when another process has the folder, and when it cannot
+    be written to.
     """
     path = folder / LOCK
     try:
@@ -130,9 +181,12 @@ def lock(folder: Path, patience: float = 10.0, pause: Callable[[float], None] = 
         holder = _holder(file)
         if waited >= patience or (holder is not None and _alive(holder)):
             os.close(file)
-            who = f"process {holder}" if holder is not None else "another process"
+            if holder is None or _alive(holder):
+                who = f"process {holder}" if holder is not None else "another process"
+                raise StoreError(f"{folder} is in use by {who}: {cure}")
             raise StoreError(
-                f"{folder} is in use by {who}: two brokers cannot share a folder; {CURE}"
+                f"{folder} is in use by process {holder}, which has ended, but what it started to write there has not:"
+                " the disk is slow, or hangs; start again later"
             )
         pause(0.05)
         waited += 0.05

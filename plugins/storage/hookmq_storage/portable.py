@@ -3,8 +3,10 @@
     {"kind": "hookmq-storage", "version": 1}
     {"kind": "session", "client_id": …}  {"kind": "subscription", …}  {"kind": "received", …}  {"kind": "retained", …}
     {"kind": "message", "id": 7, …}      {"kind": "entry", "owner": "c/client", "message": 7, …}
+    {"kind": "end", "lines": 7}
 
-Payloads and property sections (as MQTT 5 writes them) are base64. A message stands before its entries.
+Payloads and property sections (as MQTT 5 writes them) are base64. A message stands before its entries, a session before
+what it has. The last line says how many there are before it: an export that was cut off is told from a whole one.
 """
 
 import base64
@@ -19,6 +21,7 @@ from hookmq_storage import batch
 from hookmq_storage.batch import Operation
 from hookmq_storage.check import row_ok
 from hookmq_storage.engine import Engine
+from hookmq_storage.fields import References
 from hookmq_storage.schema import COLUMNS
 
 VERSION: Final = 1
@@ -99,18 +102,25 @@ def lines(
         if step is not None and done:
             step(table, done, total)
 
+    count = 0
+    for line in _all(db, bad, counted):
+        yield line
+        count += 1
+    yield {"kind": "end", "lines": count}
+
+
+def _all(
+    db: sqlite3.Connection, bad: Callable[[str], None], counted: Callable[[str], Iterator[Row]]
+) -> Iterator[dict[str, Any]]:
     yield {"kind": "hookmq-storage", "version": VERSION}
-    names: dict[int, str] = {}
-    try:
-        names.update(
-            db.execute("SELECT id, name FROM owner NOT INDEXED WHERE name IS NOT NULL ORDER BY id")
-        )
-    except sqlite3.DatabaseError as error:
-        bad(f"owner: {error}")
+    names = _names(db, bad)
     sessions: set[int] = set()
+    left: dict[str, int] = {}
+    """Rows of owners whose session cannot be had."""
     for row in counted("session"):
         owner = names.get(row[0])
         if owner is None:
+            bad(f"session {row[0]}: its client id")
             continue
         sessions.add(row[0])
         line = {"kind": "session", "client_id": owner[2:], **_text(_SESSION, row[1:6])}
@@ -121,9 +131,13 @@ def lines(
         if row[0] in sessions:
             client_id = names[row[0]][2:]
             yield {"kind": "subscription", "client_id": client_id, **_text(_SUBSCRIPTION, row[1:6])}
+        elif row[0] in names:
+            left[names[row[0]]] = left.get(names[row[0]], 0) + 1
     for row in counted("received"):
         if row[0] in sessions:
             yield {"kind": "received", "client_id": names[row[0]][2:], "packet_id": row[1]}
+        elif row[0] in names:
+            left[names[row[0]]] = left.get(names[row[0]], 0) + 1
     for row in counted("retained"):
         yield {"kind": "retained", **_text(_MESSAGE, row[:8])}
     messages: set[int] = set()
@@ -132,12 +146,44 @@ def lines(
         yield {"kind": "message", "id": row[0], **_text(_MESSAGE, row[1:9])}
     for row in counted("entry"):
         name = names.get(row[0])
-        if name is None or (name.startswith("c/") and row[0] not in sessions):
+        if name is None:
+            continue  # it ended
+        if name.startswith("c/") and row[0] not in sessions:
+            left[name] = left.get(name, 0) + 1
             continue
         if row[2] not in messages:
             bad(f"entry {row[1]} of {name}: its message is missing")
             continue
         yield {"kind": "entry", "owner": name, **_text(_ENTRY, row[1:10])}
+    for name, rows_left in left.items():
+        bad(f"{rows_left} subscriptions, ids and queue entries of {name}: its session is lost")
+
+
+def _names(db: sqlite3.Connection, bad: Callable[[str], None]) -> dict[int, str]:
+    """The names of owners by their ids. They are on the disk twice, in the table and its index, which have no checksum:
+    where the two differ neither is believed, where one cannot be read the other is."""
+    found: list[dict[int, str]] = []
+    for how in ("NOT INDEXED", "INDEXED BY sqlite_autoindex_owner_1"):
+        found.append({})
+        for order in ("ASC", "DESC"):
+            try:
+                for id, name in db.execute(
+                    f"SELECT id, name FROM owner {how} WHERE name IS NOT NULL"
+                    f" ORDER BY {'id' if how == 'NOT INDEXED' else 'name'} {order}"
+                ):
+                    if type(id) is int and type(name) is str:
+                        found[-1][id] = name
+                break
+            except sqlite3.DatabaseError as error:
+                if order == "ASC":
+                    bad(f"owner: {error}")
+    table, index = found
+    names = index | table
+    for id in table.keys() & index.keys():
+        if table[id] != index[id]:
+            bad(f"owner {id}: it is {table[id]!r} or {index[id]!r}")
+            del names[id]
+    return names
 
 
 def _message(line: dict[str, Any]) -> Row:
@@ -197,24 +243,44 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Operation]]] = {
 }
 
 
-def operations(source: Iterable[str | bytes]) -> Iterator[Operation]:
-    """The operations that lines of text come to. Raises StoreError for what is no such line."""
-    first = True
+def operations(source: Iterable[str | bytes], known: References) -> Iterator[Operation]:
+    """The operations that lines of text come to, which `known` counts. Raises StoreError for what is no such line, or
+    cannot be, and where the last line is not the end."""
+    number, ended = 0, False
     for number, text in enumerate(source, 1):
+        if ended:
+            raise StoreError(f"line {number}: the export ended before it")
         try:
             line = json.loads(text)
             kind = line["kind"]
-            if first:
+            if number == 1:
                 if kind != "hookmq-storage" or line["version"] != VERSION:
                     raise StoreError(
                         f"line 1: this is no export of version {VERSION} of hookmq storage"
                     )
-                first = False
                 continue
+            if kind == "end":
+                if line["lines"] != number - 1:
+                    raise StoreError(f"line {number}: there were {line['lines']} lines before it")
+                ended = True
+                continue
+            known.check(kind, line)
             operation = _READ[kind](line)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except StoreError:
+            raise
+        except Exception as error:
             raise StoreError(f"line {number}: not a line of an export: {error!r}") from error
         yield operation
+    if not ended:
+        raise StoreError(f"it ends after line {number}, in the midst of an export")
+
+
+def trusted(source: Iterable[dict[str, Any]]) -> Iterator[Operation]:
+    """The operations of `lines`, which come from rows with the right checksum."""
+    for line in source:
+        read = _READ.get(line["kind"])
+        if read is not None:
+            yield read(line)
 
 
 def put(engine: Engine, source: Iterable[Operation]) -> int:
@@ -241,6 +307,14 @@ def put(engine: Engine, source: Iterable[Operation]) -> int:
     engine.commit(pending)
     engine.drop_unused()
     return count
+
+
+def check_rows(engine: Engine, known: References) -> None:
+    """Raise StoreError unless each line became a row: two were about the same thing."""
+    for table, count in known.counts().items():
+        found: int = engine.db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        if found != count:
+            raise StoreError(f"{count - found} lines of kind {table} come twice")
 
 
 def _store_messages(engine: Engine, messages: dict[int, Operation]) -> None:

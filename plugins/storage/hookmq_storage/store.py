@@ -417,8 +417,11 @@ class SQLiteStore:
         return True
 
     def _answered(self, answer: Any) -> None:
-        answered, _ = self._asked.popleft()
-        answered(answer)
+        if (
+            self._asked
+        ):  # who asked was told already that there is no answer, when another one was a failure
+            answered, _ = self._asked.popleft()
+            answered(answer)
 
     # --- end ---------------------------------------------------------------------------------------------------------
 

@@ -88,10 +88,14 @@ class Checkpoints:
         self._busy = threading.Lock()
         self._rest = 0
         """Pages that came into the log while the others were moved."""
+        self._error: sqlite3.Error | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
     def after_commit(self) -> None:
-        """To be called between two commits."""
+        """To be called between two commits. Raises sqlite3.Error if the log could not be moved: an fsync that failed is
+        final, whose ever it was."""
+        if self._error is not None:
+            raise self._error
         engine = self._engine
         size = engine.wal_size()
         if size <= engine.limits.wal:
@@ -121,10 +125,9 @@ class Checkpoints:
                 try:
                     _, log, done = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                     self._rest = max(0, log - done)
-                except sqlite3.Error:
-                    self._rest = (
-                        _REST + 1
-                    )  # the one that writes will meet the same error, and tell it
+                except sqlite3.Error as error:
+                    if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                        self._error = error
             self._moved.set()
             self._wanted.clear()
 

@@ -2,10 +2,12 @@
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hookmq.cli import main
 from hookmq.errors import StoreError
 from hookmq.store import (
     CommitId,
@@ -159,6 +161,41 @@ def test_a_damaged_row_is_not_served(tmp_path: Path, damage: Break, says: str) -
     assert says in str(caught.value)
     assert "hookmq storage repair" in str(caught.value)
     store.close(lambda: None)
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["table or index", "the other"])
+def test_a_client_id_that_changed_on_the_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: int
+) -> None:
+    """It stands in two pages, which have no checksum: where they differ nobody is given the session."""
+    make(tmp_path / "data")
+    path = tmp_path / "data" / DATABASE
+    parts = path.read_bytes().split(b"c/one")
+    assert len(parts) == 3
+    damaged = [b"c/one", b"c/one"]
+    damaged[place] = b"c/onf"
+    path.write_bytes(parts[0] + damaged[0] + parts[1] + damaged[1] + parts[2])
+    store = SQLiteStore(tmp_path / "data", VirtualRuntime())
+    with pytest.raises(StoreError, match="1 owners that are not who the index says"):
+        list(store.load())
+    store.close(lambda: None)
+    assert main(["storage", "repair", str(tmp_path / "data")]) == 0
+    told = capsys.readouterr().out
+    assert "lost: owner 1: it is 'c/on" in told
+    assert "lost: session 1: its client id" in told
+    assert main(["storage", "check", str(tmp_path / "data")]) == 0
+
+
+def test_what_a_lost_session_had_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "data")
+    with closing(sqlite3.connect(tmp_path / "data" / DATABASE, isolation_level=None)) as db:
+        db.execute("UPDATE session SET expiry = 61")
+    assert main(["storage", "repair", str(tmp_path / "data")]) == 0
+    told = capsys.readouterr().out
+    assert "lost: session 1: wrong checksum" in told
+    assert "lost: 3 subscriptions, ids and queue entries of c/one: its session is lost" in told
 
 
 def test_a_damaged_page_is_not_served(tmp_path: Path) -> None:

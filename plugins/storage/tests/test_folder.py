@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,8 @@ def test_the_writer_of_a_dead_broker_is_waited_for(tmp_path: Path) -> None:
     assert len(pauses) == 3
     held = lock(tmp_path)
     (tmp_path / "lock").write_text(f"{ended.pid}\n")
-    with pytest.raises(StoreError, match="in use by process"):
+    says = f"in use by process {ended.pid}, which has ended, but what it started to write there has not"
+    with pytest.raises(StoreError, match=says):
         lock(tmp_path, patience=0.2, pause=pauses.append)
     os.close(held)
 
@@ -265,6 +267,32 @@ def test_a_database_behind_what_was_safe(tmp_path: Path, runtime: VirtualRuntime
     told = refused(folder, runtime)
     assert "ends at commit 1, but commit 3 was safe" in told
     assert "repair --accept" in told
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: os.truncate(path, 0)])
+def test_a_database_that_is_gone(
+    tmp_path: Path, runtime: VirtualRuntime, harm: Callable[[Path], object]
+) -> None:
+    """An empty one in its place would be served, and all that was acknowledged forgotten."""
+    store = opened(tmp_path / "data", runtime)
+    store.commit([PutRetained(Message("t", b"x", 1, True))], lambda result: None)
+    closed(store)
+    harm(tmp_path / "data" / DATABASE)
+    for _ in range(2):
+        told = refused(tmp_path / "data", VirtualRuntime(seed=1))
+        assert f"lacks {DATABASE}, in which commit 1 was safe: put it back" in told
+
+
+def test_a_link_for_the_database_alone(tmp_path: Path, runtime: VirtualRuntime) -> None:
+    """Its log would lie beside what the link names, where nobody bounds, syncs or copies it."""
+    closed(opened(tmp_path / "data", runtime))
+    (tmp_path / "data" / DATABASE).rename(tmp_path / "real")
+    (tmp_path / "data" / DATABASE).symlink_to(tmp_path / "real")
+    assert "is a symbolic link" in refused(tmp_path / "data", runtime)
+    (tmp_path / "data" / DATABASE).unlink()
+    (tmp_path / "real").rename(tmp_path / "data" / DATABASE)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    closed(opened(tmp_path / "link", runtime))
 
 
 def test_a_torn_mark_is_no_obstacle(tmp_path: Path, runtime: VirtualRuntime) -> None:

@@ -2,16 +2,21 @@
 
 import os
 import signal
+import sqlite3
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hookmq.errors import StoreError
 from hookmq.store import CommitId, Enqueue, PutMessage, PutRetained, Record, StoreFailed
+from hookmq.testing.runtime import VirtualRuntime
 from hookmq.types import Message
 from hookmq_storage.database import Limits
 from hookmq_storage.folder import DATABASE, MARK, Mark, holder, read_mark
 from hookmq_storage.store import SQLiteStore
+from hookmq_storage.writer import Checkpoints
 
 
 def opened(folder: Path, loop: Any, **options: Any) -> SQLiteStore:
@@ -93,6 +98,63 @@ def test_the_log_is_bounded(tmp_path: Path, loop: Any) -> None:
     assert sorted(sizes)[len(sizes) // 2] < 4 * limits.wal
     close(store, loop)
     assert not (tmp_path / "data" / f"{DATABASE}-wal").exists()
+
+
+class Unmovable:
+    """A connection on which the log cannot be moved."""
+
+    def __init__(self, error: sqlite3.Error) -> None:
+        self.error = error
+        self.asked = threading.Semaphore(0)
+
+    def execute(self, statement: str) -> None:
+        self.asked.release()
+        raise self.error
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY])
+def test_a_log_that_cannot_be_moved_is_a_disk_that_fails(tmp_path: Path, code: int) -> None:
+    """What another process looks at is moved later."""
+    limits = Limits(wal=1)
+    store = SQLiteStore(tmp_path / "data", VirtualRuntime(), limits=limits)
+    list(store.load())
+    assert store._engine is not None
+    checkpoints = Checkpoints(tmp_path / "data", store._engine, limits)
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = code
+    checkpoints._db.close()
+    failing = Unmovable(error)
+    checkpoints._db = failing  # type: ignore[assignment]
+    store.commit([PutRetained(Message("t", b"x", 1, True))], lambda result: None)
+    checkpoints.after_commit()
+    assert failing.asked.acquire(timeout=10)
+    assert checkpoints._moved.wait(10)
+    if code == sqlite3.SQLITE_IOERR:
+        with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+            checkpoints.after_commit()
+    else:
+        checkpoints.after_commit()
+    store.close(lambda: None)
+
+
+def test_answers_that_come_after_a_failure(tmp_path: Path, loop: Any) -> None:
+    store = opened(tmp_path / "data", loop)
+    entry = Enqueue("c/bad", 1, 1, 1, 2)
+    commit(store, loop, PutMessage(1, Message("t", b"x", 1)), entry)
+    with closing(sqlite3.connect(tmp_path / "data" / DATABASE)) as db:
+        db.execute("UPDATE entry SET size = 3")
+        db.commit()
+    told: list[Any] = []
+    store.read("c/bad", 0, 10, 100, told.append)
+    store.read("c/good", 0, 10, 100, told.append)
+    faults: list[Any] = []
+    loop.loop.set_exception_handler(lambda _, context: faults.append(context))
+    assert isinstance(wait(loop, told), StoreFailed)
+    for _ in range(20):
+        loop.turn()
+    assert [type(one) for one in told] == [StoreFailed, StoreFailed]
+    assert faults == []
+    close(store, loop)
 
 
 def test_what_a_clean_end_leaves(tmp_path: Path, loop: Any) -> None:

@@ -1,0 +1,130 @@
+"""What ``hookmq storage import`` is given: whatever a broker could not live with is refused, with its line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hookmq.cli import main
+
+HEADER = {"kind": "hookmq-storage", "version": 1}
+MESSAGE = {
+    "topic": "t", "payload": "eA==", "flags": 5, "properties": None, "sender": None, "origin": "client",
+    "received_at": 1.0, "expires_at": None,
+}  # fmt: skip
+SESSION = {
+    "kind": "session", "client_id": "c", "version": 5, "expiry": 10.0, "connected_at": 1.0, "ended_at": 2.0,
+    "will_at": None, "username": None, "identity": None, "claims": {}, "listener": "tcp", "mount_point": "",
+    "host": "h", "limits": {}, "will": None,
+}  # fmt: skip
+LINES: dict[str, dict[str, Any]] = {
+    "session": SESSION,
+    "subscription": {
+        "kind": "subscription", "client_id": "c", "filter": "t", "topic_filter": "t", "options": 1,
+        "identifier": None, "share": None,
+    },
+    "received": {"kind": "received", "client_id": "c", "packet_id": 7},
+    "retained": {"kind": "retained", **MESSAGE},
+    "message": {"kind": "message", "id": 1, **MESSAGE},
+    "entry": {
+        "kind": "entry", "owner": "c/c", "seq": 1, "message": 1, "qos": 1, "size": 2, "retain": 0,
+        "identifiers": "1 2", "filter": "t", "share_group": None, "sent": 65537,
+    },
+}  # fmt: skip
+
+
+def given(folder: Path, lines: list[Any], end: bool = True) -> int:
+    """Import lines; the exit code."""
+    lines = [HEADER, *lines]
+    if end:
+        lines.append({"kind": "end", "lines": len(lines)})
+    (folder / "lines").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return main(["storage", "import", str(folder / "new"), str(folder / "lines")])
+
+
+def test_all_of_it_as_it_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert given(tmp_path, list(LINES.values())) == 0
+    assert capsys.readouterr().out == "6 records\n"
+    assert main(["storage", "check", str(tmp_path / "new")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        *(("session", "client_id", value) for value in (5, "\ud800")),
+        *(("session", name, "x") for name in ("version", "expiry", "ended_at", "will_at", "claims", "limits", "will")),
+        ("session", "version", 2),
+        ("session", "version", True),
+        ("session", "expiry", float("nan")),
+        ("session", "limits", {"queue_messages": "many"}),
+        ("session", "will", {"delay": 1.0, **MESSAGE, "flags": 3}),
+        ("session", "will", MESSAGE),
+        *(("subscription", "filter", value) for value in (5, "", "a/#/b")),
+        *(("subscription", "options", value) for value in (-1, 3, 48, 1.0)),
+        *(("subscription", "identifier", value) for value in (0, 1 << 28)),
+        *(("subscription", "client_id", value) for value in ("another", None)),
+        *(("received", "packet_id", value) for value in (0, 65536, "7")),
+        ("received", "client_id", "another"),
+        *(("retained", "topic", value) for value in (5, None, "", "a/#", "a\0")),
+        *(("retained", "payload", value) for value in (None, "!", 5)),
+        *(("retained", "flags", value) for value in (3, 7, -1, None)),
+        *(("retained", "properties", value) for value in ("/////w==", "eA==", "AAA=")),
+        ("message", "received_at", None),
+        ("message", "expires_at", "soon"),
+        ("message", "id", -1),
+        *(("entry", "owner", value) for value in ("c", "x/c", "c/another", None)),
+        *(("entry", "seq", value) for value in ("1", 1 << 63)),
+        *(("entry", "message", value) for value in (2, None)),
+        ("entry", "qos", 3),
+        ("entry", "size", -1),
+        *(("entry", "sent", value) for value in (-1, 65536, 131072)),
+        *(("entry", "identifiers", value) for value in ("x", "0", "1 ", 5)),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, value: Any
+) -> None:
+    lines = {**LINES, kind: {**LINES[kind], name: value}}
+    assert given(tmp_path, list(lines.values())) == 1
+    number = 2 + list(LINES).index(kind)
+    assert f"line {number}: not a line of an export: " in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in LINES for name in LINES[kind]])
+def test_a_value_that_is_missing(tmp_path: Path, kind: str, name: str) -> None:
+    line = {other: value for other, value in LINES[kind].items() if other != name}
+    assert given(tmp_path, list({**LINES, kind: line}.values())) == 1
+
+
+@pytest.mark.parametrize("kind", list(LINES))
+def test_the_same_thing_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    lines: list[Any] = []
+    for one in LINES.values():
+        lines += [one, one] if one["kind"] == kind else [one]
+    assert given(tmp_path, lines) == 1
+    told = capsys.readouterr().err
+    assert "message 1 comes twice" in told or f"1 lines of kind {kind} come twice" in told
+
+
+def test_an_export_that_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert given(tmp_path, [SESSION], end=False) == 1
+    assert "it ends after line 2, in the midst of an export" in capsys.readouterr().err
+    assert given(tmp_path, [SESSION, {"kind": "end", "lines": 7}], end=False) == 1
+    assert "line 3: there were 7 lines before it" in capsys.readouterr().err
+    assert given(tmp_path, [{"kind": "end", "lines": 1}, SESSION], end=False) == 1
+    assert "line 3: the export ended before it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", [[], 5, {}, {"kind": "other"}, {"kind": []}])
+def test_what_is_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: Any) -> None:
+    assert given(tmp_path, [line]) == 1
+    assert "line 2: not a line of an export" in capsys.readouterr().err
+
+
+def test_bytes_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lines").write_bytes(json.dumps(HEADER).encode() + b"\n\xff\xfe\n")
+    assert main(["storage", "import", str(tmp_path / "new"), str(tmp_path / "lines")]) == 1
+    assert "line 2: not a line of an export" in capsys.readouterr().err
