@@ -430,6 +430,8 @@ def rows(block: Block) -> Iterator[dict[str, Any]]:
     def text(value: bytes | None) -> str | None:
         return None if value is None else value.decode("utf-8", "replace")
 
+    if not block.count:
+        return
     places = offsets(block)
     times, qos, retain = fixed(block, TIMESTAMP), fixed(block, QOS), fixed(block, RETAIN)
     variable = {name: column(block, name) for name in _VARIABLE}

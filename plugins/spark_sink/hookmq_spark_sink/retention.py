@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -37,6 +37,7 @@ class Plan(NamedTuple):
     earliest: list[int]
     time: float
     min_free: int
+    merge: Callable[[Path, Path], None]
 
 
 @dataclass
@@ -118,6 +119,22 @@ def keep_up(plan: Plan) -> Upkeep:
     return done
 
 
+def merge_beside(source: Path, target: Path) -> None:
+    """`merge.merge` in a process of its own. Raises OSError, StoreError, subprocess.SubprocessError."""
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "hookmq_spark_sink.merge", str(source), str(target)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    if result.returncode:
+        last = result.stderr.strip().splitlines()[-1:] or [f"exit code {result.returncode}"]
+        raise StoreError(f"merging {source}: {last[0]}")
+
+
 def _remove(plan: Plan, removed: list[Sealed], done: Upkeep) -> None:
     """First it is safe where each partition begins, then what lies below goes."""
     earliest = {place: end for one in removed for place, (_, end) in one.parts.items()}
@@ -133,19 +150,11 @@ def _merge(plan: Plan, one: Sealed, done: Upkeep) -> None:
     if source is None:
         return
     target = plan.folder / f"merging-{os.getpid()}.new"
-    result = subprocess.run(
-        [sys.executable, "-P", "-m", "hookmq_spark_sink.merge", str(source), str(target)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    if result.returncode:
+    try:
+        plan.merge(source, target)
+    except BaseException:
         target.unlink(missing_ok=True)
-        last = result.stderr.strip().splitlines()[-1:] or [f"exit code {result.returncode}"]
-        raise StoreError(f"merging {source}: {last[0]}")
+        raise
     if plan.log.replace(one.base, target):
         index = SegmentIndex(source)
         try:

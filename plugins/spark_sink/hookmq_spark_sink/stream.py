@@ -20,7 +20,7 @@ from hookmq.store import CommitId, StoreFailed
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.index import SegmentIndex, StreamIndex
-from hookmq_spark_sink.retention import Plan, Upkeep, keep_up
+from hookmq_spark_sink.retention import Plan, Upkeep, keep_up, merge_beside
 
 PER_RECORD: Final = 64
 """Bytes that a message costs beside topic and payload, about."""
@@ -103,6 +103,8 @@ class Stream:
         """How far readers may go."""
         self.summaries: list[Summary] = []
         self.low_disk = False
+        self.merge: Callable[[Path, Path], None] = merge_beside
+        """How a segment's small blocks are merged."""
         self.generation = 0
         self._runtime = runtime
         self._min_free = min_free
@@ -388,6 +390,7 @@ class Stream:
             list(self.earliest),
             self._runtime.time(),
             self._min_free,
+            self.merge,
         )
 
         def kept(result: Any, error: BaseException | None) -> None:
