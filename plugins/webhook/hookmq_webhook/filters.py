@@ -169,7 +169,9 @@ def _known(pattern: str) -> frozenset[str]:
     test = _globs([pattern])
     assert test is not None
     found = frozenset(name for name in CATALOG if test(name))
-    if not found and (pattern.partition(".")[0] in _OURS or "." not in pattern.strip(".")):
+    family, dot, _ = pattern.strip(".").partition(".")
+    # "messages.*" is a slip rather than another plugin.
+    if not found and (not dot or difflib.get_close_matches(family, _OURS, 1, 0.85)):
         raise ConfigError(f"events: no event is named {pattern!r}", hint=_near(pattern, CATALOG))
     return found
 

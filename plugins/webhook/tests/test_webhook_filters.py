@@ -51,6 +51,7 @@ def test_types_of_other_plugins() -> None:
     [
         (["client.conected"], "did you mean 'client.connected'"),
         (["nothing"], "no event is named"),
+        (["messages.*"], "no event is named 'messages.*'"),
         (["message.published", "-message.*"], "none is left"),
         (["*", "-clients.*", "-message.publish"], "message.published"),
     ],

@@ -1,0 +1,196 @@
+"""`hookmq webhook test`, `listen`, `schema` and `secret`."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hookmq.cli import main
+from hookmq_webhook import Ledger, new_secret
+from hookmq_webhook.catalog import CATALOG
+from hookmq_webhook.envelope import Envelope, encode
+from hookmq_webhook.kit import told
+from hookmq_webhook.queues import Numbered
+from hookmq_webhook.samples import sample
+from hookmq_webhook.signature import key_of, sign
+
+SECRET = new_secret()
+
+
+def config(tmp_path: Path, url: str, **settings: Any) -> str:
+    path = tmp_path / "hookmq.yaml"
+    entry = {
+        "use": "webhook",
+        "config": {"url": url, "outbox": {"path": str(tmp_path / "outbox")}, **settings},
+    }
+    listeners = [{"name": "tcp", "bind": "127.0.0.1:0"}]
+    path.write_text(json.dumps({"version": 1, "listeners": listeners, "plugins": [entry]}))
+    return str(path)
+
+
+@contextmanager
+def listening(*arguments: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """The URL of `hookmq webhook listen`."""
+    command = [sys.executable, "-m", "hookmq.cli", "webhook", "listen", "--port", "0", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("listening on http://127.0.0.1:")
+        yield line.split()[-1], process
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+def test_a_sample_of_each_event_is_received(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.write_text(f"{new_secret()}\n\n{SECRET}\n")
+    with listening("--secret-file", str(secrets)) as (url, process):
+        path = config(tmp_path, url, sign={"secret": SECRET})
+        assert main(["webhook", "test", "-c", path]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        process.terminate()
+        assert process.stdout is not None
+        shown = process.stdout.read()
+        assert process.wait(20) == 0
+    assert [line.partition(":")[0] for line in lines] == list(CATALOG)
+    assert all(": arrived, 204, " in line and line.endswith(" ms") for line in lines)
+    for name in CATALOG:
+        assert f" hookmq.{name} test" in shown
+    assert shown.count("(verified)") == len(CATALOG)
+    assert not (tmp_path / "outbox").exists()  # nothing is kept of it
+
+
+def test_what_is_not_genuine_is_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.write_text(new_secret())
+    with listening("--secret-file", str(secrets), "--count", "2") as (url, process):
+        path = config(tmp_path, url, sign={"secret": SECRET})
+        command = ["webhook", "test", "-c", path, "--event", "broker.st*", "--plugin", "webhook"]
+        assert main(command) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert process.stdout is not None
+        shown = process.stdout.read()
+        assert process.wait(20) == 0  # by itself, after two
+    assert [line.split(" ms")[0].rpartition(",")[0] for line in lines] == [
+        "broker.started: failed, status 401",
+        "broker.stopping: failed, status 401",
+    ]
+    why = "made with another secret, or of another body"
+    assert shown.splitlines() == [f"refused: webhook-signature: {why}"] * 2
+
+
+async def test_an_answer_is_shown_up_to_a_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=418, text="\x1b[31m" + "x" * 100_000)
+
+    application = web.Application()
+    application.router.add_post("/", answer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    path = config(tmp_path, f"http://127.0.0.1:{runner.addresses[0][1]}/", mode="best_effort")
+    command = ["webhook", "test", "-c", path, "--event", "message.published"]
+    assert await asyncio.to_thread(main, command) == 1
+    await runner.cleanup()
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("message.published: failed, status 418, ")
+    assert line.endswith('ms, "\\u001b[31m' + "x" * 195 + '..."')
+    assert await asyncio.to_thread(main, command) == 1  # nobody is there any more
+    assert ": failed, ClientConnectorError, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--event", "clients.*"], "no event is named 'clients.*'"),
+        (["--event", "mine.event"], "none of these events has a sample"),
+        (["--id", "other"], "no plugin with the id 'other'"),
+    ],
+)
+def test_what_cannot_be_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    path = config(tmp_path, "http://127.0.0.1:1/")
+    assert main(["webhook", "test", "-c", path, *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [(b"", "no secret in it"), (b"x\n", "whsec_"), (b"\xff", "not text"), (None, "No such file")],
+)
+def test_files_without_secrets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes | None, says: str
+) -> None:
+    path = tmp_path / "secrets"
+    if text is not None:
+        path.write_bytes(text)
+    assert main(["webhook", "listen", "--port", "0", "--secret-file", str(path)]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_where_it_cannot_listen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["webhook", "listen", "--host", "192.0.2.1", "--port", "0"]) == 4
+    assert "192.0.2.1:0" in capsys.readouterr().err
+    assert main(["webhook", "listen", "--status", "99"]) == 2
+
+
+def test_nothing_shown_is_for_a_terminal_to_obey() -> None:
+    event = sample("message.published")._replace(topic="a\x1b[2Jb\n\u202e", client="\x07")
+    ledger = Ledger()
+    line: str | None = ""
+    for mode in ("structured", "binary", "plain"):
+        headers, body = encode(Envelope("urn:x", "e", mode), [Numbered(1, event, 0)])
+        [line] = told(headers, body, [], ledger)
+        assert line is not None
+        assert line.isascii()
+        assert all(part.isprintable() for part in line.split("\n"))
+    assert line is not None
+    assert "(not verified, again)" in line
+    headers, body = encode(Envelope("urn:x", "e"), [Numbered(4, event, 0)])
+    headers |= sign("x", int(time.time()), body, [key_of(SECRET)])
+    [line] = told(headers, body, [SECRET], ledger)
+    assert line is not None
+    assert "(verified, 2 missing)" in line
+    why = "Expecting value: line 1 column 1 (char 0)"
+    assert told({}, b"\x1b{", [], ledger) == [f"no event of HookMQ's: {why}"]
+    raw = sample("message.published")._replace(payload=b"\xff\xfe")
+    headers, body = encode(Envelope("urn:x", "e", content="payload"), [Numbered(5, raw, 0)])
+    [line] = told(headers, body, [], ledger)
+    assert line is not None
+    assert '"data": "<2 bytes>"' in line
+
+
+def test_schemas(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["webhook", "schema"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(CATALOG)
+    assert main(["webhook", "schema", "will.published"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "will.published"
+    assert main(["webhook", "schema", "will.publish"]) == 2
+    assert "did you mean 'will.published'?" in capsys.readouterr().err
+    assert main(["webhook", "schema", "client.*"]) == 2
+    assert main(["webhook", "schema", "mine.event"]) == 1
+
+
+def test_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["webhook", "secret"]) == 0
+    first = capsys.readouterr().out
+    assert main(["webhook", "secret"]) == 0
+    assert key_of(first) != key_of(capsys.readouterr().out)
+    assert len(key_of(first)) == 32
