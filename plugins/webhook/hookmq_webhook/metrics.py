@@ -82,7 +82,7 @@ def register(registry: Any, plugin: Instance) -> None:
     )
     registry.gauge(
         "webhook_queue_bytes",
-        "Bytes of the queue, about.",
+        "Bytes that wait, about.",
         lambda: plugin.queue.size if plugin.queue is not None else 0,
     )
     registry.gauge("webhook_oldest_seconds", "Age of the oldest event that waits.", age)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from hookmq.errors import StoreError
 from hookmq.plugin import Message
-from hookmq.runtime import Runtime
+from hookmq.runtime import Runtime, Timer
 from hookmq.segments import SegmentLog
 from hookmq.store import CommitId, StoreFailed
 
@@ -26,7 +26,8 @@ SAVE_EVERY: Final = 1.0
 
 
 class Bounds(NamedTuple):
-    """When an outbox is full."""
+    """When an outbox is full: `max_bytes` of what waits, or twice that on the disk, where what arrived stays until all
+    before it did."""
 
     max_bytes: int
     max_events: int
@@ -74,9 +75,14 @@ class Outbox:
         self._after_spill: list[Callable[[], None]] = []
         self._sync = sync
         self._edge = 0
-        self._open: set[int] = set()
+        self._open: dict[int, int] = {}
+        """Sizes of what was handed out and did not arrive yet, by number; 0 where it is not known."""
+        self._open_bytes = 0
+        self._unread = 0
+        """Bytes that were not handed out yet."""
         self._size = 0
-        self._saving = False
+        self._timer: Timer | None = None
+        self._hurry = False
         self._storing = False
         self._after_store: Callable[[], None] | None = None
         self._dirty = False
@@ -106,10 +112,11 @@ class Outbox:
     def over(self, share: float) -> bool:
         """Whether it is beyond its bounds. What arrived is left on the disk up to the end of its segment, and does not
         count when nothing else is there."""
-        waiting = self.waiting
-        if waiting >= self._bounds.max_events * share:
+        waiting, bounds = self.waiting, self._bounds
+        if waiting >= bounds.max_events * share:
             return True
-        return waiting > 0 and self._size >= self._bounds.max_bytes * share
+        most = bounds.max_bytes * share
+        return waiting > 0 and (self._unread + self._open_bytes >= most or self._size >= 2 * most)
 
     def append(self, commit: CommitId, message: Message) -> None:
         """A message was accepted: its event goes with the commit."""
@@ -155,6 +162,7 @@ class Outbox:
             self.log.close()
             raise
         self._size = self.log.size
+        self._unread = sum(one.size for one in self.log.segments if one.end > self._edge)
         early, self._early = self._early, []
         for event in early:
             self.put(event)
@@ -179,7 +187,9 @@ class Outbox:
     def _add(self, commit: CommitId | None, event: Event) -> None:
         data = pack(event)
         self.log.append(commit, data)
-        self._size += len(data) + PER_EVENT
+        size = len(data) + PER_EVENT
+        self._size += size
+        self._unread += size
 
     def _elsewhere(self, event: Event) -> None:
         self._lost()
@@ -227,7 +237,12 @@ class Outbox:
 
     @property
     def size(self) -> int:
-        """Bytes that it holds, about, also of what arrived and is not yet deleted."""
+        """Bytes that wait in it, about."""
+        return self._unread + self._open_bytes
+
+    @property
+    def disk(self) -> int:
+        """Bytes that it has on the disk, about, also of what arrived and is not yet deleted."""
         return self._size
 
     def page(self, after: int, count: int, size: int, done: Page) -> None:
@@ -244,14 +259,16 @@ class Outbox:
 
         self._runtime.run_blocking(partial(self._read, after, count, size), told)
 
-    def _handed(self, found: list[tuple[int, Numbered | str]], after: int, done: Page) -> None:
+    def _handed(self, found: list[tuple[int, int, Numbered | str]], after: int, done: Page) -> None:
         events: list[Numbered] = []
-        for number, one in found:
+        for number, size, one in found:
             if number >= self._edge:
                 self._edge = number + 1
-                self._open.add(number)
+                self._unread = max(0, self._unread - size) if self._edge < self.log.next else 0
             elif number not in self._open:
                 continue  # it arrived before a restart
+            self._open_bytes += size - self._open.get(number, 0)
+            self._open[number] = size
             if isinstance(one, str):
                 self.unreadable += 1
                 self._runtime.log(
@@ -262,42 +279,54 @@ class Outbox:
                 events.append(one)
         done(events, found[-1][0] + 1 if found else after, None)
 
-    def _read(self, after: int, count: int, size: int) -> list[tuple[int, Numbered | str]]:
+    def _read(self, after: int, count: int, size: int) -> list[tuple[int, int, Numbered | str]]:
         """In a thread."""
-        found: list[tuple[int, Numbered | str]] = []
+        found: list[tuple[int, int, Numbered | str]] = []
         log = self.log.id
         for frame in self.log.read(after, size):
             if len(found) >= count:
                 break
-            number = frame.offset
+            number, large = frame.offset, len(frame.payload) + PER_EVENT
             try:
                 event = unpack(frame.payload)
             except ValueError as error:
-                found.append((number, str(error)))
+                found.append((number, large, str(error)))
                 continue
-            size_ = len(frame.payload) + PER_EVENT
-            found.append((number, Numbered(number, event, size_, f"{log}-{number}")))
+            found.append((number, large, Numbered(number, event, large, f"{log}-{number}")))
         return found
 
     def done(self, number: int) -> None:
-        self._open.discard(number)
+        self._open_bytes -= self._open.pop(number, 0)
         self._dirty = True
-        if not self._saving:
-            self._saving = True
-            self._runtime.call_later(SAVE_EVERY, self._save)
+        self._save_soon()
+
+    def _save_soon(self) -> None:
+        """Within a second; at once when the disk has so much that what arrived is in the way, and can go."""
+        segments = self.log.segments
+        hurry = (
+            self._size >= self._bounds.max_bytes
+            and len(segments) > 1
+            and segments[1].base <= self.start
+        )
+        if self._storing or (self._timer is not None and self._hurry >= hurry):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._hurry = hurry
+        self._timer = self._runtime.call_later(0.0 if hurry else SAVE_EVERY, self._save)
 
     # what arrived ---------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
         """The cursor; without a usable one all is sent again."""
         earliest, following = self.log.earliest, self.log.next
-        self._edge, self._open = earliest, set()
+        self._edge, self._open, self._open_bytes = earliest, {}, 0
         try:
             known = json.loads((self.folder / CURSOR).read_bytes())
             if known["log"] != self.log.id:
                 return
             edge = min(max(int(known["edge"]), earliest), following)
-            self._open = {int(n) for n in known["open"] if earliest <= int(n) < edge}
+            self._open = {int(n): 0 for n in sorted(known["open"]) if earliest <= int(n) < edge}
             self._edge = edge
         except FileNotFoundError:
             return
@@ -311,8 +340,8 @@ class Outbox:
         return json.dumps(known).encode()
 
     def _save(self) -> None:
-        if not self._dirty or self._closed:
-            self._saving = False
+        self._timer = None
+        if self._storing or self._closed or not self._dirty:
             return
         self._dirty = False
         self._storing = True
@@ -328,8 +357,8 @@ class Outbox:
                 self._after_store()
             elif not self._closed:
                 self._size = self.log.size + self.log.buffered
-                self._ready()
-                self._runtime.call_later(SAVE_EVERY, self._save)
+                if self._dirty:
+                    self._save_soon()
 
         self._runtime.run_blocking(partial(self._store, self._cursor(), self.start), saved)
 

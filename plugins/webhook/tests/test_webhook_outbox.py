@@ -222,7 +222,7 @@ def test_what_arrived_is_deleted(tmp_path: Path) -> None:
         box.outbox.done(one.number)
     box.runtime.advance(2)
     assert len(list((tmp_path / "log").glob("*.segment"))) == 1
-    assert box.outbox.size < 20_000
+    assert box.outbox.disk < 20_000
     box.close()
 
 
@@ -241,12 +241,37 @@ def test_full_by_events_and_by_bytes(tmp_path: Path) -> None:
     for _ in range(70):
         box.take(b"x" * 1000)
     assert box.outbox.full
-    for one in box.page(0)[0]:
+    box.crash()
+    box = Box(tmp_path / "bytes", max_bytes=65536).open(CommitId("s", 70))
+    assert box.outbox.full  # as before
+    found = box.page(0)[0]
+    assert box.outbox.size == pytest.approx(75_000, rel=0.1)
+    for one in found[1:]:
         box.outbox.done(one.number)
-    assert not box.outbox.full  # although the last segment is still there
+    assert not box.outbox.full
+    for _ in range(70):
+        box.take(b"x" * 1000)
+        for one in box.page(70)[0]:
+            box.outbox.done(one.number)
+    assert box.outbox.full  # on the disk: the first is in the way
+    box.outbox.done(found[0].number)
+    assert not box.outbox.full  # nothing waits, although the last segment is still there
     box.runtime.advance(2)
     box.take(b"y")
     assert not box.outbox.full
+    assert box.outbox.disk < 20_000
+    box.close()
+
+
+def test_a_disk_that_fills_is_cleared_at_once(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_bytes=65536).open()
+    for number in range(300):
+        box.take(b"x" * 1000)
+        for one in box.page(number)[0]:
+            box.outbox.done(one.number)
+        box.runtime.advance(0.001)
+        assert not box.outbox.full
+    assert box.outbox.disk < 80_000
     box.close()
 
 
@@ -273,7 +298,7 @@ def test_one_commit_beyond_all_bounds_is_delivered_and_does_not_stay_in_the_way(
     for one in box.page(20)[0]:
         box.outbox.done(one.number)
     box.runtime.advance(2)
-    assert box.outbox.size < 10_000
+    assert box.outbox.disk < 10_000
     box.close()
 
 
