@@ -203,6 +203,9 @@ class WebhookConfig:
     max_event: Size = setting(
         1 << 20, "size of an event beyond which its payload is left out", minimum=1024
     )
+    body: str | None = setting(
+        None, "JSON with ${...} in its strings, instead of what envelope plain sends"
+    )
     source: str = setting("", "of CloudEvents; urn:hookmq:ID if left out")
     method: Literal["post", "put", "patch"] = setting("post", "of requests")
     headers: Mapping[str, str] = field(
@@ -245,6 +248,8 @@ class WebhookConfig:
                 r"[\x00-\x1f\x7f]", text
             ):
                 raise ConfigError(f"headers.{name}: not a header")
+        if self.body is not None and self.envelope != "plain":
+            raise ConfigError("body: it takes the place of envelope plain; say that, too")
         if self.content == "payload" and (self.envelope == "plain" or self.payload == "none"):
             raise ConfigError("content: a payload alone is of CloudEvents, and needs a payload")
         if self.batch.count > 1:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
+from hookmq_webhook.bodies import Body
 from hookmq_webhook.events import Event
 from hookmq_webhook.queues import Numbered
 
@@ -51,6 +52,8 @@ class Envelope:
     keep: Callable[[str], bool] | None = None
     max_event: int = 1 << 20
     prefix: str = "hookmq."
+    body: Body | None = None
+    """Instead of the plain envelope."""
 
 
 def encoder(envelope: Envelope) -> Encode:
@@ -170,6 +173,13 @@ def _binary(envelope: Envelope, one: Numbered) -> tuple[dict[str, str], bytes]:
 
 
 def _plain(envelope: Envelope, one: Numbered) -> bytes:
+    if envelope.body is None:
+        return _joined(_plain_attributes(envelope, one), {"data": data_of(envelope, one.event)})
+    data = json.loads(data_of(envelope, one.event))
+    return envelope.body.render({**data, **_plain_attributes(envelope, one)})
+
+
+def _plain_attributes(envelope: Envelope, one: Numbered) -> dict[str, Any]:
     made: dict[str, Any] = {
         "id": event_id(envelope.epoch, one.number),
         "source": envelope.source,
@@ -180,7 +190,7 @@ def _plain(envelope: Envelope, one: Numbered) -> bytes:
     }
     if one.event.trace is not None:
         made["traceparent"] = one.event.trace
-    return _joined(made, {"data": data_of(envelope, one.event)})
+    return made
 
 
 # data -------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from hookmq.plugin import ConfigError
 
+from hookmq_webhook.bodies import Body
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.envelope import Envelope, encode, request_id
 from hookmq_webhook.queues import Numbered
@@ -31,6 +32,7 @@ class RequestMaker:
         self._config = config
         self._source = config.source or f"urn:hookmq:{plugin_id}"
         self._keep = keep
+        self._body = Body(config.body) if config.body is not None else None
         self._envelopes: dict[str, Envelope] = {}
         self._keys: tuple[bytes, ...] = ()
         if config.sign is not None:
@@ -67,6 +69,7 @@ class RequestMaker:
                 config.content,
                 self._keep,
                 config.max_event,
+                body=self._body,
             )
         return found
 
