@@ -1,12 +1,14 @@
 """Enhanced authentication on an open connection, and the AUTH packets of both kinds [MQTT-4.12.0-2, 4.12.1-1]."""
 
+from dataclasses import replace
+
 from hookmq.broker.attach import identify, tell_failed, watch_credential
 from hookmq.broker.link import Link, Phase
 from hookmq.broker.revoke import revoke
 from hookmq.broker.sessions import record
 from hookmq.codec import Auth, Connect, Packet, encode
 from hookmq.errors import ProtocolError
-from hookmq.hooks.run import run_auth
+from hookmq.hooks.run import NOTES, run_auth
 from hookmq.hooks.verdicts import Accept, Challenge, Deny
 from hookmq.properties import Properties
 from hookmq.reason import ReasonCode
@@ -61,7 +63,7 @@ def on_re_auth(connection: Link, packet: Packet) -> None:
             send_auth(connection, ReasonCode.CONTINUE_AUTHENTICATION, verdict.data)
         elif isinstance(verdict, Accept):
             connection.re_authenticating = False
-            _renew(connection, verdict)
+            _renew(connection, verdict, by)
             send_auth(connection, ReasonCode.SUCCESS, verdict.data or b"")
             # It may be somebody else now, or somebody with other rights.
             revoke(connection.core, client_id, None)
@@ -80,11 +82,16 @@ def on_re_auth(connection: Link, packet: Packet) -> None:
         connection.re_authentication = step
 
 
-def _renew(connection: Link, accept: Accept) -> None:
+def _renew(connection: Link, accept: Accept, by: str) -> None:
     client = connection.client
     session = connection.session
     assert client is not None
     assert session is not None
+    if accept.claims is not None:
+        # What others noted when the client connected still holds: they were not asked.
+        noted = {k: v for k, v in client.claims.items() if k.startswith(NOTES) and k != NOTES + by}
+        if noted:
+            accept = replace(accept, claims={**accept.claims, **noted})
     identify(client, accept)
     if session.durable:
         # Whose session it is, and what is known of him, must not be what it was before a restart.

@@ -10,6 +10,7 @@ a Deny that says ``decided=False``, unless the configuration chose otherwise for
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -52,8 +53,18 @@ class _Rule:
         self.failed = failed
 
 
+NOTES: Final = "hookmq:"
+"""How the names of claims begin that are a plugin's own notes, its id behind it."""
+
+
 def merge_accepts(first: Accept, later: Accept) -> Accept:
-    """An identity that was given stays; bounds only tighten."""
+    """An identity and claims that were given stay; bounds only tighten."""
+    claims = first.claims if first.claims is not None else later.claims
+    if first.claims is not None and later.claims:
+        # What a later plugin allows a client it notes among the claims: to lose that would be to allow more.
+        noted = {k: v for k, v in later.claims.items() if str(k).startswith(NOTES)}
+        if noted:
+            claims = {**noted, **first.claims}
     limits: Limits | None = later.limits
     if limits is None or first.limits is None:
         limits = first.limits or limits
@@ -62,11 +73,22 @@ def merge_accepts(first: Accept, later: Accept) -> Accept:
     expires_at = least(first.expires_at, later.expires_at)
     return Accept(
         first.identity if first.identity is not None else later.identity,
-        first.claims if first.claims is not None else later.claims,
+        claims,
         expires_at,
         limits,
         expiry_code=first.expiry_code if expires_at == first.expires_at else later.expiry_code,
     )
+
+
+def _own_notes(accept: Accept, plugin_id: str) -> Accept:
+    """`accept` without notes in another's name: claims come from tokens and services, which must not speak for another
+    plugin."""
+    claims = accept.claims
+    mine = NOTES + plugin_id
+    if not claims or all(name == mine or not str(name).startswith(NOTES) for name in claims):
+        return accept
+    kept = {k: v for k, v in claims.items() if k == mine or not str(k).startswith(NOTES)}
+    return replace(accept, claims=kept)
 
 
 def _merge_allows(first: Allow, later: Allow) -> Allow:
@@ -190,6 +212,7 @@ def _decide(
                     stats.allow += 1
                 else:
                     stats.accept += 1
+                    answer = _own_notes(answer, call.plugin_id)
                 if consent is None:
                     consent, by = answer, call.plugin_id
                 else:
@@ -202,6 +225,7 @@ def _decide(
                     by = f"{by}: {answer.rule}"
             elif kind is Accept:
                 stats.accept += 1
+                answer = _own_notes(answer, by)
             else:
                 stats.challenge += 1
             done(answer, by)

@@ -51,6 +51,8 @@ class AuthHttpPlugin(Plugin):
         self.timeouts = dict.fromkeys(("on_connect", "authorize"), config.patience + SLACK)
         self.timeouts["on_connect"] *= 1 if config.superuser is None else 2
         self.contract = CONTRACTS[config.contract]
+        self._note = f"hookmq:{self.id}"
+        """The claim that holds what was granted, which nobody else can write."""
         self.undecided = 0
         """Decisions that could not be made."""
         self._service: Service | None = None
@@ -105,15 +107,15 @@ class AuthHttpPlugin(Plugin):
         if self.config.superuser is not None:
             members = self.contract.superuser
             asked = await self._ask(self.config.superuser, members, values, go_superuser)
-            if asked.verdict is not None:
+            if isinstance(asked.verdict, Allow):
                 grants[SUPERUSER] = True
         return self._accept(client, answer.verdict, grants)
 
     def _accept(self, client: ClientInfo, accept: Accept, grants: Mapping[str, Any]) -> Accept:
         claims = dict(accept.claims or {})
-        claims.pop(self.id, None)
+        claims.pop(self._note, None)
         if grants:
-            claims[self.id] = grants
+            claims[self._note] = grants
         identity = accept.identity or client.username or None
         return Accept(identity, claims, accept.expires_at, accept.limits)
 
@@ -129,7 +131,7 @@ class AuthHttpPlugin(Plugin):
         """By what came with the consent to connect, where that said anything; else `authorize` is asked."""
         qos = message.qos if message is not None else subscription.qos if subscription else 0
         retain = message.retain if message is not None else False
-        grants = client.claims.get(self.id)
+        grants = client.claims.get(self._note)
         if isinstance(grants, Mapping):
             if grants.get(SUPERUSER) is True:
                 return Allow()
@@ -194,7 +196,7 @@ class AuthHttpPlugin(Plugin):
             raise Undecided("not started")
         try:
             request: Request = render(endpoint, members, values)
-            key = cache.key(bytes(request))
+            key = cache.key(read.__name__.encode() + b"\n" + bytes(request))
             answer = cache.get(key)
             if answer is None:
                 answer = read(*await service.ask(request))

@@ -224,7 +224,7 @@ async def test_the_service_of_the_readme(
     assert good == (
         1,
         [
-            f'connect: allowed {{"identity": "ann", "claims": {{"auth_http": {{"permissions": {granted}}}}}}}',
+            f'connect: allowed {{"identity": "ann", "claims": {{"hookmq:auth_http": {{"permissions": {granted}}}}}}}',
             "publish ann/1: allowed",
             "publish bob/1: refused, 0x87 not authorized: no permission for it",
             "subscribe news/+: allowed",

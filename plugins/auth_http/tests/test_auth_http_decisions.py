@@ -21,6 +21,7 @@ from hookmq.plugin import (
     ReasonCode,
     Subscription,
 )
+from hookmq.testing import Harness, HookRecorder
 from hookmq.types import Certificate, Scope
 from hookmq_auth_http.answers import Undecided
 from hookmq_auth_http.plugin import AuthHttpPlugin
@@ -144,10 +145,10 @@ REFUSED = Deny(ReasonCode.NOT_AUTHORIZED)
         ),
         (
             "hookmq", 200, {"result": "allow", "permissions": {"publish": ["a"]}, "superuser": False},
-            Accept("ann", {"http": {"permissions": {"publish": ["a"]}}}),
+            Accept("ann", {"hookmq:http": {"permissions": {"publish": ["a"]}}}),
         ),
-        ("hookmq", 200, {"result": "allow", "superuser": True}, Accept("ann", {"http": {"superuser": True}})),
-        ("hookmq", 200, {"result": "allow", "claims": {"http": {"superuser": True}}}, Accept("ann", {})),
+        ("hookmq", 200, {"result": "allow", "superuser": True}, Accept("ann", {"hookmq:http": {"superuser": True}})),
+        ("hookmq", 200, {"result": "allow", "claims": {"hookmq:http": {"superuser": True}}}, Accept("ann", {})),
         ("emqx", 200, {"result": "allow", "is_superuser": False, "other": 1}, Accept("ann", {})),
         ("emqx", 200, {"result": "allow", "client_attrs": {"a": "b"}, "expire_at": 2e9}, Accept("ann", {"a": "b"}, 2e9)),
         (
@@ -155,7 +156,7 @@ REFUSED = Deny(ReasonCode.NOT_AUTHORIZED)
             {"result": "allow", "acl": [
                 {"permission": "allow", "action": "publish", "topic": "c/${clientid}", "qos": [0, 1], "retain": "all"},
             ]},
-            Accept("ann", {"http": {"permissions": [
+            Accept("ann", {"hookmq:http": {"permissions": [
                 {"permission": "allow", "action": "publish", "topic": "c/%c", "qos": 1},
             ]}}),
         ),
@@ -337,6 +338,25 @@ async def test_permissions_decide_without_asking(service: Any, start: Start) -> 
     assert [path for _, path, *_ in service.requests] == ["/"]
 
 
+@pytest.mark.parametrize("claims", [{}, {"groups": ["x"], "hookmq:http": {"superuser": True}}])
+async def test_permissions_hold_whoever_accepted_before(
+    claims: Any, service: Any, start: Start
+) -> None:
+    """The first to give claims is believed: a token, say. What the service allows is no claim to be believed or not."""
+    service.answer((200, {"result": "allow", "permissions": {"publish": ["mine"]}}))
+    plugin = await start(authenticate={"url": service.url})
+    recorder = HookRecorder("on_connect", id="first")
+    recorder.answer("on_connect", Accept("ann", claims))
+    accepted = await plugin.on_connect(client(), connect())
+    later = HookRecorder("on_connect", id="http")
+    later.answer("on_connect", accepted)
+    with Harness([recorder, later]) as harness:
+        harness.connect("c", username="ann")
+        who = harness.broker.sessions["c"].client
+    assert await ask(plugin, Action.PUBLISH, "mine", who) == Allow()
+    assert isinstance(await ask(plugin, Action.PUBLISH, "other", who), Deny)
+
+
 async def test_a_superuser_may_do_everything(service: Any, start: Start) -> None:
     service.answer((200, b"ok"))
     plugin = await start(
@@ -368,7 +388,13 @@ async def test_who_is_not_asked_has_no_opinion(service: Any, start: Start) -> No
 
 
 @pytest.mark.parametrize(
-    "claims", [{"http": True}, {"http": {"superuser": "yes"}}, {"http": {"superuser": 1}}]
+    "claims",
+    [
+        {"hookmq:http": True},
+        {"hookmq:http": {"superuser": "yes"}},
+        {"hookmq:http": {"superuser": 1}},
+        {"http": {"superuser": True}},
+    ],
 )
 async def test_only_our_own_word_makes_a_superuser(claims: Any, service: Any, start: Start) -> None:
     service.answer((403, b""))
