@@ -55,8 +55,8 @@ class Accept:
     credential ends and the client is disconnected with `expiry_code`. Of several plugins that accept, the first to give
     an identity and the first to give claims is believed; of `expires_at` and `limits` the strictest holds. A claim named
     ``hookmq:ID`` is the note of the plugin with that id: each may write its own, which is kept whoever was first, through
-    re-authentication by another and in the store; nobody can write another's. `data` of `on_auth` goes to the client as Authentication Data, in CONNACK or in the AUTH that ends a re-authentication: the last
-    word of a SCRAM exchange, say.
+    re-authentication by another and in the store; nobody can write another's. `data` of `on_auth` goes to the client as
+    Authentication Data, in CONNACK or in the AUTH that ends a re-authentication: the last word of a SCRAM exchange, say.
     """
 
     identity: str | None = None
