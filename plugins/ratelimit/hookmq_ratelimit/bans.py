@@ -11,7 +11,8 @@ from typing import Final
 
 Key = tuple[str, str, str]
 """(kind, name, user): ``("ip", "192.0.2.1", "")``, ``("user", "alice", "")`` or ``("client", client id, user name)``. A
-client id is banned for the user that bore it: another user's client of the same id is not."""
+client id is banned for the user that bore it: another user's client of the same id is not. Where the user name that it
+gave is not who it is, ``("identity", identity, "")`` and ``("identity_client", client id, identity)``."""
 EVERY: Final = 1.0
 """Seconds between two searches of a full table for bans that are over."""
 

@@ -287,16 +287,30 @@ class RateLimitPlugin(Plugin):
         return ClientMeter(self, client, publishes, self.by_topic, subscriptions, deliveries)
 
     def _came_in(self, client: ClientInfo) -> None:
-        if client.username and any(one.per == "user" for one in self.concerned("auth_failures")):
+        if (
+            client.username
+            and vouched(client)
+            and any(one.per == "user" for one in self.concerned("auth_failures"))
+        ):
             known = (short(client.username), self.network(client))
             self._known[known] = None
             self._known.move_to_end(known)
             if len(self._known) > self.config.max_keys:
                 self._known.popitem(last=False)
-        if self._comings is None or self.free_inside(client):
+        if self.free_inside(client):
+            return
+        if not vouched(client):
+            # Who this is was not known when it was asked about bans.
+            now = self.runtime.now()
+            if any(self.bans.find(key, now) for key in (user_key(client), client_key(client))):
+                self.turned_away += 1
+                if self._broker is not None:
+                    self.runtime.call_soon(partial(_end, self._broker, client))
+                return
+        if self._comings is None:
             return
         # Only who was let in counts: else whoever knows a client's id could have it banned.
-        key = ("client", short(client.client_id), short(client.username or ""))
+        key = client_key(client)
         bucket = self._bucket(self._comings, "\0".join(key))
         if not bucket.take(self.runtime.now()):
             self._ban(key, self.config.flapping.duration, "flapping", client)
@@ -328,11 +342,10 @@ class RateLimitPlugin(Plugin):
         key: Key
         if limit.per == "ip":
             key = ("ip", bucket.key, "")
-        elif limit.per == "user" and client.username:
-            # The name it came in with is the one to be known again by.
-            key = ("user", short(client.username), "")
+        elif limit.per == "user" and user_of(client):
+            key = user_key(client)
         else:
-            key = ("client", short(client.client_id), short(client.username or ""))
+            key = client_key(client)
         if not self._bucket(self._violations, "\0".join(key)).take(now):
             self._ban(key, self.config.ban.duration, limit.name, client)
 
@@ -404,6 +417,25 @@ _KINDS: Final[tuple[tuple[What, ...], ...]] = (
 def user_of(client: ClientInfo) -> str:
     """Who a client that was let in is."""
     return client.identity if client.identity is not None else client.username or ""
+
+
+def vouched(client: ClientInfo) -> bool:
+    """Whether the user name that a client gave is its own. With a token in the password it may be anybody's."""
+    return client.identity is None or client.identity == client.username
+
+
+def user_key(client: ClientInfo) -> Key:
+    """What a client's user is banned by: the name to be known again by, where it is his."""
+    if vouched(client):
+        return ("user", short(client.username or ""), "")
+    return ("identity", short(client.identity or ""), "")
+
+
+def client_key(client: ClientInfo) -> Key:
+    """What a client is banned by."""
+    if vouched(client):
+        return ("client", short(client.client_id), short(client.username or ""))
+    return ("identity_client", short(client.client_id), short(client.identity or ""))
 
 
 def _end(broker: BrokerHandle, client: ClientInfo) -> None:

@@ -1,0 +1,92 @@
+"""Names that nobody vouches for: with a token in the password the user name is free, and may be anybody's."""
+
+from typing import Any
+
+import pytest
+from hookmq.plugin import Accept, Connect, Context, Deny, Peer, Plugin, ReasonCode, hookimpl
+from hookmq.testing import Harness, make_plugin
+from hookmq_ratelimit.plugin import RateLimitPlugin
+
+BAD = Peer("203.0.113.66")
+GOOD = Peer("192.0.2.7")
+FLAPS = {"broker": {"flapping_takeovers": 1000}}
+
+
+def limited(*limits: dict[str, Any], **config: Any) -> Any:
+    return make_plugin(RateLimitPlugin, {"limits": limits, **config}, "ratelimit")
+
+
+class Door(Plugin):
+    """A token says who comes, whatever the user name; the right password is the user's."""
+
+    def __init__(self) -> None:
+        super().__init__(None, Context("door"))
+
+    @hookimpl
+    def on_connect(self, connect: Connect) -> Accept | Deny:
+        kind, _, name = (connect.password or b"").decode().partition(":")
+        if kind == "token":
+            return Accept(identity=name)
+        if kind == "right":
+            return Accept(identity=connect.username)
+        return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD)
+
+
+@pytest.mark.parametrize("per", ["user", "client"])
+@pytest.mark.parametrize("username", ["alice", None])
+def test_nobody_has_another_banned_by_using_his_names(per: str, username: str | None) -> None:
+    plugin = limited({"per": per, "rate": "1/h", "mode": "reject"}, ban={"after": "2/min"})
+    with Harness([plugin, Door()]) as harness:
+        mallory = harness.connect("device", username=username, password=b"token:mallory")
+        for _ in range(8):
+            mallory.publish("t")
+        assert mallory.closed
+        harness.connect("device", username="alice", password=b"right")
+        harness.connect("device", password=b"token:alice")
+        # Who was banned is banned, under whatever user name it comes.
+        for name in (username, "bob"):
+            again = harness.connect("device", username=name, password=b"token:mallory")
+            again.expect_disconnect(ReasonCode.MESSAGE_RATE_TOO_HIGH)
+        harness.advance(301)
+        assert not harness.connect("device", password=b"token:mallory").closed
+
+
+def test_flapping_under_anothers_names() -> None:
+    plugin = limited(flapping={"after": "2/min", "duration": 30})
+    with Harness([plugin, Door()], config=FLAPS) as harness:
+        for _ in range(4):
+            mallory = harness.connect("device", username="alice", password=b"token:mallory")
+        mallory.expect_disconnect(ReasonCode.MESSAGE_RATE_TOO_HIGH)
+        harness.connect("device", username="alice", password=b"right")
+
+
+def test_who_only_uses_a_name_does_not_make_his_address_its_owners() -> None:
+    plugin = limited({"what": "auth_failures", "per": "user", "rate": "3/h"})
+    with Harness([plugin, Door()]) as harness:
+        harness.connect("m", username="alice", password=b"token:mallory", peer=BAD)
+        told = [
+            harness.connect("g", username="alice", password=b"wrong", peer=BAD, expect=None)
+            for _ in range(9)
+        ]
+        codes = [one.connack.code for one in told if one.connack]
+        assert codes == [0x86] * 3 + [0x9F] * 6
+        # The owner's is.
+        harness.connect(
+            "a", username="alice", password=b"right", peer=Peer("192.0.2.9"), expect=0x9F
+        )
+        harness.advance(2000)
+        harness.connect("a", username="alice", password=b"right", peer=GOOD)
+        harness.connect("g", username="alice", password=b"wrong", peer=BAD, expect=None)
+        harness.connect("a", username="alice", password=b"right", peer=GOOD)
+
+
+def test_bans_of_identities_are_listed() -> None:
+    plugin = limited({"per": "user", "rate": "1/h", "mode": "reject"}, ban={"after": "2/min"})
+    with Harness([plugin, Door()]) as harness:
+        mallory = harness.connect("device", username="alice", password=b"token:mallory")
+        for _ in range(8):
+            mallory.publish("t")
+        [ban] = plugin.plugin.bans.all(harness.clock.now())
+        assert ban.key == ("identity", "mallory", "")
+        plugin.plugin.unban(ban.id)
+        assert not harness.connect("device", password=b"token:mallory").closed
