@@ -226,6 +226,8 @@ class WebhookPlugin(Plugin):
         queue = self.queue
         if queue is None or self._stopping or not self.filters.event(event):
             return
+        if event.topic is not None and event.topic == self.config.dead_letter.topic:
+            return  # or there would be no end
         self._count(event)
         queue.put(event)
         if self.dispatcher is not None and isinstance(queue, MemoryQueue):
@@ -363,9 +365,8 @@ class WebhookPlugin(Plugin):
     @hookimpl
     async def on_published(self, client: ClientInfo | None, message: Message) -> None:
         """message.published and will.published, unless the journal tells them."""
-        if message.topic != self.config.dead_letter.topic:
-            for one in _published(message, client):
-                self._tell(one)
+        for one in _published(message, client):
+            self._tell(one)
 
     @hookimpl
     async def on_delivered(

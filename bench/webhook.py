@@ -1,0 +1,330 @@
+"""What a webhook costs a publisher, and how many events leave a second.
+
+    python -m bench.webhook [--messages N] [--events N]
+
+Latency: one client publishes at a steady pace with QoS 1 and waits for each PUBACK; the brokers, processes of their own,
+take turns in one run. *live* is a service that answers at once, *dead* one whose port is closed, *silent* one that takes
+connections and never answers. Events: an outbox, its dispatcher and its sender in one process, the service in another.
+Cost: a PUBLISH from its bytes to its end, in a broker in memory, in CPU time; with the hook on it is also packed, queued
+and handed to a service that takes everything.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from hookmq.breaker import Breaker
+from hookmq.codec import Publish, encode
+from hookmq.plugin import Message
+from hookmq.server.runtime import AsyncioRuntime
+from hookmq.store import CommitId
+from hookmq.testing import DurableStore, Harness, make_plugin
+from hookmq_webhook.catalog import published
+from hookmq_webhook.config import BatchConfig, OutboxConfig, WebhookConfig
+from hookmq_webhook.dispatch import Answer, Dispatcher, Policy, Verdict
+from hookmq_webhook.events import Event
+from hookmq_webhook.outbox import Bounds, Outbox
+from hookmq_webhook.plugin import WebhookPlugin
+from hookmq_webhook.queues import Numbered
+from hookmq_webhook.requests import request_maker
+from hookmq_webhook.sender import Sender
+
+PACE = 0.005
+"""Seconds between two publishes."""
+ROUNDS = 6
+SHAPES: dict[str, tuple[str, str, str]] = {
+    "no webhook": ("group", "", ""),
+    "at_least_once, live": ("group", "at_least_once", "live"),
+    "at_least_once, dead": ("group", "at_least_once", "dead"),
+    "at_least_once, silent": ("group", "at_least_once", "silent"),
+    "best_effort, live": ("group", "best_effort", "live"),
+    "best_effort, dead": ("group", "best_effort", "dead"),
+    "best_effort, silent": ("group", "best_effort", "silent"),
+}
+CONNECT = b"\x10\x12\x00\x04MQTT\x04\x02\x00\x00\x00\x06bench0"
+
+
+class Taker(asyncio.Protocol):
+    """The smallest service: 204 for every POST. It counts requests in the name of its answer's last header."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.data = b""
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        while (end := self.data.find(b"\r\n\r\n")) >= 0:
+            head = self.data[:end].lower()
+            at = head.index(b"content-length:") + 15
+            size = int(head[at:].split(b"\r\n", 1)[0])
+            if len(self.data) < end + 4 + size:
+                return
+            self.data = self.data[end + 4 + size :]
+            self.transport.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+
+async def take() -> None:
+    """Be a service; its port goes to stdout."""
+    server = await asyncio.get_running_loop().create_server(Taker, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@contextmanager
+def services() -> Iterator[dict[str, int]]:
+    """A port for each kind."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.webhook", "--take"], stdout=subprocess.PIPE, text=True
+    )
+    with closing(socket.socket()) as silent, closing(socket.socket()) as dead:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(100)
+        dead.bind(("127.0.0.1", 0))
+        try:
+            assert process.stdout is not None
+            yield {
+                "live": int(process.stdout.readline()),
+                "silent": silent.getsockname()[1],
+                "dead": dead.getsockname()[1],
+            }
+        finally:
+            process.terminate()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@contextmanager
+def broker(folder: Path, shape: tuple[str, str, str], ports: dict[str, int]) -> Iterator[int]:
+    """A broker; its port."""
+    durability, mode, service = shape
+    plugins: list[dict[str, Any]] = [
+        {"use": "storage", "config": {"path": str(folder / "data"), "durability": durability}}
+    ]
+    if mode:
+        hook = {
+            "url": f"http://127.0.0.1:{ports[service]}/",
+            "events": ["message.published"],
+            "mode": mode,
+            "outbox": {"path": str(folder / "outbox")},
+            "drain": 0,
+        }
+        plugins.append({"use": "webhook", "config": hook})
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    document = {
+        "version": 1,
+        "listeners": [{"name": "tcp", "bind": f"127.0.0.1:{port}"}],
+        "auth": {"default": "allow"},
+        "authz": {"default": "allow"},
+        "log": {"level": "error"},
+        "plugins": plugins,
+    }
+    path = folder / "hookmq.yaml"
+    path.write_text(json.dumps(document))
+    process = subprocess.Popen([sys.executable, "-m", "hookmq.cli", "serve", "-c", str(path)])
+    try:
+        end = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def latencies(count: int) -> dict[str, list[float]]:
+    """Milliseconds from PUBLISH to PUBACK, by shape; the shapes take turns."""
+    found: dict[str, list[float]] = {name: [] for name in SHAPES}
+    with ExitStack() as stack:
+        ports = stack.enter_context(services())
+        clients: dict[str, socket.socket] = {}
+        for name, shape in SHAPES.items():
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            port = stack.enter_context(broker(folder, shape, ports))
+            client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", port))))
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client.sendall(CONNECT)
+            assert client.recv(4) == b"\x20\x02\x00\x00"
+            clients[name] = client
+        for round in range(ROUNDS + 1):
+            for name, client in clients.items():
+                told = _publish(client, count // ROUNDS if round else 20)
+                if round:  # the first is to warm up
+                    found[name] += told
+    return found
+
+
+def _publish(client: socket.socket, count: int) -> list[float]:
+    found = []
+    body = b"\x32\x46\x00\x04a/bc\x00\x01" + b'"' + bytes(b"x" * 60) + b'"'
+    body = body[:1] + bytes((len(body) - 2,)) + body[2:]
+    for _ in range(count):
+        began = time.perf_counter()
+        client.sendall(body)
+        got = b""
+        while len(got) < 4:
+            got += client.recv(4 - len(got))
+        assert got == b"\x40\x02\x00\x01"
+        found.append((time.perf_counter() - began) * 1000)
+        time.sleep(PACE)
+    return found
+
+
+async def rate(folder: Path, port: int, batch: int, count: int) -> float:
+    """Events a second from an outbox to the service."""
+    runtime = AsyncioRuntime()
+    config = WebhookConfig(
+        url=f"http://127.0.0.1:{port}/",
+        envelope="batch" if batch > 1 else "structured",
+        batch=BatchConfig(batch),
+        concurrency=8,
+    )
+    sender = Sender(config, request_maker(config, "bench", None), time.monotonic)
+    dispatchers: list[Dispatcher] = []
+
+    def ready() -> None:
+        for one in dispatchers:
+            one.wake()
+
+    def made(message: Message) -> list[Event]:
+        return [published(message, None)]
+
+    bounds = Bounds(1 << 30, count + 1)
+    outbox = Outbox("bench", folder, runtime, lambda topic: True, made, ready, bounds)
+    policy = Policy(batch, concurrency=8)
+
+    def bury(one: Numbered, reason: str, attempts: int, done: Callable[[str], None]) -> None:
+        raise AssertionError(reason)
+
+    dispatcher = Dispatcher(
+        runtime, outbox, sender.send, bury, lambda one: one.event.client or "", policy,
+        Breaker(5, 1.0, runtime.now),
+    )  # fmt: skip
+    outbox.recover(CommitId("bench", 0))
+    for number in range(count):
+        message = Message("bench/a", b'{"n": %d}' % number, 1, sender=f"c{number % 100}")
+        outbox.append(CommitId("bench", 1), message)
+    flushed = asyncio.get_running_loop().create_future()
+    outbox.flush(CommitId("bench", 1), flushed.set_result)
+    assert await flushed is None
+    outbox.committed(CommitId("bench", 1))
+    dispatchers.append(dispatcher)
+    drained = asyncio.get_running_loop().create_future()
+    began = time.perf_counter()
+    dispatcher.begin()
+    dispatcher.drain(lambda: drained.set_result(None))
+    await drained
+    seconds = time.perf_counter() - began
+    assert dispatcher.counts.delivered == count
+    closed = asyncio.get_running_loop().create_future()
+    outbox.close(lambda: closed.set_result(None))
+    await closed
+    await sender.close()
+    await runtime.close()
+    return count / seconds
+
+
+class _Takes:
+    """A service in this process that takes everything."""
+
+    def __init__(self, *given: Any) -> None:
+        self.statuses: dict[int, int] = {}
+        self.bytes = 0
+
+    async def send(self, events: Sequence[Numbered]) -> Answer:
+        return Answer(Verdict.ARRIVED)
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+class _Hook(WebhookPlugin):
+    Sender = _Takes  # type: ignore[assignment]
+
+
+def cost(mode: str, folder: Path, qos: int, count: int) -> float:
+    """CPU microseconds of one PUBLISH, the best of some rounds."""
+    plugins = []
+    if mode:
+        settings = {
+            "url": "http://127.0.0.1:1/", "events": ("message.published",), "mode": mode, "drain": 0.0,
+            "outbox": OutboxConfig(path=folder / mode / str(qos)), "batch": BatchConfig(100), "envelope": "batch",
+        }  # fmt: skip
+        plugins = [make_plugin(_Hook, settings, "hook")]
+    with Harness(plugins, store=DurableStore()) as harness:
+        client = harness.connect("client", auto_ack=False)
+        client.publish("bench/a", bytes(30), qos, packet_id=1 if qos else 0)
+        packet = b"".join(
+            encode(Publish("bench/a", bytes(30), qos, packet_id=n + 1 if qos else 0), 5)
+            for n in range(500)
+        )
+        client.wire.write = lambda data: None  # type: ignore[method-assign]
+        found = []
+        for _ in range(5):
+            began = time.process_time()
+            for _ in range(count // 500):
+                client.connection.feed(packet)
+                harness.clock.run_until_idle()
+            found.append((time.process_time() - began) / (count // 500 * 500) * 1e6)
+    return min(found)
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def main() -> None:
+    """The tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--messages", type=int, default=1200, help="publishes of each broker")
+    parser.add_argument("--events", type=int, default=5000, help="events that leave an outbox")
+    parser.add_argument("--take", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.take:
+        asyncio.run(take())
+        return
+    os.environ.setdefault("XDG_STATE_HOME", tempfile.gettempdir())
+    found = latencies(arguments.messages)
+    plain = percentile(found["no webhook"], 0.99)
+    print(f"{'publisher':24} {'p50 ms':>8} {'p99 ms':>8} {'p99 ratio':>10}")
+    for name, values in found.items():
+        mode = name.partition(",")[0]
+        base = percentile(found[f"{mode}, live"], 0.99) if mode == "at_least_once" else plain
+        p99 = percentile(values, 0.99)
+        print(f"{name:24} {statistics.median(values):8.2f} {p99:8.2f} {p99 / base:10.2f}")
+    print("ratio: at_least_once to live, best_effort to no webhook")
+    with services() as ports, tempfile.TemporaryDirectory() as folder:
+        for batch, count in ((1, arguments.events), (100, arguments.events * 5)):
+            speed = asyncio.run(rate(Path(folder) / str(batch), ports["live"], batch, count))
+            print(f"batch {batch:3}: {speed:8.0f} events/s")
+    with tempfile.TemporaryDirectory() as folder:
+        for qos in (0, 1):
+            costs = {
+                m: cost(m, Path(folder), qos, 5000) for m in ("", "best_effort", "at_least_once")
+            }
+            words = ", ".join(f"{m or 'no webhook'} {us:.1f}" for m, us in costs.items())
+            print(f"QoS {qos}, CPU us per publish: {words}")
+
+
+if __name__ == "__main__":
+    main()
