@@ -19,7 +19,7 @@ from hookmq_acl_file.plugin import AclFilePlugin
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_auth_password.hashes import Argon2
 from hookmq_auth_password.plugin import AuthPasswordPlugin
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from passwords import ALICE, BOB, MOSQUITTO
 from tokens import jwk, jwks, pem, token
@@ -285,7 +285,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 @pytest.mark.parametrize("name", VALID)
-@settings(max_examples=150)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_configuration_is_good_or_a_config_error(
     tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
