@@ -75,6 +75,8 @@ def batches(
         return pa.Table.from_batches(held, schema).combine_chunks().to_batches()[0]
 
     for block, first in blocks:
+        if not block.count:  # Nothing of it passed the filter; it has no buffers then.
+            continue
         batch = _batch(block, schema, first, wanted.end)
         if not batch.num_rows:
             continue

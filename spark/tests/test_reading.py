@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakelog import START, FakeLog, record, serving
@@ -17,6 +16,7 @@ from pyspark_mqtt.offsets import Log
 from pyspark_mqtt.options import reading
 from pyspark_mqtt.schema import Column
 from pyspark_mqtt.stream import MqttStreamReader
+from queries import available_now, last_line
 
 
 @pytest.fixture
@@ -38,30 +38,12 @@ def stream(spark: SparkSession, log: FakeLog, **options: str) -> DataFrame:
     return spark.readStream.format("mqtt").options(**given).load()
 
 
-def available_now(frame: DataFrame, folder: Path) -> list[dict[str, Any]]:
-    """Run a query to its end into Parquet; the progress of its batches that had rows."""
-    query = (
-        frame.writeStream.format("parquet")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(folder / "table"))
-    )
-    query.awaitTermination()
-    return [json.loads(p.json) for p in query.recentProgress if p.numInputRows]
-
-
 def keys(spark: SparkSession, folder: Path) -> list[tuple[int, int]]:
     rows = spark.read.parquet(str(folder / "table")).select("partition", "offset").collect()
     return sorted((row.partition, row.offset) for row in rows)
 
 
 ALL = [(p, n) for p, count in ((0, 500), (1, 250)) for n in range(count)]
-
-
-def last_line(error: BaseException) -> str:
-    """The line that says what went wrong, in what Spark makes of it."""
-    lines = [line for line in str(error).splitlines() if "pyspark_mqtt.errors." in line]
-    return lines[-1]
 
 
 def test_a_batch(spark: SparkSession, log: FakeLog) -> None:
