@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from hookmq.errors import StoreError
 from hookmq.segments import SegmentLog
+from hookmq.segments.segment import SUFFIX, UNNAMED
 
 from hookmq_spark_sink import files, merge
 from hookmq_spark_sink.config import StreamConfig
@@ -149,7 +150,8 @@ def _merge(plan: Plan, one: Sealed, done: Upkeep) -> None:
     source = next((s.path for s in plan.log.segments if s.base == one.base), None)
     if source is None:
         return
-    target = plan.folder / f"merging-{os.getpid()}.new"
+    # In the log's folder: a name that moves within one folder is there once, whatever a power cut does.
+    target = source.with_name(f"{source.stem}.{os.getpid()}{SUFFIX}{UNNAMED}")
     try:
         plan.merge(source, target)
     except BaseException:

@@ -322,7 +322,7 @@ def test_a_segment_that_cannot_be_merged_stays_as_it_is(keep: Keep) -> None:
     content = bytearray(path.read_bytes())
     assert ("error", "spark_sink.upkeep_failed") in [one[:2] for one in kept.runtime.logged]
     assert path.read_bytes() == content
-    assert not list(kept.stream.folder.glob("*.new"))
+    assert not list(kept.stream.folder.rglob("*.new"))
 
 
 # folders that are not what they were ----------------------------------------------------------------------------------

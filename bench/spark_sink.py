@@ -1,0 +1,221 @@
+"""``python -m bench.spark_sink``: what it costs to have every message in a stream, and what readers cost.
+
+The first table: QoS 1 publishes a second, acknowledged when they are safe, as ``bench.durable`` makes them; the ways
+alternate, and the last column compares with the first row.
+
+    storage alone            for a session that is offline: a row in SQLite for each message
+    sink                     nobody subscribed: a block in the log, and an empty commit of the storage plugin
+    sink and session         both
+
+After a run with a sink the stream must hold exactly what was acknowledged, or a little more: what was sent last.
+
+The second: milliseconds from a PUBLISH to its PUBACK, of one publisher that sends at a fixed rate, while so many readers
+read the whole stream over and over, each over HTTP as fast as it comes. What they get a second is told as well. On a
+machine with few cores readers and publisher take turns: the figures are of all that together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import multiprocessing
+import pathlib
+import select
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from . import durable, peers
+
+TOKEN = "bench-token-0123456789"
+SINK = """\
+  - use: spark_sink
+    config:
+      path: spark
+      streams: [{{name: all, topics: ["#"], partitions: 4}}]
+      api: {{bind: "127.0.0.1:@API@", access: [{{token: bench-token-0123456789}}]}}
+"""
+BASE = durable.HOOKMQ.replace(
+    "plugins: [{{use: storage, config: {{path: data, durability: {durability}}}}}]",
+    "plugins:\n  - {{use: storage, config: {{path: data, durability: group}}}}\n",
+)
+ROWS = (
+    ("storage alone", False, True),
+    ("sink", True, False),
+    ("sink and session", True, True),
+)
+
+
+def subject(sink: bool, api: int) -> durable.Subject:
+    """A broker with storage, and with the sink if it is wanted."""
+    text = BASE + (SINK.replace("@API@", str(api)) if sink else "")
+    return durable.Subject("hookmq", "hookmq", text)
+
+
+def ask(api: int, path: str) -> http.client.HTTPResponse:
+    """An answer of the read API."""
+    connection = http.client.HTTPConnection("127.0.0.1", api, timeout=60)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+    return connection.getresponse()
+
+
+def stored(api: int) -> dict[int, int]:
+    """How many records each partition holds."""
+    with ask(api, "/v1/streams/all/offsets") as answer:
+        known: dict[str, Any] = json.loads(answer.read())
+    return {int(place): one["latest"] for place, one in known["partitions"].items()}
+
+
+def rate(sink: bool, session: bool, case: durable.Case, seconds: float) -> tuple[float, float]:
+    """Acknowledged messages a second, and microseconds of the broker's CPU time for each."""
+    api = peers.free_port()
+    with durable.running(subject(sink, api)) as broker:
+        if session:
+            durable.subscribe(broker.port)
+        pids = broker.pids()
+        before = [durable.cpu(pid) for pid in pids]
+        acked, took, _ = durable.publish(broker.port, case.window, case.publishers, seconds)
+        used = sum(durable.cpu(pid) - start for pid, start in zip(pids, before, strict=True))
+        count = sum(acked)
+        if session:
+            durable.fetch(broker.port, acked)
+        if sink:
+            found = sum(stored(api).values())
+            if not count <= found <= count + case.window:
+                raise durable.Void(f"{count} were acknowledged, {found} are in the stream")
+    return count / took, used * 1e6 / count
+
+
+def read_for_ever(api: int, begin: Any, counter: Any) -> None:
+    """A reader; a process."""
+    begin.wait()
+    while True:
+        for place, latest in stored(api).items():
+            at = 0
+            while at < latest:
+                with ask(
+                    api, f"/v1/streams/all/records?partition={place}&start={at}&end={latest}"
+                ) as answer:
+                    at = consume(answer, counter)
+
+
+def consume(answer: http.client.HTTPResponse, counter: Any) -> int:
+    """Take an answer block by block; the offset after it."""
+    end = 0
+    while head := answer.read(64):
+        length, end = int.from_bytes(head[8:16], "little"), int.from_bytes(head[32:40], "little")
+        answer.read(length - 64)
+        with counter.get_lock():
+            counter.value += int.from_bytes(head[40:44], "little")
+    return end
+
+
+@contextlib.contextmanager
+def reading(api: int, readers: int) -> Iterator[Any]:
+    """Readers, and how many records they got."""
+    context = multiprocessing.get_context("spawn")
+    counter, begin = context.Value("q", 0), context.Event()
+    made = [
+        context.Process(target=read_for_ever, args=(api, begin, counter), daemon=True)
+        for _ in range(readers)
+    ]
+    for one in made:
+        one.start()
+    begin.set()
+    try:
+        while readers and not counter.value:
+            time.sleep(0.05)
+        yield counter
+    finally:
+        for one in made:
+            one.kill()
+            one.join()
+
+
+def latencies(port: int, wanted: float, seconds: float) -> list[float]:
+    """Sorted seconds from PUBLISH to PUBACK at a fixed rate; a message that is late counts from when it was due."""
+    found: list[float] = []
+    sent: dict[int, float] = {}
+    with durable.connect(port, b"timed", True) as connection:
+        began = time.perf_counter()
+        number, buffer = 0, b""
+        while True:
+            due = began + number / wanted
+            now = time.perf_counter()
+            if now >= due and due < began + seconds:
+                key = number % 65535 + 1
+                connection.sendall(
+                    durable.PUBLISH.pack(durable.FIRST, durable.TOPIC, key, number, durable.REST)
+                )
+                sent[key] = due
+                number += 1
+                continue
+            if due >= began + seconds and not sent:
+                return sorted(found)
+            ready, _, _ = select.select([connection], [], [], max(0.0, min(due - now, 0.1)))
+            if not ready:
+                continue
+            buffer += connection.recv(1 << 16)
+            now = time.perf_counter()
+            whole = len(buffer) // 4 * 4
+            keys = (int.from_bytes(buffer[at + 2 : at + 4], "big") for at in range(0, whole, 4))
+            found.extend(now - sent.pop(key) for key in keys)
+            buffer = buffer[whole:]
+
+
+def main() -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.spark_sink")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each run")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each row")
+    parser.add_argument("--rate", type=float, default=200.0, help="messages a second, timed")
+    parser.add_argument("--records", type=float, default=10.0, help="seconds of filling first")
+    parser.add_argument("--json", type=pathlib.Path, help="where to write the figures")
+    options = parser.parse_args()
+    case = durable.Case(1000, 50)
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name, _, _ in ROWS}
+    for _ in range(options.rounds):
+        for name, sink, session in ROWS:
+            rates[name].append(rate(sink, session, case, options.seconds))
+    alone = statistics.median(one for one, _ in rates["storage alone"])
+    print(f"{'':<18} {'msg/s (median, all)':<34} {'CPU us':>7} {'to storage':>11}")
+    for name, runs in rates.items():
+        middle = statistics.median(one for one, _ in runs)
+        every = " ".join(f"{one:,.0f}" for one, _ in sorted(runs))
+        used = statistics.median(one for _, one in runs)
+        print(f"{name:<18} {middle:>9,.0f}  ({every}) {used:>9.1f} {middle / alone:>10.2f}x")
+
+    api = peers.free_port()
+    timed: dict[int, list[list[float]]] = {0: [], 2: []}
+    speeds: list[float] = []
+    with durable.running(subject(True, api)) as broker:
+        durable.publish(broker.port, 1000, 50, options.records)
+        print(f"\n{sum(stored(api).values()):,} records in the stream, {options.rate:g} msg/s")
+        for _ in range(options.rounds):
+            for readers, runs_of in timed.items():
+                with reading(api, readers) as counter:
+                    before, began = counter.value, time.perf_counter()
+                    runs_of.append(latencies(broker.port, options.rate, options.seconds))
+                    if readers:
+                        speeds.append((counter.value - before) / (time.perf_counter() - began))
+    print(f"{'readers':<8} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}  p99 of each run")
+    for readers, runs_of in timed.items():
+        every_one = sorted(one for run in runs_of for one in run)
+        parts = [every_one[int(len(every_one) * part)] * 1e3 for part in (0.5, 0.99)]
+        each = " ".join(f"{run[int(len(run) * 0.99)] * 1e3:.1f}" for run in runs_of)
+        print(f"{readers:<8} {parts[0]:>8.2f} {parts[1]:>8.2f} {every_one[-1] * 1e3:>8.2f}  {each}")
+    print(f"the two readers got {statistics.median(speeds):,.0f} records/s together")
+    if options.json is not None:
+        shown = {
+            "rates": rates,
+            "p99": {k: [r[int(len(r) * 0.99)] for r in v] for k, v in timed.items()},
+        }
+        options.json.write_text(json.dumps(shown | {"records_per_second": speeds}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

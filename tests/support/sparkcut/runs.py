@@ -1,0 +1,228 @@
+"""A broker with a Spark sink under the recorder, with a publisher and a reader; and what power cuts may leave of it.
+
+Beside the marks of `brokercut.memory` the reader makes its own of what it was given, payloads as CRCs:
+``["served", LOG, [[PARTITION, OFFSET, TOPIC, CRC], ...]]``.
+"""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from brokercut.load import Load
+from brokercut.memory import Memory, number_of
+from brokercut.runs import broker
+from hookmq.store import CommitId
+from hookmq.testing.runtime import VirtualRuntime
+from hookmq_spark_sink import block
+from hookmq_spark_sink.config import StreamConfig
+from hookmq_spark_sink.index import StreamIndex, parse
+from hookmq_spark_sink.merge import merge
+from hookmq_spark_sink.stream import Stream
+from hookmq_storage.store import SQLiteStore
+from powercut.recording import Cut, Recorder, Recording, Report, cut
+
+TOKEN: Final = "powercut-token-0123456789"
+PARTITIONS: Final = 3
+SEGMENT: Final = 1 << 16
+CONFIG: Final = """\
+version: 1
+listeners: [{{name: tcp, type: tcp, bind: "127.0.0.1:0"}}]
+auth: {{default: allow}}
+authz: {{default: allow}}
+plugins:
+  - {{use: storage, config: {{path: "{path}/data", durability: group}}}}
+  - use: spark_sink
+    config:
+      path: "{path}/spark"
+      streams: [{{name: all, topics: ["k/#", "r/#"], partitions: 3, segment_size: 64KiB, retention_time: 0}}]
+      api: {{bind: "127.0.0.1:0", access: [{{token: powercut-token-0123456789}}]}}
+"""
+Row = tuple[int, int, str, int]
+
+
+class Reader:
+    """Reads the stream as it grows, and notes what it was given."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._reached: dict[int, int] = {}
+        self.port = 0
+
+    def _ask(self, path: str) -> tuple[http.client.HTTPResponse, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+            answer = connection.getresponse()
+            return answer, answer.read()
+        finally:
+            connection.close()
+
+    def step(self) -> None:
+        """Read what is new."""
+        answer, body = self._ask("/v1/streams/all/offsets")
+        assert answer.status == 200, body
+        found = json.loads(body)
+        rows: list[Row] = []
+        for name, ends in found["partitions"].items():
+            place, start = int(name), self._reached.get(int(name), 0)
+            assert ends["latest"] >= start, f"partition {place} went back from {start}"
+            if ends["latest"] == start:
+                continue
+            query = f"partition={place}&start={start}&end={ends['latest']}"
+            answer, body = self._ask(f"/v1/streams/all/records?{query}")
+            assert answer.status == 200, body
+            rows += [row for row in rows_of(body) if row[1] >= start]
+            self._reached[place] = ends["latest"]
+        if rows:
+            self._recorder.mark(json.dumps(["served", found["log_id"], rows]).encode())
+
+
+def rows_of(data: bytes) -> Iterator[Row]:
+    """Of an answer."""
+    at = 0
+    while at < len(data):
+        length = block.read_head(data, at).length
+        yield from _rows(block.parse(data[at : at + length]))
+        at += length
+
+
+def _rows(one: block.Block) -> Iterator[Row]:
+    for row in block.rows(one):
+        yield one.partition, row["offset"], row["topic"], crc32(row["payload"])
+
+
+def record(work: Path, seed: int, messages: int, lives: int = 2) -> Recording:
+    """Record some lives of a broker, its publisher and its reader. Each ends by a stop: what killed processes did could
+    not be recorded to the last."""
+    recorder = Recorder(work / "disk", work)
+    config = work / "hookmq.yaml"
+    config.write_text(CONFIG.format(path=recorder.folder))
+    load = Load(seed, recorder.mark)
+    reader = Reader(recorder)
+    for _ in range(lives):
+        with broker(config, dict(recorder.environ)) as served:
+            serving = [one for one in served.log if one["event"] == "spark_sink.serving"]
+            reader.port = serving[0]["port"]
+            load.arrive(served.ports["tcp"])
+            wanted = len(load.memory.sent) + messages // lives
+            while len(load.memory.sent) < wanted:
+                load.step()
+                reader.step()
+            load.leave()
+            assert served.stop() == 0, served.errors
+    return recorder.recording()
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Stream]:
+    """The stream as a broker takes it up."""
+    runtime = VirtualRuntime()
+    store = SQLiteStore(folder / "data", runtime, "os")
+    last: CommitId = store.last_commit()
+    store.close(lambda: None)
+    runtime.run_until_idle()
+    config = StreamConfig("all", ("k/#", "r/#"), PARTITIONS, segment_size=SEGMENT, retention_time=0)
+    stream = Stream(config, folder / "spark", runtime)
+    stream.merge = merge
+    try:
+        stream.recover(last)
+        yield stream
+    finally:
+        stream.close()
+
+
+def check(folder: Path, marks: list[bytes], one: Cut) -> None:
+    """Raises AssertionError or StoreError for a broken promise."""
+    told = [json.loads(mark) for mark in marks]
+    served = [mark for mark in told if mark[0] == "served"]
+    memory = Memory(mark for mark, known in zip(marks, told, strict=True) if known[0] != "served")
+    with opened(folder) as stream:
+        kept = _kept(stream)
+        for _, log_id, rows in served:
+            assert log_id == stream.log.id, f"a reader knows log {log_id}, this is {stream.log.id}"
+            for place, offset, topic, payload in rows:
+                found = kept.get((place, offset))
+                assert found is not None, (
+                    f"offset {offset} of partition {place} was served and is gone"
+                )
+                assert (found[0], crc32(found[1])) == (topic, payload), (
+                    f"offset {offset} of partition {place} was served as another message"
+                )
+        _acknowledged(memory, kept)
+        before = dict(kept)
+        stream.look()  # merging what was sealed changes nothing
+        stream._runtime.run_until_idle()  # type: ignore[attr-defined]
+        assert _kept(stream) == before
+
+
+def _kept(stream: Stream) -> dict[tuple[int, int], tuple[str, bytes]]:
+    index = StreamIndex(stream.folder)
+    index.refresh(None)
+    kept: dict[tuple[int, int], tuple[str, bytes]] = {}
+    for place in range(PARTITIONS):
+        expected = stream.earliest[place]
+        for segment, where in index.blocks(place, expected, stream.latest[place]):
+            for row in block.rows(parse(segment, where)):
+                assert row["offset"] == expected, f"offset {row['offset']} where {expected} belongs"
+                assert crc32(row["topic"].encode()) % PARTITIONS == place
+                kept[place, expected] = (row["topic"], row["payload"])
+                expected += 1
+        assert expected == stream.latest[place]
+    return kept
+
+
+def _acknowledged(memory: Memory, kept: dict[tuple[int, int], tuple[str, bytes]]) -> None:
+    count: dict[int, int] = {}
+    empty = 0
+    last: dict[str, int] = {}
+    for topic, payload in kept.values():
+        if topic == "k/will":
+            continue
+        if not payload:
+            empty += 1
+            continue
+        number = number_of(payload)
+        sent = memory.sent.get(number)
+        assert sent is not None, f"message {number} was never sent"
+        assert (sent.topic, sent.payload) == (topic, payload), f"message {number} is another one"
+        count[number] = count.get(number, 0) + 1
+        if count[number] == 1:
+            assert number > last.get(topic, 0), (
+                f"message {number} of {topic} is behind {last[topic]}"
+            )
+            last[topic] = number
+    for number in memory.acked:
+        sent = memory.sent[number]
+        if sent.size:
+            assert number in count, f"message {number} was acknowledged and is not in the stream"
+    missing = sum(not memory.sent[number].size for number in memory.acked) - empty
+    assert missing <= 0, f"{missing} empty messages were acknowledged and are not in the stream"
+    for number, times in count.items():
+        assert times == 1 or memory.sent[number].qos == 1, (
+            f"message {number} of QoS 2 is there twice"
+        )
+
+
+def cut_and_check(
+    recording: Recording, cuts: int, seed: int, first: int = 0, most: int = 5
+) -> Report:
+    """Cut a recording's power so often."""
+    return cut(recording, check, cuts, seed, first=first, most=most)
+
+
+def run_program(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run Python with the packages in `folder` before those that are installed."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
