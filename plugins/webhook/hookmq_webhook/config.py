@@ -52,6 +52,9 @@ class OutboxConfig:
     on_full: Literal["reject", "dead_letter", "drop"] = setting(
         "reject", "what becomes of a message then: its publisher keeps it, dead letter, or gone"
     )
+    sync: bool = setting(
+        True, "whether what is acknowledged survives a power cut, and not only the broker's end"
+    )
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ class AuthConfig:
 class SignConfig:
     """Standard Webhooks: HMAC-SHA256 over id, time and body."""
 
-    secret: str = field(repr=False, metadata={"help": "whsec_ and base64, or text"})
+    secret: str = field(repr=False, metadata={"help": "whsec_ and base64"})
     previous_secret: str | None = hidden(
         "signed with as well, until all receivers know the new one"
     )
@@ -260,6 +263,9 @@ class WebhookConfig:
             per_event = next((where for where, names in used.items() if names), None)
             if per_event is not None:
                 raise ConfigError(f"{per_event}: ${{...}} is of one event, batch.count of several")
+        if self.outbox.on_full == "dead_letter" and self.dead_letter.topic is not None:
+            # The commit would wait for a message that waits for the commit.
+            raise ConfigError("outbox.on_full: dead_letter needs their file, not dead_letter.topic")
         if self.tls is not None and self.tls.key_file is not None and self.tls.cert_file is None:
             raise ConfigError("tls.key_file: there is no tls.cert_file that it belongs to")
         if self.retry.first_delay > self.retry.longest_delay:
