@@ -110,8 +110,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     try:
         dead = _open(instance_of(arguments))
     except StoreError as error:
-        print(f"hookmq webhook: {error}", file=sys.stderr)
-        return 1
+        return _unusable(error)
     try:
         count = 0
         for one in dead.read():
@@ -134,8 +133,14 @@ def run_replay(arguments: argparse.Namespace) -> int:
         finally:
             dead.close()
     except (StoreError, OSError) as error:
-        print(f"hookmq webhook: {error}", file=sys.stderr)
-        return 1
+        return _unusable(error)
+
+
+def _unusable(error: Exception) -> int:
+    print(f"hookmq webhook: {error}", file=sys.stderr)
+    if "in use" in str(error):
+        print("a broker that runs is asked by http; see --help", file=sys.stderr)
+    return 1
 
 
 async def _replay(instance: Instance, dead: DeadLetters, only: frozenset[str]) -> int:

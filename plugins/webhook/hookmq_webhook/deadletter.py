@@ -1,9 +1,11 @@
 """What was given up: kept in a file with the reason, to be looked at and sent again. Events keep their ids."""
 
+import asyncio
 import json
 import marshal
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +27,8 @@ _STORE: Final = CommitId("dead letters", 0)
 """No commit is about them."""
 PAGE: Final = 4 << 20
 """Bytes read at a time."""
+AT_A_TIME: Final = 20
+"""Dead letters in memory while they are sent again, and so many at most twice, if that is cut short."""
 SHARE: Final = 8
 """Segments of a full file: so much of it goes at a time."""
 
@@ -128,11 +132,12 @@ class DeadLetters:
                     if found is not None:
                         yield found
 
-    def replayed(self, places: Iterable[int]) -> None:
-        """These were sent again, or are not wanted. Blocks. Raises OSError."""
+    def replayed(self, places: Iterable[int]) -> Callable[[], None]:
+        """These were sent again, or are not wanted. Call what it returns to make that safe; that blocks, and raises
+        OSError."""
         self._replayed.update(places)
         known = {"log": self._log.id, "replayed": sorted(self._replayed)}
-        write_atomically(self.folder / REPLAYED, json.dumps(known).encode())
+        return partial(write_atomically, self.folder / REPLAYED, json.dumps(known).encode())
 
     def _load(self) -> set[int]:
         """Without a usable file all may be sent again."""
@@ -160,33 +165,31 @@ async def replay(
     send: Callable[[list[Numbered]], Awaitable[Answer]],
     wanted: Callable[[Dead], bool] = lambda _: True,
     told: Callable[[Dead, Answer], None] = lambda dead, answer: None,
-    save_every: int = 100,
 ) -> Replay:
     """Send those that are `wanted` again, one after another, oldest first. Ends where the service is not well; what it
     refuses stays, and the next is sent. Raises StoreError, OSError."""
     arrived = failed = 0
     reason = ""
-    places: list[int] = []
-    try:
-        for one in list(dead.read()):
-            if not wanted(one):
-                continue
-            answer = await send([one.numbered])
-            told(one, answer)
-            if answer.verdict is Verdict.ARRIVED:
-                arrived += 1
-                places.append(one.place)
-                if len(places) >= save_every:
-                    dead.replayed(places)
-                    places = []
-                continue
-            failed += 1
-            reason = answer.reason
-            if answer.verdict is Verdict.AGAIN:
-                break
-    finally:
-        if places:
-            dead.replayed(places)
+    left = dead.read()
+    while found := await asyncio.to_thread(lambda: list(islice(left, AT_A_TIME))):
+        places: list[int] = []
+        try:
+            for one in found:
+                if not wanted(one):
+                    continue
+                answer = await send([one.numbered])
+                told(one, answer)
+                if answer.verdict is Verdict.ARRIVED:
+                    arrived += 1
+                    places.append(one.place)
+                    continue
+                failed += 1
+                reason = answer.reason
+                if answer.verdict is Verdict.AGAIN:
+                    return Replay(arrived, failed, reason)
+        finally:
+            if places:
+                await asyncio.to_thread(dead.replayed(places))
     return Replay(arrived, failed, reason)
 
 

@@ -116,6 +116,7 @@ class WebhookPlugin(Plugin):
             self._ready,
             bounds,
             self._spill,
+            sync=self.config.outbox.sync,
         )
         self._broker, self._runtime = broker, broker.runtime
         return outbox

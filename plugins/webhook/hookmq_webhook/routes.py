@@ -1,5 +1,6 @@
 """Routes of a running broker: its dead letters, and sending them again."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from itertools import islice
@@ -41,7 +42,7 @@ def register(router: Any, plugin: Instance) -> None:
 
     async def listed(request: web.BaseRequest) -> web.StreamResponse:
         dead = _dead(plugin)
-        found = [shown(one) for one in islice(dead.read(), SHOWN)]
+        found = await asyncio.to_thread(lambda: [shown(one) for one in islice(dead.read(), SHOWN)])
         return web.json_response({"waiting": dead.waiting, "dead_letters": found})
 
     async def replayed(request: web.BaseRequest) -> web.StreamResponse:

@@ -390,6 +390,10 @@ def test_before_it_starts_there_are_metrics(tmp_path: Path) -> None:
         ({"headers": {"X": "${what}"}}, r"headers.X: there is no \$\{what\}"),
         ({"batch": BatchConfig(2)}, "batch.count"),
         ({"batch": BatchConfig(2), "envelope": "batch", "url": "http://x/${id}"}, "url: "),
+        (
+            {"outbox": OutboxConfig(on_full="dead_letter"), "dead_letter": DeadLetterConfig(topic="d")},
+            "outbox.on_full",
+        ),
         ({"tls": TlsConfig(key_file=Path("k"))}, "tls.key_file"),
         ({"retry": RetryConfig(first_delay=9, longest_delay=1)}, "retry.first_delay"),
     ],
@@ -456,7 +460,7 @@ def test_dead_letters_are_bounded(tmp_path: Path) -> None:
     assert 30 < len(left) < 80
     assert dead.overwritten == 200 - len(left)
     assert dead.waiting == len(left)
-    dead.replayed([left[0], left[5]])
+    dead.replayed([left[0], left[5]])()
     dead.close()
     again = DeadLetters(tmp_path / "dead", at_once, 65536)
     again.open()
