@@ -106,6 +106,12 @@ class Plugin:
         """The plugin's id in the configuration: the key of its scratch space in `ClientInfo.state`."""
         return self.context.id
 
+    def hides_username(self, username: str) -> bool:
+        """Whether the user name of a CONNECT is a secret, a token say, and not a name. Then `ClientInfo.username` is None
+        until this plugin says otherwise: neither the log nor other plugins see it, also where one that comes before
+        refuses the client. What is raised counts as yes."""
+        return False
+
     def log(self, level: str, event: str, /, **fields: object) -> None:
         """Log `event` (a dotted name) with the plugin's id; `level` is debug, info, warning or error. Never put payloads
         or secrets into `fields`."""

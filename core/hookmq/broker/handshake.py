@@ -55,6 +55,8 @@ def on_connect(connection: Link, packet: Packet) -> None:
         if not username:
             connection.refuse(ReasonCode.NOT_AUTHORIZED, "no client certificate")
             return
+    elif username is not None and _is_secret(connection, username):
+        username = None
     connection.client = ClientInfo(
         client_id,
         packet.version,
@@ -74,6 +76,17 @@ def on_connect(connection: Link, packet: Packet) -> None:
         _ask_auth(connection, Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties.only(In.AUTH)))
     else:
         _decide(connection, Accept())
+
+
+def _is_secret(connection: Link, username: str) -> bool:
+    """Whether a plugin takes the user name for a credential, which nobody else is to see."""
+    for hides in connection.chains.hides_username:
+        try:
+            if hides(username):
+                return True
+        except Exception:
+            return True
+    return False
 
 
 def _slowest(connection: Link) -> float:

@@ -72,11 +72,12 @@ Calls = tuple[Call, ...]
 
 class Chains:
     """The chains of one listener. `authorize` has one chain per action; `observes` names the observer hooks that somebody
-    implements, so that the core need not tell the others."""
+    implements, so that the core need not tell the others; `hides_username` are the questions whether a user name is a
+    secret."""
 
     __slots__ = (
-        "authorize", "observes", "on_auth", "on_connect", "on_deliver", "on_publish", "on_subscribe", "on_will",
-        "provide_meter",
+        "authorize", "hides_username", "observes", "on_auth", "on_connect", "on_deliver", "on_publish", "on_subscribe",
+        "on_will", "provide_meter",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +92,7 @@ class Chains:
         on_will: Calls = (),
         provide_meter: Calls = (),
         observes: Iterable[str] = (),
+        hides_username: Iterable[Callable[[str], bool]] = (),
     ) -> None:
         self.on_connect = on_connect
         self.on_auth = on_auth
@@ -101,6 +103,7 @@ class Chains:
         self.on_will = on_will
         self.provide_meter = provide_meter
         self.observes = frozenset(observes)
+        self.hides_username = tuple(hides_username)
 
 
 EMPTY_CHAINS: Final = Chains()

@@ -296,6 +296,11 @@ class Hooks:
             on_will=chain("on_will"),
             provide_meter=chain("provide_meter"),
             observes=(name for name in OBSERVERS if chain(name)),
+            hides_username=(
+                one.plugin.hides_username
+                for one in self.plugins
+                if not one.disabled and serves(one.entry, listener)
+            ),
         )
 
 

@@ -246,19 +246,19 @@ class AuthJwtPlugin(Plugin):
         seat.asked = False
         return self._decide(client, token, seat.grant, broker)
 
+    def hides_username(self, username: str) -> bool:
+        """A token there is a secret, and user names are logged and stored."""
+        config = self.config
+        return config.token_in == "username" and (
+            not config.optional or looks_like_token(username.encode())
+        )
+
     def _token(self, client: ClientInfo, connect: Connect) -> bytes | None:
         config = self.config
         if config.token_in == "password":
             token = connect.password
         elif config.token_in == "username":
             token = None if connect.username is None else connect.username.encode()
-            if (
-                token is not None
-                and client.username == connect.username
-                and (not config.optional or looks_like_token(token))
-            ):
-                # It is a secret, and user names are logged and stored.
-                client.username = None
         else:
             token = None
         if config.optional and token is not None and not looks_like_token(token):

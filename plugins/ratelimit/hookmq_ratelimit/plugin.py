@@ -209,6 +209,7 @@ class RateLimitPlugin(Plugin):
         if self.id in client.state:
             return None
         client.state[self.id] = "asked"
+        client.state[f"{self.id}.name"] = client.username
         if self.free(client):
             return None
         now = self.runtime.now()
@@ -289,7 +290,7 @@ class RateLimitPlugin(Plugin):
     def _came_in(self, client: ClientInfo) -> None:
         if (
             client.username
-            and vouched(client)
+            and self.vouched(client)
             and any(one.per == "user" for one in self.concerned("auth_failures"))
         ):
             known = (short(client.username), self.network(client))
@@ -299,10 +300,12 @@ class RateLimitPlugin(Plugin):
                 self._known.popitem(last=False)
         if self.free_inside(client):
             return
-        if not vouched(client):
+        if not self.vouched(client):
             # Who this is was not known when it was asked about bans.
             now = self.runtime.now()
-            if any(self.bans.find(key, now) for key in (user_key(client), client_key(client))):
+            if any(
+                self.bans.find(key, now) for key in (self.user_key(client), self.client_key(client))
+            ):
                 self.turned_away += 1
                 if self._broker is not None:
                     self.runtime.call_soon(partial(_end, self._broker, client))
@@ -310,10 +313,31 @@ class RateLimitPlugin(Plugin):
         if self._comings is None:
             return
         # Only who was let in counts: else whoever knows a client's id could have it banned.
-        key = client_key(client)
+        key = self.client_key(client)
         bucket = self._bucket(self._comings, "\0".join(key))
         if not bucket.take(self.runtime.now()):
             self._ban(key, self.config.flapping.duration, "flapping", client)
+
+    def vouched(self, client: ClientInfo) -> bool:
+        """Whether the user name that a client came with is its own. With a token in the password it may be anybody's."""
+        return client.identity is None or client.identity == self._came_as(client)
+
+    def _came_as(self, client: ClientInfo) -> str:
+        """The user name as it was when bans were looked for: what it will be known again by."""
+        name = client.state.get(f"{self.id}.name", client.username)
+        return str(name or "")
+
+    def user_key(self, client: ClientInfo) -> Key:
+        """What a client's user is banned by."""
+        if self.vouched(client):
+            return ("user", short(self._came_as(client)), "")
+        return ("identity", short(client.identity or ""), "")
+
+    def client_key(self, client: ClientInfo) -> Key:
+        """What a client is banned by."""
+        if self.vouched(client):
+            return ("client", short(client.client_id), short(self._came_as(client)))
+        return ("identity_client", short(client.client_id), short(client.identity or ""))
 
     # what became of it --------------------------------------------------------------------------------------------
 
@@ -343,9 +367,9 @@ class RateLimitPlugin(Plugin):
         if limit.per == "ip":
             key = ("ip", bucket.key, "")
         elif limit.per == "user" and user_of(client):
-            key = user_key(client)
+            key = self.user_key(client)
         else:
-            key = client_key(client)
+            key = self.client_key(client)
         if not self._bucket(self._violations, "\0".join(key)).take(now):
             self._ban(key, self.config.ban.duration, limit.name, client)
 
@@ -417,25 +441,6 @@ _KINDS: Final[tuple[tuple[What, ...], ...]] = (
 def user_of(client: ClientInfo) -> str:
     """Who a client that was let in is."""
     return client.identity if client.identity is not None else client.username or ""
-
-
-def vouched(client: ClientInfo) -> bool:
-    """Whether the user name that a client gave is its own. With a token in the password it may be anybody's."""
-    return client.identity is None or client.identity == client.username
-
-
-def user_key(client: ClientInfo) -> Key:
-    """What a client's user is banned by: the name to be known again by, where it is his."""
-    if vouched(client):
-        return ("user", short(client.username or ""), "")
-    return ("identity", short(client.identity or ""), "")
-
-
-def client_key(client: ClientInfo) -> Key:
-    """What a client is banned by."""
-    if vouched(client):
-        return ("client", short(client.client_id), short(client.username or ""))
-    return ("identity_client", short(client.client_id), short(client.identity or ""))
 
 
 def _end(broker: BrokerHandle, client: ClientInfo) -> None:

@@ -3,7 +3,17 @@
 from typing import Any
 
 import pytest
-from hookmq.plugin import Accept, Connect, Context, Deny, Peer, Plugin, ReasonCode, hookimpl
+from hookmq.plugin import (
+    Accept,
+    ClientInfo,
+    Connect,
+    Context,
+    Deny,
+    Peer,
+    Plugin,
+    ReasonCode,
+    hookimpl,
+)
 from hookmq.testing import Harness, make_plugin
 from hookmq_ratelimit.plugin import RateLimitPlugin
 
@@ -78,6 +88,35 @@ def test_who_only_uses_a_name_does_not_make_his_address_its_owners() -> None:
         harness.connect("a", username="alice", password=b"right", peer=GOOD)
         harness.connect("g", username="alice", password=b"wrong", peer=BAD, expect=None)
         harness.connect("a", username="alice", password=b"right", peer=GOOD)
+
+
+class Named(Plugin):
+    """Tells the user name only once it is known, as a token in the user name."""
+
+    def __init__(self) -> None:
+        super().__init__(None, Context("named"))
+
+    def hides_username(self, username: str) -> bool:
+        return True
+
+    @hookimpl
+    def on_connect(self, client: ClientInfo, connect: Connect) -> Accept:
+        client.username = str(connect.username).partition(".")[0]
+        return Accept(identity=client.username)
+
+
+@pytest.mark.parametrize("per", ["user", "client"])
+def test_who_is_named_later_is_known_again(per: str) -> None:
+    plugin = limited({"per": per, "rate": "1/h", "mode": "reject"}, ban={"after": "2/min"})
+    with Harness([plugin, Named()]) as harness:
+        client = harness.connect("device", username="mallory.secret")
+        for _ in range(8):
+            client.publish("t")
+        assert client.closed
+        assert "secret" not in repr([ban.key for ban in plugin.plugin.bans.all(0)])
+        again = harness.connect("device", username="mallory.other")
+        again.expect_disconnect(ReasonCode.MESSAGE_RATE_TOO_HIGH)
+        assert not harness.connect("device", username="alice.x").closed
 
 
 def test_bans_of_identities_are_listed() -> None:
