@@ -1,0 +1,113 @@
+"""``hookmq spark``."""
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hookmq.errors import StoreError
+from hookmq_spark_sink import cli, files
+from hookmq_spark_sink.plugin import SparkSinkPlugin
+
+
+class Group:
+    """As `hookmq.cli.commands.Group`, of one command."""
+
+    def __init__(self) -> None:
+        self.parser = argparse.ArgumentParser()
+
+    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:
+        assert name == "spark"
+        return self.parser
+
+
+@pytest.fixture
+def run() -> Callable[..., int]:
+    group = Group()
+    SparkSinkPlugin.register_cli(group)
+
+    def call(*words: object) -> int:
+        arguments = group.parser.parse_args([str(word) for word in words])
+        code: int = arguments.run(arguments)
+        return code
+
+    return call
+
+
+Run = Callable[..., int]
+Keep = Callable[..., Any]
+
+
+@pytest.fixture
+def kept(keep: Keep) -> Any:
+    made = keep(partitions=2)
+    for number in range(4):
+        made.publish(b"%d" % number, topic=f"t/{number % 2}")
+    made.publish(b"\xff", topic="raw")
+    made.publish(b"never", commit=False)
+    return made
+
+
+def test_streams(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = kept.stream
+    place = max(range(2), key=lambda one: stream.latest[one])
+    files.write_consumers(stream.folder, stream.log.id, {"etl": files.Consumer({place: 1}, 1.0)})
+    assert run("streams", kept.path, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["name"], shown["records"], shown["log_id"]) == ("all", 5, stream.log.id)
+    assert shown["partitions"] == {
+        str(place): {"earliest": 0, "latest": latest} for place, latest in enumerate(stream.latest)
+    }
+    assert shown["lag"] == {"etl": 4}
+    assert run("streams", kept.path) == 0
+    assert "consumer etl lags 4" in capsys.readouterr().out
+
+
+def test_read(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def rows(*words: object) -> list[dict[str, Any]]:
+        assert run("read", kept.path, "all", *words) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    every = rows()
+    assert sorted(row.get("payload", "raw") for row in every) == ["0", "1", "2", "3", "raw"]
+    assert [row["payload_base64"] for row in every if row["topic"] == "raw"] == ["/w=="]
+    assert [row["payload"] for row in rows("--topics", "t/1")] == ["1", "3"]
+    assert len(rows("--count", 2)) == 2
+    assert rows("--partition", 0) + rows("--partition", 1) == every
+    assert rows("--partition", 0, "--start", 1) == rows("--partition", 0)[1:]
+    assert rows("--partition", 0, "--end", 1) == rows("--partition", 0)[:1]
+
+
+def test_after_the_broker(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    kept.close()
+    (kept.stream.folder / "state").unlink()
+    assert run("check", kept.path) == 0
+    assert "all: 6 records" in capsys.readouterr().out
+
+
+def test_check_finds_damage(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", kept.path, "all") == 0
+    assert "are whole" in capsys.readouterr().out
+    path = kept.stream.log.segments[0].path
+    content = bytearray(path.read_bytes())
+    content[content.index(b"t/0")] ^= 1
+    path.write_bytes(content)
+    assert run("check", kept.path) == 1
+    assert "its checksum is wrong" in capsys.readouterr().out
+
+
+def test_what_is_not_there(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(StoreError, match="holds no stream nope; there are: all"):
+        run("read", kept.path, "nope")
+    with pytest.raises(StoreError, match="holds no streams"):
+        run("streams", kept.stream.folder)
+    with pytest.raises(StoreError, match="No such file"):
+        run("streams", kept.path / "gone")
+    with pytest.raises(StoreError, match="has 2 partitions"):
+        run("read", kept.path, "all", "--partition", 2)
+    assert run("read", kept.path, "all", "--topics", "a/#/b") == 2
+    assert "--topics" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("read", kept.path, "all", "--start", "-1")
+    assert cli.EXAMPLES

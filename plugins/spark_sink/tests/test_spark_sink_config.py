@@ -1,0 +1,96 @@
+"""The configuration: every mistake is told before anything starts, and no token is shown."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hookmq.config.model import load
+from hookmq.config.plugins import accepts, build
+from hookmq.errors import HookMQError
+from hookmq.hooks.discovery import find
+from hookmq.hooks.discovery import load as load_plugin
+from hookmq.plugin import HOOK_API
+from hookmq_spark_sink.plugin import SparkSinkPlugin
+
+TOKEN = "a-token-that-is-secret"
+STREAM: dict[str, Any] = {"name": "all", "topics": ["#"]}
+
+
+def write(tmp_path: Path, **config: Any) -> Path:
+    settings = {"path": str(tmp_path / "spark"), "streams": [STREAM], **config}
+    path = tmp_path / "hookmq.yaml"
+    listeners = [{"name": "tcp", "bind": "127.0.0.1:0"}]
+    plugins = [{"use": "spark_sink", "config": settings}]
+    path.write_text(json.dumps({"version": 1, "listeners": listeners, "plugins": plugins}))
+    return path
+
+
+def make(tmp_path: Path, **config: Any) -> SparkSinkPlugin:
+    plugin = build(load(write(tmp_path, **config)))[0].plugin
+    assert isinstance(plugin, SparkSinkPlugin)
+    return plugin
+
+
+def test_it_is_installed() -> None:
+    assert load_plugin(find("spark_sink")) is SparkSinkPlugin
+    assert accepts(SparkSinkPlugin.requires_api, HOOK_API)
+
+
+def test_the_least_configuration(tmp_path: Path) -> None:
+    plugin = make(tmp_path)
+    assert plugin.config.streams[0].partitions == 1
+    assert plugin.config.api is None
+    assert not (tmp_path / "spark").exists()  # nothing is opened
+
+
+ACCESS = [{"token": TOKEN}]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"streams": []}, "there is none"),
+        ({"streams": [STREAM, {**STREAM, "name": "ALL"}]}, "stands there twice"),
+        ({"streams": [{**STREAM, "name": "../x"}]}, "is no name"),
+        ({"streams": [{**STREAM, "topics": []}]}, "has no topic filter"),
+        ({"streams": [{**STREAM, "topics": ["a/#/b"]}]}, "is no topic filter"),
+        ({"streams": [{**STREAM, "topics": ["$share/g/a"]}]}, "a stream has no share"),
+        ({"streams": [{**STREAM, "partitions": 0}]}, "partitions"),
+        ({"streams": [{**STREAM, "on_full": "drop"}]}, "on_full"),
+        ({"streams": [{**STREAM, "max_bytes": "1MiB"}]}, "quarter of max_bytes"),
+        ({"streams": [{**STREAM, "retention_bytes": "20GiB"}]}, "more than max_bytes"),
+        ({"streams": [{**STREAM, "consumers": ["a b"]}]}, "is no name"),
+        ({"streams": [{**STREAM, "consumers": ["a", "a"]}]}, "twice"),
+        ({"streams": [{**STREAM, "partition": 2}]}, "partitions"),
+        ({"api": {}}, "nobody may read"),
+        ({"api": {"access": [{}]}}, "one of token and common_name"),
+        ({"api": {"access": [{"token": "short"}]}}, "at least 16 characters"),
+        ({"api": {"access": [{"common_name": "spark"}]}}, "no client is asked"),
+        ({"api": {"access": [*ACCESS, *ACCESS]}}, "the same token"),
+        ({"api": {"access": [{"token": TOKEN, "streams": ["x"]}]}}, "there is no stream x"),
+        ({"api": {"access": ACCESS, "bind": "0.0.0.0:1"}}, "shows tokens to the network"),
+        ({"api": {"access": ACCESS, "bind": "localhost"}}, "not HOST:PORT"),
+        ({"api": {"access": ACCESS, "tls": {"certificate": "/nowhere.pem"}}}, "nowhere.pem"),
+    ],
+)
+def test_mistakes(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(HookMQError, match=message) as raised:
+        make(tmp_path, **config)
+    assert TOKEN not in str(raised.value)
+
+
+def test_a_token_is_never_shown(tmp_path: Path) -> None:
+    path = write(tmp_path, api={"access": ACCESS})
+    for words in (["check"], ["config", "show"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "hookmq.cli", *words, "-c", str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert TOKEN not in done.stdout + done.stderr
+    assert TOKEN not in repr(make(tmp_path, api={"access": ACCESS}))
