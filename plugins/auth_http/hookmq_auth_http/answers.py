@@ -201,7 +201,8 @@ def _emqx_rule(rule: Any) -> Any:
     """EMQX writes its variables otherwise, has ``eq`` for one filter alone, and lists of QoS."""
     if not isinstance(rule, dict):
         raise Unusable("acl holds something that is not an object")
-    made = {key: rule[key] for key in ("permission", "action", "topic", "retain") if key in rule}
+    # What is left is looked at as our own rules are: a condition that is not known must not be passed over.
+    made = {key: value for key, value in rule.items() if key != "qos"}
     topic = made.get("topic")
     if isinstance(topic, str):
         if topic.startswith("eq "):

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
+from hookmq.breaker import Breaker
 from yarl import URL
 
 from hookmq_auth_http import template
-from hookmq.breaker import Breaker
 from hookmq_auth_http.config import AuthHttpConfig, Endpoint, TlsConfig
 
 _TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -20,6 +20,10 @@ _TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 class Unavailable(Exception):
     """The service could not be asked, or did not answer: nothing is decided. It never holds what was sent."""
+
+
+class Stumbled(Unavailable):
+    """The service is there, but failed at this question: others may be answered."""
 
 
 class Request(NamedTuple):
@@ -124,8 +128,8 @@ class Service:
                 answer = await self._once(request)
                 ask.end(True)
                 return answer
-            except Unavailable:
-                ask.end(False)
+            except Unavailable as error:
+                ask.end(None if isinstance(error, Stumbled) else False)
                 self.counts.failures += 1
                 if not left:
                     raise
@@ -148,6 +152,8 @@ class Service:
                 data=request.body or None,
                 allow_redirects=False,
             ) as response:
+                if response.status == 500:
+                    raise Stumbled("status 500")
                 if response.status in _TRY_AGAIN:
                     raise Unavailable(f"status {response.status}")
                 body = bytearray()

@@ -282,6 +282,11 @@ async def test_what_is_not_understood_decides_nothing(
             {"acl": [{"permission": "allow", "action": "all", "topic": "a", "qos": [1, 2]}]},
             "qos",
         ),
+        (
+            "emqx",
+            {"acl": [{"permission": "allow", "action": "all", "topic": "#", "ipaddr": "10.0.0.1"}]},
+            "unknown key 'ipaddr'",
+        ),
         ("emqx", {"acl": ["x"]}, "not an object"),
         ("emqx", {"acl": {}}, "acl is a dict"),
         ("emqx", {"expire_at": "x"}, "expire_at is a str"),
@@ -469,10 +474,24 @@ async def test_a_redirect_is_not_followed(service: Any, start: Start) -> None:
     assert len(service.requests) == 1
 
 
+async def test_one_client_that_the_service_stumbles_over_shuts_nobody_out(
+    service: Any, start: Start
+) -> None:
+    """A service that answers 500 is there, and another's question may be answered: else whoever finds a user name that it
+    cannot bear closes the door for all."""
+    service.answer((500, b""))
+    plugin = await start(authenticate={"url": service.url}, breaker_failures=2)
+    for _ in range(9):
+        with pytest.raises(Undecided, match="status 500"):
+            await plugin.on_connect(client(username="odd"), connect())
+    service.answer((200, {"result": "allow"}))
+    assert await plugin.on_connect(client(), connect()) == Accept("ann", {})
+
+
 async def test_a_service_that_is_down_is_left_alone_and_tried_by_one(
     service: Any, start: Start
 ) -> None:
-    service.answer((500, b""))
+    service.answer((503, b""))
     plugin = await start(
         authenticate={"url": service.url}, retries=0, breaker_failures=3, breaker_pause=10
     )
@@ -486,7 +505,7 @@ async def test_a_service_that_is_down_is_left_alone_and_tried_by_one(
         return "in"
 
     left = "the service failed too often and is left alone for a while"
-    assert [await connects(str(n)) for n in range(5)] == ["status 500"] * 3 + [left] * 2
+    assert [await connects(str(n)) for n in range(5)] == ["status 503"] * 3 + [left] * 2
     clock[0] += 9.9
     assert await connects("x") == left
     clock[0] += 0.2
@@ -502,7 +521,7 @@ async def test_a_service_that_is_down_is_left_alone_and_tried_by_one(
 
 
 async def test_a_failed_probe_waits_twice_as_long(service: Any, start: Start) -> None:
-    service.answer((500, b""))
+    service.answer((503, b""))
     plugin = await start(
         authenticate={"url": service.url}, retries=0, breaker_failures=1, breaker_pause=10
     )
