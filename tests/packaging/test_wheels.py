@@ -214,3 +214,54 @@ def test_plugins_from_their_wheels_by_their_entry_points(everything: Path, tmp_p
             stamped = message.properties
             assert stamped is not None
             assert stamped.UserProperty == [("k", "v"), ("via", "wheel")]  # type: ignore[attr-defined]
+
+
+ACCESS = {
+    "acl_file": ("acl", "{path: acl.yaml}"),
+    "auth_http": ("auth-http", "{authenticate: {url: 'http://127.0.0.1:1/'}}"),
+    "auth_jwt": ("jwt", "{secret: 0123456789abcdef0123456789abcdef}"),
+    "auth_password": ("passwd", "{path: users.yaml}"),
+    "ratelimit": ("ratelimit", "{limits: [{rate: 5/s}]}"),
+}
+"""The plugins that decide about clients: the command of each, and a configuration."""
+
+
+def _files(folder: Path, *names: str) -> None:
+    (folder / "acl.yaml").write_text("rules:\n  - {deny: all, topic: '#'}\n")
+    (folder / "users.yaml").write_text("version: 1\nusers:\n  door: {hash: null}\n")
+    entries = ", ".join(f"{{use: {name}, config: {ACCESS[name][1]}}}" for name in names)
+    head = 'version: 1\nlisteners: [{name: tcp, bind: "127.0.0.1:0"}]\n'
+    (folder / "hookmq.yaml").write_text(f"{head}plugins: [{entries}]\n")
+
+
+@pytest.mark.parametrize("name", ACCESS)
+def test_a_plugin_that_decides_is_installed_alone(dist: Path, tmp_path: Path, name: str) -> None:
+    programs = environment(tmp_path / "venv")
+    wheels = [*dist.glob("hookmq-*.whl"), *dist.glob(f"hookmq_{name}-*.whl")]
+    assert len(wheels) == 2
+    run(programs / "pip", "install", "--quiet", *wheels)
+    run(programs / "pip", "check")
+    hookmq = programs / "hookmq"
+    listed = run(hookmq, "plugins", "list", "--installed", cwd=tmp_path)
+    assert name in listed
+    assert "problem" not in listed
+    assert not any(other in listed for other in ACCESS if other != name)
+    _files(tmp_path, name)
+    run(hookmq, "check", "-c", "hookmq.yaml", cwd=tmp_path)
+    assert "exit codes" in run(hookmq, ACCESS[name][0], "--help", cwd=tmp_path)
+
+
+def test_the_plugins_that_decide_are_installed_together(everything: Path, tmp_path: Path) -> None:
+    hookmq = everything / "hookmq"
+    run(everything / "pip", "check")
+    listed = run(hookmq, "plugins", "list", "--installed", cwd=tmp_path)
+    assert all(name in listed for name in ACCESS)
+    _files(tmp_path, *ACCESS)
+    run(hookmq, "check", "-c", "hookmq.yaml", cwd=tmp_path)
+    for command, _ in ACCESS.values():
+        assert "exit codes" in run(hookmq, command, "--help", cwd=tmp_path)
+    _files(tmp_path, *(name for name in ACCESS if name != "auth_http"))  # there is no service
+    with serving("-c", "hookmq.yaml", command=[str(hookmq)], cwd=tmp_path) as broker:
+        stranger = Client(broker.ports["tcp"], version=V5, username="ada", password="wrong")
+        assert stranger.connect()[0] == 0x86
+        stranger.paho.loop_stop()
