@@ -5,12 +5,14 @@ is installed it keeps sessions, queues and retained messages, in hookmq/storage 
 """
 
 import argparse
+import asyncio
 import socket
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hookmq.cli.source import add_source, config_of
+from hookmq.errors import StoreError
 
 if TYPE_CHECKING:
     from hookmq.config.model import Config
@@ -96,8 +98,15 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
         await live.settle()
         seconds = broker.settings.broker.shutdown_timeout
         await told(lambda done: live.hooks.shutdown(seconds, done))
-        await told(broker.store.close)
-        await runtime.close()
+        try:
+            await asyncio.wait_for(told(broker.store.close), seconds)
+        except TimeoutError:
+            # What waits for a disk that hangs was not acknowledged: nobody gains by waiting with it.
+            raise StoreError(
+                f"the store did not end within {seconds:g} s: the disk is slow, or hangs; nothing acknowledged is lost"
+            ) from None
+        finally:
+            await runtime.close()
 
 
 def _greet(config: "Config", hooks: "Hooks", node: object) -> None:

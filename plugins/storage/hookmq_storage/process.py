@@ -197,7 +197,10 @@ class WriterProcess:
         self._commits.close()
         self._reads.close()
         self.process.kill()
-        self.process.wait()
+        try:
+            self.process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            pass  # it waits for a disk that hangs, where no signal reaches it
 
     def _answered(self, answer: Any) -> None:
         if answer[0] == FAILED:

@@ -5,9 +5,11 @@ import resource
 import signal
 from pathlib import Path
 
+import crashing as support
 import pytest
 from crashing import Client, crashing
 from killing.rounds import kill_and_check
+from serving import WAIT
 
 
 @pytest.mark.parametrize("durability", ["group", "os"])
@@ -53,6 +55,33 @@ def test_a_writer_that_dies_ends_the_broker(tmp_path: Path) -> None:
         again = Client(broker, "one")
         assert again.present == [True]
         again.close()
+        assert broker.stop() == 0
+
+
+def test_a_disk_that_hangs_does_not_keep_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(support, "CONFIG", support.CONFIG + "broker: {{shutdown_timeout: 300ms}}\n")
+    with crashing(tmp_path) as broker:
+        one = Client(broker, "one")
+        one.publish(1, "kept", 1, retain=True)
+        one.wait(lambda: one.acked == [1])
+        writer = broker.writer()
+        os.kill(writer, signal.SIGSTOP)
+        one.publish(2, "kept", 1, retain=True)
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.process.wait(WAIT) == 1
+        os.kill(writer, signal.SIGKILL)
+        assert broker.ended() == 1
+        assert broker.served is not None
+        assert (
+            "the store did not end within 0.3 s: the disk is slow, or hangs"
+            in broker.served.errors[-1]
+        )
+        assert one.acked == [1]
+        broker.start()
+        one.wait(lambda: one.acked == [1, 2])
+        one.close()
         assert broker.stop() == 0
 
 
