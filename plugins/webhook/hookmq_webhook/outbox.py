@@ -27,11 +27,12 @@ SAVE_EVERY: Final = 1.0
 
 class Bounds(NamedTuple):
     """When an outbox is full: `max_bytes` of what waits, or twice that on the disk, where what arrived stays until all
-    before it did."""
+    before it did, or `max_unwritten` in memory, since the disk is slower than those who publish."""
 
     max_bytes: int
     max_events: int
     on_full: OnFull = "reject"
+    max_unwritten: int = 64 << 20
 
 
 class Outbox:
@@ -80,6 +81,8 @@ class Outbox:
         self._open_bytes = 0
         self._unread = 0
         """Bytes that were not handed out yet."""
+        self._added = self._written_to = 0
+        """Bytes that were ever added, and up to where they are on the disk."""
         self._size = 0
         self._timer: Timer | None = None
         self._hurry = False
@@ -113,6 +116,8 @@ class Outbox:
         """Whether it is beyond its bounds. What arrived is left on the disk up to the end of its segment, and does not
         count when nothing else is there."""
         waiting, bounds = self.waiting, self._bounds
+        if self._added - self._written_to >= bounds.max_unwritten * share:
+            return True
         if waiting >= bounds.max_events * share:
             return True
         most = bounds.max_bytes * share
@@ -128,11 +133,10 @@ class Outbox:
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """Write and fsync."""
-        if not self._spilling and self._spill_failure is None:
-            self.log.flush(done)
-            return
+        added = self._added
 
         def written(failed: StoreFailed | None) -> None:
+            self._written_to = max(self._written_to, added)
             if failed is not None:
                 done(failed)
             elif self._spilling:
@@ -190,6 +194,7 @@ class Outbox:
         size = len(data) + PER_EVENT
         self._size += size
         self._unread += size
+        self._added += size
 
     def _elsewhere(self, event: Event) -> None:
         self._lost()
@@ -214,7 +219,7 @@ class Outbox:
     def _write(self) -> None:
         self._flushing = False
         if not self._closed:
-            self.log.flush(self._written)
+            self.flush(CommitId("", 0), self._written)
 
     def _written(self, failed: StoreFailed | None) -> None:
         if failed is not None:

@@ -106,6 +106,7 @@ class WebhookPlugin(Plugin):
             self.config.outbox.max_bytes,
             self.config.outbox.max_events,
             self.config.outbox.on_full,
+            self.config.outbox.max_unwritten,
         )
         self.queue = outbox = Outbox(
             self.id,

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import aiomqtt
+import mqttbytes as m
 import pytest
 from aiohttp import web
 from hookmq.cli import main
@@ -253,3 +254,45 @@ async def test_a_folder_of_something_else_is_refused_in_words(
     with pytest.raises(AssertionError, match=r"holds files of something else: photos\.zip"):
         async with running(path):
             pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["at_least_once", "best_effort"])
+async def test_memory_is_bounded_while_nobody_answers(
+    receiver: Any, tmp_path: Path, mode: str
+) -> None:
+    receiver.answer(receiver.never)
+    path = config(
+        tmp_path,
+        receiver.url,
+        mode=mode,
+        window_bytes="1MiB",
+        queue={"max_bytes": "1MiB"},
+        outbox={"path": str(tmp_path / "outbox"), "max_unwritten": "4MiB"},
+        timeout="60s",
+        drain="0s",
+    )
+    count, size = 20_000, 4000
+    async with running(path) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.ports["tcp"])
+        writer.write(m.connect("c", level=4))
+        await reader.readexactly(4)
+
+        async def flood(count: int) -> int:
+            for _ in range(count // 100):
+                writer.write(m.publish("a", bytes(size), level=4) * 100)
+                await writer.drain()
+            writer.write(m.PINGREQ)
+            assert await reader.readexactly(2) == m.PINGRESP
+            return resident(served.process.pid)
+
+        before = await flood(count)  # fills what is there to be filled: observers have queues, too
+        after = await flood(2 * count)
+        writer.close()
+    assert after - before < count * size / 4, f"{after - before} bytes more"
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024

@@ -275,6 +275,18 @@ def test_a_disk_that_fills_is_cleared_at_once(tmp_path: Path) -> None:
     box.close()
 
 
+def test_full_while_the_disk_is_slower_than_publishers(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    box.outbox._bounds = Bounds(1 << 30, 1000, max_unwritten=10_000)
+    commit = CommitId("s", 1)
+    for number in range(13):
+        assert box.outbox.full == (number > 10)
+        box.outbox.append(commit, Message("t", bytes(800)))
+    assert box.flush(commit) is None
+    assert not box.outbox.full
+    box.close()
+
+
 def test_full_after_a_restart_too(tmp_path: Path) -> None:
     box = Box(tmp_path, max_events=3).open()
     box.take(b"1", b"2", b"3")
