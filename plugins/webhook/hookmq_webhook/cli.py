@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from hookmq.cli.source import add_source, config_of
 from hookmq.errors import ConfigError, StoreError
 
+from hookmq_webhook import kit
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.deadletter import Dead, DeadLetters, at_once, replay
 from hookmq_webhook.dispatch import Answer, Verdict
@@ -72,10 +73,6 @@ def register(group: Any, kind: type) -> None:
                 "--only", action="append", default=[], metavar="EVENT", help="ids to send; else all"
             )
         one.set_defaults(run=run, kind=kind)
-    try:
-        from hookmq_webhook import kit  # type: ignore[attr-defined,unused-ignore]
-    except ImportError:
-        return
     kit.register(commands, kind)
 
 
