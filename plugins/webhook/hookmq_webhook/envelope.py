@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -29,7 +29,6 @@ MAX_HEADER: Final = 4096
 DEPTH: Final = 64
 """Levels of nested arrays and objects; a payload with more is taken for text, since receivers' parsers have limits."""
 _DIGITS: Final = 300
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON: Final = "application/json"
 _MEDIA: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+( *;[ -~]*)?")
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
@@ -103,10 +102,10 @@ def request_id(epoch: str, events: Sequence[Numbered]) -> str:
 def rfc3339(time: float) -> str:
     """A time as ``2026-01-31T12:00:00.000000Z``."""
     try:
-        when = _EPOCH + timedelta(seconds=time)
-    except (OverflowError, ValueError):
+        when = datetime.fromtimestamp(time, UTC)
+    except (OverflowError, ValueError, OSError):
         when = datetime.max.replace(tzinfo=UTC)
-    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return when.isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def percent(text: str) -> str:
@@ -330,7 +329,7 @@ def is_json(text: str) -> bool:
     if text.count("[") + text.count("{") > DEPTH and _depth(text) > DEPTH:
         return False
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_float, parse_int=_int)
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError):
         return False
     if _SURROGATE.search(text):
@@ -380,6 +379,9 @@ def _int(text: str) -> int:
     return int(text)
 
 
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_float, parse_int=_int)
+
+
 def _base64(payload: bytes) -> Shown:
     return Shown("base64", b'"%b"' % base64.b64encode(payload))
 
@@ -387,13 +389,19 @@ def _base64(payload: bytes) -> Shown:
 # JSON -------------------------------------------------------------------------------------------------------------------
 
 
+_write: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
+).encode
+
+
 def _dump(value: object) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode("utf-8", "replace")
+    return _write(value).encode("utf-8", "replace")
 
 
 def _joined(members: Mapping[str, Any], raw: Mapping[str, bytes]) -> bytes:
     """An object of members, and of members that are JSON already."""
+    if not raw:
+        return _dump(members)
     parts = [_dump(members)[1:-1]] if members else []
     parts += [b'"%b":%b' % (name.encode(), value) for name, value in raw.items()]
     return b"{%b}" % b",".join(parts)
