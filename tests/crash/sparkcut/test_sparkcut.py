@@ -46,7 +46,7 @@ def test_a_power_cut_finds_what_is_planted(bug: Bug, tmp_path: Path) -> None:
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.cuts == 1], ids=lambda bug: bug.name)
 def test_a_test_of_the_plugin_finds_what_is_planted(bug: Bug, tmp_path: Path) -> None:
     plant(bug, tmp_path)
-    names = "another_log or log_replaced or not_right or what_is_wrong"
+    names = "log_replaced or not_right or not_commit"
     done = run_program(tmp_path, "-m", "pytest", "-q", "-x", str(TESTS), "-k", names)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "AssertionError" in done.stdout or "DID NOT RAISE" in done.stdout, done.stdout
+    assert "1 failed" in done.stdout, done.stdout
