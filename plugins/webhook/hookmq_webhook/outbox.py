@@ -124,15 +124,21 @@ class Outbox:
         return waiting > 0 and (self._unread + self._open_bytes >= most or self._size >= 2 * most)
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """A message was accepted: its event goes with the commit."""
+        """A message was accepted: its event goes with the commit. After `close` only plugins publish, in their own
+        `on_shutdown`: nobody is acknowledged for that, and it is counted as lost."""
         for event in self._make(message):
-            if self._bounds.on_full != "reject" and self.over(1.0):
+            if self._closed:
+                self._lost()
+            elif self._bounds.on_full != "reject" and self.over(1.0):
                 self._elsewhere(event)
             else:
                 self._add(commit, event)
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """Write and fsync."""
+        if self._closed:
+            done(None)
+            return
         added = self._added
 
         def written(failed: StoreFailed | None) -> None:
@@ -157,6 +163,7 @@ class Outbox:
             self.log.close()
             self.log = self._make_log()
         self._opened = True
+        self._closed = False
         prepare(self.folder)
         self.log.open()
         try:

@@ -11,6 +11,7 @@ from hookmq.cli import main
 from hookmq.codec import Puback
 from hookmq.errors import ConfigError
 from hookmq.metric_registry import MetricRegistry
+from hookmq.plugin import BrokerHandle, Plugin, hookimpl
 from hookmq.testing import DurableStore, Harness, PluginContract, make_plugin
 from hookmq_webhook.config import (
     AuthConfig,
@@ -334,6 +335,25 @@ def test_a_stop_waits_until_all_arrived_but_not_for_ever(tmp_path: Path) -> None
         stopped = [(lv, f["left"]) for lv, event, f in world.logs if event == "webhook.stopped"]
         assert stopped == [(level, 2)]  # connected, disconnected
         assert plugin.queue is not None
+
+
+class Farewell(Plugin):
+    @hookimpl
+    def on_shutdown(self, broker: BrokerHandle) -> None:
+        broker.publish("farewell", b"x", 1)
+
+
+def test_what_is_published_after_it_stopped_fails_nobody(tmp_path: Path) -> None:
+    settings = {"url": URL, "outbox": OutboxConfig(path=tmp_path / "o"), "drain": 0.1}
+    hook = make_plugin(Faked, settings, "hook")
+    world = Harness([make_plugin(Farewell), hook], store=DurableStore())
+    world.connect("one").publish("a", b"1", qos=1, expect=0)
+    world.close()
+    assert [one.event.payload for one in Service.made[-1].sent if one.event.topic == "a"]
+    plugin = hook.plugin
+    assert isinstance(plugin, Faked)
+    assert metrics(plugin)['hookmq_webhook_dropped_total{why="outbox_full"}'] == 1
+    assert [event for level, event, _ in world.logs if level == "error"] == []
 
 
 def metrics(plugin: WebhookPlugin) -> dict[str, float]:
