@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from hookmq.errors import StoreError
+from hookmq.errors import ConfigError, StoreError
 
 DATABASE: Final = "hookmq.db"
 LOCK: Final = "lock"
@@ -53,6 +53,8 @@ def default_folder() -> Path:
         state
     ):  # also the empty one; the XDG specification has relative ones ignored
         state = os.path.expanduser("~/.local/state")
+        if not os.path.isabs(state):
+            raise ConfigError(f"this user has no home directory to keep state in; {CURE}")
     return Path(state, "hookmq", "storage")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hookmq.cli import main
+from hookmq.errors import ConfigError
 from hookmq_storage.folder import default_folder
 from hookmq_storage.plugin import StorageConfig
 from recording import V5, Client
@@ -32,6 +33,17 @@ def test_where_a_store_lies_that_nobody_named_a_folder_for(
     monkeypatch.setenv("XDG_STATE_HOME", state)
     assert str(default_folder()) == folder
     assert StorageConfig().path == Path(folder)
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with a user id of its own: never a folder named ``~`` where it was started."""
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(
+        ConfigError, match="no home directory to keep state in; name another folder"
+    ):
+        default_folder()
 
 
 def test_what_was_acknowledged_is_there_again_and_the_working_directory_is_left_alone(
