@@ -1,0 +1,57 @@
+"""What an executor says that lacks this package. No Spark in here, but Spark's pickler and processes of their own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.cloudpickle import dumps
+from pyspark_mqtt import DefaultSource
+from pyspark_mqtt.options import reading, writing
+from pyspark_mqtt.schema import Column
+from pyspark_mqtt.stream import MqttStreamReader
+from pyspark_mqtt.writer import MqttStreamWriter
+
+# As executors have it: Spark's pickler, and what is on the path; the package is found only where `there` is true.
+EXECUTOR = """\
+import pickle, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pyspark_mqtt" and not {there}:
+            raise ModuleNotFoundError("No module named 'pyspark_mqtt'")
+sys.meta_path.insert(0, Finder())
+with open({file!r}, "rb") as file:
+    made = pickle.load(file)
+print(type(made).__name__)
+"""
+
+
+@pytest.fixture(
+    params=[
+        DefaultSource({"url": "http://a:1"}),
+        MqttStreamWriter(writing({"brokerUrl": "mqtt://a"})),
+        MqttStreamReader(reading({"url": "http://a:1", "stream": "s"}), [Column("topic")]),
+    ],
+    ids=lambda made: type(made).__name__,
+)
+def sent(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+    """A file with what Spark sends to executors, and the class of it."""
+    file = tmp_path / "sent"
+    file.write_bytes(dumps(request.param))
+    return file, type(request.param).__name__
+
+
+def load(file: Path, there: bool) -> "subprocess.CompletedProcess[str]":
+    code = EXECUTOR.format(file=str(file), there=there)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def test_it_arrives(sent: tuple[Path, str]) -> None:
+    done = load(sent[0], there=True)
+    assert done.stdout == f"{sent[1]}\n", done.stderr
+
+
+def test_an_executor_without_the_package_says_so(sent: tuple[Path, str]) -> None:
+    said = load(sent[0], there=False).stderr.splitlines()[-1]
+    assert said.startswith("ModuleNotFoundError: pyspark_mqtt cannot be imported on ")
+    assert "install pyspark-mqtt on every node" in said
