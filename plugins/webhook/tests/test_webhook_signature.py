@@ -40,7 +40,9 @@ def test_the_example_of_the_standard() -> None:
         ({SIGNATURE: "v2,abc"}, "none of version v1"),
         ({SIGNATURE: "v1,"}, "another secret"),
         ({SIGNATURE: "v1,\u00e4"}, "another secret"),
+        ({SIGNATURE: "v1,\udcff"}, "another secret"),
         ({SIGNATURE: "v1,a " * 33}, "more than 32"),
+        ({SIGNATURE: "v1,a " * 32}, "another secret"),
         ({SIGNATURE: ""}, "webhook-signature: missing"),
     ],
 )
@@ -86,12 +88,27 @@ def test_while_a_secret_is_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    "secret", ["", "whsec_", "whsec_!!!!", "plain text", "whsec_c2hvcnQ=", "ä" * 40]
+    "secret",
+    [
+        "",
+        "whsec_",
+        "whsec_!!!!",
+        "plain text",
+        "whsec_c2hvcnQ=",
+        SECRET + "!",
+        "whsec_" + base64.b64encode(b"s" * 23).decode(),
+        "ä" * 40,
+    ],
 )
 def test_what_is_no_secret(secret: str) -> None:
     with pytest.raises(ValueError, match="secret") as raised:
         verify(signed(), BODY, secret, now=NOW)
     assert not secret or secret not in str(raised.value)
+
+
+def test_a_secret_is_long() -> None:
+    assert len(key_of(new_secret())) == 32
+    assert key_of("whsec_" + base64.b64encode(b"s" * 24).decode()) == b"s" * 24
 
 
 def test_no_secret_at_all() -> None:
