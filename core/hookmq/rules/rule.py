@@ -10,6 +10,7 @@ from hookmq.types import Action
 
 USER: Final = "%u"
 CLIENT_ID: Final = "%c"
+_MISSPELT: Final = frozenset({"%U", "%C"})
 _LEVEL: Final = re.compile(r"(?:\$\{[^}]{0,256}\}|[^/])*+")
 """One level as written; a claim's name may hold a slash. Bounded and possessive: linear in the filter's length."""
 _CLAIM: Final = re.compile(r"\$\{[^{}+#\0]+\}")
@@ -51,6 +52,9 @@ def levels_of(rule: Rule) -> list[str]:
         plain = "/".join("v" if is_variable(level) else level for level in levels)
         if "%u" in plain or "%c" in plain or "${" in plain:
             raise _wrong(rule, "a variable (%u, %c, ${claim}) is a whole level")
+        if not _MISSPELT.isdisjoint(levels):
+            # As plain text it would match nothing, and a rule that denies would let everything pass.
+            raise _wrong(rule, "variables are written %u and %c")
     try:
         validate_filter(plain)
     except ProtocolError as error:

@@ -157,9 +157,9 @@ class _Reader:
                     raise self._unknown("group", name, tuple(self.groups), place)
             groups = frozenset(name for name, _ in names)
         who = Who(
-            users=self._texts(given, "user"),
+            users=self._names(given, "user"),
             anonymous=self._flag(given["anonymous"]) if "anonymous" in given else None,
-            clients=self._texts(given, "client"),
+            clients=self._names(given, "client"),
             groups=groups,
             claims=self._pairs(given["claim"], None) if "claim" in given else (),
             certificate=self._pairs(given["certificate"], CERTIFICATE_FIELDS)
@@ -168,14 +168,20 @@ class _Reader:
             networks=tuple(self._network(*one) for one in self._listed(given["ip"], "a network"))
             if "ip" in given
             else None,
-            listeners=self._texts(given, "listener"),
+            listeners=self._names(given, "listener"),
         )
         return self.people.setdefault(who, who)
 
-    def _texts(self, given: dict[str, Node], key: str) -> frozenset[str] | None:
+    def _names(self, given: dict[str, Node], key: str) -> frozenset[str] | None:
         if key not in given:
             return None
-        return frozenset(text for text, _ in self._listed(given[key], f"a {key}"))
+        names = self._listed(given[key], f"a {key}")
+        for name, place in names:
+            if "*" in name:
+                # Taken for a name it would be nobody's, and who is to be denied would not be.
+                hint = "leave it out for everybody; for some, name a group, a claim or a network"
+                raise self._wrong(f"{name[:100]!r}: * stands for nothing in a {key}", place, hint)
+        return frozenset(name for name, _ in names)
 
     def _pairs(
         self, node: Node, known: tuple[str, ...] | None
