@@ -39,7 +39,12 @@ _SECRET_KEYS: Final = (
     "token",
     "passphrase",
     "api_key",
+    "apikey",
+    "auth_key",
     "private_key",
+    # of HTTP
+    "authorization",
+    "cookie",
 )
 _SEQUENCES: Final[dict[Any, Any]] = {
     tuple: tuple, list: list, frozenset: frozenset, set: set, Sequence: tuple,
@@ -51,7 +56,7 @@ _WORDS_FOR_BOOL: Final = {
 
 def is_secret_key(key: object) -> bool:
     """Whether a key's name says that its value is never to be shown."""
-    name = str(key).lower()
+    name = str(key).lower().replace("-", "_")
     return any(name == word or name.endswith("_" + word) for word in _SECRET_KEYS)
 
 

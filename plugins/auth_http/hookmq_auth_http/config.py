@@ -23,9 +23,18 @@ class Endpoint:
     url: str = field(metadata={"help": "http or https, with ${...} in path and query"})
     method: Method = setting("post", "get (values go into the query), post or put")
     format: Format = setting("json", "of the body: json or form")
-    headers: Mapping[str, str] = setting(None, "headers, with ${...} in their values")
-    body: Mapping[str, str] | None = setting(
-        None, "members of the body, with ${...} in their values; the contract's own if left out"
+    # Not in a repr: they may hold what the service knows us by.
+    headers: Mapping[str, str] = field(
+        default=None,  # type: ignore[arg-type]
+        repr=False,
+        metadata={"help": "headers, with ${...} in their values"},
+    )
+    body: Mapping[str, str] | None = field(
+        default=None,
+        repr=False,
+        metadata={
+            "help": "members of the body, with ${...} in their values; the contract's own if left out",
+        },
     )
 
 

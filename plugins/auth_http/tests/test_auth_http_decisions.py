@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hookmq.config.model import loads
+from hookmq.config.plugins import build
+from hookmq.config.show import show
 from hookmq.plugin import (
     Accept,
     Action,
@@ -606,6 +609,23 @@ async def test_what_is_remembered_is_bounded_and_holds_no_password(
     assert plugin._cache is not None
     assert len(plugin._cache) == 10
     assert "hunter2" not in repr(vars(plugin._cache)) + repr(vars(plugin))
+
+
+def test_what_the_service_knows_us_by_is_not_shown() -> None:
+    text = """\
+version: 1
+listeners: [{name: tcp, bind: "127.0.0.1:1883"}]
+plugins:
+  - use: auth_http
+    config:
+      authenticate:
+        url: http://127.0.0.1/
+        headers: {Authorization: Bearer hunter2, X-Api-Key: hunter2, X-Auth-Token: hunter2, Cookie: a=hunter2}
+        body: {api_key: hunter2}
+"""
+    config = loads(text, "f", environ={})
+    assert "hunter2" not in show(config)
+    assert "hunter2" not in repr(build(config)[0].plugin.config)  # type: ignore[attr-defined]
 
 
 # configuration ---------------------------------------------------------------------------------------------------
