@@ -110,6 +110,20 @@ def test_a_batch_is_what_its_events_are() -> None:
             encode(Envelope("urn:x", "e", mode), events)
 
 
+@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("content", ["event", "payload"])
+def test_attributes_are_what_cloudevents_wants(name: str, content: Any) -> None:
+    _, body = encode(Envelope("urn:x", "e", content=content), [numbered(sample(name))])
+    made = json.loads(body)
+    assert made["specversion"] == "1.0"
+    assert not {"data", "data_base64"} <= made.keys()
+    for attribute, value in made.items():
+        if attribute not in ("data", "data_base64"):
+            assert re.fullmatch("[a-z0-9]+", attribute)
+            assert isinstance(value, str | bool | int)
+            assert value != ""
+
+
 def test_ids_stay() -> None:
     one, two, three = (numbered(sample("broker.started"), number) for number in (1, 2, 3))
     assert event_id("e", 1) == request_id("e", [one]) == "e-1"
