@@ -179,7 +179,7 @@ class _Reader:
         for name, place in names:
             if "*" in name:
                 # Taken for a name it would be nobody's, and who is to be denied would not be.
-                hint = "leave it out for everybody; for some, name a group, a claim or a network"
+                hint = f"without {key} it is everybody"
                 raise self._wrong(f"{name[:100]!r}: * stands for nothing in a {key}", place, hint)
         return frozenset(name for name, _ in names)
 

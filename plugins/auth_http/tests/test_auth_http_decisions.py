@@ -625,7 +625,7 @@ plugins:
 """
     config = loads(text, "f", environ={})
     assert "hunter2" not in show(config)
-    assert "hunter2" not in repr(build(config)[0].plugin.config)  # type: ignore[attr-defined]
+    assert "hunter2" not in repr(build(config)[0].plugin.config)
 
 
 # configuration ---------------------------------------------------------------------------------------------------
