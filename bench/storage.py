@@ -32,9 +32,9 @@ from hookmq.store import CommitId, Enqueue, PutMessage, Record, StoreFailed
 from hookmq.types import Message
 from hookmq_storage.batch import reduce
 from hookmq_storage.database import connect, open_store
-from hookmq_storage.engine import entry_crc
+from hookmq_storage.engine import INLINE, queue_rows
+from hookmq_storage.inline import Heads
 from hookmq_storage.rows import operations
-from hookmq_storage.schema import COLUMNS, checksum_payload
 from hookmq_storage.store import SQLiteStore
 
 SPIN = 0.001
@@ -70,22 +70,15 @@ class Threaded:
         self._loop = runtime.loop
         self._ready = threading.Semaphore(0)
         self._work: tuple[Any, Callable[[], None]] | None = None
+        self._heads = Heads()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def commit(self, records: list[Record], done: Callable[[], None]) -> None:
         """Encode here, on the loop, write there."""
         plan = reduce(operations(records))
-        messages = [
-            (*row[1:], checksum_payload(row[3], row[1], row[2], *row[4:]))
-            for row in plan.messages.values()
-        ]
-        entries = [(1, *row, entry_crc(1, row)) for row in plan.entries["c/offline"].values()]
-        work: Any
-        if self._single:
-            work = [_statement("message", messages), _statement("entry", entries)]
-        else:
-            work = [("message", messages), ("entry", entries)]
+        _, _, entries = queue_rows(plan, lambda name: 1, self._heads)
+        work: Any = [_statement(entries) if self._single else (_INSERT + _marks(INLINE), entries)]
         self._work = (work, done)
         self._ready.release()
 
@@ -98,12 +91,11 @@ class Threaded:
                 return
             work, done = self._work
             db.execute("BEGIN IMMEDIATE")
-            for first, rows in work:
+            for statement, rows in work:
                 if self._single:
-                    db.execute(first, rows)
+                    db.execute(statement, rows)
                 else:
-                    marks = ", ".join("?" for _ in COLUMNS[first].split(","))
-                    db.executemany(f"INSERT INTO {first} ({COLUMNS[first]}) VALUES ({marks})", rows)
+                    db.executemany(statement, rows)
             db.execute("COMMIT")
             self._loop.call_soon_threadsafe(done)
 
@@ -114,9 +106,15 @@ class Threaded:
         self._thread.join()
 
 
-def _statement(table: str, rows: list[tuple[Any, ...]]) -> tuple[str, list[Any]]:
-    marks = "(" + ", ".join("?" for _ in rows[0]) + ")"
-    text = f"INSERT INTO {table} ({COLUMNS[table]}) VALUES {', '.join([marks] * len(rows))}"
+_INSERT = f"INSERT INTO entry ({INLINE}) VALUES "
+
+
+def _marks(columns: str) -> str:
+    return "(" + ", ".join("?" for _ in columns.split(",")) + ")"
+
+
+def _statement(rows: list[tuple[Any, ...]]) -> tuple[str, list[Any]]:
+    text = _INSERT + ", ".join([_marks(INLINE)] * len(rows))
     return text, [value for row in rows for value in row]
 
 

@@ -18,6 +18,9 @@ PUT_RECEIVED: Final = 8
 DROP_RECEIVED: Final = 9
 PUT_RETAINED: Final = 10
 DROP_RETAINED: Final = 11
+QUEUED: Final = 12
+"""A message and its first entry, which nearly always is its only one: owner, seq, message, size, packet id, released,
+payload, received_at, expires_at, and the columns of `hookmq_storage.inline.Head`."""
 
 Operation = tuple[Any, ...]
 
@@ -32,15 +35,18 @@ class Plan:
     by their entries go last."""
 
     __slots__ = (
-        "dequeued", "dropped", "entries", "messages", "next_message", "received", "received_gone", "retained", "sent",
-        "sessions", "subscriptions", "subscriptions_gone",
+        "dequeued", "dropped", "entries", "foreign", "messages", "next_message", "received", "received_gone", "retained",
+        "sent", "sessions", "subscriptions", "subscriptions_gone",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.messages: dict[int, Operation] = {}
         self.next_message = 0
-        self.entries: dict[str, dict[int, list[Any]]] = {}
-        """By owner and seq: seq, message, qos, size, retain, identifiers, filter, group, sent."""
+        self.foreign: set[int] = set()
+        """Messages of earlier batches that got another entry."""
+        self.entries: dict[str, dict[int, list[Any] | Operation]] = {}
+        """By owner and seq: seq, message, qos, size, retain, identifiers, filter, group, sent; or a whole `QUEUED`, whose
+        message is not in `messages`."""
         self.dequeued: dict[str, set[int]] = {}
         self.sent: dict[str, dict[int, int]] = {}
         self.sessions: dict[str, Operation] = {}
@@ -58,21 +64,43 @@ def reduce(operations: Iterable[Operation]) -> Plan:
     """What `operations`, in their order, come to."""
     plan = Plan()
     entries, messages, dequeued, sent = plan.entries, plan.messages, plan.dequeued, plan.sent
+    first: dict[int, Operation] = {}
+    following = 0
     for operation in operations:
         kind = operation[0]
-        if kind == PUT_MESSAGE:
-            messages[operation[1]] = operation
+        if kind == QUEUED:
+            _, owner, seq, message, *_ = operation
+            queue = entries.get(owner)
+            if queue is None:
+                queue = entries[owner] = {}
+            queue[seq] = operation
+            if message >= following:
+                following = message + 1
+            if first.setdefault(message, operation) is not operation or message in messages:
+                _apart(plan, message, first)
+                messages[message] = put_message(operation)
+                queue[seq] = entry_row(operation)
+        elif kind == PUT_MESSAGE:
+            message = operation[1]
+            messages[message] = operation
+            if message >= following:
+                following = message + 1
         elif kind == ENQUEUE:
             (
                 _, owner, seq, message, qos, size, retain, identifiers, filter, packet_id, released, group,
             ) = operation  # fmt: skip
+            if message not in messages:
+                if message in first:
+                    _apart(plan, message, first)
+                else:
+                    plan.foreign.add(message)
             queue = entries.get(owner)
             if queue is None:
                 queue = entries[owner] = {}
             numbers = " ".join(map(str, identifiers)) if identifiers else None
-            number = packet_id + 65536 if released else packet_id
             queue[seq] = [
-                seq, message, qos, size, int(retain), numbers, filter or None, group or None, number,
+                seq, message, qos, size, int(retain), numbers, filter or None, group or None,
+                packet_id + 65536 if released else packet_id,
             ]  # fmt: skip
         elif kind == DEQUEUE:
             _, owner, seq = operation
@@ -89,15 +117,49 @@ def reduce(operations: Iterable[Operation]) -> Plan:
             _, owner, seq, packet_id, released = operation
             number = packet_id + 65536 if released else packet_id
             queue = entries.get(owner)
-            if queue is not None and seq in queue:
-                queue[seq][8] = number
+            row = queue.get(seq) if queue is not None else None
+            if type(row) is list:
+                row[8] = number
+            elif queue is not None and row is not None:
+                queue[seq] = (*row[:5], packet_id, released, *row[7:])
             else:
                 sent.setdefault(owner, {})[seq] = number
         else:
             _rare(plan, operation)
-    plan.next_message = max(messages, default=-1) + 1
+    plan.next_message = following
     _forget_unused(plan)
     return plan
+
+
+def put_message(queued: Operation) -> Operation:
+    """The `PUT_MESSAGE` in a `QUEUED`."""
+    _, _, _, message, _, _, _, payload, received_at, expires_at, *_ = queued
+    topic, flags, properties, sender, origin = queued[15:]
+    return (
+        PUT_MESSAGE, message, topic, payload, flags, properties, sender, origin, received_at, expires_at,
+    )  # fmt: skip
+
+
+def entry_row(queued: Operation) -> list[Any]:
+    """The entry in a `QUEUED`, as in `Plan.entries`."""
+    _, _, seq, message, size, packet_id, released, *_ = queued
+    qos, retain, identifiers, filter, group = queued[10:15]
+    return [
+        seq, message, qos, size, int(retain), " ".join(map(str, identifiers)) or None, filter or None, group or None,
+        packet_id + 65536 if released else packet_id,
+    ]  # fmt: skip
+
+
+def _apart(plan: Plan, message: int, first: dict[int, Operation]) -> None:
+    """Another entry of this batch has the message of a `QUEUED` as well: that is a message and its entry from now on."""
+    queued = first[message]
+    if message in plan.messages:
+        return
+    plan.messages[message] = put_message(queued)
+    queue = plan.entries.get(queued[1], {})
+    row = queue.get(queued[2])
+    if type(row) is tuple and row[3] == message:
+        queue[queued[2]] = entry_row(row)
 
 
 def _rare(plan: Plan, operation: Operation) -> None:
@@ -142,6 +204,11 @@ def _forget_unused(plan: Plan) -> None:
     """Drop messages of the batch that no entry of it points to any more: nobody else can know of them."""
     if not plan.messages:
         return
-    used = {entry[1] for queue in plan.entries.values() for entry in queue.values()}
+    used = {
+        entry[1]
+        for queue in plan.entries.values()
+        for entry in queue.values()
+        if type(entry) is list
+    }
     if len(used) < len(plan.messages) or not plan.messages.keys() <= used:
         plan.messages = {id: one for id, one in plan.messages.items() if id in used}

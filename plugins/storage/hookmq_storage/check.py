@@ -2,21 +2,26 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from struct import error as StructError
 from typing import Any, Final
 from zlib import crc32
 
 from hookmq_storage.engine import entry_crc, message_crc
-from hookmq_storage.schema import COLUMNS, SENT_CHECK, checksum
+from hookmq_storage.inline import KEY
+from hookmq_storage.schema import COLUMNS, SENT_CHECK, checksum, columns_in
 
 Progress = Callable[[str, int, int], None]
 """Told (table, rows looked at, rows in all)."""
 STEP: Final = 5000
 
+_HELD: Final = "owner, seq, message, size, qos, retain, identifiers, filter, share_group"
+"""The columns of an entry besides; the last ones are empty where the body has them."""
+_NOTHING: Final = (None,) * 5
 _LOST: Final = (
     (
         "entry",
         "queue entries without a message",
-        "SELECT count(*) FROM entry WHERE message NOT IN (SELECT id FROM message)",
+        "SELECT count(*) FROM entry WHERE body IS NULL AND message NOT IN (SELECT id FROM message)",
     ),
     (
         "owner",
@@ -43,12 +48,21 @@ def row_ok(table: str, row: Sequence[Any]) -> bool:
     crc = row[-1]
     try:
         if table == "entry":
-            return bool(crc == entry_crc(row[0], row[1:10]))
+            if row[10] is None:
+                return bool(crc == entry_crc(row[0], row[1:10]))
+            return _whole(row[9], crc, row[10], (*row[:3], row[4], row[3], *row[5:9]))
         if table in ("message", "retained"):
             return bool(crc == message_crc(row[:-1]))
         return bool(crc == checksum(*row[:-1]))
-    except (TypeError, IndexError):
+    except (TypeError, IndexError, StructError):
         return False  # a value is of another type than was written
+
+
+def _whole(sent: int, crc: int, body: bytes, rest: Sequence[Any]) -> bool:
+    """Whether an entry that holds its message is what was written; `rest` is `_HELD` after the body. TypeError as
+    `_right`."""
+    found = crc32(body, crc32(KEY.pack(*rest[:4])))
+    return found + sent * SENT_CHECK == crc and rest[4:] == _NOTHING
 
 
 def problems(
@@ -67,7 +81,7 @@ def problems(
         yield from _rows(db, table, progress)
     for table, what, question in _LOST:
         try:
-            count = db.execute(question).fetchone()[0]
+            count = db.execute(columns_in(db, question)).fetchone()[0]
             if count:
                 yield f"{count} {what}"
         except sqlite3.DatabaseError as error:
@@ -78,7 +92,9 @@ def _picked(table: str) -> str:
     """The columns of a table as `_right` takes them: what its checksum treats apart, the checksum, the others in their
     order. So no row is taken apart to be looked at."""
     names = COLUMNS[table].split(", ")[:-1]
-    apart = {"message": "payload", "retained": "payload", "entry": "sent"}.get(table)
+    if table == "entry":
+        return f"sent, crc, body, {_HELD}"
+    apart = {"message": "payload", "retained": "payload"}.get(table)
     if apart is None:
         return ", ".join(("NULL", "crc", *names))
     return ", ".join((apart, "crc", *(name for name in names if name != apart)))
@@ -90,26 +106,38 @@ def _right(apart: Any, crc: int, rest: tuple[Any, ...]) -> bool:
     found = crc32(ascii(rest).encode())
     if apart is None:
         return found == crc
-    if type(apart) is int:
-        return found + apart * SENT_CHECK == crc
     return crc32(apart, found) == crc
+
+
+def _right_entry(sent: int, crc: int, body: bytes | None, rest: tuple[Any, ...]) -> bool:
+    """As `_right`, of entries."""
+    if body is not None:
+        return _whole(sent, crc, body, rest)
+    owner, seq, message, size, qos, *others = rest
+    text = ascii((owner, seq, message, qos, size, *others))
+    return crc32(text.encode()) + sent * SENT_CHECK == crc
 
 
 def _rows(db: sqlite3.Connection, table: str, progress: Progress | None) -> Iterator[str]:
     done = 0
     total = 0
     # A NULL where there must be something is no reason to look no further.
-    whole = table not in ("message", "retained", "entry")
+    whole = table not in ("message", "retained")
+    held = table == "entry"
     try:
         if progress is not None:
             total = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-        for row in db.execute(f"SELECT {_picked(table)} FROM {table}"):
+        columns = columns_in(db, _picked(table)) if held else _picked(table)
+        for row in db.execute(f"SELECT {columns} FROM {table}"):
             try:
-                good = _right(row[0], row[1], row[2:]) and (whole or row[0] is not None)
-            except TypeError:
+                if held:
+                    good = _right_entry(row[0], row[1], row[2], row[3:])
+                else:
+                    good = _right(row[0], row[1], row[2:]) and (whole or row[0] is not None)
+            except (TypeError, StructError):
                 good = False
             if not good:
-                yield f"{table} {row[2]!r}: wrong checksum"
+                yield f"{table} {row[3 if held else 2]!r}: wrong checksum"
             done += 1
             if progress is not None and done % STEP == 0:
                 progress(table, done, total)

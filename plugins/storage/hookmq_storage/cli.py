@@ -172,6 +172,9 @@ def info(arguments: argparse.Namespace) -> int:
             ("received_ids", "received"),
         ):
             shown[name] = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        if shown["version"] > 2:
+            # Those that entries hold themselves.
+            shown["messages"] += db.execute("SELECT count(body) FROM entry").fetchone()[0]
         shown["ended_owners"] = db.execute(
             "SELECT count(*) FROM owner WHERE name IS NULL"
         ).fetchone()[0]

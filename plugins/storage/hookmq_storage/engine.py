@@ -3,6 +3,7 @@
 In a broker it runs in a process of its own (`hookmq_storage.writer`); in tests with a virtual clock, in the broker's.
 """
 
+import json
 import os
 import sqlite3
 import time
@@ -11,12 +12,14 @@ from itertools import repeat
 from math import inf
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 from hookmq.errors import StoreError
 
-from hookmq_storage.batch import Operation, Plan, reduce
+from hookmq_storage.batch import Operation, Plan, entry_row, put_message, reduce
 from hookmq_storage.database import USUAL, Durability, Limits, State, connect_reading
 from hookmq_storage.folder import DATABASE, Mark, open_mark, write_mark
+from hookmq_storage.inline import KEY, LARGEST, Heads, body_of, inline_crc, spread
 from hookmq_storage.schema import COLUMNS, SENT_CHECK, checksum, checksum_payload
 
 OWNERS_KNOWN: Final = 100_000
@@ -32,20 +35,30 @@ _SPARE: Final = 4096
 Page = list[tuple[Any, ...]]
 
 
-def _insert(table: str) -> str:
-    columns = COLUMNS[table]
+def _insert(table: str, columns: str) -> str:
     marks = ", ".join("?" for _ in columns.split(","))
     return f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({marks})"
 
 
-_PUT: Final = {table: _insert(table) for table in COLUMNS}
-FREE: Final = "DELETE FROM message WHERE id = ? AND NOT EXISTS (SELECT 1 FROM entry WHERE message = message.id)"
+_PUT: Final = {table: _insert(table, columns) for table, columns in COLUMNS.items()}
+INLINE: Final = "owner, seq, message, size, sent, crc, body"
+"""What an entry that holds its message has."""
+_PUT_INLINE: Final = _insert("entry", INLINE)
+FREE: Final = (
+    "DELETE FROM message WHERE id = ?"
+    " AND NOT EXISTS (SELECT 1 FROM entry WHERE message = message.id AND body IS NULL)"
+)
 PAGE: Final = (
     "SELECT e.owner, e.seq, e.message, e.qos, e.size, e.retain, e.identifiers, e.filter, e.share_group, e.sent, e.crc,"
-    " m.topic, m.payload, m.flags, m.properties, m.sender, m.origin, m.received_at, m.expires_at, m.crc"
-    " FROM entry e LEFT JOIN message m ON m.id = e.message"
+    " m.topic, m.payload, m.flags, m.properties, m.sender, m.origin, m.received_at, m.expires_at, m.crc, e.body"
+    " FROM entry e LEFT JOIN message m ON m.id = CASE WHEN e.body IS NULL THEN e.message END"
 )
-"""An entry and its message, as `check_page_row` knows them."""
+"""An entry and its message, as `unfold` and `checked` take them."""
+HELD: Final = (
+    "SELECT e.owner, e.seq, e.message, e.qos, e.size, e.retain, e.identifiers, e.filter, e.share_group, e.sent, e.body,"
+    " e.crc FROM entry e WHERE e.body IS NOT NULL AND e.message IN (SELECT value FROM json_each(?))"
+)
+"""Entries that hold one of some messages themselves: every entry is looked at."""
 
 
 EXPIRED: Final = (
@@ -54,7 +67,7 @@ EXPIRED: Final = (
 )
 EXPIRED_ENTRIES: Final = (
     "SELECT e.owner, e.seq, e.size, o.name FROM entry e JOIN owner o ON o.id = e.owner"
-    " WHERE e.message = ? AND (e.owner, e.seq) > (?, ?) AND e.sent = 0 AND o.name IS NOT NULL"
+    " WHERE e.message = ? AND e.body IS NULL AND (e.owner, e.seq) > (?, ?) AND e.sent = 0 AND o.name IS NOT NULL"
     " ORDER BY e.owner, e.seq LIMIT ?"
 )
 _LAST: Final = (1 << 63) - 1
@@ -75,15 +88,68 @@ def message_crc(row: Sequence[Any]) -> int:
     return checksum_payload(row[at], *row[:at], *row[at + 1 :])
 
 
-def check_page_row(row: Sequence[Any]) -> str:
-    """What is wrong with a row of `PAGE`; '' if nothing is."""
+def unfold(row: Sequence[Any]) -> Sequence[Any]:
+    """A row of `PAGE`; that of an entry which holds its message, as of one that does not. Raises ValueError where it
+    cannot be trusted."""
+    body = row[20]
+    if body is None:
+        return row
+    if row[10] != inline_crc(row[0], row[1], row[2], row[4], row[9], body):
+        raise ValueError(f"queue entry {row[1]} of owner {row[0]}: wrong checksum")
+    whole = spread((*row[:10], body))
+    return (*whole[:10], row[10], *whole[10:], row[10], None)
+
+
+def checked(row: Sequence[Any]) -> Sequence[Any]:
+    """As `unfold`, of all rows."""
+    if row[20] is not None:
+        return unfold(row)
     if row[10] != entry_crc(row[0], row[1:10]):
-        return f"queue entry {row[1]} of owner {row[0]}: wrong checksum"
+        raise ValueError(f"queue entry {row[1]} of owner {row[0]}: wrong checksum")
     if row[19] is None:
-        return f"message {row[2]} is missing"
+        raise ValueError(f"message {row[2]} is missing")
     if row[19] != message_crc((row[2], *row[11:19])):
-        return f"message {row[2]}: wrong checksum"
-    return ""
+        raise ValueError(f"message {row[2]}: wrong checksum")
+    return row
+
+
+Rows = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], list[tuple[Any, ...]]]
+
+
+def queue_rows(plan: Plan, owner_of: Callable[[str], int], heads: Heads) -> Rows:
+    """What a plan puts into queues: rows of messages, of entries, and of entries that hold their messages, for
+    `_PUT_INLINE`."""
+    messages = list(plan.messages.values())
+    entries: list[tuple[Any, ...]] = []
+    inline: list[tuple[Any, ...]] = []
+    add, key = inline.append, KEY.pack
+    for name, queue in plan.entries.items():
+        if not queue:
+            continue
+        owner = owner_of(name)
+        alone = name.startswith(
+            "c/"
+        )  # what waits for a share group goes to the queues of its members
+        for row in queue.values():
+            if type(row) is tuple:
+                _, _, seq, message, size, sent, released, payload, received_at, expires_at, *_ = row
+                # What expires is found by the index of `message`.
+                held = alone and expires_at is None and len(payload) <= LARGEST
+                head = heads[row[10:]] if held else None
+                if head is not None and type(received_at) is float:
+                    body = body_of(head, received_at, payload)
+                    crc = crc32(body, crc32(key(owner, seq, message, size)))
+                    if sent:
+                        if released:
+                            sent += 65536
+                        crc += sent * SENT_CHECK
+                    add((owner, seq, message, size, sent, crc, body))
+                    continue
+                messages.append(put_message(row))
+                row = entry_row(row)
+            entries.append((owner, *row, None, entry_crc(owner, row)))
+    rows = [(*row[1:], checksum_payload(row[3], row[1], row[2], *row[4:])) for row in messages]
+    return rows, entries, inline
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -116,6 +182,7 @@ class Engine:
         self.limits = limits
         self._now = now
         self._owners: dict[str, int] = {}
+        self._heads = Heads()
         self._mark = open_mark(folder)
         self._marked = state.number
         self._marked_at = 0.0
@@ -166,7 +233,9 @@ class Engine:
 
     def drop_unused(self) -> None:
         """Drop messages that no entry points to."""
-        self.db.execute("DELETE FROM message WHERE id NOT IN (SELECT message FROM entry)")
+        self.db.execute(
+            "DELETE FROM message WHERE id NOT IN (SELECT message FROM entry WHERE body IS NULL)"
+        )
 
     def _still_there(self) -> None:
         """Raise StoreError if who starts next will not find what is written: it goes into open files, which may have been
@@ -180,6 +249,8 @@ class Engine:
 
     def _apply(self, plan: Plan) -> None:
         db = self.db
+        if plan.foreign:
+            self._share(plan.foreign)
         for name in plan.dropped:
             self._end(name)
         loose = self._loose
@@ -197,19 +268,14 @@ class Engine:
             if owner is not None:
                 statement = "DELETE FROM received WHERE owner = ? AND packet_id = ?"
                 db.executemany(statement, zip(repeat(owner), numbers))
-        if plan.messages:
-            rows = (
-                (*row[1:], checksum_payload(row[3], row[1], row[2], *row[4:]))
-                for row in plan.messages.values()
-            )
-            db.executemany(_PUT["message"], rows)
-        entries = []
-        for name, queue in plan.entries.items():
-            if queue:
-                owner = self._owner(name)
-                entries += [(owner, *row, entry_crc(owner, row)) for row in queue.values()]
-        if entries:
-            db.executemany(_PUT["entry"], entries)
+        if plan.entries:
+            messages, entries, inline = queue_rows(plan, self._owner, self._heads)
+            if messages:
+                db.executemany(_PUT["message"], messages)
+            if entries:
+                db.executemany(_PUT["entry"], entries)
+            if inline:
+                db.executemany(_PUT_INLINE, inline)
         for name, sent in plan.sent.items():
             owner = self._find(name)
             if owner is not None:
@@ -224,6 +290,21 @@ class Engine:
         if loose:
             db.executemany(FREE, zip(loose))
             loose.clear()
+
+    def _share(self, ids: set[int]) -> None:
+        """Messages get entries in a later batch than their first: an entry that holds one of them gives it away."""
+        db = self.db
+        found = "SELECT 1 FROM message WHERE id = ?"
+        missing = [id for id in ids if db.execute(found, (id,)).fetchone() is None]
+        if not missing:
+            return
+        for row in db.execute(HELD, (json.dumps(missing),)).fetchall():
+            if row[11] != inline_crc(row[0], row[1], row[2], row[4], row[9], row[10]):
+                raise StoreError(f"queue entry {row[1]} of owner {row[0]}: wrong checksum")
+            whole = spread(row)
+            message = (row[2], *whole[10:])
+            db.execute(_PUT["message"], (*message, message_crc(message)))
+            db.execute(_PUT["entry"], (*whole[:10], None, entry_crc(row[0], whole[1:10])))
 
     def _put_sessions(self, plan: Plan) -> None:
         db = self.db
@@ -263,17 +344,18 @@ class Engine:
         if len(seqs) > 1 and seqs[-1] - seqs[0] == len(seqs) - 1:
             # A queue is acknowledged in order, so this is what happens; two statements for all of them.
             where, args = "owner = ? AND seq BETWEEN ? AND ?", (owner, seqs[0], seqs[-1])
-            found = db.execute(f"SELECT message FROM entry WHERE {where}", args)
+            found = db.execute(f"SELECT message FROM entry WHERE {where} AND body IS NULL", args)
             self._loose += [message for (message,) in found]
             db.execute(f"DELETE FROM entry WHERE {where}", args)
             return
         for seq in seqs:
             pair = (owner, seq)
             row = db.execute(
-                "SELECT message FROM entry WHERE owner = ? AND seq = ?", pair
+                "SELECT message, body IS NULL FROM entry WHERE owner = ? AND seq = ?", pair
             ).fetchone()
             if row is not None:
-                self._loose.append(row[0])
+                if row[1]:
+                    self._loose.append(row[0])
                 db.execute("DELETE FROM entry WHERE owner = ? AND seq = ?", pair)
 
     def _end(self, name: str) -> None:
@@ -334,11 +416,12 @@ class Engine:
             return False
         owner: int = row[0]
         found = db.execute(
-            "SELECT seq, message FROM entry WHERE owner = ? ORDER BY seq LIMIT ?", (owner, _CHUNK)
+            "SELECT seq, message, body IS NULL FROM entry WHERE owner = ? ORDER BY seq LIMIT ?",
+            (owner, _CHUNK),
         ).fetchall()
         if found:
             db.execute("DELETE FROM entry WHERE owner = ? AND seq <= ?", (owner, found[-1][0]))
-            db.executemany(FREE, [(message,) for _, message in found])
+            db.executemany(FREE, [(message,) for _, message, apart in found if apart])
             return True
         for table, key in (("subscription", "filter"), ("received", "packet_id")):
             last = db.execute(
@@ -435,12 +518,12 @@ class Pages:
             size += row[4]
             if page and size > max_size:
                 break
-            problem = check_page_row(row)
-            if problem:
+            try:
+                page.append(tuple(checked(row)))
+            except ValueError as error:
                 raise StoreError(
-                    f"{owner}: {problem}; hookmq storage repair saves what is readable"
-                )
-            page.append(row)
+                    f"{owner}: {error}; hookmq storage repair saves what is readable"
+                ) from error
         rows.close()
         return page
 

@@ -22,7 +22,8 @@ from hookmq_storage.batch import Operation
 from hookmq_storage.check import row_ok
 from hookmq_storage.engine import Engine
 from hookmq_storage.fields import References
-from hookmq_storage.schema import COLUMNS
+from hookmq_storage.inline import parts_of, spread
+from hookmq_storage.schema import COLUMNS, columns_in
 
 VERSION: Final = 1
 _BATCH: Final = 10_000
@@ -55,6 +56,12 @@ def rows(db: sqlite3.Connection, table: str, bad: Callable[[str], None]) -> Iter
     keys = _KEYS[table]
     width = len(keys)
     columns = f"{', '.join(keys)}, {COLUMNS[table]}"
+    if table == "entry":
+        try:
+            columns = columns_in(db, columns)
+        except sqlite3.DatabaseError as error:
+            bad(f"{table}: {error}")
+            return
     last: Row = ()
     for direction in ("ASC", "DESC"):
         order = ", ".join(f"{key} {direction}" for key in keys)
@@ -144,7 +151,14 @@ def _all(
     for row in counted("message"):
         messages.add(row[0])
         yield {"kind": "message", "id": row[0], **_text(_MESSAGE, row[1:9])}
+    for row in rows(db, "entry", lambda text: None):
+        if row[10] is not None and row[2] not in messages:
+            messages.add(row[2])
+            _, message = parts_of(row[10])
+            yield {"kind": "message", "id": row[2], **_text(_MESSAGE, message)}
     for row in counted("entry"):
+        if row[10] is not None:
+            row = spread(row)
         name = names.get(row[0])
         if name is None:
             continue  # it ended

@@ -222,6 +222,46 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], Operation]]] = {
 
 
 def operations(records: Sequence[Record]) -> list[Operation]:
-    """Records as `hookmq_storage.batch` takes them: plain values, which `marshal` can write."""
+    """Records as `hookmq_storage.batch` takes them: plain values, which `marshal` can write. A message and the entry that
+    follows it are one `QUEUED`, even if others come later."""
     encoders = _ENCODERS
-    return [encoders[type(record)](record) for record in records]
+    made: list[Operation] = []
+    put: PutMessage | None = None
+    for record in records:
+        if put is not None:
+            if type(record) is Enqueue and record[2] == put[0]:
+                (
+                    owner,
+                    seq,
+                    id,
+                    qos,
+                    size,
+                    retain,
+                    identifiers,
+                    filter,
+                    packet_id,
+                    released,
+                    group,
+                ) = record
+                message = put[1]
+                made.append((
+                    batch.QUEUED, owner, seq, id, size, packet_id, released,
+                    message.payload, message.received_at, message.expires_at,
+                    qos, retain, identifiers, filter, group,
+                    message.topic,
+                    message.qos + 4 if message.retain else message.qos,
+                    _properties(message.properties) if message.properties.values else None,
+                    message.sender,
+                    message.origin,
+                ))  # fmt: skip
+                put = None
+                continue
+            made.append((batch.PUT_MESSAGE, put.id, *message_row(put.message)))
+            put = None
+        if type(record) is PutMessage:
+            put = record
+        else:
+            made.append(encoders[type(record)](record))
+    if put is not None:
+        made.append((batch.PUT_MESSAGE, put.id, *message_row(put.message)))
+    return made

@@ -12,11 +12,12 @@ from zlib import crc32
 
 APPLICATION_ID: Final = 0x484D5151
 """``HMQQ``, in the header of every database of ours."""
-VERSION: Final = 2
+VERSION: Final = 3
 
 MESSAGE_EXPIRES: Final = (
     "CREATE INDEX message_expires ON message (expires_at, id) WHERE expires_at IS NOT NULL"
 )
+ENTRY_MESSAGE: Final = "CREATE INDEX entry_message ON entry (message) WHERE body IS NULL"
 TABLES: Final = (
     # One row. `number` is the newest commit, `at` the wall clock then; `inode` tells the file from a copy of it.
     "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), identity, inode, number, next_message, at)",
@@ -29,14 +30,17 @@ TABLES: Final = (
     "CREATE TABLE subscription (owner INTEGER, filter, topic_filter, options, identifier, share, crc,"
     " PRIMARY KEY (owner, filter)) WITHOUT ROWID",
     "CREATE TABLE received (owner INTEGER, packet_id INTEGER, crc, PRIMARY KEY (owner, packet_id)) WITHOUT ROWID",
-    # A message once, however many entries point to it. `flags` are QoS + 4 for retain.
+    # A message once, however many entries point to it; none whose only entry has it itself. `flags` are QoS + 4 for
+    # retain.
     "CREATE TABLE message (id INTEGER PRIMARY KEY, topic, payload, flags, properties, sender, origin, received_at,"
     " expires_at, crc)",
     MESSAGE_EXPIRES,
     # `sent` is the packet id, + 65536 once PUBREC came; 0 for what waits. It changes, so `crc` knows nothing of it.
+    # `body` is the message and the rest of the entry in one (see hookmq_storage.inline): then `message` is but its id,
+    # and qos, retain, identifiers, filter and share_group are NULL.
     "CREATE TABLE entry (owner INTEGER, seq INTEGER, message INTEGER, qos, size, retain, identifiers, filter,"
-    " share_group, sent, crc, PRIMARY KEY (owner, seq)) WITHOUT ROWID",
-    "CREATE INDEX entry_message ON entry (message)",
+    " share_group, sent, crc, body, PRIMARY KEY (owner, seq)) WITHOUT ROWID",
+    ENTRY_MESSAGE,
     "CREATE TABLE retained (id INTEGER PRIMARY KEY, topic UNIQUE, payload, flags, properties, sender, origin,"
     " received_at, expires_at, crc)",
     "CREATE INDEX retained_expires ON retained (expires_at) WHERE expires_at IS NOT NULL",
@@ -48,7 +52,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "subscription": "owner, filter, topic_filter, options, identifier, share, crc",
     "received": "owner, packet_id, crc",
     "message": "id, topic, payload, flags, properties, sender, origin, received_at, expires_at, crc",
-    "entry": "owner, seq, message, qos, size, retain, identifiers, filter, share_group, sent, crc",
+    "entry": "owner, seq, message, qos, size, retain, identifiers, filter, share_group, sent, body, crc",
     "retained": "topic, payload, flags, properties, sender, origin, received_at, expires_at, crc",
 }
 """The columns of each table with a `crc`, in the order of the row that `checksum` is of."""
@@ -57,10 +61,27 @@ SENT_CHECK: Final = 2654435761
 """An entry's `crc` is that of its constant columns plus `sent` times this: `sent` changes without reading the row."""
 
 Migration = Callable[[sqlite3.Connection], object]
+
+
+def _inline(db: sqlite3.Connection) -> None:
+    """Entries of before stay as they are."""
+    db.execute("ALTER TABLE entry ADD COLUMN body")
+    db.execute("DROP INDEX entry_message")
+    db.execute(ENTRY_MESSAGE)
+
+
 MIGRATIONS: Final[Mapping[int, Migration]] = {
     1: lambda db: db.execute(MESSAGE_EXPIRES),
+    2: _inline,
 }
 """By version, what makes a database of it one of the next. Each runs inside one transaction with all that follow."""
+
+
+def columns_in(db: sqlite3.Connection, columns: str) -> str:
+    """`columns` of the table `entry` for a query, whatever the version of the database is."""
+    if db.execute("SELECT 1 FROM pragma_table_info('entry') WHERE name = 'body'").fetchone():
+        return columns
+    return columns.replace("body", "NULL")
 
 
 def checksum(*columns: Any) -> int:

@@ -31,7 +31,7 @@ from hookmq.types import Message
 
 from hookmq_storage.check import problems
 from hookmq_storage.database import USUAL, Durability, Limits, open_store, wrong
-from hookmq_storage.engine import PAGE, Engine, Pages
+from hookmq_storage.engine import PAGE, Engine, Pages, unfold
 from hookmq_storage.folder import lock
 from hookmq_storage.process import WriterProcess
 from hookmq_storage.rows import (
@@ -223,13 +223,17 @@ class SQLiteStore:
         db = self._db
         put: set[int] = set()
         owners: dict[int, str] = {}
-        for row in db.execute(f"{PAGE} WHERE e.sent != 0"):
+        for found in db.execute(f"{PAGE} WHERE e.sent != 0"):
+            try:
+                row = unfold(found)
+            except ValueError as error:
+                raise self._untrusted(str(error)) from error
             owner = owners.get(row[0])
             if owner is None:
-                found = db.execute("SELECT name FROM owner WHERE id = ?", row[:1]).fetchone()
-                if found is None or found[0] is None:
+                named = db.execute("SELECT name FROM owner WHERE id = ?", row[:1]).fetchone()
+                if named is None or named[0] is None:
                     continue
-                owner = owners[row[0]] = found[0]
+                owner = owners[row[0]] = named[0]
             if row[2] not in put:
                 if row[19] is None:
                     raise StoreError(

@@ -65,7 +65,8 @@ class TestInline(StoreContract):
 
     def _count(self) -> int:
         db = connect_reading(self.folder / "data")
-        count: int = db.execute("SELECT count(*) FROM message").fetchone()[0]
+        held = "SELECT count(*) FROM entry WHERE body IS NOT NULL"
+        count: int = db.execute(f"SELECT (SELECT count(*) FROM message) + ({held})").fetchone()[0]
         db.close()
         return count
 

@@ -33,7 +33,7 @@ EVERYTHING: list[Record] = [
     PutSubscription("one", Subscription("a", "a", 1)),
     PutReceived("one", 7),
     PutRetained(Message("kept", b"retained payload", 1, True)),
-    PutMessage(1, Message("queued", b"queued payload", 1)),
+    PutMessage(1, Message("queued", b"queued payload", 1, expires_at=1e12)),
     Enqueue("c/one", 1, 1, 1, 14),
 ]
 Break = Callable[[sqlite3.Connection], object]

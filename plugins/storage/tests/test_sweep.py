@@ -61,7 +61,7 @@ def fill(store: SQLiteStore, name: str, messages: int, payload: bytes = b"x") ->
     for number in range(messages):
         id = first + number
         records += (
-            PutMessage(id, Message("t", payload, 1)),
+            PutMessage(id, Message("t", payload, 1, expires_at=EPOCH + 1e9)),
             Enqueue(f"c/{name}", number, id, 1, 1),
         )
     commit(store, *records)
