@@ -204,7 +204,7 @@ def test_a_writer_that_is_gone_before_the_start(tmp_path: Path, loop: Any) -> No
 def test_damage_is_found_by_the_writer(tmp_path: Path, loop: Any) -> None:
     store = opened(tmp_path / "data", loop)
     entry = Enqueue("c/one", 1, 1, 1, 1)
-    commit(store, loop, PutMessage(1, Message("t", b"x", 1)), entry)
+    commit(store, loop, PutMessage(1, Message("t", b"x", 1, expires_at=1e12)), entry)
     close(store, loop)
     from hookmq_storage.database import connect
 
