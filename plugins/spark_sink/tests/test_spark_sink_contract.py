@@ -1,0 +1,36 @@
+"""The contract of every plugin, in a broker in memory. Each object has a folder of its own: two cannot share one."""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hookmq.hooks.entry import PluginInstance
+from hookmq.testing.contracts import PluginContract
+from hookmq_spark_sink.config import StreamConfig
+from hookmq_spark_sink.plugin import SparkSinkPlugin
+
+STREAM = StreamConfig("all", ("#",))
+
+
+class TestSparkSink(PluginContract):
+    """Without the read API: a virtual loop has no processes."""
+
+    kind = SparkSinkPlugin
+    use = "spark_sink"
+    configs = (
+        {"streams": (STREAM,)},
+        {
+            "streams": (StreamConfig("a", ("#",), partitions=3), StreamConfig("b", ("a/+",))),
+            "sync": False,
+        },
+    )
+    bad_configs = ({}, {"streams": ()}, {"streams": (STREAM,), "unknown": 1})
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folders = (tmp_path / str(number) for number in itertools.count())
+
+    def instance(self, config: Mapping[str, Any], id: str = "") -> PluginInstance:
+        return super().instance({"path": str(next(self.folders)), **config}, id)
