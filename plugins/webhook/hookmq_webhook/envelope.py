@@ -279,6 +279,8 @@ def _alone(envelope: Envelope, event: Event) -> tuple["Shown", str]:
         return shown, kind if _is_json(kind) else _JSON
     if shown.format == "text":
         return shown, kind if kind and not _is_json(kind) else "text/plain; charset=utf-8"
+    if _is_json(kind) and not _reads_as_json(payload):
+        kind = ""  # whoever believed it would fail
     return shown, kind or "application/octet-stream"
 
 
@@ -335,6 +337,13 @@ def is_json(text: str) -> bool:
     if _SURROGATE.search(text):
         return not _ALONE.search(json.dumps(value, ensure_ascii=False))
     return True
+
+
+def _reads_as_json(payload: bytes) -> bool:
+    try:
+        return is_json(payload.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def _may_be_json(text: str, data: Mapping[str, Any]) -> bool:

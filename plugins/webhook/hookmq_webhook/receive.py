@@ -78,11 +78,14 @@ def _binary(headers: Mapping[str, str], kind: str, body: bytes) -> Received:
         for name, value in headers.items()
         if name.startswith("ce-")
     }
-    data: Any = body if body else None
+    data: Any = body or None
     if body and (kind == "application/json" or kind.endswith("+json")):
         data = json.loads(body)
-    elif body and kind.startswith("text/"):
-        data = body.decode()
+    elif kind.startswith("text/"):
+        try:
+            data = body.decode()
+        except UnicodeDecodeError:
+            pass  # of another charset: bytes, as it came
     return _made(found, data)
 
 

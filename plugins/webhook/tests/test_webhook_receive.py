@@ -46,6 +46,25 @@ def test_headers_are_read_in_any_case() -> None:
     assert (got.id, got.sequence, got.data) == ("e-1", 1, "hello")
 
 
+def test_data_in_the_body_is_what_its_content_type_says() -> None:
+    headers = {f"ce-{key}": value for key, value in GOOD.items()}
+    for kind, body, data in (
+        ("application/json", b'{"a": 1}', {"a": 1}),
+        ("application/senml+json; v=1", b"[1]", [1]),
+        ("Application/JSON;charset=utf-8", b"1", 1),
+        ("text/csv", b"a,b", "a,b"),
+        ("text/plain", b"\xff", b"\xff"),
+        ("text/plain", b"", ""),
+        ("application/json", b"", None),
+        ("image/png", b"{}", b"{}"),
+        ("", b"{}", b"{}"),
+    ):
+        [got] = read({**headers, "Content-Type": kind}, body)
+        assert got.data == data
+    with pytest.raises(ValueError, match="Expecting value"):
+        read({**headers, "Content-Type": "application/json"}, b"x")
+
+
 def test_inflate() -> None:
     headers = {"content-encoding": "GZIP"}
     packed = gzip.compress(b"x" * 1000)
@@ -55,6 +74,8 @@ def test_inflate() -> None:
     for body, limit in ((packed, 999), (packed[:-1], 9999), (packed + b"x", 9999), (b"x", 9999)):
         with pytest.raises(ValueError, match="not gzip"):
             inflate(headers, body, limit)
+    with pytest.raises(ValueError, match="not gzip: "):
+        inflate(headers, b"not at all")
 
 
 def test_what_comes_again_is_not_new() -> None:
