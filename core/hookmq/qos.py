@@ -56,15 +56,13 @@ class Acknowledgement:
     commit it relies on, the last slice of a fan-out, the start of deliveries under back-pressure. `release` is called
     when the last one is."""
 
-    __slots__ = ("data", "left", "publish", "release", "then")
+    __slots__ = ("data", "left", "publishes", "release", "then")
 
-    def __init__(
-        self, release: Callable[[], None], data: bytes = b"", publish: bool = False
-    ) -> None:
+    def __init__(self, release: Callable[[], None], data: bytes = b"", publishes: int = 0) -> None:
         self.left = 0
         self.data = data
-        self.publish = publish
-        """Whether it answers a QoS 1 PUBLISH, which counts against the receive maximum until then."""
+        self.publishes = publishes
+        """How many QoS 1 PUBLISHes it answers, which count against the receive maximum until then."""
         self.release = release
         self.then: Callable[[], None] | None = None
         """What follows it, and must not leave before it."""

@@ -54,15 +54,15 @@ def test_packet_ids_are_written_in_two_bytes() -> None:
 
 def test_an_answer_leaves_when_its_last_condition_is_met() -> None:
     left: list[str] = []
-    answer = Acknowledgement(lambda: left.append("left"), b"\x40\2\0\1", publish=True)
+    answer = Acknowledgement(lambda: left.append("left"), b"\x40\2\0\1", publishes=1)
     answer.hold()
     answer.hold()
     answer.met()
     assert left == []
     answer.met()
     assert left == ["left"]
-    assert (answer.data, answer.publish, answer.then) == (b"\x40\2\0\1", True, None)
-    assert not Acknowledgement(lambda: None).publish
+    assert (answer.data, answer.publishes, answer.then) == (b"\x40\2\0\1", 1, None)
+    assert not Acknowledgement(lambda: None).publishes
 
 
 def test_a_message_is_as_large_as_what_its_sender_chose() -> None:

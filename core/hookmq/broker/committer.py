@@ -92,6 +92,17 @@ class Committer:
             self._waiters.append(call)
             self._cuts.append(len(self._records) if cut and not self._held else _NO_CUT)
 
+    def still_last(self, call: Callable[[], None]) -> bool:
+        """Whether `call` is the newest that waits, in the batch that collects. Then it waits from now on for what was
+        added since as well, and the place where a batch may be cut moves on to here."""
+        waiters = self._waiters
+        if not waiters or self._held or waiters[-1] != call:
+            return False
+        if not _NO_CUT < self._cuts[-1] < MAX_RECORDS:  # a place that is needed stays where it is
+            return False
+        self._cuts[-1] = len(self._records)
+        return True
+
     def flush(self) -> None:
         """Start a commit if there is something to commit, all of it is there and none runs."""
         while not self._running and not self._held and self._failed is not None:

@@ -170,7 +170,7 @@ def pass_on(
             connection, session, permit.route, data, pos, stop, start, after, qos, properties
         )
         return True
-    acknowledgement = Acknowledgement(connection.release, b"", qos == 1)
+    acknowledgement = Acknowledgement(connection.release, b"", 1 if qos == 1 else 0)
     committer = core.committer
     added = committer.added
     if qos == 2:
@@ -187,6 +187,9 @@ def pass_on(
         first = b"\x40\x03" if qos == 1 else b"\x50\x03"
         acknowledgement.data = first + PACKET_IDS[number] + _NO_MATCH
     if committer.added != added:
+        if connection.join(acknowledgement):
+            core.schedule()
+            return True
         acknowledgement.hold()
         committer.then(acknowledgement.met)
     connection.answer(acknowledgement)

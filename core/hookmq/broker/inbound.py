@@ -312,7 +312,7 @@ def _acknowledge(
     if acknowledgement is None:
         acknowledgement = Acknowledgement(connection.release)
     acknowledgement.data = data
-    acknowledgement.publish = qos == 1
+    acknowledgement.publishes = int(qos == 1)
     if outcome.relies:  # [MQTT-4.3.2-4, 4.3.3-8] [MQTT311-4.3.2-2]
         acknowledgement.hold()
         core.committer.then(acknowledgement.met)

@@ -294,7 +294,8 @@ class Link:
 
     def _owes_much(self) -> bool:
         """Whether more answers wait, for a commit say, than a client has use for."""
-        return self.answers is not None and len(self.answers) > self.receive_maximum + _ANSWERS
+        most = self.receive_maximum + _ANSWERS
+        return self.unacknowledged > most or (self.answers is not None and len(self.answers) > most)
 
     def _held_too_long(self) -> None:
         self.hold_due = None
@@ -348,18 +349,34 @@ class Link:
         if answers is None:
             answers = self.answers = deque()
         answers.append(acknowledgement)
-        if acknowledgement.publish:
-            self.unacknowledged += 1
+        self.unacknowledged += acknowledgement.publishes
         if self._owes_much():
             self.stop_reading()
+
+    def join(self, acknowledgement: Acknowledgement) -> bool:
+        """Have the newest answer that waits say what `acknowledgement` says as well, if the one waits for the commit that
+        collects, and the other for nothing else: so a burst costs one answer. False if it must wait by itself."""
+        answers = self.answers
+        if not answers or acknowledgement.left:
+            return False
+        last = answers[-1]
+        if last.then is not None or len(last.data) >= _JOINED:
+            return False
+        if not self.core.committer.still_last(last.met):
+            return False
+        last.data += acknowledgement.data
+        last.publishes += acknowledgement.publishes
+        self.unacknowledged += acknowledgement.publishes
+        if self._owes_much():
+            self.stop_reading()
+        return True
 
     def release(self) -> None:
         """Send the answers that are ready, from the first on."""
         answers = self.answers
         while answers and answers[0].left == 0:
             ready = answers.popleft()
-            if ready.publish:
-                self.unacknowledged -= 1
+            self.unacknowledged -= ready.publishes
             if self.phase is Phase.OPEN:
                 self.send(ready.data)
                 if ready.then is not None:
@@ -572,6 +589,8 @@ NO_MEMO: Final[dict[bytes, Permit]] = {}
 _DISCONNECT: Final = 0xE0
 _HELD: Final = 64
 """Bytes that holding a packet takes besides its body: two bytes on the wire must not count as two."""
+_JOINED: Final = 1024
+"""Bytes of answers above which the next one is not joined to them."""
 _ANSWERS: Final = 1024
 """Answers that may wait besides those to publishes."""
 

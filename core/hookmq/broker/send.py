@@ -270,18 +270,23 @@ def take_number(session: Session, delivery: Delivery) -> None:
 def entry_of(core: Core, session: Session, delivery: Delivery) -> Enqueue:
     subscription = delivery.subscription
     group = delivery.group
-    return Enqueue(
-        session.owner,
-        delivery.seq,
-        core.keep(delivery.outgoing),
-        delivery.qos,
-        delivery.outgoing.size,
-        delivery.retain,
-        delivery.identifiers,
-        subscription.filter,
-        delivery.packet_id,
-        delivery.released,
-        group.owner if group is not None else "",
+    outgoing = delivery.outgoing
+    # Two thirds of the time that calling the class takes; the fields are all there, in their order.
+    return tuple.__new__(
+        Enqueue,
+        (
+            session.owner,
+            delivery.seq,
+            outgoing.id or core.keep(outgoing),
+            delivery.qos,
+            outgoing.size,
+            delivery.retain,
+            delivery.identifiers,
+            subscription.filter,
+            delivery.packet_id,
+            delivery.released,
+            group.owner if group is not None else "",
+        ),
     )
 
 

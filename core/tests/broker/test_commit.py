@@ -544,3 +544,95 @@ def test_subscribe_in_one_segment_with_its_publish(harness: Harness, store: Slow
     got = [client.next(), client.next(), client.next()]
     assert {type(one) for one in got} == {Suback, Publish, Puback}
     assert [type(one) for one in got if not isinstance(one, Publish)] == [Suback, Puback]
+
+
+def burst(harness: Harness, client: MemoryClient, *numbers: int, topic: str = "t") -> None:
+    """Publish all in one turn."""
+    with harness.together():
+        for number in numbers:
+            client.publish(topic, b"%d" % number, 1, expect=None)
+
+
+def acknowledged_ids(client: MemoryClient) -> list[int]:
+    """Of the PUBACKs since the last call."""
+    ids = [packet.packet_id for packet in client.unread if isinstance(packet, Puback)]
+    client.unread.clear()
+    return ids
+
+
+def waiting(client: MemoryClient) -> tuple[int, int]:
+    """Answers that wait for a commit, and publishes that they answer."""
+    connection = client.wire.connection
+    assert connection is not None
+    return len(connection.answers or ()), connection.unacknowledged
+
+
+def test_a_burst_costs_one_answer(harness: Harness, store: SlowStore) -> None:
+    away(harness, "sub", "#")
+    pub = harness.connect("pub")
+    for number in range(3):
+        pub.publish("t", b"%d" % number, 1)
+    pub.unread.clear()
+    store.slow = True
+    burst(harness, pub, 1, 2, 3)
+    assert waiting(pub) == (1, 3)
+    first = len(store.committing or ())
+    assert first == 6
+    # What comes while that is committed waits for the next commit, not with it.
+    burst(harness, pub, 4, 5)
+    assert waiting(pub) == (2, 5)
+    store.finish(all=False)
+    harness.settle()
+    assert acknowledged_ids(pub) == [4, 5, 6]
+    assert waiting(pub) == (1, 2)
+    store.finish()
+    harness.settle()
+    assert acknowledged_ids(pub) == [7, 8]
+    assert waiting(pub) == (0, 0)
+
+
+def test_what_needs_no_commit_stays_in_its_place_in_a_burst(
+    harness: Harness, store: SlowStore
+) -> None:
+    away(harness, "sub", "t")
+    pub, other = harness.connect("pub"), harness.connect("other")
+    for client in (pub, other):
+        for topic in ("t", "nobody"):
+            for _ in range(2):
+                client.publish(topic, b"", 1, expect=None)
+        client.unread.clear()
+    store.slow = True
+    with harness.together():
+        for topic in ("t", "nobody", "t", "t"):
+            pub.publish(topic, b"", 1, expect=None)
+        other.publish("t", b"", 1, expect=None)
+        pub.publish("t", b"", 1, expect=None)
+    assert waiting(pub) == (3, 5)  # the others' bytes are read apart
+    assert waiting(other) == (1, 1)
+    assert acknowledged_ids(pub) == []
+    store.finish()
+    harness.settle()
+    assert acknowledged_ids(pub) == [5, 6, 7, 8, 9]
+    assert acknowledged_ids(other) == [5]
+
+
+def test_joined_answers_are_bounded_as_those_apart(broker_harness: Make, store: SlowStore) -> None:
+    harness = broker_harness(config={"broker": {"receive_maximum": 10}}, store=store)
+    away(harness, "sub", "#")
+    pub = harness.connect("pub", version=4)
+    pub.publish("t", b"", 1)
+    store.slow = True
+    connection = pub.wire.connection
+    assert connection is not None
+    for number in range(2000):
+        if not connection.reading:
+            break
+        burst(harness, pub, *range(number * 10, number * 10 + 10))
+    assert not connection.reading
+    assert 10 + 1024 < connection.unacknowledged <= 10 + 1024 + 10
+    while store.committing is not None:  # what had come with the last one is taken then
+        store.finish()
+        harness.settle()
+    assert connection.reading
+    assert connection.unacknowledged == 0
+    assert len(acknowledged_ids(pub)) == 1 + number * 10
