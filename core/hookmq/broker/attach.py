@@ -297,7 +297,8 @@ def accepted(connection: Link, session: Session, epoch: int, present: bool, limi
     if present:
         core.metrics.sessions_resumed += 1
     core.observe("on_session", client, SessionEvent.RESUMED if present else SessionEvent.CREATED)
-    if present and connection.chains.authorize[Action.SUBSCRIBE]:
+    asked = connection.chains.authorize[Action.SUBSCRIBE] or core.settings.authz.default != "allow"
+    if present and asked:
         # A right may have been taken away while the client was: nothing is sent before that is known.
         revoke(core, client.client_id, None)
     settle_state(session)

@@ -1,6 +1,7 @@
 """Rights that are taken away: live and stored subscriptions are asked about again, messages wait until it is decided."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hookmq.codec import Publish, Suback
 from hookmq.hooks.entry import HookOptions
 from hookmq.hooks.verdicts import Allow, Deny
 from hookmq.reason import ReasonCode
+from hookmq.settings import AuthzSettings
 from hookmq.store import Dequeue, DropSubscription
 from hookmq.testing import DurableStore, Harness, HookRecorder, MemoryClient, SlowStore
 from hookmq.testing.plugins import instance_of
@@ -465,3 +467,16 @@ def test_a_right_that_stands_for_less_lowers_the_subscription(broker_harness: Ma
     publisher.publish("a/2", b"y", 1)
     subscriber.expect_message("a/2", b"y", qos=1)
     assert harness.broker.sessions["s"].subscriptions["a/+"].qos == 1
+
+
+def test_what_nothing_allows_any_more_after_a_restart(broker_harness: Make) -> None:
+    """Without any plugin to ask `authz.default` decides, also about what was granted before it was changed."""
+    harness = broker_harness(store=DurableStore())
+    client = harness.connect("c", session_expiry_interval=600)
+    client.subscribe("a", 1)
+    client.drop()
+    harness.connect("pub").publish("a", b"x", 1, expect=0)
+    harness.restart(replace(harness.settings, authz=AuthzSettings("deny")))
+    back = client.reconnect(expect=None)
+    assert not harness.broker.sessions["c"].subscriptions
+    assert not back.messages
