@@ -183,6 +183,12 @@ class Client:
             raise self._not_ours(f"begins {str(error)[:20]!r}") from None
         except ValueError as error:
             raise MqttError(f"The token cannot be sent ({error}).") from None
+        except ssl.SSLError as error:
+            if "WRONG_VERSION_NUMBER" not in str(error):
+                raise UnreachableError(f"{_said(error)}.") from None
+            raise MqttError(
+                f"{self.address} does not speak TLS: give `url` with http://."
+            ) from None
         except _BROKEN as error:
             raise UnreachableError(f"{_said(error)}.") from None
         if response.status == 200:

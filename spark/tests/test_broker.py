@@ -120,7 +120,7 @@ def test_a_broker_is_killed_while_spark_reads(
     try:
         while not any(p.numInputRows for p in query.recentProgress):
             assert query.exception() is None
-            query.awaitTermination(0.1)
+            query.awaitTermination(1)
         thread.start()
         killed.wait(30)
         thread.join()

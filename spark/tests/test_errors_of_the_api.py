@@ -131,6 +131,12 @@ def test_another_server(log: FakeLog) -> None:
         read(client(log), Range(0, 0, 10))
 
 
+def test_a_server_without_tls(log: FakeLog) -> None:
+    log.url = log.url.replace("http:", "https:")
+    with pytest.raises(MqttError, match="does not speak TLS: give `url` with http://"):
+        client(log).log()
+
+
 def test_a_newer_broker(log: FakeLog) -> None:
     block = bytearray(encode(0, 0, [record("a", b"0")]))
     block[16] = 2
