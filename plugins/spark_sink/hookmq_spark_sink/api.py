@@ -13,7 +13,7 @@ from hookmq.errors import HookMQError, ProtocolError, StoreError
 
 from hookmq_spark_sink import block
 from hookmq_spark_sink.config import ANY, NAME
-from hookmq_spark_sink.reading import Matcher, StreamReader, Unavailable, Wanted
+from hookmq_spark_sink.reading import Matcher, Removed, StreamReader, Unavailable, Wanted
 
 BLOCKS: Final = "application/vnd.hookmq.blocks"
 MAX_BODY: Final = 65536
@@ -227,6 +227,10 @@ class Api:
             }  # fmt: skip
             blocks = stream.reader.blocks(wanted, most)
             return await self._send(request, blocks, headers)
+        except Removed as removed:
+            del facts["end"]
+            facts["earliest"] = removed.earliest
+            raise Refusal(410, "trimmed", str(removed), **facts) from None
         finally:
             self._reading -= 1
 
@@ -243,7 +247,7 @@ class Api:
                     await response.write(chunk)
                 self.counts.bytes += len(chunk)
                 chunk = await self._run(_chunk, blocks)
-        except (StoreError, OSError, TimeoutError) as error:
+        except (StoreError, OSError, TimeoutError, Removed) as error:
             # The end of the answer is missing, so that nobody takes it for whole.
             if request.transport is not None:
                 request.transport.abort()

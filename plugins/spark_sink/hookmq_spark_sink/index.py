@@ -179,11 +179,11 @@ class StreamIndex:
             if readable is None or not self.segments or self.segments[-1].end >= readable:
                 return
             # What is missing is in a segment that was begun meanwhile.
-            before = len(self.segments)
+            before, reached = self.segments[-1].base, self.segments[-1].end
             self._list()
-            if len(self.segments) == before:
+            if not self.segments or self.segments[-1].base <= before:
                 raise StoreError(
-                    f"{self.folder}: the records from {self.segments[-1].end} to {readable} are missing"
+                    f"{self.folder}: the records from {reached} to {readable} are missing"
                 )
 
     def _list(self) -> None:

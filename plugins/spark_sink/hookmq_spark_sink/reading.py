@@ -22,6 +22,14 @@ class Unavailable(Exception):
     """The broker did not say yet how far readers may go."""
 
 
+class Removed(Exception):
+    """Retention was faster: the partition begins with `earliest` now."""
+
+    def __init__(self, earliest: int) -> None:
+        super().__init__(f"offsets begin at {earliest}")
+        self.earliest = earliest
+
+
 class Wanted(NamedTuple):
     """What of a partition is asked for. `columns` and `match` are None where nothing is left out."""
 
@@ -85,7 +93,7 @@ class StreamReader:
 
     def blocks(self, wanted: Wanted, max_bytes: int) -> Iterator[bytes]:
         """The blocks of a range, as PROTOCOL.md has them, ending after about `max_bytes`. Raises StoreError where they
-        are not what was written."""
+        are not what was written, Removed where retention was here since `refresh`."""
         reached = seen = wanted.start
         sent = silent = 0
         for segment, place in self.index.blocks(wanted.partition, wanted.start, wanted.end):
@@ -121,7 +129,11 @@ class StreamReader:
         if wanted.match is not None and reached < wanted.end:
             yield block.assemble(block.empty(wanted.partition, reached, wanted.end))
 
-    def _missing(self, wanted: Wanted, start: int, end: int) -> StoreError:
+    def _missing(self, wanted: Wanted, start: int, end: int) -> Exception:
+        # It is said there before anything is deleted, and in the state only afterwards.
+        earliest = files.read_trimmed(self.folder, self.log_id).get(wanted.partition, 0)
+        if earliest > start:
+            return Removed(earliest)
         return StoreError(
             f"{self.folder}: partition {wanted.partition} has nothing from offset {start} to {end}"
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
-from hookmq_spark_sink import block
+from hookmq_spark_sink import block, files
 from hookmq_spark_sink.api import Api
 
 BOOT = bytes(range(16))
@@ -185,6 +185,19 @@ async def test_it_sees_what_comes_across_segments_merging_and_retention(make: Ma
             "partition": 0, "start": earliest - 1, "earliest": earliest, "latest": 100,
         },
     )  # fmt: skip
+
+
+async def test_what_retention_deletes_before_it_said_so(make: Make) -> None:
+    client = await make(segment_size=4096, max_bytes=1 << 16)
+    for number in range(60):
+        client.kept.publish(b"%d" % number * 100)
+    stream = client.kept.stream
+    earliest = stream.summaries[1].parts[0][0]
+    files.write_trimmed(stream.folder, stream.log.id, {0: earliest})
+    stream.log.trim(stream.summaries[1].base)
+    status, body = await client.records()
+    assert (status, body["error"], body["earliest"]) == (410, "trimmed", earliest)
+    assert len(await client.rows(start=earliest)) == 60 - earliest
 
 
 async def test_topics_are_filtered_and_every_offset_is_accounted_for(make: Make) -> None:

@@ -270,6 +270,23 @@ def test_retention_that_was_interrupted_is_finished(keep: Keep) -> None:
     assert kept.open().earliest[0] > stream.summaries[0].parts[0][0]
 
 
+def test_a_reader_that_was_away_while_a_segment_began_and_another_went(keep: Keep) -> None:
+    kept = keep(**SMALL)
+    kept.stream.merge = not_now
+    fill(kept, 20)
+    index = StreamIndex(kept.stream.folder)
+    state = read_state(kept.stream.folder)
+    index.refresh(state)
+    segments = len(index.segments)
+    while len(kept.stream.summaries) == segments:
+        fill(kept, 1)
+    # What retention does before it has told anybody.
+    kept.stream.log.trim(kept.stream.summaries[1].base)
+    index.refresh(read_state(kept.stream.folder))
+    assert len(index.segments) == segments
+    assert index.segments[-1].end == kept.stream.latest[0]
+
+
 # merging --------------------------------------------------------------------------------------------------------------
 
 
