@@ -162,6 +162,7 @@ def test_the_window_bounds_memory() -> None:
 
 def test_backoff_doubles_within_bounds_with_jitter() -> None:
     policy = Policy(first_delay=1.0, longest_delay=10.0)
+    shares = set()
     for seed in range(20):
         world = World(policy, lambda events, n: (0.0, AGAIN if n < 8 else ARRIVED), seed=seed)
         world.put("a")
@@ -170,7 +171,10 @@ def test_backoff_doubles_within_bounds_with_jitter() -> None:
         gaps = [after - before for before, after in pairwise(times)]
         for gap, wanted in zip(gaps, [1, 2, 4, 8, 10, 10, 10], strict=True):
             assert wanted * 0.5 <= gap <= wanted * 1.5
-    assert len({round(gap, 6) for gap in gaps}) > 1
+            shares.add(round(gap / wanted, 3))
+    assert len(shares) > 50
+    assert min(shares) < 0.6
+    assert max(shares) > 1.4
 
 
 def test_retry_after_holds_everything_and_is_bounded() -> None:
@@ -321,6 +325,25 @@ def test_stop_ends_what_is_under_way() -> None:
     assert len(world.sent) == 1
     assert world.busy == 0
     assert world.runtime.tasks == set()
+    assert world.runtime.next_timer() is None
+
+
+def test_what_is_buried_after_a_stop_is_tried_again_by_the_next_start() -> None:
+    world = World(Policy(max_attempts=1), lambda events, n: (0.0, AGAIN))
+    later: list[Callable[[str], None]] = []
+
+    def bury(one: Numbered, reason: str, attempts: int, done: Callable[[str], None]) -> None:
+        later.append(done)
+
+    world.dispatcher._bury = bury
+    world.put("a", "a")
+    world.run(1)
+    world.dispatcher.stop()
+    later[0]("")
+    later[0]("disk full")
+    world.run(100)
+    assert world.queue.waiting == 2
+    assert len(world.sent) == 1
     assert world.runtime.next_timer() is None
 
 
