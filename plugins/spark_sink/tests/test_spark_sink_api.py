@@ -188,7 +188,7 @@ async def test_it_sees_what_comes_across_segments_merging_and_retention(make: Ma
 
 
 async def test_what_retention_deletes_before_it_said_so(make: Make) -> None:
-    client = await make(segment_size=4096, max_bytes=1 << 16)
+    client = await make(segment_size=4096, max_bytes=1 << 16, retention_bytes=0)
     for number in range(60):
         client.kept.publish(b"%d" % number * 100)
     stream = client.kept.stream
