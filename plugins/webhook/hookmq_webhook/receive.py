@@ -162,7 +162,7 @@ class Ledger:
             self.lost += first - following
             stretch.since = first
         stretch.gaps.update(dict.fromkeys(range(first, number)))
-        while len(stretch.gaps) > self._window or next(iter(stretch.gaps), number) < stretch.since:
+        while len(stretch.gaps) > self._window:
             oldest = next(iter(stretch.gaps))
             del stretch.gaps[oldest]
             self.lost += 1

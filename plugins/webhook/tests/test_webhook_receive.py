@@ -69,7 +69,10 @@ def test_inflate() -> None:
     headers = {"content-encoding": "GZIP"}
     packed = gzip.compress(b"x" * 1000)
     assert inflate(headers, packed) == b"x" * 1000
-    assert inflate({}, packed) == packed
+    assert inflate({}, packed) == inflate({"content-encoding": "br"}, packed) == packed
+    assert inflate(headers, gzip.compress(bytes(5 << 20))) == bytes(5 << 20)
+    with pytest.raises(ValueError, match="more than"):
+        inflate(headers, gzip.compress(bytes((16 << 20) + 1)))
     assert inflate(headers, packed, 1000) == b"x" * 1000
     for body, limit in ((packed, 999), (packed[:-1], 9999), (packed + b"x", 9999), (b"x", 9999)):
         with pytest.raises(ValueError, match="not gzip"):
@@ -111,6 +114,17 @@ def test_what_is_waited_for_is_bounded() -> None:
     assert ledger.lost == 999_999_997
     assert ledger.take(event(5))  # nobody knows: rather twice than never
     assert not ledger.take(event(1_000_000_000))
+
+
+def test_what_counts_as_lost_is_new_all_the_same() -> None:
+    ledger = Ledger(window=2)
+    for number in (0, 3, 6):
+        assert ledger.take(event(number))
+    assert [number for _, _, number in ledger.missing()] == [4, 5]
+    assert ledger.lost == 2
+    assert [ledger.take(event(number)) for number in (1, 2, 3, 6)] == [True, True, False, False]
+    assert [ledger.take(event(number)) for number in (4, 4, 5)] == [True, False, True]
+    assert not ledger.missing()
 
 
 def test_sources_are_bounded() -> None:
