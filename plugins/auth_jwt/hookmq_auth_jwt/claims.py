@@ -145,6 +145,10 @@ class Checker:
             if config.require_acl:
                 raise Refused("acl", f"the claim {config.acl} is missing", NOT_ALLOWED)
             return None
+        return self.rules_of(value)
+
+    def rules_of(self, value: Any) -> Rules:
+        """The permissions that a claim's value names. Raises Refused."""
         try:
             # Many tokens say the same: their rules are compiled once.
             return self._compiled(json.dumps(value))

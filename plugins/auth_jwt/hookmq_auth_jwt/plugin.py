@@ -1,6 +1,6 @@
 """The plugin: what the configuration's `use: auth_jwt` makes."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -71,6 +71,8 @@ class AuthJwtPlugin(Plugin):
                 raise ConfigError(f"jwks.ca_file: {config.jwks.ca_file} cannot be used") from None
         self.verifier = Verifier(config, self.sources)
         self.counts = Counts()
+        self._note = f"hookmq:{self.id}"
+        """The claim that holds permissions, which nobody else can write."""
         self._expiry_code = _CODES[config.on_expiry]
         self._broker: BrokerHandle | None = None
         self._watch: Timer | None = None
@@ -319,8 +321,23 @@ class AuthJwtPlugin(Plugin):
             expires_at = _FOREVER  # None would leave the end of the token before
         self.counts.accepted += 1
         return Accept(
-            identity, verified.claims, expires_at, verified.limits, expiry_code=self._expiry_code
+            identity,
+            self._noted(verified),
+            expires_at,
+            verified.limits,
+            expiry_code=self._expiry_code,
         )
+
+    def _noted(self, verified: Verified) -> Mapping[str, Any]:
+        """The claims, and beside them what the permissions need after a restart, also where it is not these claims that
+        are believed."""
+        claims, rules = verified.claims, verified.rules
+        if rules is None:
+            return claims
+        names = (name[2:-1] for name in rules.variables if name.startswith("${"))
+        values = {name: value for name in names if (value := find(claims, name)) is not MISSING}
+        note = {"acl": find(claims, self.config.acl), "values": values}
+        return {**claims, self._note: note}
 
     def _refused(self, client: ClientInfo, refused: Refused) -> Deny:
         self.counts.refused[refused.kind] += 1
@@ -343,15 +360,17 @@ class AuthJwtPlugin(Plugin):
         return None if grant is None else grant.decide(client, action, topic, message)
 
     def _kept(self, client: ClientInfo) -> Grant | None:
-        """The permissions of a session that was restored from the store: with the claims that were kept."""
+        """The permissions of a session that was restored from the store: as they were noted."""
         identity = client.identity or ""
-        claims = client.claims
-        if not self.config.acl or find(claims, self.config.acl) is MISSING:
-            return Grant(identity, "", NO_RULES, claims) if self.config.require_acl else None
+        note = client.claims.get(self._note)
+        acl = note.get("acl", MISSING) if isinstance(note, Mapping) else MISSING
+        values = note.get("values") if isinstance(note, Mapping) else None
+        if acl is MISSING or not isinstance(values, Mapping):
+            return Grant(identity, "", NO_RULES, {}) if self.config.require_acl else None
         try:
-            return Grant(identity, "", self.verifier.checker.rules(claims), claims)
+            return Grant(identity, "", self.verifier.checker.rules_of(acl), values)
         except Refused:
-            return Grant(identity, "", NO_RULES, claims)
+            return Grant(identity, "", NO_RULES, {})
 
     # what is offered ---------------------------------------------------------------------------------------------
 
