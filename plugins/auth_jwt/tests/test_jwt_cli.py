@@ -273,4 +273,5 @@ def test_any_configuration_is_bound_or_refused(given: Any) -> None:
         assert "constructing it failed" not in refused
     else:
         assert isinstance(made.plugin, AuthJwtPlugin)
-        assert SECRET not in repr(made.plugin.config)
+        if SECRET not in repr(given):  # Hypothesis takes words from the source, too
+            assert SECRET not in repr(made.plugin.config)
