@@ -24,6 +24,7 @@ from hookmq.store import (
     SetPacket,
     StoreFailed,
 )
+from hookmq.testing import Harness
 from hookmq.testing.contracts import fields_of
 from hookmq.testing.runtime import VirtualRuntime
 from hookmq.types import Message
@@ -302,3 +303,45 @@ def test_the_commands(
         list(again.load())
         assert [page(again, owner) for owner in ("c/one", "c/two")] == pages
         again.close(lambda: None)
+
+
+def test_the_broker_gives_no_held_message_away(tmp_path: Path) -> None:
+    """That would look at every entry: what may go from queue to queue has a row of its own from the beginning."""
+    harness = Harness(start=False)
+    store = SQLiteStore(tmp_path / "data", harness.clock, "os")
+    harness.restart(store=store)
+    engine = store._engine
+    assert engine is not None
+    looks: list[str] = []
+    engine.db.set_trace_callback(lambda text: looks.append(text) if "json_each" in text else None)
+    plain = harness.connect("plain", session_expiry_interval=600)
+    plain.subscribe("t", 1)
+    plain.disconnect()
+    members = [
+        harness.connect(
+            f"m{number}", session_expiry_interval=600, receive_maximum=2, auto_ack=False
+        )
+        for number in range(2)
+    ]
+    for member in members:
+        member.subscribe("$share/g/t", 1)
+    pub = harness.connect("pub")
+    for number in range(12):
+        pub.publish("t", b"%d" % number, 1)
+    taken = [len(member.messages) for member in members]
+    assert taken == [2, 2]
+    members[0].drop()  # what it was given goes back to the group, and on to the other
+    for message in list(members[1].messages):
+        members[1].ack(message)
+    harness.settle()
+    members[0].reconnect(auto_ack=True)
+    harness.settle()
+    assert counts(store)[1] > counts(store)[2]
+    members[1].disconnect()
+    harness.settle()
+    plain.reconnect(auto_ack=True)
+    harness.settle()
+    assert len(plain.messages) == 12
+    assert counts(store) == (0, 0, 0)
+    assert looks == []
+    harness.close()
