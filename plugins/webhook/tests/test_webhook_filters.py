@@ -1,5 +1,6 @@
 """Filters: which events pass."""
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -97,6 +98,7 @@ def about(
         ({"clients": ("c.1",)}, about(), False),
         ({"clients": ("*",)}, about(client="a\nb"), True),
         ({"exclude_clients": ("c-*",)}, about(), False),
+        ({"exclude_clients": ("d-*",)}, about(), True),
         ({"clients": ("d",)}, about(client=None, origin="plugin:x"), False),
         ({"clients": ("d",)}, about("broker.started", None, None), True),
         ({"clients": ("d",)}, about("mine.event", None, None), True),
@@ -170,6 +172,20 @@ def test_fields() -> None:
         keep_fields(["-payload", "topic"])
 
 
+patterns = st.text("ab*?", max_size=8)
+
+
+@given(patterns, st.text("ab\n", max_size=10))
+def test_patterns_are_those_of_a_shell(pattern: str, client: str) -> None:
+    expected = fnmatchcase(client, pattern)
+    assert filters(clients=(pattern, "never")).event(about(client=client)) is expected
+
+
+def test_a_pattern_costs_one_pass() -> None:
+    made = filters(clients=("*" + "a*" * 30 + "b",))
+    assert not made.event(about(client="a" * 60_000))
+
+
 levels = st.lists(st.sampled_from(["", "a", "b", "+", "$x"]), min_size=1, max_size=4)
 names = st.builds(lambda ls, end: "/".join(ls) + end, levels, st.sampled_from(["", "/#"]))
 tops = st.lists(st.sampled_from(["", "a", "b", "$x"]), min_size=1, max_size=4).map("/".join)
@@ -185,7 +201,8 @@ def test_overlap_is_never_wrong_about_a_topic(first: str, second: str, topic: st
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [("a/#", "a", True), ("a/+", "a", False), ("+/b", "a/+", True), ("#", "$SYS/#", False),
-     ("+/a", "$x/a", False), ("a/b/#", "a/+/c", True), ("a/b", "a/c", False), ("a", "a/+/#", False)],
+     ("+/a", "$x/a", False), ("a/b/#", "a/+/c", True), ("a/b", "a/c", False),
+     ("$x/a", "$x/#", True), ("$x/+", "$x/a", True), ("a", "a/+/#", False)],
 )  # fmt: skip
 def test_overlap(first: str, second: str, expected: bool) -> None:
     assert overlap(first, second) is expected
