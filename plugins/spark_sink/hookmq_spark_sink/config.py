@@ -92,7 +92,11 @@ class StreamConfig:
 class Access:
     """Who may read: whoever brings the token, or a client certificate with that name."""
 
-    token: str = setting("", "what `Authorization: Bearer` brings; at least 16 characters")
+    token: str = field(
+        default="",
+        repr=False,
+        metadata={"help": "what `Authorization: Bearer` brings; at least 16 characters"},
+    )
     common_name: str = setting("", "the common name of a client certificate (tls.client_ca)")
     streams: tuple[str, ...] = setting((ANY,), "streams that it opens; * for all")
     commit: bool = setting(True, "whether it may say how far a consumer is")

@@ -93,4 +93,5 @@ def test_a_token_is_never_shown(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert TOKEN not in done.stdout + done.stderr
-    assert TOKEN not in repr(make(tmp_path, api={"access": ACCESS}))
+    plugin = make(tmp_path, api={"access": ACCESS})
+    assert TOKEN not in repr(plugin) + repr(plugin.config)
