@@ -127,9 +127,8 @@ def queue_rows(plan: Plan, owner_of: Callable[[str], int], heads: Heads) -> Rows
         if not queue:
             continue
         owner = owner_of(name)
-        alone = name.startswith(
-            "c/"
-        )  # what waits for a share group goes to the queues of its members
+        # What waits for a share group goes to the queues of its members.
+        alone = name.startswith("c/")
         for row in queue.values():
             if type(row) is tuple:
                 _, _, seq, message, size, sent, released, payload, received_at, expires_at, *_ = row

@@ -315,7 +315,7 @@ def test_the_broker_gives_no_held_message_away(tmp_path: Path) -> None:
     looks: list[str] = []
     engine.db.set_trace_callback(lambda text: looks.append(text) if "json_each" in text else None)
     plain = harness.connect("plain", session_expiry_interval=600)
-    plain.subscribe("t", 1)
+    plain.subscribe("u/#", 1)
     plain.disconnect()
     members = [
         harness.connect(
@@ -328,6 +328,8 @@ def test_the_broker_gives_no_held_message_away(tmp_path: Path) -> None:
     pub = harness.connect("pub")
     for number in range(12):
         pub.publish("t", b"%d" % number, 1)
+        pub.publish("u", b"%d" % number, 1)
+    assert counts(store)[2] == 12
     taken = [len(member.messages) for member in members]
     assert taken == [2, 2]
     members[0].drop()  # what it was given goes back to the group, and on to the other
