@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -27,6 +29,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger("pyspark_mqtt")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _in_one_line(method: Callable[P, T]) -> Callable[P, T]:
+    """Let Spark report a MqttError without a traceback: it asks the environment of the process that is this reader's own.
+
+    Such an error ends the query and the process with it; other exceptions keep their traceback.
+    """
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except MqttError:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
+
+    return call
 
 
 class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -44,10 +65,12 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
         self._last_batch = self.clock()
         self._reported: Offsets | None = None
 
+    @_in_one_line
     def initialOffset(self) -> Json:
         """Where a new query begins: startingOffsets, which is latest unless it is given."""
         return self.source.edge("starting", "latest")[0].json()
 
+    @_in_one_line
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what the log holds at this moment, whatever comes later."""
         self._target = self.source.client.log()
@@ -60,6 +83,7 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
             return ReadMinRows(least)
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @_in_one_line
     def latestOffset(self, start: Mapping[str, str | int], limit: ReadLimit) -> Json:
         """Where the batch that begins at ``start`` ends: never before it, within the limit and what is durable.
 
@@ -93,6 +117,7 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
         """The end of the log, for the progress of the query: how far it is behind."""
         return None if self._seen is None else Offsets(self._seen.log_id, self._seen.latest).json()
 
+    @_in_one_line
     def partitions(
         self, start: Mapping[str, str | int], end: Mapping[str, str | int]
     ) -> Sequence[InputPartition]:
