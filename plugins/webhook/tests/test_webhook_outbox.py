@@ -226,6 +226,21 @@ def test_what_arrived_is_deleted(tmp_path: Path) -> None:
     box.close()
 
 
+def test_only_what_arrived_is_deleted(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_bytes=65536).open()
+    for number in range(40):
+        box.take(b"%d " % number + b"x" * 1000)
+    for one in box.page(0)[0][:20]:
+        box.outbox.done(one.number)
+    box.runtime.advance(2)
+    assert 0 < box.outbox.log.earliest <= 20
+    box.close()
+    again = Box(tmp_path, max_bytes=65536).open(CommitId("s", 40))
+    left = [int(payload.split()[0]) for payload in payloads(again.page(20)[0])]
+    assert left == list(range(20, 40))
+    again.close()
+
+
 def test_full_by_events_and_by_bytes(tmp_path: Path) -> None:
     box = Box(tmp_path / "events", max_events=3).open()
     box.take(b"1", b"2")
