@@ -12,7 +12,7 @@ from typing import Any, Final
 from hookmq.errors import HookMQError, StoreError
 
 from hookmq_spark_sink import block, files
-from hookmq_spark_sink.index import StreamIndex, parse
+from hookmq_spark_sink.index import StreamIndex, parse, raise_file_limit
 from hookmq_spark_sink.reading import Matcher
 
 EXAMPLES: Final = """\
@@ -80,6 +80,7 @@ class _Found:
             raise StoreError(f"{folder} holds no stream")
         self.folder = folder
         self.described = described
+        raise_file_limit()
         self.index = StreamIndex(folder)
         self.state = files.read_state(folder)
         self.index.refresh(self.state)

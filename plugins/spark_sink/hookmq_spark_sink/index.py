@@ -3,10 +3,12 @@ the broker at its start included; no payload is looked at."""
 
 import json
 import os
+import resource
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -22,6 +24,7 @@ from hookmq_spark_sink.files import LOG, State
 _HEAD: Final = struct.Struct("<8sII")
 _SEGMENT_MAGIC: Final = b"HookMQs1"
 _CHUNK: Final = 1 << 16
+_FILES: Final = 1 << 16
 
 
 class Place(NamedTuple):
@@ -249,6 +252,29 @@ class StreamIndex:
         """Let go of all files."""
         self.segments = []
         self._generation = None
+
+
+def closed_indexes(folder: Path) -> list[SegmentIndex]:
+    """What is in each segment of a stream's folder that nobody writes to, without a file that stays open. Raises
+    StoreError, OSError."""
+    found: list[SegmentIndex] = []
+    for path in sorted((folder / LOG).glob(f"*{SUFFIX}")):
+        one = SegmentIndex(path)
+        try:
+            one.extend()
+        finally:
+            one.close()
+        found.append(one)
+    return found
+
+
+def raise_file_limit() -> None:
+    """A reader has a file open for each segment: have the system allow as many as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def parse(segment: SegmentIndex, place: Place) -> block.Block:

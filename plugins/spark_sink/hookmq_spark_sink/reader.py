@@ -8,7 +8,6 @@ then what it counted, goes out as lines of JSON. It ends when its standard input
 import asyncio
 import json
 import os
-import resource
 import signal
 import ssl
 import sys
@@ -22,6 +21,7 @@ from hookmq.server.settings import TlsSettings
 from hookmq.server.tls import server_context
 
 from hookmq_spark_sink.api import Api
+from hookmq_spark_sink.index import raise_file_limit
 
 TELL_EVERY: Final = 1.0
 NICE: Final = 5
@@ -84,9 +84,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
         os.nice(NICE)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 1 << 16)), hard))
+    raise_file_limit()
     line = b""
     while not line.endswith(b"\n"):
         part = os.read(0, 65536)

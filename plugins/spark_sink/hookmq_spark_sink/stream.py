@@ -19,7 +19,7 @@ from hookmq.store import CommitId, StoreFailed
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.config import StreamConfig
-from hookmq_spark_sink.index import SegmentIndex, StreamIndex
+from hookmq_spark_sink.index import SegmentIndex, closed_indexes
 from hookmq_spark_sink.retention import Plan, Upkeep, keep_up, merge_beside
 
 PER_RECORD: Final = 64
@@ -294,10 +294,7 @@ class Stream:
         if described is None:
             made = files.Description(self.config.name, self.config.partitions, self.log.id)
             files.write_description(self.folder, made)
-        index = StreamIndex(self.folder)
-        index.refresh(None)
-        self._take_up(index, trimmed)
-        index.close()
+        self._take_up(closed_indexes(self.folder), trimmed)
         files.read_consumers(self.folder, self.log.id)
         self._state = files.StateFile(self.folder, self._boot)
         self._stored = self.log.size
@@ -339,15 +336,15 @@ class Stream:
                 f"{self.folder / files.LOG} is another log than the one {files.STREAM} is about: folders were swapped"
             )
 
-    def _take_up(self, index: StreamIndex, trimmed: dict[int, int]) -> None:
-        self.summaries = [summary(segment) for segment in index.segments]
-        first = index.segments[0].base if index.segments else 0
+    def _take_up(self, segments: list[SegmentIndex], trimmed: dict[int, int]) -> None:
+        self.summaries = [summary(segment) for segment in segments]
+        first = segments[0].base if segments else 0
         if first and not trimmed:
             raise StoreError(
                 f"{self.folder / files.TRIMMED} is missing: records were deleted before"
             )
         ends: dict[int, int] = {}
-        for one in index.segments:
+        for one in segments:
             for number, part in one.parts.items():
                 if number >= self.config.partitions:
                     raise StoreError(f"{one.path} has a partition {number}: there are fewer")
@@ -359,7 +356,11 @@ class Stream:
                         f"{one.path}: partition {number} goes from offset {expected} to {begins}"
                     )
                 ends[number] = part.end
-        first_of = {number: begin for number, (begin, _) in index.ends().items()}
+        first_of = {
+            number: part.bases[0]
+            for one in reversed(segments)
+            for number, part in one.parts.items()
+        }
         for number in range(self.config.partitions):
             at = trimmed.get(number, 0)
             self.earliest[number] = max(at, first_of.get(number, 0))
