@@ -99,7 +99,7 @@ class Gate(Part):
         if auth.properties.authentication_method != "SIM":
             return None
         data = auth.properties.authentication_data
-        return self.answer(Challenge(b"1") if not data or data == b"0" else Accept("sim"))
+        return self.answer(Challenge(b"1") if not data or data == b"0" else Accept())
 
 
 class Acl(Part):
