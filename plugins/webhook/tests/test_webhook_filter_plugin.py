@@ -139,6 +139,36 @@ def test_what_is_no_answer(body: bytes) -> None:
         read_answer(200, body, MESSAGE)
 
 
+TOPIC: dict[str, Any] = {"result": "replace", "topic_set": True, "topic": "x"}
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_bounds_that_hold(value: int) -> None:
+    said = {"payload_format_indicator": value, "content_type": "x" * 65535}
+    made = answered(result="replace", properties_set=True, properties=said)
+    assert made.properties.payload_format_indicator == value
+    assert len(made.properties.content_type) == 65535
+    assert answered(result="deny", reason="x" * 1024) == Deny(reason="x" * 1024)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {**TOPIC, "more": 1},
+        {**TOPIC, "properties_set": True, "properties": {"content_type": "x" * 65536}},
+        {**TOPIC, "properties_set": True, "properties": {"user_properties": ["ab"]}},
+        {**TOPIC, "properties_set": True, "properties": {"user_properties": 3}},
+        {"result": "deny", "reason": "x" * 1025},
+        {"result": "deny", "code": None},
+    ],
+    ids=range(6),
+)
+def test_bounds_that_are_broken(found: dict[str, Any]) -> None:
+    assert answered(**TOPIC).topic == "x"
+    with pytest.raises(Unusable):
+        answered(**found)
+
+
 @pytest.mark.parametrize("status", [201, 202, 301, 400, 401, 403, 404, 500])
 def test_a_status_that_says_nothing(status: int) -> None:
     with pytest.raises(Unusable, match=f"status {status}"):
