@@ -531,3 +531,10 @@ def test_the_collector_is_left_as_it_was() -> None:
     with pytest.raises(ConfigError), book.uncollected():
         parse("", "f", "yaml")
     assert gc.isenabled()
+
+
+def test_a_pipe_is_no_file_and_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "users.yaml"
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="this is no file"):
+        load(path, "yaml")
