@@ -75,7 +75,13 @@ class WebSocketServer:
             max_msg_size=self._max_message,
             decode_text=False,
         )
-        await socket.prepare(request)
+        try:
+            await socket.prepare(request)
+        except ValueError:
+            # aiohttp neither reads a header that is not UTF-8 nor can it quote one in its 400.
+            refusal = web.Response(status=400, text="not a WebSocket handshake\n")
+            refusal.force_close()
+            return refusal
         handler = cast("Handler", request.protocol)
         if handler.transport is None:  # gone while the answer went out
             return socket

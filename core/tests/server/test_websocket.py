@@ -183,6 +183,18 @@ async def test_bad_handshake(listen: Any, dial: Any, broker: Any, headers: Any) 
     assert broker.connections == []
 
 
+@pytest.mark.parametrize("name", ["Sec_WebSocket_Version", "Sec_WebSocket_Key"])
+async def test_a_bad_handshake_that_cannot_be_quoted(
+    listen: Any, dial: Any, broker: Any, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """A stranger must not be able to fill the log with tracebacks."""
+    reader, writer = await dial(await listen(type="ws"))
+    writer.write(handshake(**{name: "quoted"}).replace(b"quoted", b"\x80"))
+    assert (await reader.readline()).split()[1] == b"400"
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+    assert broker.connections == []
+
+
 async def test_what_is_no_http_ends(listen: Any, dial: Any, broker: Any) -> None:
     reader, writer = await dial(await listen(type="ws"))
     writer.write(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00\r\n\r\n")
