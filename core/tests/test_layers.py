@@ -16,7 +16,7 @@ FLOORS = {
     "router": 2, "rules": 2, "qos": 2, "session": 2, "retained": 2, "store": 2,
     "plugin": 3, "hooks": 3, "observers": 3,
     "broker": 4,
-    "server": 5, "logs": 5, "segments": 5,
+    "server": 5, "logs": 5, "segments": 5, "files": 5,
     "config": 6, "cli": 6, "testing": 6,
 }  # fmt: skip
 IMPURE = {

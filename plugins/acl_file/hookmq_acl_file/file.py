@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from hookmq.files import open_regular
 from hookmq.plugin import ConfigError
 
 from hookmq_acl_file import rules_mosquitto, rules_yaml
@@ -72,7 +73,7 @@ def read_text(path: Path) -> str:
     """The text of a file of rules. One that ends within a line was cut short: ``home/roo`` was to be ``home/room1``."""
     source = str(path)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise _unreadable(path, error) from None

@@ -510,6 +510,11 @@ def loop(running: Running) -> None:
     running.file.symlink_to(running.file)
 
 
+def pipe(running: Running) -> None:
+    running.file.unlink()
+    os.mkfifo(running.file)
+
+
 def text(text: str | bytes) -> Callable[[Running], None]:
     def write(running: Running) -> None:
         new = running.file.with_name("new")
@@ -522,6 +527,7 @@ def text(text: str | bytes) -> Callable[[Running], None]:
 FAILURES = {
     "vanished": vanish,
     "a folder": folder,
+    "a pipe": pipe,
     "unreadable": loop,
     "empty": text(""),
     "blank": text(" \n\n"),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from hookmq.files import open_regular
 from hookmq.plugin import ConfigError
 from hookmq.runtime import Cancel, Promise, Runtime, Timer
 
@@ -103,7 +104,7 @@ class FileSource:
     def read(self) -> tuple[object, KeySet]:
         """The file's identity and its keys. Blocks. Raises UnusableKey."""
         try:
-            with open(self._path, "rb") as file:
+            with open_regular(self._path) as file:
                 data = file.read(MAX_FILE + 1)
                 identity = _identity(os.fstat(file.fileno()))
         except OSError as error:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from hookmq.files import open_regular
 from hookmq.plugin import ConfigError
 
 MAX_BYTES: Final = 64 << 20
@@ -40,18 +41,11 @@ def stamp(path: Path) -> Stamp:
     return _stamp(os.stat(path))
 
 
-def _at_once(path: str, flags: int) -> int:
-    """Opens what may be a pipe without waiting for its other end."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def read(path: Path) -> Content:
     """The whole file. Blocks; raises ConfigError for what is no text, too large, empty or being written."""
     try:
-        with open(path, "rb", opener=_at_once) as file:
+        with open_regular(path) as file:
             before = os.fstat(file.fileno())
-            if not stat.S_ISREG(before.st_mode):
-                raise ConfigError("this is no file", source=str(path))
             data = file.read(MAX_BYTES + 1)
             after = os.fstat(file.fileno())
     except OSError as error:
