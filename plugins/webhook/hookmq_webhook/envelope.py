@@ -202,9 +202,7 @@ def data_of(envelope: Envelope, event: Event) -> bytes:
     payload = event.payload
     if payload is not None:
         wanted = _wanted(envelope)
-        shown = show(payload, envelope.payload, event.data) if wanted else NOTHING
-        if len(shown.json) > envelope.max_event:
-            shown = NOTHING
+        shown = _shown(envelope, event, payload)
         made = _object(envelope, event, fields, shown, wanted)
         if len(made) > envelope.max_event and shown is not NOTHING:
             made = _object(envelope, event, fields, NOTHING, wanted)
@@ -234,6 +232,15 @@ def _object(
     if missing:
         made["left_out"] = missing
     return _joined(_kept(envelope, made), raw)
+
+
+def _shown(envelope: Envelope, event: Event, payload: bytes) -> "Shown":
+    """What there is room for. No form is shorter than the payload (but for blanks around JSON): one that cannot fit is
+    not parsed, for that would hold up the loop at every attempt."""
+    if not _wanted(envelope) or len(payload) > envelope.max_event:
+        return NOTHING
+    shown = show(payload, envelope.payload, event.data)
+    return NOTHING if len(shown.json) > envelope.max_event else shown
 
 
 def _wanted(envelope: Envelope) -> bool:
@@ -270,9 +277,9 @@ def _is_payload(envelope: Envelope, event: Event) -> bool:
 def _alone(envelope: Envelope, event: Event) -> tuple["Shown", str]:
     """A payload that is the data, and its content type."""
     payload = event.payload or b""
-    shown = show(payload, envelope.payload, event.data) if _wanted(envelope) else NOTHING
-    if len(shown.json) > envelope.max_event:
-        shown = NOTHING
+    shown = _shown(envelope, event, payload)
+    if shown is NOTHING:
+        return shown, ""
     given = event.data.get("content_type", "")
     kind: str = given if len(given) <= 256 and _MEDIA.fullmatch(given) else ""
     if shown.format == "json":

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from hookmq.plugin import ClientInfo, Message, Peer, Properties
 from hookmq.types import Scope
+from hookmq_webhook import envelope as envelopes
 from hookmq_webhook import read
 from hookmq_webhook.catalog import CATALOG, field_names, published, traceparent
 from hookmq_webhook.envelope import (
@@ -301,6 +302,24 @@ def test_an_event_is_bounded() -> None:
     assert "user_properties" not in data
     data = data_of(published_of(b"x" * 4000), max_event=5000)
     assert len(data["payload"]) == 4000
+
+
+def test_a_payload_that_cannot_fit_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of 256 MB would hold up everybody for seconds, at every attempt."""
+    read: list[int] = []
+
+    def is_json(text: str) -> bool:
+        read.append(len(text))
+        return True
+
+    monkeypatch.setattr(envelopes, "is_json", is_json)
+    large = published_of(b"[" + b"1," * 3000 + b"1]", content_type="application/json")
+    assert data_of(large, max_event=5000)["left_out"] == ["payload"]
+    for mode in ("structured", "binary"):
+        encode(Envelope("urn:x", "e", mode, content="payload", max_event=5000), [numbered(large)])
+    assert read == []
+    data_of(large, max_event=7000)
+    assert len(read) == 1
 
 
 def test_fields_are_chosen() -> None:
