@@ -32,6 +32,7 @@ def test_the_example_of_the_standard() -> None:
     [
         ({ID: "msg_other"}, "another secret, or of another body"),
         ({ID: "a b"}, "not an id"),
+        ({ID: "msg.1"}, "not an id"),
         ({ID: ""}, "webhook-id: missing"),
         ({TIMESTAMP: str(NOW + 1)}, "another secret"),
         ({TIMESTAMP: "1e9"}, "not a number"),
@@ -50,6 +51,16 @@ def test_what_is_refused(change: dict[str, str], says: str) -> None:
     with pytest.raises(VerificationError, match=says) as raised:
         verify(signed() | change, BODY, SECRET, now=NOW)
     assert SECRET[6:] not in str(raised.value)
+
+
+def test_a_body_that_begins_with_a_time_cannot_be_read_as_another_request() -> None:
+    """What is signed is id.time.body: who may choose a body that begins with a time of the future could have its request
+    sent again then, with the first time as the end of the id."""
+    body = b"%d.rest" % (NOW + 3600)
+    [signature] = [sign("q-1", NOW, body, [key_of(SECRET)])[SIGNATURE]]
+    headers = {ID: f"q-1.{NOW}", TIMESTAMP: str(NOW + 3600), SIGNATURE: signature}
+    with pytest.raises(VerificationError, match="not an id"):
+        verify(headers, b"rest", SECRET, now=NOW + 3600)
 
 
 def test_a_header_that_is_missing_or_there_twice() -> None:
