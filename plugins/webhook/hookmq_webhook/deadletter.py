@@ -99,6 +99,9 @@ class DeadLetters:
         if not self._opened:
             done(StoreFailed(f"{self.folder} is not open"))
             return
+        if self._log.failure is not None:  # it would wait in memory for a write that never comes
+            done(StoreFailed(self._log.failure))
+            return
         record = (_FORMAT, one.id, one.number, pack(one.event), reason, attempts, time)
         self._log.append(None, marshal.dumps(record, _MARSHAL))
         self.added += 1
@@ -146,7 +149,7 @@ class DeadLetters:
             if known["log"] == self._log.id:
                 earliest = self._log.earliest
                 return {int(n) for n in known["replayed"] if earliest <= int(n) < self._log.next}
-        except (OSError, KeyError, TypeError, ValueError):
+        except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
             pass
         return set()
 

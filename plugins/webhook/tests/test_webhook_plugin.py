@@ -467,6 +467,24 @@ def test_the_configuration_is_bound_strictly_and_shows_no_secret(
 # dead letters -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_failed_disk_does_not_fill_the_memory_with_dead_letters(tmp_path: Path) -> None:
+    def full(call: Any, done: Any) -> Any:
+        done(None, OSError(28, "No space left on device"))
+        return lambda: None
+
+    from hookmq_webhook.events import Event
+
+    dead = DeadLetters(tmp_path / "dead", full, 65536)
+    dead.open()
+    said: list[Any] = []
+    for _ in range(10):
+        dead.add(Numbered(0, Event("x.y", 1.0), 0, "q-0"), "why", 1, 1.0, said.append)
+    assert len(said) == 10
+    assert all("No space" in one.reason for one in said)
+    assert (dead.waiting, dead.added) == (1, 1)  # it is tried again for ever
+    dead.close()
+
+
 def test_dead_letters_are_bounded(tmp_path: Path) -> None:
     dead = DeadLetters(tmp_path / "dead", at_once, 65536)
     dead.open()
