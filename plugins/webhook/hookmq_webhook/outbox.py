@@ -342,7 +342,9 @@ class Outbox:
             self._edge = edge
         except FileNotFoundError:
             return
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (
+            OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError,
+        ) as error:  # fmt: skip
             self._runtime.log(
                 "warning", "webhook.cursor_unusable", plugin=self.name, reason=repr(error)
             )

@@ -186,7 +186,13 @@ def test_after_a_crash_at_most_a_second_is_sent_again(tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"log": 1}', b'{"log": "LOG", "edge": "x"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"", b"{", b"[]", b'{"log": 1}', b'{"log": "LOG", "edge": "x"}', b"[" * 100_000,
+        b'{"log": "LOG", "edge": Infinity}',
+    ],
+)  # fmt: skip
 def test_without_a_cursor_all_is_sent_again(tmp_path: Path, text: bytes) -> None:
     box = Box(tmp_path).open()
     box.take(b"1", b"2")
