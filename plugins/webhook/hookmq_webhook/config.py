@@ -16,6 +16,13 @@ Payload = Literal["auto", "json", "text", "base64", "none"]
 Key = Literal["client", "topic", "none", "all"]
 PLACES: frozenset[str] = frozenset({"type", "client", "topic", "listener", "id"})
 """What ``${...}`` may name."""
+OURS: frozenset[str] = frozenset(
+    {
+        "content-type", "content-length", "content-encoding", "transfer-encoding", "host",
+        "webhook-id", "webhook-timestamp", "webhook-signature",
+    }
+)  # fmt: skip
+"""Headers that no configuration sets: they say what the request is."""
 _PLACE = re.compile(r"\$\{([^{}]*)\}")
 
 
@@ -91,7 +98,7 @@ class RetryConfig:
     max_age: Seconds = setting(0.0, "age at which an event is given up; 0 never")
     max_attempts: int = setting(0, "attempts after which an event is given up; 0 never")
     refused: tuple[int, ...] = setting(
-        (400, 413, 415, 422), "statuses that say: never this one; it is given up at once"
+        (400, 413, 414, 415, 422, 431), "statuses that say: never this one; it is given up at once"
     )
     breaker_failures: int = setting(
         5, "failures in a row after which the service is left alone", minimum=1
@@ -152,6 +159,8 @@ class AuthConfig:
         ways = [self.bearer_token, self.username, self.oauth2]
         if sum(way is not None for way in ways) != 1:
             raise ConfigError("auth: one of bearer_token, username and oauth2")
+        if self.bearer_token is not None and not re.fullmatch(r"[!-~]+", self.bearer_token):
+            raise ConfigError("auth.bearer_token: printable ASCII without spaces, and not empty")
         if (self.username is None) != (self.password is None):
             raise ConfigError("auth: username and password belong together")
 
@@ -252,6 +261,8 @@ class WebhookConfig:
         for name, text in self.headers.items():
             if name.lower() == "authorization":
                 raise ConfigError("headers.Authorization: use auth, which is never shown")
+            if name.lower() in OURS:
+                raise ConfigError(f"headers.{name}: it is ours to set")
             if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or re.search(
                 r"[\x00-\x1f\x7f]", text
             ):

@@ -107,8 +107,7 @@ class Sender:
             body = gzip.compress(body, 5, mtime=0)
             headers["Content-Encoding"] = "gzip"
         values = values_of(events[0])
-        for name, text in config.headers.items():
-            headers[name] = fill_header(text, values)
+        ours = {name: fill_header(text, values) for name, text in config.headers.items()}
         url = URL(fill_url(config.url, values), encoded=True)
         assert self._credentials is not None
         shown = await self._credentials.header()
@@ -117,12 +116,11 @@ class Sender:
         for _ in range(config.redirects + 1):
             self._destinations.check_host(url.host or "")
             trusted = url.origin() == URL(config.url.partition("$")[0]).origin()
+            sent = headers | ours if trusted else headers  # ours may have keys in them
             if shown and trusted:
-                headers["Authorization"] = shown
-            else:
-                headers.pop("Authorization", None)
+                sent = sent | {"Authorization": shown}
             async with session.request(
-                config.method.upper(), url, headers=headers, data=body, allow_redirects=False
+                config.method.upper(), url, headers=sent, data=body, allow_redirects=False
             ) as response:
                 status = response.status
                 self.statuses[status] = self.statuses.get(status, 0) + 1

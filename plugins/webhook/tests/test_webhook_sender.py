@@ -102,7 +102,7 @@ async def test_statuses(receiver: Any, sender: Make) -> None:
     for status in (301, 307, 401, 403, 404, 408, 409, 410, 429, 500, 502, 503, 504):
         receiver.answer(status)
         assert await one.send([event()]) == Answer(Verdict.AGAIN, f"status {status}")
-    for status in (400, 413, 415, 422):
+    for status in (400, 413, 414, 415, 422, 431):
         receiver.answer(status)
         assert await one.send([event()]) == Answer(Verdict.REFUSED, f"status {status}")
     receiver.answer(409)
@@ -404,8 +404,12 @@ async def test_redirects(receiver: Any, sender: Make) -> None:
     other = type(receiver)()
     await other.start()
     receiver.answer(moved(307, other.url + "/elsewhere"))
-    assert (await sender(auth=token, redirects=1).send([event()])).verdict is Verdict.ARRIVED
+    mine = {"X-Api-Key": "key"}
+    one = sender(auth=token, redirects=1, headers=mine)
+    assert (await one.send([event()])).verdict is Verdict.ARRIVED
+    assert receiver.requests[-1][2]["x-api-key"] == "key"
     assert "authorization" not in other.requests[0][2]
+    assert "x-api-key" not in other.requests[0][2]
     await other.stop()
     for wrong in ("file:///etc/passwd", "http://[", "http://a:99999/"):
         receiver.answer(moved(307, wrong))
@@ -499,6 +503,22 @@ async def test_tokens_come_from_nowhere_that_is_not_allowed(receiver: Any, sende
 
 
 # secrets ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["tok\n", "t\u00f6k", "", "a b", "a\x7f"])
+def test_a_token_that_no_header_takes_is_a_mistake_of_the_configuration(token: str) -> None:
+    """And not one of each event, which would be given up for it."""
+    with pytest.raises(ConfigError, match=r"auth\.bearer_token") as raised:
+        AuthConfig(bearer_token=token)
+    assert "tok" not in str(raised.value).replace("token", "")
+
+
+@pytest.mark.parametrize(
+    "name", ["content-type", "Content-Length", "HOST", "content-encoding", "Webhook-Signature"]
+)
+def test_headers_that_are_ours_to_set(name: str) -> None:
+    with pytest.raises(ConfigError, match="ours to set"):
+        WebhookConfig(url="http://x", headers={name: "1"})
 
 
 async def test_secrets_are_not_shown(receiver: Any, sender: Make) -> None:
