@@ -310,5 +310,17 @@ def check_url(where: str, url: str) -> None:
         raise ConfigError(
             f"{where}: ${{...}} is for path and query: a client must not choose a host"
         )
+    if ":" not in host and not _is_name(host):
+        raise ConfigError(
+            f"{where}: {host!r} is not the name of a host",
+            hint="labels of at most 63 ASCII characters; others as xn--...",
+        )
     if parts.username is not None or parts.password is not None:
         raise ConfigError(f"{where}: a password in a URL ends up in logs: use auth")
+
+
+def _is_name(host: str) -> bool:
+    """Whether a resolver takes it; what it is not would be found with each event, and be that one's fault."""
+    return all(
+        re.fullmatch(r"[A-Za-z0-9_-]{1,63}", one) for one in host.removesuffix(".").split(".")
+    )

@@ -93,22 +93,17 @@ class Sender:
             if isinstance(cause, Refused):
                 return Answer(Verdict.AGAIN, str(cause))
             return Answer(Verdict.AGAIN, type(error).__name__)
+        except ValueError as error:  # of a name or an answer that aiohttp does not understand
+            return Answer(Verdict.AGAIN, type(error).__name__)
+
+    async def _send(self, events: Sequence[Numbered]) -> Answer:
+        try:
+            headers, body, ours, url = self._made(events)
         except ValueError as error:
             # Of an event that cannot be put into words: no further attempt makes it better.
             return Answer(Verdict.REFUSED, f"it cannot be sent: {type(error).__name__}")
-
-    async def _send(self, events: Sequence[Numbered]) -> Answer:
         config = self.config
         session = self._open()
-        headers, body = self._requests.encode(events)
-        # Of the body before it is compressed: that is what frameworks hand to who verifies it.
-        headers |= self._requests.sign(events, self._wall(), body)
-        if config.gzip and len(body) >= config.gzip:
-            body = gzip.compress(body, 5, mtime=0)
-            headers["Content-Encoding"] = "gzip"
-        values = values_of(events[0])
-        ours = {name: fill_header(text, values) for name, text in config.headers.items()}
-        url = URL(fill_url(config.url, values), encoded=True)
         assert self._credentials is not None
         shown = await self._credentials.header()
         self.sent += 1
@@ -134,6 +129,21 @@ class Sender:
                     self._credentials.refused(shown)
                 return self._meaning(status, response.headers)
         return Answer(Verdict.AGAIN, f"more than {config.redirects} redirections")
+
+    def _made(
+        self, events: Sequence[Numbered]
+    ) -> tuple[dict[str, str], bytes, dict[str, str], URL]:
+        """Headers, body, the headers that are configured, and the URL. Raises ValueError."""
+        config = self.config
+        headers, body = self._requests.encode(events)
+        # Of the body before it is compressed: that is what frameworks hand to who verifies it.
+        headers |= self._requests.sign(events, self._wall(), body)
+        if config.gzip and len(body) >= config.gzip:
+            body = gzip.compress(body, 5, mtime=0)
+            headers["Content-Encoding"] = "gzip"
+        values = values_of(events[0])
+        ours = {name: fill_header(text, values) for name, text in config.headers.items()}
+        return headers, body, ours, URL(fill_url(config.url, values), encoded=True)
 
     def _meaning(self, status: int, headers: Mapping[str, str]) -> Answer:
         if 200 <= status < 300:
@@ -172,8 +182,11 @@ def _moved(url: URL, location: str) -> URL | None:
     try:
         moved = url.join(URL(location))
         moved.origin()
+        (moved.raw_host or "").encode("idna")
     except ValueError:
         return None
+    if moved.raw_user is not None or moved.raw_password is not None:
+        return None  # of somebody else's choice
     return moved if moved.scheme == "https" or moved.scheme == url.scheme == "http" else None
 
 

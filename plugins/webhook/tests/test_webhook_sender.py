@@ -411,9 +411,12 @@ async def test_redirects(receiver: Any, sender: Make) -> None:
     assert "authorization" not in other.requests[0][2]
     assert "x-api-key" not in other.requests[0][2]
     await other.stop()
-    for wrong in ("file:///etc/passwd", "http://[", "http://a:99999/"):
+    for wrong in (
+        "file:///etc/passwd", "http://[", "http://a:99999/",
+        receiver.url.replace("//", "//user:pass@"), "http://a..b/", "http://" + "x" * 70 + "/",
+    ):  # fmt: skip
         receiver.answer(moved(307, wrong))
-        assert (await sender(redirects=1).send([event()])).reason == "status 307"
+        assert (await sender(auth=token, redirects=1).send([event()])).reason == "status 307"
 
 
 @pytest.mark.parametrize(
@@ -519,6 +522,30 @@ def test_a_token_that_no_header_takes_is_a_mistake_of_the_configuration(token: s
 def test_headers_that_are_ours_to_set(name: str) -> None:
     with pytest.raises(ConfigError, match="ours to set"):
         WebhookConfig(url="http://x", headers={name: "1"})
+
+
+@pytest.mark.parametrize(
+    "host", ["a..b", "x" * 64 + ".example", "h\u00e4.example", "a\\b", "\u00e4..b", "a b"]
+)
+def test_hosts_that_no_request_reaches(host: str) -> None:
+    """Found before the first event, not with each."""
+    with pytest.raises(ConfigError, match="url"):
+        WebhookConfig(url=f"http://{host}/in")
+    for good in ("h", "xn--h-0fa.example", "h.example.", "127.0.0.1", "[::1]:80", "a_b.example"):
+        WebhookConfig(url=f"http://{good}/in")
+
+
+async def test_what_is_wrong_with_the_way_is_not_the_fault_of_the_event(
+    sender: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = sender(url="http://some.example/in")
+
+    def wrong(*args: Any, **more: Any) -> Any:
+        raise UnicodeError("label too long")
+
+    monkeypatch.setattr("aiohttp.ClientSession.request", wrong)
+    answer = await one.send([event()])
+    assert answer == Answer(Verdict.AGAIN, "UnicodeError")
 
 
 async def test_secrets_are_not_shown(receiver: Any, sender: Make) -> None:
