@@ -58,7 +58,10 @@ def read(headers: Mapping[str, str], body: bytes) -> list[Received]:
     kind = lower.get("content-type", "").partition(";")[0].strip().lower()
     if "ce-id" in lower:
         return [_binary(lower, kind, body)]
-    found = json.loads(body)
+    try:
+        found = json.loads(body)
+    except RecursionError:
+        raise ValueError("not an event: nested too deep") from None
     several = found if isinstance(found, list) else [found]
     if not all(isinstance(one, dict) for one in several):
         raise ValueError("not an event")
@@ -68,7 +71,10 @@ def read(headers: Mapping[str, str], body: bytes) -> list[Received]:
 def _one(found: dict[str, Any]) -> Received:
     data = found.get("data")
     if "data_base64" in found:
-        data = base64.b64decode(found["data_base64"], validate=True)
+        text = found["data_base64"]
+        if not isinstance(text, str):
+            raise ValueError("not an event: data_base64 is no text")
+        data = base64.b64decode(text, validate=True)
     return _made(found, data)
 
 
@@ -80,7 +86,10 @@ def _binary(headers: Mapping[str, str], kind: str, body: bytes) -> Received:
     }
     data: Any = body or None
     if body and (kind == "application/json" or kind.endswith("+json")):
-        data = json.loads(body)
+        try:
+            data = json.loads(body)
+        except RecursionError:
+            raise ValueError("data nested too deep") from None
     elif kind.startswith("text/"):
         try:
             data = body.decode()
@@ -90,6 +99,11 @@ def _binary(headers: Mapping[str, str], kind: str, body: bytes) -> Received:
 
 
 def _made(found: Mapping[str, Any], data: Any) -> Received:
+    for name in ("id", "type", "source", "epoch", "time"):
+        if not isinstance(found.get(name, ""), str):
+            raise ValueError(f"not an event: its {name} is no text")
+    if not isinstance(found.get("sequence", ""), str | int):
+        raise ValueError("not an event: its sequence is no number")
     try:
         return Received(
             id=found["id"],

@@ -22,7 +22,9 @@ def event(sequence: int, epoch: str = "e") -> Received:
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"3", b"[3]", b"{}", json.dumps({**GOOD, "sequence": "x"}).encode(),
-     json.dumps({**GOOD, "data_base64": "!"}).encode(), b"\xff"],
+     json.dumps({**GOOD, "data_base64": "!"}).encode(), b"\xff", b"[" * 100_000,
+     json.dumps({**GOOD, "sequence": [1]}).encode(), json.dumps({**GOOD, "sequence": 1e999}).encode(),
+     json.dumps({**GOOD, "data_base64": 1}).encode(), json.dumps({**GOOD, "source": ["s"]}).encode()],
 )  # fmt: skip
 def test_what_is_no_event(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
