@@ -1,5 +1,5 @@
-"""A circuit breaker: a service that is down is not asked again and again, but now and then whether it is back. For plugins
-that ask or tell one."""
+"""A circuit breaker: a service that is down is not asked again and again, but now and then whether it is back. For
+plugins that ask or tell one."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,8 +9,8 @@ LONGEST: Final = 8
 
 
 class Breaker:
-    """Closed while the service answers. After `failures` in a row it is open for `pause` seconds: `ask` gives no leave. Then
-    one request may try; if that fails it opens again, for twice as long, up to eight times `pause`."""
+    """Closed while the service answers. After `failures` in a row it is open for `pause` seconds: `ask` gives no leave.
+    Then one request may try; if that fails it opens again, for twice as long, up to eight times `pause`."""
 
     def __init__(self, failures: int, pause: float, now: Callable[[], float]) -> None:
         self._limit = failures

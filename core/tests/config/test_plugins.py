@@ -149,7 +149,7 @@ def test_what_is_not_required_is_left_out_and_logged() -> None:
 
 def test_what_is_required_if_installed_may_be_missing_and_nothing_else() -> None:
     """A store that is there and cannot be used must not be taken for none: everything would be forgotten."""
-    logged: list[object] = []
+    logged: list[tuple[str, object]] = []
 
     def log(level: str, event: str, /, **fields: object) -> None:
         logged.append((event, fields["error"]))

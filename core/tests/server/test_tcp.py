@@ -106,21 +106,23 @@ async def test_one_that_never_stops_sending_lets_the_others_have_their_turn(
         assert isinstance(wire, BufferedStream)
         writer.close()
         return
+    transport = wire._transport
+    assert transport is not None
     full = bytes(TURN)
     wire.data_received(full[1:])
-    assert wire._transport.is_reading()
+    assert transport.is_reading()
     wire.data_received(full)
-    assert not wire._transport.is_reading()
+    assert not transport.is_reading()
     connection.wire.resume_reading()  # the broker's own wish does not cut it short
-    assert not wire._transport.is_reading()
+    assert not transport.is_reading()
     await turn()
-    assert wire._transport.is_reading()
+    assert transport.is_reading()
     wire.data_received(full)
     connection.wire.pause_reading()  # and is not forgotten over it
     await turn()
-    assert not wire._transport.is_reading()
+    assert not transport.is_reading()
     connection.wire.resume_reading()
-    assert wire._transport.is_reading()
+    assert transport.is_reading()
     wire.data_received(full)
     wire.abort()
     await turn()  # nothing goes on on a closed one
