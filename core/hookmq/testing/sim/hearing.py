@@ -81,9 +81,13 @@ class Hearing(Peer):
         life.restarted_at = -1.0
         if not life.expiry_min:
             self.world.ledger.fleeting.update(sub.text for sub in life.subs if sub.shared)
-        self.heard_at = self.world.clock.now
+        self.heard_at = self.asked_at
+        # One that ended while this answer was on its way may have taken over after it was sent.
         self.suspects = [
-            one for one in self.suspects if one is not link and one.broker_ended_at is None
+            one
+            for one in self.suspects
+            if one is not link
+            and (one.broker_ended_at is None or one.broker_ended_at > self.asked_at)
         ]
         if self.suspects:
             self.world.wills.doubt(link)
