@@ -23,6 +23,7 @@ from hookmq.codec import (
     Unsubscribe,
 )
 from hookmq.properties import Properties
+from hookmq.reason import ReasonCode
 from hookmq.testing.sim.entries import Life, Sent
 from hookmq.testing.sim.network import Link
 from hookmq.testing.sim.peer import RELEASED, Peer
@@ -81,13 +82,10 @@ class Hearing(Peer):
         life.restarted_at = -1.0
         if not life.expiry_min:
             self.world.ledger.fleeting.update(sub.text for sub in life.subs if sub.shared)
-        self.heard_at = self.asked_at
-        # One that ended while this answer was on its way may have taken over after it was sent.
+        self.heard_at = self.world.clock.now
+        self.usurped = False
         self.suspects = [
-            one
-            for one in self.suspects
-            if one is not link
-            and (one.broker_ended_at is None or one.broker_ended_at > self.asked_at)
+            one for one in self.suspects if one is not link and one.broker_ended_at is None
         ]
         if self.suspects:
             self.world.wills.doubt(link)
@@ -118,6 +116,8 @@ class Hearing(Peer):
         legal = self.world.ledger.present(
             self.life, self.clean, self.asked_at, now, self.suspects[:-1], self.heard_at
         )
+        if self.usurped:
+            legal = "either"
         if (present and legal == "no") or (not present and legal == "yes"):
             said = "is" if present else "is not"
             self._complain("7 present", f"{self.client_id}: the session {said} there")
@@ -281,6 +281,8 @@ class Hearing(Peer):
                 "wire",
                 f"{self.client_id}: DISCONNECT 0x{packet.code:02X} {packet.properties.reason_string}",
             )
+        # Its own earlier attempt was heard after this one; what it left of the session, nobody told.
+        self.usurped = packet.code == ReasonCode.SESSION_TAKEN_OVER
 
     def _on_auth(self, packet: Packet) -> None:
         assert isinstance(packet, Auth)

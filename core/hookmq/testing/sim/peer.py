@@ -91,6 +91,8 @@ class Peer:
         self.suspects: list[Link] = []
         """Connections on which CONNECT was sent and nothing was heard; `heard_at` is when something was, on another."""
         self.heard_at = 0.0
+        self.usurped = False
+        """Whether the connection that was answered last was told that another took over: an attempt that was given up."""
         self.outbox: dict[int, tuple[Sent, Publish, int]] = {}
         self.backlog: deque[tuple[Sent, Publish]] = deque()
         self.received: dict[int, int] = {}
