@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hookmq.cli.source import add_source, config_of
+from hookmq.cli.source import add_source, plugin_of
 from hookmq.errors import ConfigError
 from hookmq.plugin import (
     Accept,
@@ -96,26 +96,9 @@ def register(group: Any, kind: type[Decides]) -> None:
 
 def run(kind: type[Decides], arguments: argparse.Namespace) -> int:
     """Ask, print, and tell how it went."""
-    plugin = _plugin(kind, arguments)
+    plugin = plugin_of(arguments, kind, "auth_http")
     password = None if arguments.username is None else _password(arguments.password_file)
     return asyncio.run(_try(plugin, arguments, password))
-
-
-def _plugin(kind: type[Decides], arguments: argparse.Namespace) -> Decides:
-    from hookmq.config.plugins import build
-
-    found = [one for one in build(config_of(arguments)) if isinstance(one.plugin, kind)]
-    if arguments.plugin is not None:
-        found = [one for one in found if one.id == arguments.plugin]
-    if not found:
-        name = "" if arguments.plugin is None else f" with the id {arguments.plugin!r}"
-        raise ConfigError(f"the configuration has no plugin auth_http{name}", hint="name it by -c")
-    if len(found) > 1:
-        names = ", ".join(one.id for one in found)
-        raise ConfigError(f"several plugins auth_http: {names}", hint="choose by --plugin")
-    plugin = found[0].plugin
-    assert isinstance(plugin, kind)
-    return plugin
 
 
 def _password(path: Path | None) -> bytes:

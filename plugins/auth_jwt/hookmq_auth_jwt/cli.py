@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hookmq.cli.source import add_source, config_of
+from hookmq.cli.source import add_source, plugin_of
 from hookmq.config.units import parse_duration
 from hookmq.errors import ConfigError, HookMQError
 from hookmq.reason import v3_connack
@@ -105,24 +105,6 @@ def register(group: Any, kind: type[Verifies]) -> None:
     one.set_defaults(run=secret)
 
 
-def _plugin(kind: type[Verifies], arguments: argparse.Namespace) -> Verifies:
-    """The plugin that the options name, made as the broker makes it. Raises ConfigError and PluginError."""
-    from hookmq.config.plugins import build
-
-    found = [one for one in build(config_of(arguments)) if isinstance(one.plugin, kind)]
-    if arguments.plugin is not None:
-        found = [one for one in found if one.id == arguments.plugin]
-    if not found:
-        name = "" if arguments.plugin is None else f" with the id {arguments.plugin!r}"
-        raise ConfigError(f"the configuration has no plugin auth_jwt{name}", hint="name it by -c")
-    if len(found) > 1:
-        names = ", ".join(one.id for one in found)
-        raise ConfigError(f"several plugins auth_jwt: {names}", hint="choose by --plugin")
-    plugin = found[0].plugin
-    assert isinstance(plugin, kind)
-    return plugin
-
-
 async def _fetch_all(plugin: Verifies) -> None:
     """Fetch what is to be fetched. What cannot be is left in `UrlSource.fails`."""
 
@@ -137,7 +119,7 @@ async def _fetch_all(plugin: Verifies) -> None:
 
 def check(kind: type[Verifies], arguments: argparse.Namespace) -> int:
     """Explain a token. The signature is not printed, nor any key."""
-    plugin = _plugin(kind, arguments)
+    plugin = plugin_of(arguments, kind, "auth_jwt")
     data = _token(arguments.file, plugin.config.max_size)
     asyncio.run(_fetch_all(plugin))
     for source in plugin.sources:
@@ -207,7 +189,7 @@ def _say(what: str, text: str) -> None:
 
 def keys(kind: type[Verifies], arguments: argparse.Namespace) -> int:
     """List the keys."""
-    plugin = _plugin(kind, arguments)
+    plugin = plugin_of(arguments, kind, "auth_jwt")
     asyncio.run(_fetch_all(plugin))
     rows: list[dict[str, Any]] = []
     good = True
