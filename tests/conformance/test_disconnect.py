@@ -5,7 +5,7 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
-from hookmq.broker.link import Phase
+from hookmq.broker.channel import Phase
 from hookmq.codec import Packet
 from hookmq.reason import PacketType
 from hookmq.testing import Harness

@@ -7,7 +7,7 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from attacks import HOSTILE_NAMES, at_rest
-from hookmq.broker.link import Phase
+from hookmq.broker.channel import Phase
 from hookmq.codec import Publish
 from hookmq.plugin import Accept, Allow, Challenge, Deny, Plugin, hookimpl
 from hookmq.router import Router

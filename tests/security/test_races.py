@@ -8,7 +8,7 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from attacks import at_rest
-from hookmq.broker.link import Phase
+from hookmq.broker.channel import Phase
 from hookmq.codec import Connack, Disconnect, Puback, Publish
 from hookmq.plugin import Accept, Allow, Challenge, Deny
 from hookmq.testing import Harness, HookRecorder, SlowStore, will

@@ -5,9 +5,10 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
+from hookmq.broker.channel import Phase
 from hookmq.broker.connack import FOREVER, connack, seconds
 from hookmq.broker.deliver import pump
-from hookmq.broker.link import Link, Phase
+from hookmq.broker.link import Link
 from hookmq.broker.revoke import revoke
 from hookmq.broker.send import settle_state
 from hookmq.broker.sessions import (

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from hookmq.broker.attach import identify, tell_failed, watch_credential
-from hookmq.broker.link import Link, Phase
+from hookmq.broker.channel import Phase
+from hookmq.broker.link import Link
 from hookmq.broker.revoke import revoke
 from hookmq.broker.sessions import record
 from hookmq.codec import Auth, Connect, Packet, encode

@@ -6,6 +6,7 @@ from functools import partial
 from math import inf
 
 from hookmq.broker.attach import kind_of, measure
+from hookmq.broker.channel import Channel
 from hookmq.broker.connection import Connection
 from hookmq.broker.core import Core
 from hookmq.broker.groups import Group
@@ -93,7 +94,7 @@ class Broker:
             metrics or Metrics(),
             self._handle,
         )
-        self.connections: dict[Link, None] = {}
+        self.connections: dict[Channel, Link] = {}
         """Every connection that has not ended, in the order in which they came; values mean nothing. Not a set: its order
         would be by address, and no run like another."""
         self._drained: Callable[[], None] | None = None
@@ -140,15 +141,15 @@ class Broker:
             core.metrics.connections_refused += 1
             connection.end(DisconnectReason(ReasonCode.SERVER_BUSY, EndedBy.SERVER))
             return connection
-        self.connections[connection] = None
+        self.connections[connection] = connection
         return connection
 
-    def _ended(self, connection: Link, reason: DisconnectReason) -> None:
+    def _ended(self, connection: Channel, reason: DisconnectReason) -> None:
         self.connections.pop(connection, None)
         core = self.core
         session = connection.session
         client = connection.client
-        if session is not None and session.connection is connection and client is not None:
+        if session is not None and connection.carries(session) and client is not None:
             keeps_will = reason.by is EndedBy.CLIENT and (
                 reason.code is ReasonCode.SUCCESS or connection.version < 5
             )  # [MQTT-3.14.4-3] [MQTT311-3.14.4-3]: only a normal DISCONNECT takes the will along
@@ -355,7 +356,7 @@ class Broker:
         core = self.core
         hooks.bind(core.runtime, partial(Handle, core))
         core.use(settings, hooks)
-        for connection in self.connections:
+        for connection in self.connections.values():
             connection.use_chains(core.chains(connection.scope.name))
             session = connection.session
             if session is not None and session.connection is connection:

@@ -7,9 +7,10 @@ came in; `express` has the rest. Acknowledgements in their short form are settle
 
 from typing import Final
 
+from hookmq.broker.channel import Phase
 from hookmq.broker.deliver import pump
 from hookmq.broker.express import pass_on, pass_other, queue_one, read_section
-from hookmq.broker.link import Link, Phase
+from hookmq.broker.link import Link
 from hookmq.broker.send import acknowledged, received
 from hookmq.codec import (
     frame,

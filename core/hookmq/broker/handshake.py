@@ -10,7 +10,8 @@ from functools import partial
 from hookmq.broker.attach import find_session, identify, tell_failed
 from hookmq.broker.authenticate import check_method, send_auth
 from hookmq.broker.authorizer import authorize
-from hookmq.broker.link import Link, Phase
+from hookmq.broker.channel import Phase
+from hookmq.broker.link import Link
 from hookmq.codec import Auth, Connect, Packet
 from hookmq.codec.header import legal_headers
 from hookmq.errors import ProtocolError

@@ -7,10 +7,11 @@ from functools import partial
 from math import inf
 
 from hookmq.broker.authorizer import Decisions
+from hookmq.broker.channel import Phase
 from hookmq.broker.connack import seconds
 from hookmq.broker.deliver import pump
 from hookmq.broker.ingest import Ingest, Outcome
-from hookmq.broker.link import Link, Phase
+from hookmq.broker.link import Link
 from hookmq.broker.send import acknowledged, received
 from hookmq.codec import (
     Disconnect,

@@ -12,54 +12,37 @@ time.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from enum import IntEnum
 from functools import partial
 from typing import Final
 
 from hookmq.broker.authorizer import Decisions
+from hookmq.broker.channel import Channel, Phase
 from hookmq.broker.core import Core
 from hookmq.broker.deadlines import Deadline
 from hookmq.broker.deliver import pump
 from hookmq.broker.routes import Permit, Route
 from hookmq.broker.send import settle_state
 from hookmq.codec import (
-    Connack,
-    Disconnect,
     Packet,
     decode,
-    encode,
 )
 from hookmq.codec.header import legal_headers, refuse_header
 from hookmq.errors import ProtocolError
-from hookmq.hooks.chains import Chains
 from hookmq.hooks.meter import Meter, Pace
-from hookmq.properties import EMPTY, Properties
+from hookmq.properties import Properties
 from hookmq.qos import (
     Acknowledgement,
 )
-from hookmq.reason import PacketType, ReasonCode, clamp, v3_connack
+from hookmq.reason import PacketType, ReasonCode
 from hookmq.router import LONG_TOPIC
 from hookmq.runtime import Cancel, Wire
-from hookmq.session import BEHIND, Session
+from hookmq.session import BEHIND
 from hookmq.types import (
-    Action,
-    ClientInfo,
     DisconnectReason,
     EndedBy,
     Peer,
     Scope,
 )
-
-
-class Phase(IntEnum):
-    """Where a connection stands."""
-
-    NEW = 0
-    DECIDING = 1
-    CHALLENGED = 2
-    OPEN = 3
-    CLOSED = 4
-
 
 Handler = Callable[["Link", Packet], None]
 
@@ -68,18 +51,15 @@ Table = Mapping[tuple[Phase, PacketType], Handler]
 """What a packet does in a phase. A pair that is not there is a protocol error."""
 
 
-class Link:
+class Link(Channel):
     """One client's connection above its bytes; see the module's text. `Connection` adds those."""
 
     __slots__ = (
-        "alias_maximum", "aliases", "answers", "assigned_id", "authentication_data", "bridge", "carried", "chains",
-        "client", "connect", "core", "credential_due", "decision", "decisions", "delivers", "due", "epoch",
-        "excess", "gone", "held", "held_bytes", "hold_due", "inbound_aliases", "keep_alive", "legal", "limits",
-        "max_expiry", "max_packet_size", "memo", "meter", "offered", "on_end", "opening", "pace", "paced",
-        "partial", "peer", "phase",
-        "problem_information", "re_authenticating", "re_authentication", "reading", "receive_maximum", "scope",
-        "sections", "seen", "session", "size", "table", "unacknowledged", "version", "waiting", "wanted", "wire",
-        "writable",
+        "alias_maximum", "aliases", "answers", "assigned_id", "authentication_data", "bridge", "carried", "connect",
+        "credential_due", "decision", "decisions", "epoch", "excess", "gone", "held", "held_bytes", "hold_due",
+        "inbound_aliases", "legal", "limits", "max_expiry", "memo", "meter", "offered", "opening", "pace", "paced",
+        "partial", "re_authenticating", "re_authentication", "receive_maximum", "sections", "size", "table",
+        "unacknowledged", "waiting", "wanted", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -89,16 +69,10 @@ class Link:
         peer: Peer,
         scope: Scope,
         table: Table,
-        on_end: Callable[["Link", DisconnectReason], None],
+        on_end: Callable[[Channel, DisconnectReason], None],
     ) -> None:
-        self.core = core
-        self.wire = wire
-        self.peer = peer
-        self.scope = scope
+        super().__init__(core, wire, peer, scope, on_end)
         self.table = table
-        self.on_end = on_end
-        """Told once, when the connection has ended: sessions and wills are its caller's business."""
-        self.use_chains(core.chains(scope.name))
         self.meter: Meter | None = None
         """How much it may publish and subscribe; None for no limit."""
         self.pace: Pace | None = None
@@ -110,19 +84,12 @@ class Link:
         self.limits = core.limits
         self.offered = core.settings.broker
         """What CONNACK promised: it holds for the connection, whatever a reload changes."""
-        self.phase = Phase.NEW
-        self.version = 0
         self.legal = legal_headers(0, True)
-        self.client: ClientInfo | None = None
-        self.session: Session | None = None
         self.epoch = 0
         self.connect: Packet | None = None
         self.assigned_id = False
         self.bridge = False
         """A 3.x bridge: its subscriptions are no-local and keep RETAIN."""
-        self.keep_alive = 0.0
-        self.seen = core.runtime.now()
-        self.due = core.deadlines.after(scope.connect_timeout, self._connect_timeout)
         self.partial: bytearray | None = None
         self.wanted = 0
         """The size of the partial packet; 0 while its header is not whole."""
@@ -139,7 +106,6 @@ class Link:
         self.held: deque[tuple[int, bytes]] | None = None
         self.held_bytes = 0
         self.hold_due: Deadline | None = None
-        self.reading = True
         self.writable = True
         self.excess = 0
         """Bytes the client sent while it did not read."""
@@ -151,10 +117,8 @@ class Link:
         """Whether it has a session whose messages wait for its CONNACK."""
         self.carried = 0
         """QoS 2 publishes unfinished from an earlier connection: they do not count against this one's maximum."""
-        self.max_packet_size = 268435460
         self.max_expiry = 0.0
         """Longest session expiry that is granted to this client, at CONNECT and at DISCONNECT."""
-        self.problem_information = True
         self.inbound_aliases: dict[int, str] | None = None
         self.sections: dict[bytes, Properties] | None = None
         """Property sections of publishes, by their bytes."""
@@ -193,16 +157,6 @@ class Link:
             memo = self.memo = {}
         charge = self.meter.charge(route.topic) if self.meter is not None else None
         memo[topic] = Permit(header, route, self.version == 5, simple, charge)
-
-    def use_chains(self, chains: Chains) -> None:
-        """Go by these hook chains from now on."""
-        self.chains = chains
-        self.delivers = bool(chains.on_deliver or chains.authorize[Action.DELIVER])
-        """Whether a plugin has a say in each delivery to this client."""
-
-    def rechain(self) -> None:
-        """Look its hook chains up again."""
-        self.use_chains(self.core.chains(self.scope.name))
 
     def use_meter(self, meter: Meter | None) -> None:
         """Be measured by `meter` from now on. A PUBLISH that waits goes on when the meter before lets it."""
@@ -323,20 +277,6 @@ class Link:
                 self.end(self.gone)
         self.go_on_reading()
 
-    def send(self, data: bytes) -> None:
-        """Put bytes into this turn's write, whatever the client's quota [MQTT-3.3.4-10, 4.9.0-3]."""
-        session = self.session
-        if session is not None and session.connection is self:
-            session.out.append(data)
-            self.core.mark(session)
-        elif self.phase is not Phase.CLOSED:
-            self.core.metrics.bytes_sent += len(data)
-            self.wire.write(data)
-
-    def send_packet(self, packet: Packet) -> None:
-        """Encode and send."""
-        self.send(encode(packet, self.version))
-
     def answer(self, acknowledgement: Acknowledgement) -> None:
         """Send `acknowledgement` when its conditions are met and the answers before it have left: acknowledgements keep
         the order of what they acknowledge [MQTT-4.6.0-2, 4.6.0-3]."""
@@ -404,106 +344,6 @@ class Link:
             self.core.schedule()
         self.go_on_reading()
 
-    def fail(self, error: ProtocolError) -> None:
-        """The client broke the protocol [MQTT-4.13.1-1] [MQTT311-4.8.0-1]: say so if it may be said, and close."""
-        self.core.metrics.protocol_errors += 1
-        client = self.client
-        self.core.runtime.log(
-            "info",
-            "protocol.error",
-            client_id=client.client_id if client is not None else None,
-            peer=str(self.peer),
-            code=f"0x{error.code:02X}",
-            detail=error.detail,
-        )
-        if self.phase is Phase.OPEN:
-            self.disconnect(error.code, error.detail)
-        else:
-            self.refuse(
-                error.code, error.detail, getattr(error, "version", self.version), malformed=True
-            )
-
-    def _internal(self, error: Exception) -> None:
-        self.core.runtime.log(
-            "error",
-            "internal.error",
-            peer=str(self.peer),
-            error=repr(error),
-            traceback=error.__traceback__,
-        )
-        if self.phase is Phase.OPEN:
-            self.disconnect(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "internal error")
-        else:
-            self.end(
-                DisconnectReason(
-                    ReasonCode.UNSPECIFIED_ERROR, EndedBy.SERVER, error="internal error"
-                )
-            )
-
-    def refuse(
-        self,
-        code: ReasonCode,
-        reason: str = "",
-        version: int = 0,
-        properties: Properties = EMPTY,
-        malformed: bool = False,
-    ) -> None:
-        """End a connection that was not accepted: CONNACK where the version has a word for it [MQTT-3.1.4-1, 3.1.4-2],
-        silence before CONNECT [MQTT-3.1.0-1] and for a malformed CONNECT of 3.x [MQTT311-3.1.4-1]."""
-        if self.phase is Phase.CLOSED:
-            return
-        self.core.metrics.connections_refused += 1
-        version = version or self.version
-        if version == 5:
-            legal = clamp(PacketType.CONNACK, code)
-            if reason:
-                properties = properties.replace(reason_string=reason)
-            data = encode(Connack(legal, False, properties), 5)  # [MQTT-3.2.2-6]
-            if len(data) > self.max_packet_size:
-                data = encode(Connack(legal), 5)  # [MQTT-3.2.2-19, 3.2.2-20]
-            if len(data) <= self.max_packet_size:  # [MQTT-3.1.2-24]
-                self.wire.write(data)
-        elif version and (not malformed or code is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION):
-            # [MQTT311-3.1.2-2]: an unknown version is told; an unknown protocol name (version 0) is not MQTT
-            self.wire.write(encode(Connack(v3_connack(code)), version))
-        # [MQTT-3.2.2-7] [MQTT311-3.2.2-5]
-        self.end(DisconnectReason(code, EndedBy.SERVER, error=reason))
-
-    def disconnect(
-        self, code: ReasonCode, reason: str = "", reference: str = "", by: EndedBy = EndedBy.SERVER
-    ) -> None:
-        """End an open connection: DISCONNECT with the reason to MQTT 5, then close [MQTT-3.14.4-2, 4.13.2-1]."""
-        if self.phase is Phase.CLOSED:
-            return
-        if self.phase is not Phase.OPEN:  # [MQTT-3.14.0-1]
-            self.refuse(code, reason)
-            return
-        if self.version == 5:
-            legal = clamp(PacketType.DISCONNECT, code)
-            given: dict[str, str] = {}
-            if reason:
-                given["reason_string"] = reason
-            if reference:
-                given["server_reference"] = reference
-            data = encode(Disconnect(legal, Properties(**given)), 5)
-            if len(data) > self.max_packet_size:
-                data = encode(Disconnect(legal), 5)  # [MQTT-3.14.2-3, 3.14.2-4]
-            self.flush()
-            if len(data) <= self.max_packet_size:
-                self.wire.write(data)
-        else:
-            self.flush()
-        self.end(DisconnectReason(code, by, error=reason))
-
-    def flush(self) -> None:
-        """Write now what this turn has for the client: nothing may follow a DISCONNECT [MQTT-3.14.4-1]."""
-        session = self.session
-        if session is not None and session.connection is self and session.out:
-            data = b"".join(session.out)
-            session.out.clear()
-            self.core.metrics.bytes_sent += len(data)
-            self.wire.write(data)
-
     def closed(self, error: str = "") -> None:
         """The transport has ended, by whatever cause."""
         if self.phase is Phase.CLOSED:
@@ -517,12 +357,7 @@ class Link:
             return
         self.core.guarded(partial(self.end, self.gone))
 
-    def end(self, reason: DisconnectReason) -> None:
-        """The end, once: stop everything that waits, close the transport, hand over to `on_end`."""
-        if self.phase is Phase.CLOSED:
-            return
-        self.phase = Phase.CLOSED
-        self.due.cancel()
+    def _let_go(self) -> None:
         if self.hold_due is not None:
             self.hold_due.cancel()
             self.hold_due = None
@@ -550,37 +385,6 @@ class Link:
             session.paused -= 1
             # It is kept once the connection is accepted [MQTT-3.1.2-7], and it never was.
             session.will = None
-        self.wire.close()
-        self.on_end(self, reason)
-
-    def _connect_timeout(self) -> None:
-        # [MQTT-3.14.0-1]: nothing is said to who has not said CONNECT
-        if self.phase is Phase.NEW:
-            self.end(
-                DisconnectReason(
-                    ReasonCode.KEEP_ALIVE_TIMEOUT, EndedBy.SERVER, error="no CONNECT in time"
-                )
-            )
-
-    def watch_keep_alive(self) -> None:
-        """Expect a packet within one and a half times the keep alive, from now on [MQTT-3.1.2-22] [MQTT311-3.1.2-24]."""
-        self.due.cancel()
-        if self.keep_alive:
-            self.due = self.core.deadlines.after(self.keep_alive * 1.5, self._check_keep_alive)
-
-    def _check_keep_alive(self) -> None:
-        if self.phase is not Phase.OPEN:
-            return
-        silent = self.core.runtime.now() - self.seen
-        left = self.keep_alive * 1.5 - silent
-        if left > 0 or not self.reading:
-            # Reading stopped on our account: the client's packets cannot be seen, so that silence means nothing.
-            self.due = self.core.deadlines.after(max(left, 1.0), self._check_keep_alive)
-            return
-        self.core.metrics.keep_alive_timeouts += 1
-        self.disconnect(
-            ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within keep alive", by=EndedBy.NETWORK
-        )
 
 
 NO_MEMO: Final[dict[bytes, Permit]] = {}

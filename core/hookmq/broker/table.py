@@ -7,7 +7,8 @@ NEW knows only CONNECT [MQTT-3.1.0-1]. While DECIDING every packet is held. CHAL
 from typing import Final
 
 from hookmq.broker import authenticate, handshake, inbound, subscribe
-from hookmq.broker.link import Link, Phase, Table
+from hookmq.broker.channel import Phase
+from hookmq.broker.link import Link, Table
 from hookmq.codec import Disconnect, Packet
 from hookmq.reason import PacketType, ReasonCode
 from hookmq.types import DisconnectReason, EndedBy

@@ -14,8 +14,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hookmq.broker.channel import Phase
 from hookmq.broker.connection import Connection
-from hookmq.broker.link import Phase
 from hookmq.codec import (
     Packet,
     Pingreq,

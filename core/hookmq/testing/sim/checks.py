@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from hookmq import topics
 from hookmq.broker import Broker
-from hookmq.broker.link import Phase
+from hookmq.broker.channel import Phase
 from hookmq.hooks.manager import Hooks
 from hookmq.settings import Settings
 from hookmq.store import session_owner
@@ -58,11 +58,11 @@ def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Co
     if loaded != core.loaded_bytes:
         complain("limits", f"{core.loaded_bytes} bytes are counted as in memory, {loaded} are")
     open_ids: set[str] = set()
-    for connection in broker.connections:
-        if connection.phase is Phase.OPEN and connection.client is not None:
-            if connection.client.client_id in open_ids:
-                complain("5 one", f"{connection.client.client_id} is connected twice")
-            open_ids.add(connection.client.client_id)
+    for link in broker.connections.values():
+        if link.phase is Phase.OPEN and link.client is not None:
+            if link.client.client_id in open_ids:
+                complain("5 one", f"{link.client.client_id} is connected twice")
+            open_ids.add(link.client.client_id)
 
 
 def check_settled(broker: Broker, disk: Disk | None, complain: Complain) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from hookmq.broker.link import Phase
+from hookmq.broker.channel import Phase
 from hookmq.broker.table import TABLE
 from hookmq.reason import PacketType
 
