@@ -56,17 +56,23 @@ test-all: install  ## the slow runs: wheels, kills under load, simulated crashes
 	part "Spark" $(MAKE) --no-print-directory test-spark; \
 	[ -z "$$failed" ] || { echo "failed$$failed" | tr , :; exit 1; }
 
-# Spark has an environment of its own: half a gigabyte that the broker, its plugins and their tests never need.
-.venv-spark/.synced: $(UV) spark/uv.lock spark/pyproject.toml
-	@UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv-spark $(UV) sync --project spark --python .venv/bin/python \
+# Spark has an environment of its own: half a gigabyte that the broker, its plugins and their tests never need. That of
+# the pipelines serves the data source, too.
+.venv-spark/.synced: $(UV) pipelines/uv.lock pipelines/pyproject.toml spark/pyproject.toml core/pyproject.toml
+	@UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv-spark $(UV) sync --project pipelines --python .venv/bin/python \
 	  --locked --all-extras --quiet
 	@touch $@
 
-test-spark: install .venv-spark/.synced  ## the data source for Spark, against a real Spark and a real broker
-	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && cd spark && \
+test-spark: install .venv-spark/.synced  ## the data source and the pipelines, against a real Spark and a real broker
+	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
+	( cd spark && \
 	../.venv-spark/bin/mypy -p pyspark_mqtt && \
 	MYPYPATH=tests/support ../.venv-spark/bin/mypy --explicit-package-bases java.py tests && \
-	../.venv-spark/bin/python -m pytest -q
+	../.venv-spark/bin/python -m pytest -q ) && \
+	( cd pipelines && \
+	../.venv-spark/bin/mypy -p mqtt_pipelines && \
+	MYPYPATH=tests/support:../spark/tests/support ../.venv-spark/bin/mypy --explicit-package-bases tests && \
+	../.venv-spark/bin/python -m pytest -q )
 
 simulate: install  ## SEEDS simulated lives of a broker with crashes, faults and a virtual clock
 	@$(SIMULATE)

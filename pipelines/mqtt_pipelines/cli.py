@@ -1,0 +1,138 @@
+"""``hookmq-pipelines``, also ``python -m mqtt_pipelines`` for ``spark-submit``.
+
+Exit codes: 0 done, 1 failed while running, 2 wrong configuration or arguments.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+from hookmq.cli import Formatter, Parser
+from hookmq.errors import HookMQError
+
+from mqtt_pipelines import run as runner
+from mqtt_pipelines.conf import Conf, load
+from mqtt_pipelines.jobs import JOBS, build
+
+MAINTENANCE: Final = "mqtt_pipelines.cli_maintain"
+"""Its ``register(add)`` adds the commands that look after tables, with the function that `register` here uses."""
+
+Command = Callable[[argparse.Namespace], int]
+Add = Callable[[str, str, Command], Parser]
+"""Add a command: its name, its line in the help, what runs it. Returns its parser, for arguments."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit code. A mistake is one line on stderr; ``HOOKMQ_DEBUG=1`` shows the traceback."""
+    try:
+        parsed = parser().parse(list(sys.argv[1:] if arguments is None else arguments))
+        code: int = parsed.run(parsed)
+        return code
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get("HOOKMQ_DEBUG"):
+            raise
+        print(f"hookmq-pipelines: {cause(error)}", file=sys.stderr)
+        return error.exit_code if isinstance(error, HookMQError) else 1
+
+
+def parser() -> Parser:
+    """The parser of all commands."""
+    top = Parser(
+        prog="hookmq-pipelines", description="MQTT into tables with Apache Spark, exactly once."
+    )
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, help: str, run: Command) -> Parser:
+        made: Parser = commands.add_parser(
+            name, help=help, description=f"{help[:1].upper()}{help[1:]}.", formatter_class=Formatter
+        )
+        made.set_defaults(run=run)
+        return made
+
+    register(add)
+    if find_spec(MAINTENANCE):
+        import_module(MAINTENANCE).register(add)
+    return top
+
+
+def register(add: Add) -> None:
+    """Add our own commands."""
+    made = add("run", "run jobs until they are stopped", run)
+    made.add_argument("jobs", nargs="+", choices=list(JOBS), metavar="JOB", help=", ".join(JOBS))
+    add_config(made)
+    made.add_argument("--once", action="store_true", help="read what is there now, then end")
+    add("jobs", "list the jobs and what each needs", jobs)
+    made = add("check", "validate a configuration and start nothing", check)
+    made.add_argument("jobs", nargs="*", choices=[*JOBS, []], metavar="JOB", help="for these jobs")
+    add_config(made)
+
+
+def add_config(made: Parser) -> None:
+    """The arguments that name a configuration; `configured` reads it."""
+    made.add_argument("-c", "--config", required=True, metavar="FILE", help="the configuration")
+    made.add_argument(
+        "-o",
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="put over the file's",
+    )
+
+
+def configured(arguments: argparse.Namespace, jobs: Sequence[str] = ()) -> Conf:
+    """The configuration that the arguments name."""
+    return load(arguments.config, arguments.option, jobs)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """``run``."""
+    conf = configured(arguments, arguments.jobs)
+    stop = threading.Event()
+    runner.on_signals(stop)
+    spark = runner.session(conf)
+    try:
+        queries = build(spark, conf, arguments.jobs)
+        runner.run(spark, queries, conf.name, once=arguments.once, stop=stop)
+    finally:
+        spark.stop()
+    return 0
+
+
+def jobs(_: argparse.Namespace) -> int:
+    """``jobs``."""
+    width = max(map(len, JOBS)) + 2
+    for name, job in JOBS.items():
+        print(f"{name:<{width}}{job.help}\n{'':<{width}}needs {', '.join(job.needs)}")
+    return 0
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """``check``."""
+    configured(arguments, arguments.jobs)
+    print(f"{arguments.config} is right")
+    return 0
+
+
+def cause(error: BaseException) -> str:
+    """The line that says what went wrong: Spark's reports hold it as the last that names our exceptions."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours: list[Any] = [line for line in lines if line.startswith("pyspark_mqtt.errors.")]
+    if ours:
+        return str(ours[-1]).partition(": ")[2]
+    return text if isinstance(error, HookMQError) or not lines else lines[0]

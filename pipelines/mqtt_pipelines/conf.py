@@ -1,0 +1,134 @@
+"""The configuration of a pipeline: YAML in, one frozen `Conf` out, every mistake with its line and column.
+
+HookMQ's own binder does it, so durations, ``{$env: NAME}`` and ``{$file: PATH}`` are written as in the broker's.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from hookmq.config import document, overrides
+from hookmq.config.binder import FAILED, Binder
+from hookmq.config.document import Node
+from hookmq.config.problems import Path as Keys
+from hookmq.config.problems import Problems
+from hookmq.errors import ConfigError
+from pyspark_mqtt import options as mqtt_options
+from pyspark_mqtt.errors import OptionError
+
+from mqtt_pipelines import sources
+from mqtt_pipelines.jobs import JOBS
+from mqtt_pipelines.settings import Seconds, Table, required, setting
+from mqtt_pipelines.sources import Source
+from mqtt_pipelines.transforms.gold import Gold
+from mqtt_pipelines.transforms.silver import Silver
+
+__all__ = ["Conf", "ConfigError", "Spark", "Tables", "load"]
+
+NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spark:
+    """``spark``: for a run without ``spark-submit``, which brings its own."""
+
+    master: str = setting("local[*]", "where it runs; `spark-submit --master` has priority")
+    settings: Mapping[str, str | int | bool] = field(
+        default_factory=dict,
+        metadata={"help": "Spark's own settings by name, such as `spark.sql.shuffle.partitions`"},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """``tables``: where each table is. Those that the job writes are needed."""
+
+    bronze: Table | None = None
+    silver: Table | None = None
+    dead_letter: Table | None = None
+    gold: Table | None = None
+    presence: Table | None = None
+    metrics: Table | None = None
+    alerts: Table | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conf:
+    """A pipeline."""
+
+    version: Literal[1] = required("the version of this format, 1")
+    name: str = required("the pipeline's name: sinks know its batches by it, so it never changes")
+    source: Source = required("where messages come from")
+    checkpoints: str = required("a folder or URL; each query has a folder of its own in it")
+    trigger: Seconds = setting(60.0, "between batches; 0: as soon as possible")
+    tables: Tables = Tables()
+    spark: Spark = Spark()
+    silver: Silver | None = field(default=None, metadata={"help": "how payloads are read"})
+    gold: Gold | None = field(default=None, metadata={"help": "the windows"})
+
+    def __post_init__(self) -> None:
+        import re
+
+        if not re.fullmatch(NAME, self.name):
+            raise ValueError(
+                "name: expected 1 to 64 of A-Z a-z 0-9 _ . - with a letter or digit first"
+            )
+
+
+def load(
+    path: str | os.PathLike[str],
+    options: Iterable[str] = (),
+    jobs: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Conf:
+    """The configuration in the file `path`, with `options` (``KEY=VALUE``) put over it, for the jobs named.
+
+    Blocks on files. Raises ConfigError that tells every mistake: also what one of the jobs needs and is not there.
+    """
+    source = os.fspath(path)
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError((error.strerror or str(error)).lower(), source=source) from None
+    problems = Problems()
+    root = document.parse(document.decode(data, source), source, problems)
+    if not isinstance(root.value, dict):
+        problems.add(root.place, (), "expected a mapping of keys such as `version: 1`")
+        problems.check()
+    overrides.apply(root, overrides.from_options(options, problems), problems)
+    binder = Binder(problems, os.environ if environ is None else environ, Path(path).parent)
+    conf: Any = binder.bind(root, Conf)
+    problems.check()
+    assert conf is not FAILED
+    for name in jobs:
+        for needed in JOBS[name].needs:
+            _need(conf, needed, name, root, problems)
+    _check_source(conf.source, root, problems)
+    problems.check()
+    result: Conf = conf
+    return result
+
+
+def _need(conf: Any, needed: str, job: str, root: Node, problems: Problems) -> None:
+    keys = tuple(needed.split("."))
+    value = conf
+    for key in keys:
+        value = getattr(value, key)
+    if value is None:
+        message = f"this key is missing, and job {job} needs it"
+        if message not in "\n".join(map(str, problems.errors)) or needed not in str(
+            problems.errors
+        ):
+            problems.add(root.at(keys).place, keys, message)
+
+
+def _check_source(source: Source, root: Node, problems: Problems) -> None:
+    if not source.mqtt:
+        return
+    keys: Keys = ("source", "mqtt")
+    try:
+        mqtt_options.reading(sources.options(source))
+    except OptionError as error:
+        problems.add(root.at(keys).place, keys, str(error))

@@ -1,0 +1,120 @@
+"""Queries, started and stopped: all of what a job builds, until they are done, one fails, or a signal comes."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from mqtt_pipelines.jobs import Query
+from mqtt_pipelines.sinks import Sink, Written
+
+if TYPE_CHECKING:
+    from mqtt_pipelines.conf import Conf
+
+QUERY_ID = "sql.streaming.queryId"
+WAIT = 0.2
+"""Seconds between looks at the queries while they run."""
+GRACE = 30.0
+"""Seconds that a batch may take to its end when the queries are stopped."""
+
+Observer = Callable[[Query, int, Written], None]
+"""Told what became of each batch of a `Sink`: the query, the batch's id, what was written."""
+
+
+def session(conf: "Conf") -> SparkSession:
+    """The session that ``spark-submit`` set up, or one as the configuration says. Times are UTC."""
+    builder = SparkSession.builder.appName(f"mqtt-pipelines {conf.name}")
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it; its --master stays.
+        builder = builder.master(conf.spark.master)
+    for name, value in conf.spark.settings.items():
+        builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)
+    return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+
+
+def start(
+    spark: SparkSession, query: Query, app: str, once: bool, observe: Observer | None = None
+) -> StreamingQuery:
+    """Start a query of the pipeline `app`; with `once` it ends when it has read what is there now."""
+    writer = query.frame.writeStream.queryName(query.name).option(
+        "checkpointLocation", query.checkpoint
+    )
+    if once:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{query.trigger} seconds")
+    sink = query.sink
+    if not isinstance(sink, Sink):
+        return sink.configure(writer).start()
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
+        written = sink.write(batch, batch_id, f"{app}.{query.name}.{query_id}")
+        if observe is not None:
+            observe(query, batch_id, written)
+
+    return writer.foreachBatch(write).start()
+
+
+def run(
+    spark: SparkSession,
+    queries: Sequence[Query],
+    app: str,
+    *,
+    once: bool = False,
+    observe: Observer | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Run queries to their end; blocks. The first that fails ends the others and is raised as Spark reports it.
+
+    `stop` ends them between two batches: a batch that is being written is finished, as long as that takes.
+    """
+    stop = stop or threading.Event()
+    running: list[StreamingQuery] = []
+    try:
+        running += [start(spark, query, app, once, observe) for query in queries]
+        while any(query.isActive for query in running) and not stop.wait(WAIT):
+            for query in running:
+                if error := query.exception():
+                    raise error
+        for query in running:
+            if not stop.is_set() and (error := query.exception()):
+                raise error
+    finally:
+        for query in running:
+            _stop(query)
+
+
+def _stop(query: StreamingQuery) -> None:
+    """Stop between batches: stop() interrupts, so first wait for the end of what runs, though not for ever."""
+    before, until = _last(query), time.monotonic() + GRACE
+    while (
+        query.isActive
+        and query.status["isTriggerActive"]
+        and _last(query) == before
+        and time.monotonic() < until
+    ):
+        time.sleep(WAIT)
+    query.stop()
+
+
+def _last(query: StreamingQuery) -> int:
+    """The last batch that is done."""
+    progress = query.lastProgress
+    return -1 if progress is None else progress.batchId
+
+
+def on_signals(stop: threading.Event) -> None:
+    """Let SIGTERM and SIGINT set `stop`; a second SIGINT ends the process at once."""
+
+    def handle(number: int, _: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)

@@ -1,0 +1,35 @@
+"""How a setting is written. The classes that hold them stand beside what they set; ``conf.py`` binds YAML to them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+Seconds = Annotated[float, "duration"]
+"""A time span; the configuration takes ``5s``, ``250ms``, ``2m``, ``1h30m``, ``7d`` or a plain number of seconds."""
+Size = Annotated[int, "size"]
+"""A number of bytes; the configuration takes ``64KiB``, ``10MB`` or a plain number."""
+
+
+def setting(default: Any, help: str, *, minimum: float = 0, maximum: float | None = None) -> Any:
+    """A field with its default, its bounds and its line in the manual."""
+    return field(default=default, metadata={"help": help, "minimum": minimum, "maximum": maximum})
+
+
+def required(help: str, *, minimum: float = 0, maximum: float | None = None) -> Any:
+    """A field that the configuration must give."""
+    return field(metadata={"help": help, "minimum": minimum, "maximum": maximum})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """``tables.NAME``: where a table is, and what writes it."""
+
+    path: str = required("its folder or URL; a name such as `mqtt.bronze` for iceberg")
+    format: Literal["files", "delta", "iceberg"] = setting(
+        "files", "Parquet by Spark's own file sink, a Delta table, or an Iceberg table"
+    )
+    partition_by: tuple[str, ...] = setting((), "columns whose values become folders")
+    options: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata={"help": "storage options of delta, properties of iceberg's catalog"},
+    )

@@ -1,0 +1,90 @@
+"""Where messages come from: the broker's stream, or Parquet with the same columns. Rows are `schemas.RAW`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from mqtt_pipelines import schemas
+from mqtt_pipelines.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """``source``: the broker's stream (`mqtt`) or a folder of Parquet files (`files`); one of them."""
+
+    mqtt: Mapping[str, str | int | bool] = field(
+        default_factory=dict,
+        metadata={"help": 'the options of `format("mqtt")` by their names; see pyspark-mqtt'},
+    )
+    files: str = setting(
+        "", "a folder or URL of Parquet: the broker's landing folder, or the bronze table (`files`)"
+    )
+    max_files_per_trigger: int = setting(1000, "new files of a batch at most", minimum=1)
+
+    def __post_init__(self) -> None:
+        if bool(self.mqtt) == bool(self.files):
+            raise ValueError("give mqtt or files, and not both")
+
+
+def options(source: Source) -> dict[str, str]:
+    """The options of ``format("mqtt")``. A pipeline begins at the earliest message unless it is told otherwise."""
+    given = {name: _text(value) for name, value in source.mqtt.items()}
+    lower = {name.lower() for name in given}
+    if not lower & {"startingoffsets", "startingtimestamp"}:
+        given["startingOffsets"] = "earliest"
+    return given
+
+
+def open_stream(spark: SparkSession, source: Source) -> DataFrame:
+    """The messages as a stream."""
+    if source.files:
+        reader = spark.readStream.schema(schemas.RAW)
+        return reader.option("maxFilesPerTrigger", source.max_files_per_trigger).parquet(
+            source.files
+        )
+    return spark.readStream.format("mqtt").schema(schemas.RAW).options(**options(source)).load()
+
+
+def open_batch(
+    spark: SparkSession, source: Source, start: str | None = None, end: str | None = None
+) -> DataFrame:
+    """The messages from `start` to `end`: ``earliest``, ``latest``, or JSON by partition as `startingOffsets` takes it."""
+    if source.files:
+        return _between(spark.read.schema(schemas.RAW).parquet(source.files), start, end)
+    given: dict[str, Any] = {
+        name: value
+        for name, value in options(source).items()
+        if name.lower() not in ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
+    }
+    for name, value in (("startingOffsets", start), ("endingOffsets", end)):
+        if value is not None:
+            given = {k: v for k, v in given.items() if k.lower() != name.lower()} | {name: value}
+    return spark.read.format("mqtt").schema(schemas.RAW).options(**given).load()
+
+
+def _between(frame: DataFrame, start: str | None, end: str | None) -> DataFrame:
+    import json
+
+    for edge, compare in ((start, ">="), (end, "<")):
+        if edge is None or edge in ("earliest", "latest"):
+            continue
+        given = json.loads(edge)
+        log_id = given.pop("log_id", None)
+        arms = [
+            f"(partition = {int(p)} and offset {compare} {int(offset)})"
+            for p, offset in given.items()
+            if int(offset) >= 0
+        ]
+        free = [str(int(p)) for p, offset in given.items() if int(offset) < 0]
+        if free:
+            arms.append(f"partition in ({', '.join(free)})")
+        frame = frame.where(" or ".join(arms))
+        if log_id is not None:
+            frame = frame.where(frame.log_id == log_id)
+    return frame
+
+
+def _text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
