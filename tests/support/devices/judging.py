@@ -1,0 +1,113 @@
+"""What must hold of tables that a ledger of acknowledged messages belongs to."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from zlib import crc32
+
+from devices.fleet import Topic
+
+
+class Row(NamedTuple):
+    """Of a table."""
+
+    partition: int
+    offset: int
+    topic: str
+    payload: bytes
+    message_id: str
+
+
+@dataclass
+class Verdict:
+    """What a table came to. What is below `lost` is a broken promise."""
+
+    table: str
+    rows: int = 0
+    repeated: int = 0
+    """Rows of QoS 1 messages whose acknowledgement was lost, so that they were sent again: told apart by offset, alike by
+    message-id. They may be in a table of all that came, and not in one without duplicates."""
+    lost: int = 0
+    """Acknowledged messages without a row."""
+    duplicated: int = 0
+    """Rows beyond the first: of an offset, of a QoS 2 message, and in a table without duplicates of any message."""
+    invented: int = 0
+    """Rows that nobody sent, or not like this."""
+    reordered: int = 0
+    """Messages that come for the first time after a later one of their topic."""
+    gaps: int = 0
+    """Offsets below `ends` that a table of all that came does not have."""
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def broken(self) -> dict[str, int]:
+        """The promises that were not kept."""
+        names = ("lost", "duplicated", "invented", "reordered", "gaps")
+        return {name: count for name in names if (count := getattr(self, name))}
+
+    def _tell(self, text: str) -> None:
+        if len(self.examples) < 10:
+            self.examples.append(text)
+
+
+def judge(
+    table: str,
+    rows: Iterable[Row],
+    topics: Iterable[Topic],
+    partitions: int,
+    *,
+    once: bool = False,
+    ends: Mapping[int, int] | None = None,
+) -> Verdict:
+    """Compare a table with what was sent and acknowledged. `once` is for tables without duplicates by message-id, `ends`
+    (the offsets after the last) for tables of all that came."""
+    found = Verdict(table)
+    known = {one.topic: one for one in topics}
+    numbers = {
+        one.message_id(n): (one, n) for one in known.values() for n in range(1, one.sent + 1)
+    }
+    newest = dict.fromkeys(known, 0)
+    times: Counter[str] = Counter()
+    places: Counter[tuple[int, int]] = Counter()
+    for row in sorted(rows, key=lambda row: (row.partition, row.offset)):
+        found.rows += 1
+        place = (row.partition, row.offset)
+        places[place] += 1
+        topic, number = numbers.get(row.message_id, (None, 0))
+        if (
+            topic is None
+            or topic.topic != row.topic
+            or topic.body(number) != row.payload
+            or crc32(row.topic.encode()) % partitions != row.partition
+        ):
+            found.invented += 1
+            found._tell(f"nobody sent {row.message_id} as it is at {place}")
+            continue
+        if places[place] > 1:
+            found.duplicated += 1
+            found._tell(f"{row.message_id} is there twice at {place}")
+            continue
+        times[row.message_id] += 1
+        if times[row.message_id] > 1:
+            if once or topic.qos == 2:
+                found.duplicated += 1
+                found._tell(f"{row.message_id}, QoS {topic.qos}, is there again at {place}")
+            else:
+                found.repeated += 1
+        elif number < newest[row.topic]:
+            found.reordered += 1
+            found._tell(f"{row.message_id} at {place} comes after {newest[row.topic]}")
+        else:
+            newest[row.topic] = number
+    for one in known.values():
+        for number in range(1, one.sent + 1):
+            if one.acked[number] and not times[one.message_id(number)]:
+                found.lost += 1
+                found._tell(f"{one.message_id(number)} was acknowledged and is not there")
+    for partition, end in (ends or {}).items():
+        missing = sum((partition, offset) not in places for offset in range(end))
+        found.gaps += missing
+        if missing:
+            found._tell(f"{missing} offsets of partition {partition} below {end} are not there")
+    return found

@@ -1,0 +1,258 @@
+"""The processes between devices and tables, each of which can be killed: the broker with the Spark sink, the reader
+process that it starts, a driver of Spark with all that is its, and an executor."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from crashing import Crashing
+from killing.brokers import free_port
+from workspace import ROOT
+
+SPARK: Final = ROOT / ".venv-spark"
+TOKEN: Final = "devices-token-0123456789"
+PARTITIONS: Final = 3
+WAIT: Final = 30.0
+SINK: Final = """\
+  - use: spark_sink
+    config:
+      path: "{path}"
+      streams:
+        - {{name: devices, topics: ["d/#"], partitions: 3, segment_size: 512KiB, retention_time: 0}}
+      api: {{bind: "127.0.0.1:{port}", access: [{{token: devices-token-0123456789}}]}}
+"""
+# A driver, and two executors that are processes of their own, as small as they get.
+DEFAULTS: Final = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+}
+EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
+
+
+class Broker:
+    """On the same ports after every start."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.api_port = free_port()
+        sink = SINK.format(path=folder / "streams", port=self.api_port)
+        self._broker = Crashing(folder, "group", sink)
+        self.port = self._broker.port = free_port()
+        self.early = 0
+        """Starts that failed since the processes of the one before held a port or a file."""
+
+    @property
+    def url(self) -> str:
+        """Of the read API."""
+        return f"http://127.0.0.1:{self.api_port}"
+
+    def start(self) -> None:
+        """Listens when this returns. One that cannot yet is started again, as a supervisor does it."""
+        for _ in range(10):
+            self._broker.spawn()
+            try:
+                self._broker.ready()
+            except AssertionError as error:
+                self._broker.ended()
+                if "in use" not in str(error) and "another process" not in str(error):
+                    raise
+                self.early += 1
+                threading.Event().wait(0.2)
+                continue
+            return
+        raise AssertionError("the broker does not start")
+
+    def kill(self, draw: random.Random) -> None:
+        """SIGKILL: by itself, or with one of its processes or all of them."""
+        pids = [self._broker.process.pid]
+        pids += draw.sample(others := children(pids[0]), draw.randint(0, len(others)))
+        draw.shuffle(pids)
+        for pid in pids:
+            end(pid)
+        self._broker.ended()
+
+    def kill_reader(self) -> bool:
+        """SIGKILL to the process that serves readers; False where there is none at the moment."""
+        for pid in children(self._broker.process.pid):
+            if b"hookmq_spark_sink.reader" in command(pid):
+                return end(pid)
+        return False
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._broker.process.poll() is None
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        return self._broker.stop()
+
+    def ends(self) -> tuple[str, dict[int, int]]:
+        """The log's id, and of each partition the offset after the last."""
+        request = urllib.request.Request(
+            f"{self.url}/v1/streams/devices/offsets", headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+        with urllib.request.urlopen(request, timeout=WAIT) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found["log_id"], {int(p): one["latest"] for p, one in found["partitions"].items()}
+
+
+class Spark:
+    """A driver in a session of processes of its own; `commands` are what it runs, all at a time."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.said = folder / "spark.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        conf = folder / "conf"
+        home = folder / "home"
+        conf.mkdir(parents=True)
+        home.mkdir()
+        (conf / "spark-defaults.conf").write_text(
+            "".join(f"{name} {value}\n" for name, value in DEFAULTS.items())
+        )
+        # Executors of a local cluster write into a folder of Spark's home.
+        package = next((SPARK / "lib").glob("python3.*")) / "site-packages" / "pyspark"
+        for one in package.iterdir():
+            if one.name != "work":
+                (home / one.name).symlink_to(one)
+        self._environ = {
+            **os.environ,
+            "SPARK_CONF_DIR": str(conf),
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(folder / "local"),
+            "PYSPARK_PYTHON": str(SPARK / "bin" / "python"),
+            **(environ or {}),
+        }
+
+    def start(self, arguments: Sequence[str | Path]) -> None:
+        """Start, and do not wait."""
+        with self.said.open("ab") as said:
+            self.process = subprocess.Popen(
+                [SPARK / "bin" / "python", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+                cwd=self.folder,
+                env=self._environ,
+            )
+
+    def look(self) -> None:
+        """Raises AssertionError when the driver ended, which nothing but its own SIGKILL may make it do."""
+        assert self.process is not None
+        code = self.process.poll()
+        assert code is None, f"the driver ended with {code}: {self.end_of_log()}"
+
+    def end_of_log(self) -> str:
+        """The last it said."""
+        return self.said.read_text(errors="replace")[-4000:]
+
+    def finish(self, seconds: float) -> int:
+        """Wait until it ends by itself; the exit code."""
+        assert self.process is not None
+        code = self.process.wait(seconds)
+        self._gone()
+        return code
+
+    def executors(self) -> list[int]:
+        """Processes that run tasks."""
+        return [pid for pid in self._session() if EXECUTOR in command(pid)]
+
+    def kill_executor(self, draw: random.Random) -> bool:
+        """SIGKILL to one; False where there is none at the moment."""
+        found = self.executors()
+        return bool(found) and end(draw.choice(found))
+
+    def kill(self) -> None:
+        """SIGKILL to the driver's process group: Python, Java, executors."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(WAIT)
+        self._gone()
+
+    def close(self) -> None:
+        """Whatever is left of it ends."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+    def _session(self) -> list[int]:
+        assert self.process is not None
+        return [pid for pid in pids() if session(pid) == self.process.pid]
+
+    def _gone(self) -> None:
+        """Python's workers are in groups of their own and end when Java has."""
+        for _ in range(100):
+            if not self._session():
+                return
+            threading.Event().wait(0.1)
+        for pid in self._session():
+            end(pid)
+
+
+def batches(checkpoint: Path) -> int:
+    """The last batch that a query finished, from 1; 0 for none."""
+    try:
+        names = os.listdir(checkpoint / "commits")
+    except OSError:
+        return 0
+    return max((int(name) + 1 for name in names if name.isdecimal()), default=0)
+
+
+def pids() -> Iterator[int]:
+    """Of all processes."""
+    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def session(pid: int) -> int:
+    """The id of a process's session; 0 when it is gone or waits for its parent to notice its end."""
+    try:
+        state, _, _, found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+    except OSError:
+        return 0
+    return 0 if state == "Z" else int(found)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process started."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found.update(map(int, task.read_text().split()))
+        except OSError:
+            pass
+    return sorted(found)
+
+
+def command(pid: int) -> bytes:
+    """The command line; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def end(pid: int) -> bool:
+    """SIGKILL; False when it is gone."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True

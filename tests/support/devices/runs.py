@@ -1,0 +1,213 @@
+"""Devices publish, Spark writes two tables, and one process after the other is killed at a random moment.
+
+`raw` is Parquet by Spark's file sink: all that came. `once` is a Delta table without duplicates by message-id: one
+transaction for each batch. All choices come from one seed; when exactly a kill hits depends on the machine as well.
+"""
+
+import asyncio
+import json
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from workspace import ROOT
+
+from devices.fleet import Fleet
+from devices.judging import Row, Verdict, judge
+from devices.parts import PARTITIONS, TOKEN, Broker, Spark, batches
+
+VICTIMS: Final = ("executor", "reader", "broker", "driver")
+JOB: Final = ROOT / "spark" / "tests" / "support" / "tables.py"
+STUCK: Final = 240.0
+"""Seconds without a batch after which something is broken."""
+EARLY: Final = 0.1
+"""How often the next kill does not wait until all go on: in long runs, once each was killed."""
+Say = Callable[[str], None]
+
+
+class Broken(AssertionError):
+    """A promise was not kept."""
+
+
+@dataclass
+class Summary:
+    """What a run came to."""
+
+    seed: int
+    kills: Counter[str] = field(default_factory=Counter)
+    sent: int = 0
+    acknowledged: int = 0
+    sessions_lost: int = 0
+    refused: int = 0
+    restarts: int = 0
+    """Starts of the broker that had to be repeated."""
+    seconds: float = 0.0
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def broken(self) -> list[str]:
+        """The promises that were not kept."""
+        found = [f"{one.table}: {one.broken} {one.examples}" for one in self.verdicts if one.broken]
+        if self.sessions_lost or self.refused:
+            found.append(f"{self.sessions_lost} sessions lost, {self.refused} refused")
+        return found
+
+    def text(self) -> str:
+        """For people."""
+        killed = ", ".join(f"{self.kills[name]} {name}" for name in VICTIMS)
+        lines = [
+            f"{sum(self.kills.values())} kills ({killed}) in {self.seconds:.0f} s, seed {self.seed}",
+            f"{self.sent} messages sent, {self.acknowledged} acknowledged",
+        ]
+        lines += [
+            f"{one.table}: {one.rows} rows ({one.repeated} sent again), {one.lost} lost, {one.duplicated} duplicated,"
+            f" {one.invented} invented, {one.reordered} out of order, {one.gaps} offsets missing"
+            for one in self.verdicts
+        ]
+        return "\n".join(lines)
+
+
+class Run:
+    """The whole, in `folder`."""
+
+    def __init__(
+        self, folder: Path, seed: int, rate: float, say: Say, job: tuple[str, ...] = ()
+    ) -> None:
+        self.folder = folder
+        self.say = say
+        self.summary = Summary(seed)
+        self.draw = random.Random(seed)
+        self.fleet = Fleet(6, rate, seed)
+        self.broker = Broker(folder / "broker")
+        self.spark = Spark(folder / "spark")
+        self.tables = folder / "tables"
+        self.job = job
+
+    @property
+    def done(self) -> list[int]:
+        """Batches that each query finished."""
+        return [batches(self.tables / f"{name}-checkpoint") for name in ("raw", "once")]
+
+    def command(self, what: str) -> list[str | Path]:
+        """Of the driver: `run`, `drain` or `dump`."""
+        reading = {
+            "url": self.broker.url,
+            "stream": "devices",
+            "token": TOKEN,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "20000",
+            "includeHeaders": "true",
+            "fetchOffset.retryIntervalMs": "200",
+            "fetchOffset.numRetries": "600",
+        }
+        return [JOB, what, self.tables, json.dumps(reading), *self.job]
+
+    async def run(self, kills: int) -> Summary:
+        """Kill so often, drain, and judge."""
+        began = time.monotonic()
+        await asyncio.to_thread(self.broker.start)
+        log_id, _ = await asyncio.to_thread(self.broker.ends)
+        self.fleet.start(self.broker.port)
+        self.spark.start(self.command("run"))
+        try:
+            for number, victim in enumerate(self.victims(kills)):
+                waits = number < len(VICTIMS) or self.draw.random() > EARLY
+                await self._kill(victim, waits)
+                self.say(
+                    f"kill {number + 1}/{kills}, {victim}: {self.fleet.acknowledged} acknowledged, batches {self.done},"
+                    f" {time.monotonic() - began:.0f} s"
+                )
+            await self._all_go_on()
+            await self.fleet.idle(STUCK)
+            await asyncio.to_thread(self.spark.kill)
+            self.summary.kills["driver"] += 1
+            await self._to_the_end("drain")
+            found, ends = await asyncio.to_thread(self.broker.ends)
+            if found != log_id:
+                raise Broken(f"the log was {log_id} and is {found}")
+            await self._to_the_end("dump")
+        finally:
+            await self.fleet.stop()
+            await asyncio.to_thread(self.spark.close)
+            code = await asyncio.to_thread(self.broker.stop)
+        if code:
+            raise Broken(f"the broker ended with {code}")
+        return self._judge(ends, time.monotonic() - began)
+
+    def victims(self, kills: int) -> list[str]:
+        """Each as often as the others, give or take one, in any order; the driver once more at the end."""
+        rounds = [self.draw.sample(VICTIMS, len(VICTIMS)) for _ in range(math.ceil(kills / 4))]
+        return [victim for one in rounds for victim in one][: kills - 1]
+
+    async def _all_go_on(self) -> None:
+        """Wait until each query has finished another batch, and devices were told of other messages."""
+        before, acknowledged = self.done, self.fleet.acknowledged
+        until = time.monotonic() + STUCK
+        while True:
+            now = self.done
+            moved = all(new > old for new, old in zip(now, before, strict=True))
+            if moved and self.fleet.acknowledged > acknowledged:
+                return
+            self.fleet.look()
+            self.spark.look()
+            if not self.broker.alive():
+                raise Broken("the broker ended by itself")
+            if time.monotonic() > until:
+                raise Broken(
+                    f"stuck at batches {now}, {self.fleet.acknowledged} acknowledged: {self.spark.end_of_log()}"
+                )
+            await asyncio.sleep(0.05)
+
+    async def _kill(self, victim: str, waits: bool) -> None:
+        if waits:
+            await self._all_go_on()
+        await asyncio.sleep(self.draw.uniform(0, 1.5))
+        if victim == "driver":
+            await asyncio.to_thread(self.spark.kill)
+            self.spark.start(self.command("run"))
+        elif victim == "broker":
+            await asyncio.to_thread(self.broker.kill, self.draw)
+            await asyncio.sleep(self.draw.choice((0.0, 0.0, 1.0)))
+            await asyncio.to_thread(self.broker.start)
+        else:
+            one = self.broker.kill_reader
+            kill = one if victim == "reader" else lambda: self.spark.kill_executor(self.draw)
+            until = time.monotonic() + STUCK
+            while not kill():
+                assert time.monotonic() < until, f"there is no {victim}"
+                await asyncio.sleep(0.05)
+        self.summary.kills[victim] += 1
+
+    async def _to_the_end(self, what: str) -> None:
+        self.spark.start(self.command(what))
+        code = await asyncio.to_thread(self.spark.finish, STUCK)
+        if code:
+            raise Broken(f"{what} ended with {code}: {self.spark.end_of_log()}")
+
+    def _judge(self, ends: dict[int, int], seconds: float) -> Summary:
+        fleet, summary = self.fleet, self.summary
+        summary.seconds = seconds
+        summary.sent, summary.acknowledged = fleet.sent, fleet.acknowledged
+        summary.sessions_lost = fleet.ledger.counts.sessions_lost
+        summary.refused = fleet.ledger.counts.refused
+        summary.restarts = self.broker.early
+        topics = list(fleet.topics)
+        raw, once = (rows_of(self.tables / f"{name}.json") for name in ("raw", "once"))
+        summary.verdicts = [
+            judge("raw (Parquet)", raw, topics, PARTITIONS, ends=ends),
+            judge("once (Delta)", once, topics, PARTITIONS, once=True),
+        ]
+        return summary
+
+
+def rows_of(file: Path) -> list[Row]:
+    """Of a table that was dumped."""
+    with file.open(encoding="utf-8") as lines:
+        return [
+            Row(one[0], one[1], one[2], one[3].encode(), one[4]) for one in map(json.loads, lines)
+        ]
