@@ -50,7 +50,7 @@ def open_stream(spark: SparkSession, source: Source) -> DataFrame:
 def open_batch(
     spark: SparkSession, source: Source, start: str | None = None, end: str | None = None
 ) -> DataFrame:
-    """The messages from `start` to `end`: ``earliest``, ``latest``, or JSON by partition as `startingOffsets` takes it."""
+    """The messages from `start` to `end`: ``earliest``, ``latest``, or JSON by partition as of `startingOffsets`."""
     if source.files:
         return _between(spark.read.schema(schemas.RAW).parquet(source.files), start, end)
     given: dict[str, Any] = {

@@ -27,8 +27,8 @@ BATCH_BYTES = 1 << 25
 
 
 def wire_columns(columns: Sequence[Column]) -> list[str]:
-    """What to ask the server for: ``partition`` is known, ``offset`` costs nothing."""
-    names = [column.name for column in columns if column.name != "partition"]
+    """What to ask the server for: ``partition`` and ``log_id`` are known, ``offset`` costs nothing."""
+    names = [column.name for column in columns if column.name not in ("partition", "log_id")]
     return names or ["offset"]
 
 
@@ -39,7 +39,7 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
     kinds = {
         "timestamp": pa.timestamp("us", tz="UTC"), "topic": pa.string(), "payload": pa.binary(), "qos": pa.int32(),
         "retain": pa.bool_(), "client_id": pa.string(), "content_type": pa.string(), "response_topic": pa.string(),
-        "correlation_data": pa.binary(), "offset": pa.int64(), "partition": pa.int32(),
+        "correlation_data": pa.binary(), "offset": pa.int64(), "partition": pa.int32(), "log_id": pa.string(),
     }  # fmt: skip
 
     def kind(column: Column) -> pa.DataType:
@@ -57,9 +57,13 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
 
 
 def batches(
-    blocks: Iterable[tuple[Block, int]], columns: Sequence[Column], wanted: Range, rows: int
+    blocks: Iterable[tuple[Block, int]],
+    columns: Sequence[Column],
+    wanted: Range,
+    rows: int,
+    log_id: str = "",
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range as batches of about ``rows`` rows: small blocks are joined, large ones cut.
+    """The rows of a range of the log ``log_id`` as batches of about ``rows`` rows: small are joined, large cut.
 
     With each block comes the offset from which its rows are wanted.
     """
@@ -77,7 +81,7 @@ def batches(
     for block, first in blocks:
         if not block.count:  # Nothing of it passed the filter; it has no buffers then.
             continue
-        batch = _batch(block, schema, first, wanted.end)
+        batch = _batch(block, schema, first, wanted.end, log_id)
         if not batch.num_rows:
             continue
         size = len(block.data)
@@ -96,12 +100,12 @@ def batches(
         yield joined()
 
 
-def _batch(block: Block, schema: pa.Schema, first: int, end: int) -> pa.RecordBatch:
+def _batch(block: Block, schema: pa.Schema, first: int, end: int, log_id: str) -> pa.RecordBatch:
     import pyarrow as pa
 
     data = pa.py_buffer(block.data)
     try:
-        arrays = [_array(block, data, field) for field in schema]
+        arrays = [_array(block, data, field, log_id) for field in schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         batch.validate()
     except (pa.ArrowException, KeyError) as error:
@@ -114,7 +118,7 @@ def _batch(block: Block, schema: pa.Schema, first: int, end: int) -> pa.RecordBa
     return batch
 
 
-def _array(block: Block, data: pa.Buffer, field: pa.Field) -> pa.Array:
+def _array(block: Block, data: pa.Buffer, field: pa.Field, log_id: str) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -126,6 +130,8 @@ def _array(block: Block, data: pa.Buffer, field: pa.Field) -> pa.Array:
 
     if field.name == "partition":
         return pa.repeat(pa.scalar(block.partition, pa.int32()), count)
+    if field.name == "log_id":
+        return pa.repeat(pa.scalar(log_id, pa.string()), count)
     if field.name == "offset" and not block.sparse:
         ones = pa.repeat(pa.scalar(1, pa.int64()), count)
         return pc.cumulative_sum(ones, start=block.base - 1)

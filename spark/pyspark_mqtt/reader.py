@@ -84,7 +84,7 @@ class Source:
             self.options.filters("topics"),
         )
         yield from arrow.batches(
-            blocks, self.columns, task.wanted, self.options.number("batchRows")
+            blocks, self.columns, task.wanted, self.options.number("batchRows"), task.log_id
         )
 
 

@@ -37,7 +37,8 @@ PROPERTIES: dict[str, DataType] = {
     "response_topic": StringType(),
     "correlation_data": BinaryType(),
 }
-READABLE: dict[str, DataType] = {**BASE, **PROPERTIES, "headers": HEADERS}
+READABLE: dict[str, DataType] = {**BASE, **PROPERTIES, "headers": HEADERS, "log_id": StringType()}
+"""``log_id`` only for those who ask for it by ``.schema``: the id of the log that the offsets count in."""
 
 WRITABLE: dict[str, tuple[type[DataType], ...]] = {
     "topic": (StringType,),
@@ -53,7 +54,7 @@ WRITABLE: dict[str, tuple[type[DataType], ...]] = {
     "partition": (IntegerType, LongType),
     "offset": (LongType, IntegerType),
 }
-_UNUSED = {"timestamp", "client_id", "key"}
+_UNUSED = {"timestamp", "client_id", "key", "log_id"}
 """Columns of read messages that mean nothing when they are written."""
 
 

@@ -103,8 +103,12 @@ def test_a_schema_chooses_what_crosses_the_network(spark: SparkSession, log: Fak
 
 
 def test_columns_without_buffers(spark: SparkSession, log: FakeLog) -> None:
-    frame = spark.read.format("mqtt").options(**log.options).schema("partition int").load()
-    assert sorted(row.partition for row in frame.collect()) == [0] * 500 + [1] * 250
+    frame = spark.read.format("mqtt").options(**log.options)
+    rows = frame.schema("partition int").load().collect()
+    assert sorted(row.partition for row in rows) == [0] * 500 + [1] * 250
+    rows = frame.schema("log_id string, offset long").load().collect()
+    assert {row.log_id for row in rows} == {log.log_id}
+    assert sorted(row.offset for row in rows) == sorted(n for _, n in ALL)
 
 
 def test_a_batch_of_offsets(spark: SparkSession, log: FakeLog) -> None:
