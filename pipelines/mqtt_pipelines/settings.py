@@ -29,6 +29,10 @@ class Table:
         "files", "Parquet by Spark's own file sink, a Delta table, or an Iceberg table"
     )
     partition_by: tuple[str, ...] = setting((), "columns whose values become folders")
+    new_columns: Literal["fail", "add"] = setting(
+        "fail",
+        "what to do with columns that the table lacks: end with an error, or add them to it (not for files)",
+    )
     options: Mapping[str, str] = field(
         default_factory=dict,
         metadata={"help": "storage options of delta, properties of iceberg's catalog"},

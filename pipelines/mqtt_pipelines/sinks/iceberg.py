@@ -1,0 +1,202 @@
+"""Iceberg tables through pyiceberg: no jar. The executors write the files, the driver adds them in one commit.
+
+The commit notes the batch as properties of the table, which stay when snapshots expire, and, for people, in the summary
+of the snapshot. Every commit says which snapshot it builds on: if another came first it is refused, and what the table
+notes is looked at again. pyiceberg's own retries are off, since they would not look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark_mqtt.errors import MqttError
+
+from mqtt_pipelines.settings import Table
+from mqtt_pipelines.sinks import Written, columns
+from mqtt_pipelines.sinks.append import append
+from mqtt_pipelines.sinks.ledger import Span
+from mqtt_pipelines.sinks.parts import Part, Target
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table as IcebergTable
+    from pyspark.sql import DataFrame
+
+NOTE = "mqtt-pipelines."
+"""Of the properties that note batches."""
+
+
+class IcebergSink:
+    """Appends batches to an Iceberg table, and makes it and its namespace if there is none.
+
+    `path` is its name, NAMESPACE.TABLE; `options` are the catalog's properties, such as `uri` and `warehouse`. Without a
+    `type`, ``http`` in `uri` means REST and ``sqlite`` or ``postgresql`` SQL.
+    """
+
+    def __init__(self, table: Table, wait: Callable[[float], None] = time.sleep) -> None:
+        self.table = table
+        self.options = dict(table.options)
+        self.wait = wait
+        self._catalog: Catalog | None = None
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"iceberg {self.table.path}"
+
+    def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
+        """Append a batch, unless the table has it. Raises MqttError if the table will not take it."""
+        return append(self, batch, batch_id, app, self.wait)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog; connects when it is first asked for. Raises MqttError if its properties will not do."""
+        from pyiceberg.catalog import load_catalog
+
+        if self._catalog is None:
+            if "." not in self.table.path:
+                raise MqttError(
+                    f"{self.name}: `path` is the table's name with its namespace, such as mqtt.bronze; where it is "
+                    "stored is the catalog's `warehouse`."
+                )
+            properties = {key: value for key, value in self.options.items() if key != "catalog"}
+            try:
+                self._catalog = load_catalog(self.options.get("catalog", "default"), **properties)
+            except Exception as error:
+                raise MqttError(
+                    f"{self.name}: the catalog cannot be opened ({type(error).__name__}: {error}): see `options` of the "
+                    "table, such as uri and warehouse."
+                ) from None
+        return self._catalog
+
+    def look(self) -> IcebergState | None:
+        """The table as it is now; None if there is none. Blocks."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            return IcebergState(self, self.catalog.load_table(self.table.path))
+        except NoSuchTableError:
+            return None
+
+    def load(self, schema: pa.Schema) -> IcebergState:
+        """The table as it is now, made if there is none, with new columns if that is allowed. Blocks."""
+        import pyarrow as pa
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        state = self.look() or self.create(schema)
+        columns.partitions(
+            self.table.partition_by, state.partition_columns(), schema.names, self.name
+        )
+        found = schema_to_pyarrow(state.table.schema())
+        added = columns.new(schema, found, self.name, self.table.new_columns)
+        if not added:
+            return state
+        try:
+            with state.table.update_schema() as update:
+                update.union_by_name(pa.schema(added))
+        except CommitFailedException:
+            self.wait(0.0)  # Somebody changed the table; perhaps it has them now.
+        return self.load(schema)
+
+    def create(self, schema: pa.Schema) -> IcebergState:
+        """Make the table, unless another did meanwhile."""
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
+        columns.partitions((), self.table.partition_by, schema.names, self.name)
+        self.catalog.create_namespace_if_not_exists(self.table.path.rpartition(".")[0])
+        try:
+            with (
+                self.catalog.create_table_transaction(self.table.path, schema) as transaction,
+                transaction.update_spec() as spec,
+            ):
+                for column in self.table.partition_by:
+                    spec.add_identity(column)
+        except TableAlreadyExistsError:
+            pass
+        except (TypeError, ValueError) as error:
+            raise MqttError(
+                f"{self.name} cannot be made ({error}): cast the column in the pipeline."
+            ) from None
+        return IcebergState(self, self.catalog.load_table(self.table.path))
+
+
+class IcebergState:
+    """An Iceberg table at a snapshot."""
+
+    def __init__(self, sink: IcebergSink, table: IcebergTable) -> None:
+        self.sink = sink
+        self.table = table
+        snapshot = table.current_snapshot()
+        self.version = str(snapshot.snapshot_id) if snapshot else ""
+        # Only in this copy: what a transaction sends are its updates.
+        table.metadata = table.metadata.model_copy(
+            update={"properties": {**table.metadata.properties, "commit.retry.num-retries": "0"}}
+        )
+
+    def get(self, entry: str) -> int | None:
+        """What a property says."""
+        value = self.table.metadata.properties.get(NOTE + entry)
+        return None if value is None else int(value)
+
+    def partition_columns(self) -> list[str]:
+        """Raises MqttError for a table that is partitioned by something else than the values of columns."""
+        found = []
+        for one in self.table.spec().fields:
+            if str(one.transform) != "identity":
+                raise MqttError(
+                    f"{self.sink.name} is partitioned by {one.transform} of a column, which this sink does not do: "
+                    "partition by columns, such as ingest_date."
+                )
+            found.append(self.table.schema().find_column_name(one.source_id) or "")
+        return found
+
+    def target(self, schema: pa.Schema) -> Target:
+        """Where files go: ``data`` in the table's location. Their columns have the table's field ids."""
+        import pyarrow as pa
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        full = schema_to_pyarrow(self.table.schema())
+        return Target(
+            f"{self.table.location()}/data",
+            pa.schema([full.field(name) for name in schema.names]),
+            tuple(self.partition_columns()),
+            keep_partition_columns=True,
+            options=self.sink.options,
+        )
+
+    def commit(self, made: Sequence[Part], entries: Mapping[str, int], app: str) -> bool:
+        """Add files and properties in one transaction; False if another commit came first."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        root = f"{self.table.location()}/data"
+        batch = {"app-id": app, "batch-id": str(entries.get(app, ""))}
+        try:
+            with self.table.transaction() as transaction:
+                transaction.set_properties(
+                    {NOTE + name: str(value) for name, value in entries.items()}
+                )
+                transaction.add_files(
+                    [f"{root}/{part.path}" for part in made],
+                    snapshot_properties=batch,
+                    check_duplicate_files=False,  # Their names are nobody else's.
+                )
+        except CommitFailedException:
+            return False
+        snapshot = self.table.current_snapshot()
+        self.version = str(snapshot.snapshot_id) if snapshot else ""
+        return True
+
+    def keys(self, names: Sequence[str], spans: Iterable[Span]) -> pa.Table:
+        """Columns of the rows whose offsets are within spans; reads the files that may have some."""
+        arms = [
+            f"(log_id = '{span.log_id}' and partition = {span.partition} "
+            f"and offset >= {span.first} and offset <= {span.last})"
+            for span in spans
+            if "'" not in span.log_id
+        ]
+        wanted = " or ".join(arms) or "log_id is null and log_id is not null"
+        return self.table.scan(row_filter=wanted, selected_fields=tuple(names)).to_arrow()

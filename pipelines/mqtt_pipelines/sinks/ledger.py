@@ -1,0 +1,109 @@
+"""What a table notes with each batch, in the same commit as the batch's rows, and what it concludes from that.
+
+No Spark and no table format: a ledger is a mapping of names to whole numbers, which Delta keeps as application
+transactions and Iceberg as table properties. Per query (`owner`, an `app` without the id of its checkpoint) it says
+
+- which batch of an `app` was the last: a batch that comes again is known;
+- that the owner wrote here: an `app` that is new while its owner is known has lost its checkpoint;
+- the last offset of each log and partition: such a query begins anew, and what it had written is left out.
+
+The last holds where rows have `log_id`, `partition` and `offset` and a query writes them in the order of offsets.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from pyspark_mqtt.errors import MqttError
+
+KEY = ("log_id", "partition", "offset")
+"""The columns that name a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The first and the last offset that a batch has of a partition of a log."""
+
+    log_id: str
+    partition: int
+    first: int
+    last: int
+
+
+def spans(found: Iterable[Span]) -> list[Span]:
+    """One span for each log and partition, which holds all of theirs."""
+    merged: dict[tuple[str, int], Span] = {}
+    for one in found:
+        known = merged.get((one.log_id, one.partition), one)
+        merged[one.log_id, one.partition] = Span(
+            one.log_id,
+            one.partition,
+            min(known.first, one.first),
+            max(known.last, one.last),
+        )
+    return [merged[key] for key in sorted(merged)]
+
+
+def owner(app: str) -> str:
+    """Who writes, whatever its checkpoint: `app` without its last part."""
+    return app.rpartition(".")[0] or app
+
+
+def mark(name: str, log_id: str, partition: int) -> str:
+    """The entry with the last offset that an owner wrote of a partition."""
+    return f"{name}@{log_id}/{partition}"
+
+
+def resumed(app: str) -> str:
+    """The entry that says that an `app` began with a table that its owner had written to."""
+    return f"{app}#resumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do with a batch."""
+
+    repeated: bool = False
+    """It is in the table."""
+    done: tuple[Span, ...] = ()
+    """What of it is in the table already, by the offsets that its owner had reached before the checkpoint was lost."""
+    entries: Mapping[str, int] | None = None
+    """What to note with its rows."""
+
+
+def known(get: Callable[[str], int | None], app: str, batch_id: int) -> bool:
+    """Whether a batch is in the table; `get` looks an entry up."""
+    last = get(app)
+    return last is not None and last >= batch_id
+
+
+def judge(
+    get: Callable[[str], int | None], app: str, batch_id: int, found: Iterable[Span], keyed: bool
+) -> Verdict:
+    """What to do with a batch that has the offsets `found`; `keyed` where its rows have KEY.
+
+    Raises MqttError for a query that lost its checkpoint and whose rows do not say what they were made of: it would write
+    everything again.
+    """
+    if known(get, app, batch_id):
+        return Verdict(repeated=True)
+    name = owner(app)
+    begins = get(app) is None and name != app
+    anew = bool(get(resumed(app))) or (begins and get(name) is not None)
+    if anew and not keyed:
+        raise MqttError(
+            f"{name} wrote to this table with another checkpoint ({app.rpartition('.')[2]} is new), and would write "
+            "everything again: restore the checkpoint; or delete the table, too; or give the query another name to "
+            "add to what is there."
+        )
+    entries = {app: batch_id, name: batch_id} if name == app else {app: batch_id, name: 0}
+    if anew:
+        entries[resumed(app)] = 1
+    done = []
+    for span in spans(found):
+        last = get(mark(name, span.log_id, span.partition))
+        if anew and last is not None and span.first <= last:
+            done.append(Span(span.log_id, span.partition, span.first, last))
+        entries[mark(name, span.log_id, span.partition)] = max(
+            span.last, -1 if last is None else last
+        )
+    return Verdict(done=tuple(done), entries=entries)

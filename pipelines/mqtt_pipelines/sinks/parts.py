@@ -1,0 +1,343 @@
+"""Parquet files of a batch, written by the executors: the driver learns their names and sizes, and never sees a row.
+
+A file that no table refers to in the end (a task that ran twice, a driver that was killed) is rubbish: readers do not
+see it, and ``hookmq-pipelines compact`` removes it once it is old.
+
+Runs on executors: imports nothing but pyarrow, and that when it is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark_mqtt.errors import MqttError
+
+from mqtt_pipelines.sinks.ledger import KEY, Span, spans
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+SCHEMA = "path string, size long, rows long, values string, stats string, spans string"
+OPEN = 32
+"""Files that a task writes to at a time: with more partition values, the one that waited longest is finished."""
+INDEXED = 32
+"""Columns with statistics, from the first; as Delta's own default."""
+TEXT = 64
+"""Longest text that is given as a bound."""
+S3 = {
+    "access_key": ("aws_access_key_id", "s3.access-key-id"),
+    "secret_key": ("aws_secret_access_key", "s3.secret-access-key"),
+    "session_token": ("aws_session_token", "s3.session-token"),
+    "region": ("aws_region", "aws_default_region", "s3.region"),
+    "endpoint_override": ("aws_endpoint_url", "aws_endpoint", "s3.endpoint"),
+}
+"""What pyarrow's S3 is told, by what delta-rs and pyiceberg call it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file that was written."""
+
+    path: str
+    """Below the root."""
+    size: int
+    rows: int
+    values: Mapping[str, str | None]
+    """Of the partition columns, as Delta writes them."""
+    stats: str
+    """Delta's statistics, JSON."""
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a batch's files go, and how they are."""
+
+    root: str
+    """A folder or URL; files get names that nothing else has."""
+    schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    keep_partition_columns: bool = False
+    """Whether files hold the partition columns: Iceberg's do, Delta's do not."""
+    file_size: int = 128 << 20
+    """A file ends when it has so many bytes, about."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Storage options, in delta-rs's words or pyiceberg's."""
+
+
+def write(batch: DataFrame, target: Target) -> list[Part]:
+    """Write a batch's rows, on the executors. Blocks; runs the batch once."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        parts = list(_Task(target).run(batches))
+        rows = [
+            {
+                "path": part.path,
+                "size": part.size,
+                "rows": part.rows,
+                "values": json.dumps(part.values),
+                "stats": part.stats,
+                "spans": json.dumps([[s.log_id, s.partition, s.first, s.last] for s in part.spans]),
+            }
+            for part in parts
+        ]
+        kinds = {"size": pa.int64(), "rows": pa.int64()}
+        names = [column.split()[0] for column in SCHEMA.split(", ")]
+        schema = pa.schema([(name, kinds.get(name, pa.string())) for name in names])
+        yield pa.RecordBatch.from_pylist(rows, schema)
+
+    found = batch.mapInArrow(run, SCHEMA).collect()
+    return [
+        Part(
+            row["path"],
+            row["size"],
+            row["rows"],
+            json.loads(row["values"]),
+            row["stats"],
+            tuple(Span(*span) for span in json.loads(row["spans"])),
+        )
+        for row in found
+    ]
+
+
+def filesystem(root: str, options: Mapping[str, str]) -> tuple[Any, str]:
+    """pyarrow's file system for a folder or URL, and the path in it. Raises MqttError for what it cannot reach."""
+    from pyarrow import fs
+
+    given = {name.lower(): value for name, value in options.items()}
+    if "://" not in root:
+        return fs.LocalFileSystem(), root
+    scheme, _, rest = root.partition("://")
+    try:
+        if scheme in ("s3", "s3a", "s3n"):
+            chosen = {
+                name: next(given[key] for key in keys if key in given)
+                for name, keys in S3.items()
+                if any(key in given for key in keys)
+            }
+            return fs.S3FileSystem(**chosen), rest
+        if scheme in ("file", "gs", "gcs", "hdfs", "viewfs"):
+            found: tuple[Any, str] = fs.FileSystem.from_uri(root)
+            return found
+        import fsspec  # type: ignore[import-untyped]
+
+        return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme, **options))), rest
+    except (ImportError, ValueError) as error:
+        raise MqttError(
+            f"{root}: files cannot be written there from an executor ({error}); s3, gs, hdfs and file need pyarrow "
+            "alone, others fsspec and its package for them, on every node."
+        ) from None
+
+
+def remove(target: Target, parts: Iterable[Part]) -> None:
+    """Delete files that no table refers to; those that cannot be deleted stay as rubbish."""
+    system, root = filesystem(target.root, target.options)
+    for part in parts:
+        try:
+            system.delete_file(f"{root}/{part.path}")
+        except OSError:
+            continue
+
+
+class _Task:
+    """What one task writes: a file at a time for each combination of partition values."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.system, self.root = filesystem(target.root, target.options)
+        self.open: dict[tuple[Any, ...], _File] = {}
+        self.keyed = set(KEY) <= set(target.schema.names)
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+        import pyarrow as pa
+
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            columns = {
+                name: batch.column(name).cast(self.target.schema.field(name).type)
+                for name in self.target.schema.names
+            }
+            rows = pa.table(list(columns.values()), schema=self.target.schema)
+            for values, some in _by_values(rows, self.target.partition_by):
+                one = self.open.pop(values, None)
+                if one is None and len(self.open) >= OPEN:
+                    yield self.open.pop(next(iter(self.open))).close()
+                one = one or _File(self, values)
+                one.write(some)
+                if one.size() >= self.target.file_size:
+                    yield one.close()
+                else:
+                    self.open[values] = one  # The last of the dict: the first waited longest.
+        for one in self.open.values():
+            yield one.close()
+
+
+class _File:
+    """A Parquet file that is being written."""
+
+    def __init__(self, task: _Task, values: tuple[Any, ...]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        target = task.target
+        self.task = task
+        self.values = dict(zip(target.partition_by, map(_text, values), strict=True))
+        self.spans: list[Span] = []
+        self.kept = [
+            name
+            for name in target.schema.names
+            if target.keep_partition_columns or name not in target.partition_by
+        ]
+        folders = [
+            f"{name}={re.sub(r'[^A-Za-z0-9_.-]', '_', value or '__null__')[:100]}"
+            for name, value in self.values.items()
+        ]
+        self.path = "/".join([*folders, f"part-{uuid.uuid4()}.zstd.parquet"])
+        full = f"{task.root}/{self.path}"
+        task.system.create_dir(full.rpartition("/")[0], recursive=True)
+        self.stream = task.system.open_output_stream(full)
+        self.found: list[Any] = []
+        self.writer = pq.ParquetWriter(
+            self.stream,
+            pa.schema([target.schema.field(name) for name in self.kept]),
+            compression="zstd",
+            metadata_collector=self.found,
+        )
+
+    def write(self, rows: pa.Table) -> None:
+        if self.task.keyed:
+            groups = rows.group_by(list(KEY[:2])).aggregate([("offset", "min"), ("offset", "max")])
+            self.spans = spans(
+                [
+                    *self.spans,
+                    *(
+                        Span(g["log_id"], g["partition"], g["offset_min"], g["offset_max"])
+                        for g in groups.to_pylist()
+                        if None not in g.values()
+                    ),
+                ]
+            )
+        self.writer.write_table(rows.select(self.kept))
+
+    def size(self) -> int:
+        return int(self.stream.tell())
+
+    def close(self) -> Part:
+        self.writer.close()
+        size = self.size()
+        self.stream.close()
+        metadata = self.found[0]
+        return Part(
+            self.path,
+            size,
+            metadata.num_rows,
+            self.values,
+            json.dumps(_stats(metadata, self.kept[:INDEXED])),
+            tuple(self.spans),
+        )
+
+
+def _by_values(
+    rows: pa.Table, columns: Sequence[str]
+) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """The rows by their values in some columns."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not columns:
+        yield (), rows
+        return
+    groups = rows.select(columns).group_by(list(columns)).aggregate([]).to_pylist()
+    if len(groups) == 1:
+        yield tuple(groups[0][name] for name in columns), rows
+        return
+    for group in groups:
+        chosen = None
+        for name in columns:
+            value = pa.scalar(group[name], rows.schema.field(name).type)
+            same = pc.equal(rows[name], value) if value.is_valid else pc.is_null(rows[name])
+            chosen = same if chosen is None else pc.and_kleene(chosen, same)
+        yield tuple(group[name] for name in columns), rows.filter(chosen)
+
+
+def _text(value: Any) -> str | None:
+    """A partition value as Delta writes it, where '' is null."""
+    import datetime
+
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime.datetime):
+        plain = value.astimezone(datetime.UTC) if value.tzinfo else value
+        return f"{plain:%Y-%m-%d %H:%M:%S.%f}"
+    return str(value)
+
+
+def _stats(metadata: Any, columns: Sequence[str]) -> dict[str, Any]:
+    """Delta's statistics of a file: bounds and nulls of the columns that have them in its footer."""
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    bounded = set(columns)
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for index in range(row_group.num_columns):
+            column = row_group.column(index)
+            name = column.path_in_schema
+            if name not in columns:
+                continue
+            found = column.statistics
+            if found is None or not found.has_null_count:
+                bounded.discard(name)
+                nulls.pop(name, None)
+                continue
+            if name in bounded:
+                nulls[name] = nulls.get(name, 0) + found.null_count
+            if found.null_count == row_group.num_rows:
+                continue  # Nothing but nulls has no bounds, and moves none.
+            if not found.has_min_max:
+                bounded.discard(name)
+                continue
+            low, high = _bound(found.min, False), _bound(found.max, True)
+            if low is None or high is None:
+                bounded.discard(name)
+            else:
+                least[name] = min(least.get(name, low), low)
+                most[name] = max(most.get(name, high), high)
+    return {
+        "numRecords": metadata.num_rows,
+        "minValues": {name: value for name, value in least.items() if name in bounded},
+        "maxValues": {name: value for name, value in most.items() if name in bounded},
+        "nullCount": nulls,
+    }
+
+
+def _bound(value: Any, upper: bool) -> Any:
+    """A bound as Delta writes it; None for one that it does not take."""
+    import datetime
+    import math
+
+    if isinstance(value, datetime.datetime):
+        # Milliseconds: what lies between two of them is above the lower and below the upper.
+        rest = value.microsecond % 1000
+        value += datetime.timedelta(microseconds=(1000 - rest if upper and rest else -rest))
+        return f"{value:%Y-%m-%dT%H:%M:%S}.{value.microsecond // 1000:03d}" + (
+            "Z" if value.tzinfo else ""
+        )
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return value if len(value) <= TEXT else None
+    return value if isinstance(value, bool | int) else None
