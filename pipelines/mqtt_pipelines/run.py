@@ -49,7 +49,7 @@ def start(
         writer = writer.trigger(processingTime=f"{query.trigger} seconds")
     sink = query.sink
     if not isinstance(sink, Sink):
-        return sink.configure(writer).start()
+        return sink.configure(writer, query.checkpoint).start()
 
     def write(batch: DataFrame, batch_id: int) -> None:
         query_id = spark.sparkContext.getLocalProperty(QUERY_ID)

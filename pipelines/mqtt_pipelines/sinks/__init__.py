@@ -50,8 +50,11 @@ class StreamSink(Protocol):
     def name(self) -> str:
         """For messages, such as ``files /data/bronze``."""
 
-    def configure(self, writer: "DataStreamWriter") -> "DataStreamWriter":
-        """Set format, options and partitioning; checkpoint, trigger and name are the runner's."""
+    def configure(self, writer: "DataStreamWriter", checkpoint: str) -> "DataStreamWriter":
+        """Set format, options and partitioning; checkpoint, trigger and name are the runner's.
+
+        Raises if what is there was written with another checkpoint and the sink cannot go on from that.
+        """
 
 
 SINKS = {"files": "FilesSink", "delta": "DeltaSink", "iceberg": "IcebergSink"}

@@ -30,7 +30,7 @@ class FilesSink:
         """For messages."""
         return f"files {self.table.path}"
 
-    def configure(self, writer: DataStreamWriter, checkpoint: str = "") -> DataStreamWriter:
+    def configure(self, writer: DataStreamWriter, checkpoint: str) -> DataStreamWriter:
         """Set format, folder, options and partitioning. Blocks while it looks at the folder.
 
         Raises MqttError if `checkpoint` is not the one that the folder was written with.
@@ -39,8 +39,7 @@ class FilesSink:
 
         spark = SparkSession.getActiveSession()
         assert spark is not None, "a writer was made in a session"
-        if checkpoint:
-            self.check(spark, checkpoint)
+        self.check(spark, checkpoint)
         writer = writer.format("parquet").outputMode("append").options(**self.table.options)
         if self.table.partition_by:
             writer = writer.partitionBy(*self.table.partition_by)
