@@ -67,16 +67,12 @@ def silver(payload: StructType) -> StructType:
     )
 
 
-DEAD_LETTER: Final = _schema(
-    {
-        "reason": StringType(),  # one of transforms.quality's words
-        "detail": StringType(),  # the field that was missing or of another type, for instance
-        "payload": BASE["payload"],
-        "qos": BASE["qos"],
-        "client_id": BASE["client_id"],
-        "headers": HEADERS,
-        **_ORIGIN,
-    }
+DEAD_LETTER: Final = StructType(
+    [
+        StructField("reason", StringType()),  # one of transforms.parse.REASONS
+        StructField("detail", StringType()),  # the field that was missing or of another type
+        *RAW.fields,
+    ]
 )
 """Messages that were not understood, whole: enough to run them again when the configuration has learnt more."""
 

@@ -10,6 +10,13 @@ Size = Annotated[int, "size"]
 """A number of bytes; the configuration takes ``64KiB``, ``10MB`` or a plain number."""
 
 
+class PipelineError(Exception):
+    """A pipeline cannot run as it is configured. The message is one line, names the key and what helps."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
 def setting(default: Any, help: str, *, minimum: float = 0, maximum: float | None = None) -> Any:
     """A field with its default, its bounds and its line in the manual."""
     return field(default=default, metadata={"help": help, "minimum": minimum, "maximum": maximum})

@@ -2,12 +2,59 @@
 
 from dataclasses import dataclass
 
-from mqtt_pipelines.settings import Seconds, required, setting
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import BooleanType, NumericType
+
+from mqtt_pipelines import schemas
+from mqtt_pipelines.settings import PipelineError, Seconds, required, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gold:
     """``gold``: which values, and how long a window is."""
 
-    metrics: tuple[str, ...] = required("columns of silver, numbers")
-    window: Seconds = setting(60.0, "how long a window is", minimum=1)
+    metrics: tuple[str, ...] = required("columns of silver: numbers, or booleans as 0 and 1")
+    window: Seconds = setting(60.0, "how long a window is", minimum=0.001)
+
+    def __post_init__(self) -> None:
+        if not self.metrics:
+            raise ValueError("metrics: expected one column of silver at least")
+
+
+def gold(silver: DataFrame, by: Gold) -> DataFrame:
+    """Rows of silver, which has the watermark, as rows of `schemas.GOLD`: tumbling windows from 1970 on, in UTC.
+
+    Null and NaN do not count; where nothing counts there is no row. A stream gives a window's row once, when the
+    watermark has passed its end; a batch gives all, also those that a stream still holds back. Raises PipelineError
+    for a metric that is no number.
+    """
+    values = []
+    for name in by.metrics:
+        if name not in silver.columns:
+            known = ", ".join(silver.columns)
+            raise PipelineError(
+                f"gold.metrics names {name!r}, which is no column of silver: {known}."
+            )
+        kind = silver.schema[name].dataType
+        if not isinstance(kind, NumericType | BooleanType):
+            raise PipelineError(
+                f"gold.metrics names {name!r}, which is {kind.simpleString()}: it must be a number."
+            )
+        value = f.col("`" + name.replace("`", "``") + "`").cast("double")
+        values.append(f.struct(f.lit(name).alias("metric"), value.alias("value")))
+    long = silver.select("device", "event_time", f.explode(f.array(*values)).alias("one"))
+    value = f.col("one.value")
+    counted = long.where(value.isNotNull() & ~f.isnan(value))
+    window = f.window("event_time", f"{int(by.window * 1000)} milliseconds").alias("window")
+    return (
+        counted.groupBy("device", f.col("one.metric").alias("metric"), window)
+        .agg(
+            f.count(value).alias("count"),
+            f.min(value).alias("min"),
+            f.avg(value).alias("avg"),
+            f.max(value).alias("max"),
+        )
+        .withColumns({"window_start": f.col("window.start"), "window_end": f.col("window.end")})
+        .select(*schemas.GOLD.names)
+    )

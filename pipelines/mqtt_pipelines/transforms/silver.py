@@ -1,51 +1,78 @@
-"""Silver: messages that were understood, typed, each once."""
+"""Silver: messages that were understood, typed, each once. The watermark is set here, and nowhere else."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
 
-from mqtt_pipelines.settings import Seconds, required, setting
+from mqtt_pipelines import schemas
+from mqtt_pipelines.settings import PipelineError
+from mqtt_pipelines.transforms.parse import (
+    DEVICE,
+    EVENT_TIME,
+    PARSED,
+    REASON,
+    Device,
+    EventTime,
+    Silver,
+    column_name,
+    judge,
+    payload_schema,
+)
+
+__all__ = ["Device", "EventTime", "Silver", "silver"]
+
+_SAME = "_same"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """``silver.device``: where the device's name stands; one of them."""
+def silver(raw: DataFrame, by: Silver) -> DataFrame:
+    """Rows of `schemas.RAW` as rows of `schemas.silver`: those without a reason to be dead letters, each once.
 
-    topic_level: int | None = setting(None, "the topic's level, counted from 0", maximum=65535)
-    field: str = setting("", "a field of the payload")
-    client_id: bool = setting(False, "the publisher's client id")
+    Of messages that are the same the first in the log stays. A stream remembers what came as long as its watermark says;
+    a batch compares all with all. Raises PipelineError for settings that do not fit together.
+    """
+    payload = payload_schema(by)
+    fields = [
+        f.col(PARSED).getField(one.name).alias(column_name(one.name)) for one in payload.fields
+    ]
+    good = judge(raw, by).where(f.col(REASON).isNull())
+    typed = good.select(
+        f.col(DEVICE).alias("device"),
+        f.col(EVENT_TIME).alias("event_time"),
+        _message_id(by.message_id).alias("message_id"),
+        *fields,
+        *schemas.SILVER_AFTER,
+    ).withWatermark("event_time", f"{int(by.watermark * 1000)} milliseconds")
+    return _once(typed, by)
 
-    def __post_init__(self) -> None:
-        if (self.topic_level is not None) + bool(self.field) + self.client_id != 1:
-            raise ValueError("give one of topic_level, field and client_id")
+
+def _message_id(name: str) -> Column:
+    wanted = f.filter("headers", lambda header: header["key"] == name)
+    return f.get(wanted, f.lit(0))["value"].cast("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTime:
-    """``silver.event_time``: when it happened, as the payload says; without it the time at which the broker got it."""
-
-    field: str = setting("", "a field of the payload; empty: the broker's time")
-    unit: Literal["s", "ms", "us", "text"] = setting(
-        "ms", "since 1970 in seconds, milliseconds, microseconds; or text as 2026-11-20T12:00:00Z"
+def _once(typed: DataFrame, by: Silver) -> DataFrame:
+    keys = list(by.deduplicate)
+    if unknown := [key for key in keys if key not in typed.columns]:
+        raise PipelineError(
+            f"silver.deduplicate names {unknown[0]!r}, which is no column of silver: {', '.join(typed.columns)}."
+        )
+    if not keys:
+        return typed
+    if "message_id" in keys:
+        # Nulls would be the same: who has no id is known by where it stands in the log. Ids are a device's own.
+        place = f.concat_ws("/", "log_id", "partition", "offset")
+        same = f.when(f.col("message_id").isNull(), f.concat(f.lit("@"), place)).otherwise(
+            f.concat(f.lit("="), "message_id")
+        )
+        typed = typed.withColumn(_SAME, same)
+        keys = [*(key for key in keys if key not in ("message_id", "device")), "device", _SAME]
+    if typed.isStreaming:
+        return typed.dropDuplicatesWithinWatermark(keys).drop(_SAME)
+    first = Window.partitionBy(*map(_quoted, keys)).orderBy(
+        "timestamp", "log_id", "partition", "offset"
     )
+    numbered = typed.withColumn("_nth", f.row_number().over(first))
+    return numbered.where("_nth = 1").drop("_nth", _SAME)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silver:
-    """``silver``: how payloads are read, which messages are the same, how late one may be."""
-
-    schema: str = required("the payload's fields in DDL: `celsius double not null, battery int`")
-    device: Device = field(metadata={"help": "where the device's name stands"})
-    event_time: EventTime = EventTime()
-    message_id: str = setting("message-id", "the user property that is the same when sent again")
-    deduplicate: tuple[str, ...] = setting(
-        ("message_id",),
-        "columns in which two messages must agree to be one; a message without message_id is like none. Empty: all stay",
-    )
-    late: Seconds = setting(600.0, "how long after its event the broker may get a message")
-    ahead: Seconds = setting(60.0, "how far a device's clock may be ahead of the broker's")
-    slack: Seconds = setting(60.0, "how far one partition may be read ahead of another")
-
-    @property
-    def watermark(self) -> float:
-        """Seconds that state is kept for: no message that is on time is older than the newest by more than this."""
-        return self.late + self.ahead + self.slack
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

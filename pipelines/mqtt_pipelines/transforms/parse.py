@@ -1,0 +1,241 @@
+"""What a payload says, or why it says nothing: every message gets its values, or a reason.
+
+JSON is read strictly: the payload must be one object and nothing behind it, without NaN or single quotes. Fields that
+the schema does not name are passed over; so are repeated keys but for the last.
+"""
+
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Final, Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    DoubleType,
+    FloatType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from mqtt_pipelines import schemas
+from mqtt_pipelines.settings import PipelineError, Seconds, required, setting
+
+REASONS: Final = {
+    "empty": "it has no payload",
+    "not_utf8": "it is not UTF-8 text",
+    "bad_json": "it is not JSON, or not one value",
+    "not_an_object": "it is JSON, but no object",
+    "wrong_type": "a field is of another type than the schema's, or out of its range; `detail` names it",
+    "missing_field": "a field that is `not null` is missing; `detail` names it",
+    "missing_device": "the device's name is missing where the configuration seeks it",
+    "bad_time": "the event's time is missing or no time",
+    "late": "the broker got it too long after its event",
+    "future": "its event is too far ahead of the broker's clock",
+}
+"""Why a message is a dead letter, in the order in which it is found out: the first holds."""
+
+PARSED: Final = "_parsed"
+DEVICE: Final = "_device"
+EVENT_TIME: Final = "_event_time"
+REASON: Final = "_reason"
+DETAIL: Final = "_detail"
+"""What `judge` adds."""
+
+_CORRUPT: Final = "_corrupt"
+_OPTIONS: Final = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _CORRUPT,
+    "allowNonNumericNumbers": "false",
+    "allowSingleQuotes": "false",
+}
+_LAST_SECOND: Final = 253_402_300_799  # of the year 9999; what lies beyond would end the query
+_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """``silver.device``: where the device's name stands; one of them."""
+
+    topic_level: int | None = setting(None, "the topic's level, counted from 0", maximum=65535)
+    field: str = setting("", "a field of the payload")
+    client_id: bool = setting(False, "the publisher's client id")
+
+    def __post_init__(self) -> None:
+        if (self.topic_level is not None) + bool(self.field) + self.client_id != 1:
+            raise ValueError("give one of topic_level, field and client_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTime:
+    """``silver.event_time``: when it happened. Without it that is when the broker got it."""
+
+    field: str = setting("", "a field of the payload; empty: the broker's time")
+    unit: Literal["s", "ms", "us"] = setting(
+        "ms", "of a number, since 1970; text is read as 2026-11-20T12:00:00Z"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silver:
+    """``silver``: how payloads are read, which messages are the same, how late one may be."""
+
+    schema: str = required("the payload's fields in DDL: `celsius double not null, battery int`")
+    device: Device = field(metadata={"help": "where the device's name stands"})
+    event_time: EventTime = EventTime()
+    message_id: str = setting(
+        "message-id", "the user property that stays the same when a message is sent again"
+    )
+    deduplicate: tuple[str, ...] = setting(
+        ("message_id",),
+        "columns of silver in which two messages agree that are one; one without message_id is like no other. "
+        "Empty: all stay",
+    )
+    late: Seconds = setting(600.0, "how long after its event the broker may get a message")
+    ahead: Seconds = setting(60.0, "how far a device's clock may be ahead of the broker's")
+    slack: Seconds = setting(60.0, "how far one partition may be read ahead of another")
+
+    @property
+    def watermark(self) -> float:
+        """Seconds by which the watermark is behind the newest event: it drops nothing that is not `late`."""
+        return self.late + self.ahead + self.slack
+
+
+def payload_schema(by: Silver) -> StructType:
+    """The fields of the payload. Needs a Spark session. Raises PipelineError for what is no DDL."""
+    try:
+        found = StructType.fromDDL(by.schema)
+    except PySparkException as error:
+        why = next(iter(str(error).splitlines()), "")
+        raise PipelineError(
+            f"silver.schema is no DDL such as `celsius double, at bigint`: {why}"
+        ) from None
+    if not isinstance(found, StructType):
+        raise PipelineError(
+            "silver.schema names a type and no fields: give names, too, as `celsius double`."
+        )
+    names = [one.name.lower() for one in found.fields]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise PipelineError(
+            f"silver.schema names {min(twice)} twice; Spark does not tell case apart."
+        )
+    _seek(found, by.device.field, "silver.device.field")
+    _seek(found, by.event_time.field, "silver.event_time.field")
+    return found
+
+
+def column_name(name: str) -> str:
+    """Silver's column of a payload's field: its name, with ``payload_`` before it where silver has a column so named."""
+    own = {*schemas.SILVER_BEFORE, *schemas.SILVER_AFTER}
+    return f"payload_{name}" if name.lower() in own else name
+
+
+def judge(raw: DataFrame, by: Silver) -> DataFrame:
+    """Rows of `schemas.RAW` and what is known of them: the payload's fields as a struct, device, event time; and the
+    reason why a row is a dead letter, null where it is none, with the detail."""
+    payload = payload_schema(by)
+    text = f.col("payload").cast("string")
+    nullable = StructType([StructField(one.name, one.dataType) for one in payload.fields])
+    whole = StructType([StructField("p", nullable), StructField(_CORRUPT, StringType())])
+    # A parser of one value does not look behind it. Within an object and within an array only one value fits.
+    wrapped = f.concat(f.lit('{"p":'), text, f.lit("}"))
+    read = f.from_json(wrapped, whole, _OPTIONS)
+    frame = raw.withColumn("_json", f.when(f.is_valid_utf8(text), read)).withColumn(
+        PARSED, f.col("_json.p")
+    )
+    single = f.json_array_length(f.concat(f.lit("["), text, f.lit("]"))) == 1
+    fields = {one.name: f.col(PARSED).getField(one.name) for one in payload.fields}
+    wrong = [_named(one, _is_wrong(one, fields[one.name], text)) for one in payload.fields]
+    missing = [_named(one, fields[one.name].isNull()) for one in payload.fields if not one.nullable]
+    frame = frame.withColumn(DEVICE, _device(by, fields)).withColumn(
+        EVENT_TIME, _event_time(by, payload, fields)
+    )
+    infinite = [
+        f.abs(fields[one.name]) == float("inf")
+        for one in payload.fields
+        if isinstance(one.dataType, DoubleType | FloatType)
+    ]
+    corrupt = f.col(f"_json.{_CORRUPT}").isNotNull()
+    brace = f.ltrim(text, f.lit(" \t\r\n")).startswith("{")
+    behind = f.unix_micros("timestamp") - f.unix_micros(EVENT_TIME)
+    no_device = f.col(DEVICE).isNull() | (f.col(DEVICE) == "")
+    tests: dict[str, Column] = {
+        "empty": f.coalesce(f.octet_length("payload"), f.lit(0)) == 0,
+        "not_utf8": ~f.is_valid_utf8(text),
+        "bad_json": ~f.coalesce(single, f.lit(False)) | (brace & f.col(PARSED).isNull()),
+        "not_an_object": ~brace,
+        "wrong_type": reduce(lambda a, b: a | f.coalesce(b, f.lit(False)), infinite, corrupt),
+        "missing_field": f.size(_list(missing)) > 0,
+        "missing_device": no_device,
+        "bad_time": f.col(EVENT_TIME).isNull(),
+        "late": behind > int(by.late * 1e6),
+        "future": behind < -int(by.ahead * 1e6),
+    }
+    assert tests.keys() == REASONS.keys()
+    reason = f.lit(None).cast("string")
+    for name in reversed(tests):
+        reason = f.when(tests[name], name).otherwise(reason)
+    frame = frame.withColumn(REASON, reason)
+    detail = (
+        f.when(f.col(REASON) == "wrong_type", f.array_join(_list(wrong), ", "))
+        .when(f.col(REASON) == "missing_field", f.array_join(_list(missing), ", "))
+        .when(f.col(REASON).isin("late", "future"), f.col(EVENT_TIME).cast("string"))
+    )
+    return frame.withColumn(DETAIL, detail).drop("_json")
+
+
+def _seek(found: StructType, name: str, key: str) -> None:
+    if name and name not in found.names:
+        known = ", ".join(found.names)
+        raise PipelineError(
+            f"{key} is {name!r}, which silver.schema does not name: it has {known}."
+        )
+
+
+def _named(one: StructField, test: Column) -> Column:
+    return f.when(test, one.name)
+
+
+def _list(names: list[Column]) -> Column:
+    """Those names whose test holds."""
+    if not names:
+        return f.array().cast("array<string>")
+    return f.array_compact(f.array(*names))
+
+
+def _is_wrong(one: StructField, value: Column, text: Column) -> Column:
+    """Whether the payload has something in a field of which nothing could be made."""
+    there = f.get_json_object(text, f"$['{one.name}']").isNotNull() & value.isNull()
+    if isinstance(one.dataType, DoubleType | FloatType):
+        return there | (f.abs(value) == float("inf"))
+    return there
+
+
+def _device(by: Silver, fields: dict[str, Column]) -> Column:
+    if by.device.topic_level is not None:
+        return f.get(f.split("topic", "/"), f.lit(by.device.topic_level))
+    return f.col("client_id") if by.device.client_id else fields[by.device.field].cast("string")
+
+
+def _event_time(by: Silver, payload: StructType, fields: dict[str, Column]) -> Column:
+    name = by.event_time.field
+    if not name:
+        return f.col("timestamp")
+    kind, value = payload[name].dataType, fields[name]
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return value.cast("timestamp")
+    if isinstance(kind, StringType):
+        return f.try_to_timestamp(value)
+    if not isinstance(kind, NumericType):
+        raise PipelineError(
+            f"silver.event_time.field is {name!r}, which is {kind.simpleString()}: a time is a number, a string or a "
+            "timestamp."
+        )
+    per_second = _PER_SECOND[by.event_time.unit]
+    possible = value.between(0, _LAST_SECOND * per_second)
+    micros = (value.cast("decimal(38,6)") * (1_000_000 // per_second)).cast("long")
+    return f.when(possible, f.timestamp_micros(micros))

@@ -1,0 +1,127 @@
+"""Messages as a source gives them, and queries over them: the same rows as a batch, and as a stream of given batches."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from mqtt_pipelines import schemas
+from pyspark.sql import DataFrame, Row, SparkSession
+
+START = datetime(2026, 11, 20, 12, 0, 0)
+LOG = "a" * 32
+Message = dict[str, Any]
+Transform = Callable[[DataFrame], DataFrame]
+
+
+@dataclass
+class Log:
+    """Makes messages with offsets that grow, of one partition and log."""
+
+    partition: int = 0
+    log_id: str = LOG
+    offsets: Iterator[int] = field(default_factory=count)
+
+    def message(
+        self,
+        payload: bytes | str | dict[str, Any] | None,
+        second: float = 0.0,
+        topic: str = "plant/d1/state",
+        message_id: str | None = None,
+        **more: Any,
+    ) -> Message:
+        """A message that the broker got `second` seconds after START."""
+        if isinstance(payload, dict):
+            payload = json.dumps(payload)
+        data = payload.encode() if isinstance(payload, str) else payload
+        pairs = [] if message_id is None else [("message-id", bytearray(message_id.encode()))]
+        return {
+            "topic": topic,
+            "payload": None if data is None else bytearray(data),
+            "qos": 1,
+            "retain": False,
+            "partition": self.partition,
+            "offset": next(self.offsets),
+            "timestamp": START + timedelta(seconds=second),
+            "client_id": "client",
+            "content_type": None,
+            "response_topic": None,
+            "correlation_data": None,
+            "headers": pairs,
+            "log_id": self.log_id,
+            **more,
+        }
+
+
+def at(second: float) -> datetime:
+    """START and so many seconds."""
+    return START + timedelta(seconds=second)
+
+
+def epoch_ms(second: float) -> int:
+    """The same as a device would say it."""
+    return int(at(second).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def frame(spark: SparkSession, messages: Sequence[Message]) -> DataFrame:
+    """Messages as a batch."""
+    names = schemas.RAW.names
+    return spark.createDataFrame([tuple(m[n] for n in names) for m in messages], schemas.RAW)
+
+
+def batch(spark: SparkSession, messages: Sequence[Message], transform: Transform) -> list[Row]:
+    """What a transform makes of them at once, sorted."""
+    return ordered(transform(frame(spark, messages)).collect())
+
+
+class Stream:
+    """A query over a folder, which reads one file as one batch; it can be run again and goes on."""
+
+    def __init__(self, spark: SparkSession, folder: Path, transform: Transform) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.transform = transform
+        self.files = count()
+        self.progress: list[dict[str, Any]] = []
+        """Of all batches so far."""
+
+    def add(self, *batches: Sequence[Message]) -> "Stream":
+        """Let the messages of each batch come."""
+        for messages in batches:
+            part = self.folder / f"part-{next(self.files)}"
+            frame(self.spark, messages).coalesce(1).write.parquet(str(part))
+            (self.folder / "in").mkdir(exist_ok=True)
+            [file] = part.glob("*.parquet")
+            file.rename(self.folder / "in" / f"{part.name}.parquet")
+        return self
+
+    def run(self) -> list[Row]:
+        """Read what is there (AvailableNow); all rows that the query ever gave, sorted."""
+        source = self.spark.readStream.schema(schemas.RAW).option("maxFilesPerTrigger", 1)
+        given = self.transform(source.parquet(str(self.folder / "in")))
+        out, schema = str(self.folder / "out"), given.schema
+        query = (
+            given.writeStream.format("parquet")
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(out)
+        )
+        query.awaitTermination()
+        self.progress += [json.loads(p.json) for p in query.recentProgress]
+        return ordered(self.spark.read.schema(schema).parquet(out).collect())
+
+    def counted(self, name: str) -> int:
+        """The sum of a figure of the state over all batches: ``numRowsDroppedByWatermark`` or a custom one."""
+        return sum(
+            state.get(name, state.get("customMetrics", {}).get(name, 0))
+            for progress in self.progress
+            for state in progress["stateOperators"]
+        )
+
+
+def ordered(rows: Sequence[Row]) -> list[Row]:
+    """Sorted by what they say."""
+    return sorted(rows, key=str)
