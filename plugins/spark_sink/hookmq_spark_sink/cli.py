@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from hookmq.cli.options import seconds
+from hookmq.config.units import parse_size
 from hookmq.errors import HookMQError, StoreError
 
 from hookmq_spark_sink import block, files
@@ -20,10 +22,24 @@ examples:
   hookmq spark streams /var/lib/hookmq/spark
   hookmq spark read /var/lib/hookmq/spark all --topics 'sensors/#' --count 10
   hookmq spark check /var/lib/hookmq/spark
+  hookmq spark export /var/lib/hookmq/spark /mnt/lake/mqtt --follow --tail --consumer landing
 
-All of them only read, and may be used beside a running broker. They see what readers see: what the broker's store has
-committed, as of the last word of the broker that used the folder.
-exit codes: 0 done, 1 a stream is damaged or cannot be read, 2 wrong usage"""
+All of them may be used beside a running broker, and change nothing in its streams. They see what readers see: what the
+broker's store has committed, as of the last word of the broker that used the folder.
+exit codes: 0 done, 1 a stream is damaged or cannot be read, 2 wrong usage, 3 exported but for what retention had
+removed"""
+EXPORT: Final = """\
+Files are TARGET/STREAM/LOG/PARTITION-FIRST-LAST.parquet, with the columns of Spark's format("mqtt"). Each is there whole
+or not at all, and _manifest/ beside them says what is in them. Started again after any end it goes on where it was: no
+message is missing, none is there twice. Needs pip install 'hookmq-spark-sink[export]', and for s3:// s3fs, for gs://
+gcsfs, for abfs:// adlfs, which learn from their own configuration and environment how to log in.
+
+examples:
+  hookmq spark export /var/lib/hookmq/spark /mnt/lake/mqtt
+  hookmq spark export /var/lib/hookmq/spark s3://lake/mqtt --stream telemetry --follow --tail --roll-time 30s
+
+exit codes: 0 done, 1 a stream or the target cannot be used, 2 wrong usage, 3 done, but retention had removed messages
+before they were exported"""
 
 
 def register(group: Any) -> None:
@@ -36,8 +52,16 @@ def register(group: Any) -> None:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    def add(name: str, run: Callable[[argparse.Namespace], int], help: str) -> Any:
-        one = commands.add_parser(name, help=help, description=f"{help[:1].upper()}{help[1:]}.")
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], help: str, epilog: str | None = None
+    ) -> Any:
+        one = commands.add_parser(
+            name,
+            help=help,
+            description=f"{help[:1].upper()}{help[1:]}.",
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         one.add_argument("folder", type=Path, help="the folder that `path` of the plugin names")
         one.set_defaults(run=_guarded(run))
         return one
@@ -53,6 +77,58 @@ def register(group: Any) -> None:
     one.add_argument("--count", type=_natural, help="end after so many messages")
     one = add("check", check, "look at every byte of every stream")
     one.add_argument("stream", nargs="?", help="only this one")
+
+    one = add("export", export, "write what is in the streams as Parquet files", EXPORT)
+    one.add_argument("target", help="a folder, or a URL of an object store: s3://, gs://, abfs://")
+    one.add_argument("--stream", action="append", default=[], help="only this one; may be repeated")
+    mode = one.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="end when all is exported (default)")
+    mode.add_argument("--follow", action="store_true", help="go on with what comes until SIGTERM")
+    one.add_argument(
+        "--tail",
+        action="store_true",
+        help="export also from the log's newest file, which is still written to",
+    )
+    one.add_argument(
+        "--roll-time",
+        type=seconds,
+        default=60.0,
+        help="of the newest file, make one of what waited for so long (default 60s)",
+    )
+    one.add_argument(
+        "--file-size",
+        type=_size,
+        default=64 << 20,
+        help="bytes of the log for one file, about (default 64MiB)",
+    )
+    one.add_argument(
+        "--consumer", default="", help="name under which the log is told how far it is exported"
+    )
+    one.add_argument(
+        "--compression",
+        choices=("zstd", "snappy", "gzip", "none"),
+        default="zstd",
+        help="of Parquet",
+    )
+    one.add_argument("--metrics", type=Path, help="file to keep metrics for Prometheus in")
+
+
+def _size(text: str) -> int:
+    try:
+        size = parse_size(text)
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"expected a size such as 64MiB, not {text!r}")
+    return size
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write Parquet files. Nothing of it is imported before."""
+    from hookmq_spark_sink.export import run
+
+    run.lower_priority()
+    return run.export(arguments)
 
 
 def _natural(text: str) -> int:

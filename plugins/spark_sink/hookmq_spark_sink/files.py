@@ -7,9 +7,12 @@ NAME/state            how far readers may go, written after each commit; of no u
 NAME/log/*.segment    the records
 """
 
+import fcntl
 import json
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -56,6 +59,10 @@ def write_atomically(path: Path, data: bytes, sync: bool = True) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(file, view) :]
+        if os.geteuid() == 0:
+            # Root may run a command here, the broker somebody else, who is to read it.
+            owner = os.stat(path.parent)
+            os.fchown(file, owner.st_uid, owner.st_gid)
         if sync:
             os.fsync(file)
     finally:
@@ -195,6 +202,18 @@ def read_consumers(folder: Path, log_id: str) -> dict[str, Consumer]:
         }
     except (KeyError, TypeError, ValueError, AttributeError):
         raise StoreError(f"{path} is damaged") from None
+
+
+@contextmanager
+def consumers_locked(folder: Path) -> Iterator[None]:
+    """Nobody else changes how far consumers are: the process that serves readers does, and so does the export. Raises
+    OSError."""
+    file = os.open(folder / STREAM, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
 
 
 def write_consumers(folder: Path, log_id: str, consumers: dict[str, Consumer]) -> None:

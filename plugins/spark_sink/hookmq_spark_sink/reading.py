@@ -146,18 +146,20 @@ class StreamReader:
 
     def commit(self, name: str, offsets: dict[int, int]) -> Consumer:
         """Note how far a consumer is; safe when this returns. Raises StoreError, OSError."""
-        known = self.consumers()
-        before = known[name].offsets if name in known else {}
-        known[name] = Consumer(before | offsets, time.time())
-        files.write_consumers(self.folder, self.log_id, known)
+        with files.consumers_locked(self.folder):
+            known = self.consumers()
+            before = known[name].offsets if name in known else {}
+            known[name] = Consumer(before | offsets, time.time())
+            files.write_consumers(self.folder, self.log_id, known)
         return known[name]
 
     def forget(self, name: str) -> bool:
         """Whether there was such a consumer. Raises StoreError, OSError."""
-        known = self.consumers()
-        if known.pop(name, None) is None:
-            return False
-        files.write_consumers(self.folder, self.log_id, known)
+        with files.consumers_locked(self.folder):
+            known = self.consumers()
+            if known.pop(name, None) is None:
+                return False
+            files.write_consumers(self.folder, self.log_id, known)
         return True
 
 

@@ -1,0 +1,309 @@
+"""One stream's log into one place: what is there already, what is missing, and the files for it.
+
+A file's name says which offsets it holds, STREAM/LOG_ID/PARTITION-FIRST-LAST.parquet, and it is there whole or not at
+all; then the manifest is written, then the consumer is told. Whoever dies between them finds the files again when it
+starts: those that go on where the manifest ends are its own.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple, Protocol
+
+from hookmq.errors import StoreError
+
+from hookmq_spark_sink import block, files
+from hookmq_spark_sink.export.manifest import File, Manifest, read_last
+from hookmq_spark_sink.export.parquet import Part
+from hookmq_spark_sink.export.places import Place
+from hookmq_spark_sink.reading import Removed, StreamReader, Unavailable, Wanted
+
+_NAME: Final = re.compile(r"(\d{5})-(\d{20})-(\d{20})")
+MOST: Final = 32
+"""Files after which the manifest is written, when there are many."""
+
+
+class Format(Protocol):
+    """How rows become a file; `hookmq_spark_sink.export.parquet.Parquet`."""
+
+    @property
+    def suffix(self) -> str:
+        """What its files' names end with."""
+
+    def write(self, file: BinaryIO, parts: Iterable[Part], facts: dict[str, str]) -> int:
+        """Write a file; its rows."""
+
+    def inspect(self, data: bytes) -> tuple[int, dict[str, str]]:
+        """Rows and facts of a file. Raises StoreError for what is none."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What to export, and when: of the newest segment with `tail`, after `roll` seconds; `size` are bytes of the log.
+    With `once` up to what is there at the first look, whatever its age."""
+
+    tail: bool = False
+    roll: float = 60.0
+    size: int = 64 << 20
+    consumer: str = ""
+    once: bool = False
+
+
+class Piece(NamedTuple):
+    """The offsets of one file."""
+
+    partition: int
+    first: int
+    end: int
+
+
+class Exporter:
+    """One stream. `round` again and again; `manifest` is what was exported of the log that there is now."""
+
+    def __init__(
+        self,
+        folder: Path,
+        place: Place,
+        format: Format,
+        rules: Rules,
+        report: Callable[[str], None],
+    ) -> None:
+        self.folder = folder
+        self.name = folder.name
+        self.manifest: Manifest | None = None
+        self.waiting = 0
+        """Messages that may be read and are not exported."""
+        self.gaps = 0
+        """Messages that this exporter found removed."""
+        self._place = place
+        self._format = format
+        self._rules = rules
+        self._report = report
+        self._reader = StreamReader(folder, None)
+        self._since: dict[int, float] = {}
+        self._limit: dict[int, int] = {}
+        self._told: dict[int, int] = {}
+        self._failed: dict[int, Piece] = {}
+        """A store may have taken what it did not answer for: then it is the same file once more."""
+        self._unsure = True
+        """Whether what is there has to be looked at."""
+
+    def round(self, now: float, stop: Callable[[], bool] = bool) -> int:
+        """Export what is due, some files of it; how many those were. `now` are seconds of any clock that goes forward;
+        `stop` is asked between files. Raises Unavailable while no broker said how far readers may go, StoreError,
+        PlaceError, OSError."""
+        unsure, self._unsure = self._unsure, True
+        described = files.read_description(self.folder)
+        if described is None:
+            raise StoreError(f"{self.folder} holds no stream")
+        manifest = self.manifest
+        if manifest is not None and manifest.log_id != described.log_id:
+            self._report(f"the log is another one now: {described.log_id}")
+            manifest, self._reader = None, StreamReader(self.folder, None)
+            self._since, self._told, self._failed = {}, {}, {}
+        state = self._reader.refresh()
+        if self._reader.index.segments and self._reader.log_id != described.log_id:
+            raise Unavailable  # it is being replaced at this moment
+        if manifest is None or unsure:
+            self.manifest = self._open(described, state)
+            if self._rules.once and not self._limit:
+                self._limit = dict(enumerate(state.latest))
+        done = self._go_on(state, now, stop)
+        self._unsure = False
+        return done
+
+    def _go_on(self, state: files.State, now: float, stop: Callable[[], bool]) -> int:
+        assert self.manifest is not None
+        if self._check(state):
+            # Before a file that lies behind the gap: whoever finds that one must know why.
+            self.manifest.write(self._place, self._at)
+        done = 0
+        for piece in self._due(state, now):
+            if stop():
+                break
+            self._failed[piece.partition] = piece
+            self._export(piece)
+            del self._failed[piece.partition]
+            self._since[piece.partition] = now
+            done += 1
+        ends = self.manifest.next
+        self.waiting = sum(max(0, state.latest[place] - at) for place, at in ends.items())
+        if done:
+            self.manifest.write(self._place, self._at)
+        self._tell()
+        return done
+
+    @property
+    def _at(self) -> str:
+        assert self.manifest is not None
+        return f"{self.name}/{self.manifest.log_id}"
+
+    # what is there ----------------------------------------------------------------------------------------------------
+
+    def _open(self, described: files.Description, state: files.State) -> Manifest:
+        at = f"{self.name}/{described.log_id}"
+        there: dict[int, list[tuple[int, int, str]]] = {}
+        for name in self._place.names(at):
+            match = _NAME.fullmatch(name.removesuffix(self._format.suffix))
+            if match and name.endswith(self._format.suffix):
+                place, first, last = map(int, match.groups())
+                there.setdefault(place, []).append((first, last, name))
+        manifest = read_last(self._place, at)
+        if manifest is None:
+            start = {
+                place: min(there[place])[0] if place in there else earliest
+                for place, earliest in enumerate(state.earliest)
+            }
+            manifest = Manifest(described.name, described.log_id, 1, start, dict(start))
+            manifest.write(self._place, at)
+        elif manifest.log_id != described.log_id or set(manifest.next) != set(
+            range(described.partitions)
+        ):
+            raise StoreError(f"{self._place.url}/{at} holds the export of another stream")
+        before = manifest.totals.files
+        for place, found in sorted(there.items()):
+            for first, last, name in sorted(found):
+                if last < manifest.next.get(place, 0):
+                    continue
+                if place not in manifest.next or first != manifest.next[place] or last < first:
+                    raise StoreError(
+                        f"{self._place.url}/{at}/{name} is not where the export goes on, offset "
+                        f"{manifest.next.get(place)}: move it away"
+                    )
+                manifest.add(self._adopt(at, name, Piece(place, first, last + 1), described))
+        if manifest.totals.files > before:
+            manifest.write(self._place, at)
+        return manifest
+
+    def _adopt(self, at: str, name: str, piece: Piece, described: files.Description) -> File:
+        data = self._place.read(f"{at}/{name}")
+        where = f"{self._place.url}/{at}/{name}"
+        try:
+            rows, facts = self._format.inspect(data)
+        except StoreError as error:
+            raise StoreError(f"{where} {error}: move it away") from None
+        if rows != piece.end - piece.first or facts.get("hookmq.log_id") != described.log_id:
+            raise StoreError(f"{where} does not hold what its name says: move it away")
+        sha256 = hashlib.sha256(data).hexdigest()
+        return File(name, piece.partition, piece.first, piece.end - 1, rows, len(data), sha256)
+
+    # what is due ------------------------------------------------------------------------------------------------------
+
+    def _check(self, state: files.State) -> bool:
+        """Whether there are gaps that are new."""
+        assert self.manifest is not None
+        gaps = False
+        for place, offset in self.manifest.next.items():
+            if state.latest[place] < offset:
+                raise StoreError(
+                    f"{self.folder}: partition {place} ends at {state.latest[place]}, but up to {offset} was exported: "
+                    "the log was restored from an older copy, or no broker was started after a power cut"
+                )
+            if state.earliest[place] > offset:
+                self._gap(place, state.earliest[place])
+                gaps = True
+        return gaps
+
+    def _gap(self, place: int, end: int) -> None:
+        assert self.manifest is not None
+        gap = self.manifest.skip(place, end)
+        missing = gap.last - gap.first + 1
+        self.gaps += missing
+        self._report(
+            f"partition {place}: {missing:,} messages from offset {gap.first} to {gap.last} were removed by retention "
+            "before they were exported"
+        )
+
+    def _due(self, state: files.State, now: float) -> list[Piece]:
+        assert self.manifest is not None
+        index, rules = self._reader.index, self._rules
+        sealed = {
+            place: part.end for one in index.segments[:-1] for place, part in one.parts.items()
+        }
+        due: list[Piece] = []
+        for place, first in self.manifest.next.items():
+            latest = min(state.latest[place], self._limit.get(place, 1 << 63))
+            whole = min(latest, sealed.get(place, 0))
+            if first >= latest:
+                self._since.pop(place, None)
+                continue
+            failed = self._failed.get(place)
+            if failed is not None and failed.first == first and failed.end <= latest:
+                due.append(failed)
+                continue
+            old = rules.once or now - self._since.setdefault(place, now) >= rules.roll
+            end = latest if rules.tail else whole
+            for piece in self._cut(place, first, end):
+                small = piece.end == end and piece.end > whole
+                if small and not old and self._bytes(piece) < rules.size:
+                    break
+                due.append(piece)
+        return due[:MOST]
+
+    def _cut(self, place: int, first: int, end: int) -> Iterator[Piece]:
+        """Files of about the size that was asked for, between blocks."""
+        size, at = 0, first
+        if first >= end:
+            return
+        for _, where in self._reader.index.blocks(place, first, end):
+            if size and size + where.length > self._rules.size:
+                yield Piece(place, at, where.base)
+                size, at = 0, where.base
+            size += where.length
+        yield Piece(place, at, end)
+
+    def _bytes(self, piece: Piece) -> int:
+        found = self._reader.index.blocks(*piece)
+        return sum(where.length for _, where in found)
+
+    # files ------------------------------------------------------------------------------------------------------------
+
+    def _export(self, piece: Piece) -> None:
+        """Make the file, unless retention is faster."""
+        manifest = self.manifest
+        assert manifest is not None
+        if manifest.next[piece.partition] != piece.first:
+            return  # what was before it was removed
+        name = f"{piece.partition:05d}-{piece.first:020d}-{piece.end - 1:020d}{self._format.suffix}"
+        facts = {
+            "hookmq.stream": manifest.stream,
+            "hookmq.log_id": manifest.log_id,
+            "hookmq.partition": str(piece.partition),
+            "hookmq.first": str(piece.first),
+            "hookmq.last": str(piece.end - 1),
+        }
+        rows = 0
+
+        def fill(file: BinaryIO) -> None:
+            nonlocal rows
+            try:
+                rows = self._format.write(file, self._parts(piece), facts)
+            except block.Damaged as error:
+                raise StoreError(f"{self.folder}: partition {piece.partition}: {error}") from None
+
+        try:
+            stored = self._place.write(f"{self._at}/{name}", fill)
+        except Removed as removed:
+            self._gap(piece.partition, removed.earliest)
+            return
+        if rows != piece.end - piece.first:
+            raise StoreError(f"{self._place.url}/{self._at}/{name} has {rows} rows")
+        first, last = piece.first, piece.end - 1
+        manifest.add(File(name, piece.partition, first, last, rows, stored.size, stored.sha256))
+
+    def _parts(self, piece: Piece) -> Iterator[Part]:
+        try:
+            for data in self._reader.blocks(Wanted(*piece), 1 << 62):
+                yield Part(block.parse(data), piece.first, piece.end)
+        except OSError as error:  # of the log; those of the place are others
+            raise StoreError(f"{self.folder}: {error.strerror or error}") from error
+
+    def _tell(self) -> None:
+        assert self.manifest is not None
+        if not self._rules.consumer or not self._reader.log_id:
+            return
+        if self._told != self.manifest.next:
+            self._told = dict(self.manifest.next)
+            self._reader.commit(self._rules.consumer, self._told)

@@ -1,0 +1,137 @@
+"""What was exported of one log, told after the files are there: STREAM/LOG_ID/_manifest/000001.json and so on. The last
+one says where to go on; each lists the files of its time. Spark's readers pass over names that begin with _.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from hookmq.errors import StoreError
+
+from hookmq_spark_sink.export.places import Place
+
+FOLDER: Final = "_manifest"
+FORMAT: Final = 1
+MOST: Final = 1000
+"""Files of one manifest; then another is begun, so that writing it costs no more after a year."""
+_NAME: Final = re.compile(r"(\d{6,})\.json")
+
+
+@dataclass(frozen=True)
+class File:
+    """Offsets `first` to `last`, both of them in it."""
+
+    name: str
+    partition: int
+    first: int
+    last: int
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Offsets that retention removed before they were exported, both ends among them."""
+
+    partition: int
+    first: int
+    last: int
+    found: str
+
+
+@dataclass
+class Totals:
+    """Of all manifests of the log."""
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    missing: int = 0
+
+
+@dataclass
+class Manifest:
+    """`start` is where the export began and `next` where it goes on, by partition."""
+
+    stream: str
+    log_id: str
+    sequence: int
+    start: dict[int, int]
+    next: dict[int, int]
+    files: list[File] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+
+    def add(self, file: File) -> None:
+        """A file that is there."""
+        self.files.append(file)
+        self.next[file.partition] = file.last + 1
+        self.totals.files += 1
+        self.totals.rows += file.rows
+        self.totals.bytes += file.bytes
+
+    def skip(self, partition: int, end: int) -> Gap:
+        """What lies below `end` is gone."""
+        gap = Gap(partition, self.next[partition], end - 1, _now())
+        self.gaps.append(gap)
+        self.next[partition] = end
+        self.totals.missing += gap.last - gap.first + 1
+        return gap
+
+    def write(self, place: Place, folder: str) -> None:
+        """Safe when this returns. Raises PlaceError."""
+        text = {"format": FORMAT, "updated": _now(), **asdict(self)}
+        data = json.dumps(text, indent=1).encode() + b"\n"
+        place.write(f"{folder}/{FOLDER}/{self.sequence:06d}.json", lambda file: _put(file, data))
+        self.roll()
+
+    def roll(self) -> None:
+        """Begin another one if this one is full."""
+        if len(self.files) + len(self.gaps) >= MOST:
+            self.sequence += 1
+            self.files, self.gaps = [], []
+
+
+def _put(file: Any, data: bytes) -> None:
+    file.write(data)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def read_last(place: Place, folder: str) -> Manifest | None:
+    """The last manifest of a log; None where there is none. Raises StoreError."""
+    found = [
+        match for name in place.names(f"{folder}/{FOLDER}") if (match := _NAME.fullmatch(name))
+    ]
+    if not found:
+        return None
+    name = f"{folder}/{FOLDER}/{max(found, key=lambda match: int(match[1]))[0]}"
+    try:
+        text = json.loads(place.read(name))
+        if text["format"] != FORMAT:
+            raise StoreError(f"{place.url}/{name} is of format {text['format']}, not {FORMAT}")
+        manifest = Manifest(
+            str(text["stream"]),
+            str(text["log_id"]),
+            int(text["sequence"]),
+            _offsets(text["start"]),
+            _offsets(text["next"]),
+            [File(**one) for one in text["files"]],
+            [Gap(**one) for one in text["gaps"]],
+            Totals(**text["totals"]),
+        )
+        manifest.roll()
+        return manifest
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(
+            f"{place.url}/{name} is damaged ({error!r}): move it away, and what is there is counted anew"
+        ) from None
+
+
+def _offsets(given: dict[str, Any]) -> dict[int, int]:
+    return {int(place): int(offset) for place, offset in given.items()}

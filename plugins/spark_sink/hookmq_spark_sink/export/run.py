@@ -1,0 +1,210 @@
+"""``hookmq spark export``: rounds over all streams until there is nothing left, or until it is told to stop."""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from hookmq.errors import StoreError
+
+from hookmq_spark_sink import files
+from hookmq_spark_sink.config import NAME
+from hookmq_spark_sink.export.exporter import Exporter, Format, Rules
+from hookmq_spark_sink.export.parquet import Parquet
+from hookmq_spark_sink.export.places import Place, PlaceError, UsageError, open_place
+from hookmq_spark_sink.index import raise_file_limit
+from hookmq_spark_sink.reading import Unavailable
+
+EVERY: Final = 1.0
+"""Seconds from one look to the next."""
+LONGEST: Final = 60.0
+"""Seconds after which a place that failed is tried again, at most."""
+GAPS: Final = 3
+"""Exit code: done, but something was removed before it was exported."""
+
+
+class Job:
+    """The exporters of a folder's streams. Raises UsageError for a stream that is not there."""
+
+    def __init__(self, arguments: argparse.Namespace, place: Place, format: Format) -> None:
+        self.folder: Path = arguments.folder
+        self.wanted: list[str] = arguments.stream
+        self.failures = 0
+        self.exporters: dict[str, Exporter] = {}
+        self._place = place
+        self._format = format
+        self._metrics: Path | None = arguments.metrics
+        self._follow: bool = arguments.follow
+        self._rules = Rules(
+            tail=arguments.tail,
+            roll=arguments.roll_time,
+            size=arguments.file_size,
+            consumer=arguments.consumer,
+            once=not arguments.follow,
+        )
+        self._succeeded = 0.0
+        self._waits = ""
+        self.find()
+        for name in self.wanted:
+            if name not in self.exporters:
+                raise UsageError(f"{self.folder} holds no stream {name}")
+        if not self.exporters:
+            raise UsageError(f"{self.folder} holds no streams")
+
+    def find(self) -> None:
+        """Streams that are new."""
+        for one in sorted(self.folder.iterdir()):
+            name = one.name
+            if name in self.exporters or (self.wanted and name not in self.wanted):
+                continue
+            if (one / files.STREAM).exists():
+                self.exporters[name] = Exporter(
+                    one, self._place, self._format, self._rules, lambda text, name=name: say(f"{name}: {text}")  # type: ignore[misc]
+                )  # fmt: skip
+
+    @property
+    def gaps(self) -> int:
+        """Messages that were removed before they were exported, found by this process."""
+        return sum(one.gaps for one in self.exporters.values())
+
+    def round(self, stop: Callable[[], bool]) -> int:
+        """All streams once; the files that were made. Raises StoreError, PlaceError."""
+        done = 0
+        self.find()
+        for name, one in self.exporters.items():
+            if stop():
+                break
+            try:
+                made = one.round(time.monotonic(), stop)
+            except Unavailable:
+                why = f"{name}: no broker said how far readers may go: start it"
+                if not self._follow:
+                    raise StoreError(why) from None
+                if self._waits != why:
+                    self._waits = why
+                    say(why)
+                continue
+            done += made
+            if made and one.manifest is not None:
+                totals = one.manifest.totals
+                say(
+                    f"{name}: {made} files, {totals.files:,} in all with {totals.rows:,} messages in {totals.bytes:,} "
+                    f"bytes; {one.waiting:,} wait"
+                )
+        self._succeeded = time.time()
+        self.write_metrics()
+        return done
+
+    def write_metrics(self) -> None:
+        """For node_exporter's textfile collector, if that is wanted. Raises StoreError."""
+        if self._metrics is None:
+            return
+        try:
+            files.write_atomically(self._metrics, self._shown().encode(), sync=False)
+            self._metrics.chmod(0o644)
+        except OSError as error:
+            raise StoreError(f"{self._metrics}: {error.strerror}") from error
+
+    def _shown(self) -> str:
+        lines: list[str] = []
+
+        def add(name: str, kind: str, help: str, values: Mapping[str, float]) -> None:
+            lines.append(f"# HELP hookmq_spark_export_{name} {help}")
+            lines.append(f"# TYPE hookmq_spark_export_{name} {kind}")
+            for labels, value in values.items():
+                lines.append(f"hookmq_spark_export_{name}{labels} {value:.15g}")
+
+        known = [(f'{{stream="{name}"}}', one) for name, one in self.exporters.items()]
+        for field, help in (
+            ("files", "Files that are there."),
+            ("rows", "Messages in them."),
+            ("bytes", "Bytes of them."),
+            ("missing", "Messages that were removed before they were exported."),
+        ):
+            found = {
+                labels: getattr(one.manifest.totals, field)
+                for labels, one in known
+                if one.manifest is not None
+            }
+            add(f"{field}_total", "counter", help, found)
+        waiting = {labels: one.waiting for labels, one in known}
+        add(
+            "waiting_messages", "gauge", "Messages that can be read and were not exported.", waiting
+        )
+        add("failures_total", "counter", "Rounds that failed.", {"": self.failures})
+        succeeded = {"": self._succeeded}
+        add("last_success_seconds", "gauge", "When the last round ended well.", succeeded)
+        return "\n".join(lines) + "\n"
+
+
+def say(text: str) -> None:
+    """One line for people."""
+    print(f"hookmq spark export: {text}", file=sys.stderr, flush=True)
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """The exit code. Raises UsageError, StoreError."""
+    if arguments.consumer and not NAME.fullmatch(arguments.consumer):
+        raise UsageError(f"--consumer {arguments.consumer!r}: letters, digits, _ . -")
+    if not arguments.folder.is_dir():
+        raise UsageError(f"{arguments.folder} is no folder")
+    format = Parquet(arguments.compression)
+    place = open_place(arguments.target)
+    raise_file_limit()
+    stopped = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stopped.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        with place.locked():
+            job = Job(arguments, place, format)
+            if arguments.follow:
+                return follow(job, stopped)
+            return once(job, stopped)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def once(job: Job, stopped: threading.Event) -> int:
+    """Until there is nothing left of what is there."""
+    while job.round(stopped.is_set):
+        pass
+    if stopped.is_set():
+        say("stopped before it was done; the next run goes on")
+        return 1
+    return GAPS if job.gaps else 0
+
+
+def follow(job: Job, stopped: threading.Event) -> int:
+    """Until it is told to stop; a place that fails is tried again."""
+    wait, said = EVERY, ""
+    while not stopped.is_set():
+        try:
+            if job.round(stopped.is_set):
+                wait, said = EVERY, ""
+                continue  # there may be more
+            wait, said = EVERY, ""
+        except PlaceError as error:
+            job.failures += 1
+            if str(error) != said:
+                said = str(error)
+                say(f"{said}; it is tried again")
+            job.write_metrics()
+            wait = min(LONGEST, wait * 2)
+        stopped.wait(wait)
+    return 0
+
+
+def lower_priority() -> None:
+    """The broker beside it goes first."""
+    try:
+        os.nice(5)
+    except OSError:
+        pass

@@ -1,0 +1,605 @@
+"""Landing mode: files whole or not at all, none missing and none twice, whoever dies when. Rows are lines of JSON here;
+that Parquet holds the same is tested beside Spark."""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import fsspec  # type: ignore[import-untyped]
+import pytest
+from hookmq.errors import StoreError
+from hookmq_spark_sink import block, files
+from hookmq_spark_sink.export import manifest as manifests
+from hookmq_spark_sink.export.exporter import Exporter, Rules
+from hookmq_spark_sink.export.manifest import Manifest, read_last
+from hookmq_spark_sink.export.parquet import Part
+from hookmq_spark_sink.export.places import Folder, Place, PlaceError, Remote, UsageError
+from hookmq_spark_sink.reading import Unavailable
+
+Keep = Callable[..., Any]
+ONCE = Rules(tail=True, once=True)
+
+
+class Lines:
+    """A format without pyarrow."""
+
+    suffix = ".parquet"
+
+    def write(self, file: BinaryIO, parts: Iterable[Part], facts: dict[str, str]) -> int:
+        file.write(json.dumps(facts).encode() + b"\n")
+        count = 0
+        for part in parts:
+            for row in block.rows(part.block):
+                if part.first <= row["offset"] < part.end:
+                    text = {"offset": row["offset"], "payload": row["payload"].decode()}
+                    file.write(json.dumps(text).encode() + b"\n")
+                    count += 1
+        return count
+
+    def inspect(self, data: bytes) -> tuple[int, dict[str, str]]:
+        if not data:
+            raise StoreError("is empty")
+        first, *rows = data.splitlines()
+        return len(rows), json.loads(first)
+
+
+class Target:
+    """What landed where, as a reader sees it."""
+
+    def __init__(self, place: Place, name: str = "all") -> None:
+        self.place = place
+        self.name = name
+
+    def folders(self) -> list[str]:
+        return [one for one in self.place.names(self.name) if not one.startswith(("_", "."))]
+
+    def files(self, log: str) -> list[str]:
+        names = self.place.names(f"{self.name}/{log}")
+        return sorted(one for one in names if not one.startswith(("_", ".")))
+
+    def rows(self, log: str = "") -> list[tuple[int, int, str]]:
+        """Partition, offset, payload of every row of every file, in order."""
+        found = []
+        for one in [log] if log else self.folders():
+            for name in self.files(one):
+                data = self.place.read(f"{self.name}/{one}/{name}")
+                for line in data.splitlines()[1:]:
+                    row = json.loads(line)
+                    found.append((int(name[:5]), row["offset"], row["payload"]))
+        return sorted(found)
+
+
+class Exports:
+    """Exporters of a stream into a place."""
+
+    def __init__(self, kept: Any, place: Place) -> None:
+        self.kept, self.place = kept, place
+        self.target = Target(place)
+        self.said: list[str] = []
+
+    def make(self, rules: Rules = ONCE) -> Exporter:
+        return Exporter(self.kept.stream.folder, self.place, Lines(), rules, self.said.append)
+
+    def all(self, rules: Rules = ONCE) -> Exporter:
+        """Everything, by somebody who begins anew."""
+        made = self.make(rules)
+        while made.round(0.0):
+            pass
+        return made
+
+    def manifest(self) -> Manifest:
+        found = read_last(self.place, f"all/{self.kept.stream.log.id}")
+        assert found is not None
+        return found
+
+
+def expected(kept: Any) -> list[tuple[int, int, str]]:
+    return [
+        (place, row["offset"], row["payload"].decode())
+        for place in range(kept.config.get("partitions", 1))
+        for row in kept.rows(place)
+        if row["offset"] < kept.stream.latest[place]
+    ]
+
+
+@pytest.fixture(params=["folder", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "folder":
+        yield Folder(tmp_path / "lake" / "mqtt")
+        return
+    memory = fsspec.filesystem("memory")
+    yield Remote(memory, "/lake/mqtt", "memory://lake/mqtt")
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def exports(keep: Keep, place: Place) -> Exports:
+    return Exports(keep(partitions=2, segment_size=4096), place)
+
+
+def fill(kept: Any, *numbers: int) -> None:
+    for number in numbers:
+        kept.publish(b"%d" % number * 100, topic=f"t/{number % 5}")
+
+
+def test_all_of_it_with_what_is_told_of_it(exports: Exports) -> None:
+    fill(exports.kept, *range(40))
+    done = exports.all()
+    log = exports.kept.stream.log.id
+    assert exports.target.folders() == [log]
+    assert exports.target.rows() == expected(exports.kept)
+    assert len(exports.kept.stream.log.segments) > 2
+    manifest = exports.manifest()
+    assert manifest == done.manifest
+    assert (manifest.stream, manifest.log_id, manifest.gaps) == ("all", log, [])
+    assert manifest.start == {0: 0, 1: 0}
+    assert manifest.next == dict(enumerate(exports.kept.stream.latest))
+    assert [one.name for one in manifest.files] == exports.target.files(log)
+    assert manifest.totals.rows == sum(one.rows for one in manifest.files) == 40
+    for one in manifest.files:
+        data = exports.place.read(f"all/{log}/{one.name}")
+        assert (len(data), len(data.splitlines()) - 1) == (one.bytes, one.rows)
+        assert hashlib.sha256(data).hexdigest() == one.sha256
+        assert one.name == f"{one.partition:05d}-{one.first:020d}-{one.last:020d}.parquet"
+    assert done.waiting == done.gaps == 0
+    assert exports.said == []
+
+
+def test_only_what_is_sealed_without_the_tail(exports: Exports) -> None:
+    fill(exports.kept, *range(40))
+    sealed = exports.kept.stream.summaries[-1].parts
+    done = exports.all(Rules(once=True))
+    ends = {
+        place: sealed[place][0] if place in sealed else exports.kept.stream.next[place]
+        for place in (0, 1)
+    }
+    assert done.manifest is not None
+    assert done.manifest.next == ends
+    assert done.waiting == 40 - done.manifest.totals.rows > 0
+    assert exports.target.rows() == [row for row in expected(exports.kept) if row[1] < ends[row[0]]]
+
+
+def test_the_tail_after_a_time_or_a_size(keep: Keep, place: Place) -> None:
+    exports = Exports(keep(segment_size=1 << 20), place)
+    one = exports.make(Rules(tail=True, roll=60, size=4000))
+    fill(exports.kept, 1)
+    assert one.round(0.0) == 0
+    assert one.waiting == 1
+    fill(exports.kept, 2)
+    assert one.round(59.9) == 0
+    assert one.round(60.0) == 1
+    assert [row[1] for row in exports.target.rows()] == [0, 1]
+    fill(exports.kept, 3)
+    assert one.round(61.0) == 0  # from then on it waits
+    assert one.round(119.9) == 0
+    fill(exports.kept, *range(20))
+    made = one.round(119.9)
+    assert made >= 1
+    assert 0 < one.waiting < 20
+    for file in exports.manifest().files:
+        assert file.bytes < 10_000
+    assert one.round(200.0) == 1
+    assert exports.target.rows() == expected(exports.kept)
+
+
+def test_uncommitted_is_not_exported(exports: Exports) -> None:
+    fill(exports.kept, 1)
+    exports.kept.publish(b"never", commit=False)
+    exports.all()
+    assert [row[2] for row in exports.target.rows()] == ["1" * 100]
+
+
+def test_again_is_nothing_new(exports: Exports) -> None:
+    fill(exports.kept, *range(20))
+    exports.all()
+    before = exports.target.files(exports.kept.stream.log.id)
+    assert exports.make().round(0.0) == 0
+    fill(exports.kept, 1)
+    exports.all()
+    after = exports.target.files(exports.kept.stream.log.id)
+    assert len(after) == len(before) + 1
+    assert set(before) < set(after)
+    assert exports.target.rows() == expected(exports.kept)
+
+
+def test_merged_segments_between_two_runs(exports: Exports) -> None:
+    fill(exports.kept, *range(10))
+    exports.all()
+    fill(exports.kept, *range(60))
+    exports.kept.look()
+    assert exports.kept.stream.counts.merged
+    exports.all()
+    assert exports.target.rows() == expected(exports.kept)
+
+
+def test_a_gap_is_told_to_the_message(exports: Exports) -> None:
+    kept = exports.kept
+    fill(kept, *range(12))
+    first = exports.all()
+    assert first.manifest is not None
+    reached = dict(first.manifest.next)
+    rows = exports.target.rows()
+    fill(kept, *range(60))
+    kept.open(retention_bytes=8192)
+    kept.look()
+    earliest = list(kept.stream.earliest)
+    assert all(earliest[place] > reached[place] for place in (0, 1))
+    rows += expected(kept)
+    second = exports.all()
+    assert second.gaps == sum(earliest[place] - reached[place] for place in (0, 1))
+    told = [(one.partition, one.first, one.last) for one in exports.manifest().gaps]
+    assert told == [(place, reached[place], earliest[place] - 1) for place in (0, 1)]
+    assert exports.manifest().totals.missing == second.gaps
+    assert exports.target.rows() == sorted(rows)
+    assert any(
+        f"from offset {reached[0]} to {earliest[0] - 1} were removed" in one for one in exports.said
+    )
+    assert exports.all().gaps == 0  # told once
+
+
+def test_retention_while_a_file_is_written(exports: Exports) -> None:
+    kept = exports.kept
+    fill(kept, *range(60))
+    one = exports.make()
+    real = Lines.write
+
+    class Slow(Lines):
+        late = True
+
+        def write(self, file: BinaryIO, parts: Iterable[Part], facts: dict[str, str]) -> int:
+            if Slow.late:
+                Slow.late = False
+                kept.open(retention_bytes=8192)
+                kept.look()
+                # Files that are open can be read on; those that were not opened yet cannot.
+                one._reader.index.segments[:] = one._reader.index.segments[-2:]
+            return real(self, file, parts, facts)
+
+    one._format = Slow()
+    while one.round(0.0):
+        pass
+    assert one.gaps > 0
+    assert exports.manifest().totals.missing == one.gaps
+    earliest = kept.stream.earliest
+    there = [row for row in exports.target.rows() if row[1] >= earliest[row[0]]]
+    assert there == expected(kept)
+    assert len({row[:2] for row in exports.target.rows()}) == len(exports.target.rows())
+
+
+def test_another_log_is_another_folder(exports: Exports) -> None:
+    kept = exports.kept
+    fill(kept, 1, 2)
+    one = exports.make(Rules(tail=True, roll=0))
+    one.round(0.0)
+    old = kept.stream.log.id
+    kept.close()
+    for path in sorted(kept.stream.folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    kept.open()
+    fill(kept, 7)
+    while not one.round(0.0):
+        pass
+    new = kept.stream.log.id
+    assert sorted(exports.target.folders()) == sorted([old, new])
+    assert [row[2] for row in exports.target.rows(new)] == ["7" * 100]
+    assert len(exports.target.rows(old)) == 2
+    assert exports.said == [f"the log is another one now: {new}"]
+
+
+def test_a_manifest_does_not_grow_for_ever(
+    exports: Exports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "MOST", 3)
+    for number in range(8):
+        fill(exports.kept, number)
+        exports.all()
+    log = exports.kept.stream.log.id
+    names = sorted(exports.place.names(f"all/{log}/_manifest"))
+    assert len(names) >= 2
+    told = [json.loads(exports.place.read(f"all/{log}/_manifest/{name}")) for name in names]
+    listed = [file["name"] for one in told for file in one["files"]]
+    assert sorted(listed) == exports.target.files(log)
+    assert told[-1]["totals"]["rows"] == 8
+    assert exports.target.rows() == expected(exports.kept)
+
+
+def test_the_consumer_is_where_the_export_is(exports: Exports) -> None:
+    kept = exports.kept
+    fill(kept, *range(40))
+    exports.all(Rules(once=True, consumer="landing"))
+    known = files.read_consumers(kept.stream.folder, kept.stream.log.id)
+    assert known["landing"].offsets == exports.manifest().next
+    assert kept.stream.lag()["landing"] == sum(kept.stream.latest) - exports.manifest().totals.rows
+
+
+def test_a_declared_consumer_leaves_no_gap(keep: Keep, place: Place) -> None:
+    exports = Exports(
+        keep(segment_size=4096, retention_bytes=8192, consumers=("landing",)),
+        place,
+    )
+    kept, rules = exports.kept, Rules(tail=True, once=True, consumer="landing")
+    for _ in range(3):
+        fill(kept, *range(40))
+        kept.look()
+        assert exports.all(rules).gaps == 0
+    kept.look()
+    assert kept.stream.earliest[0] > 0
+    assert [row[1] for row in exports.target.rows()] == list(range(120))
+
+
+@pytest.mark.parametrize(
+    ("last", "data", "message"),
+    [
+        (1, b"", r"is empty: move it away"),
+        (
+            1,
+            b'{"hookmq.log_id": "other"}\n{}\n{}\n',
+            "does not hold what its name says: move it away",
+        ),
+        (
+            2,
+            b'{"hookmq.log_id": "LOG"}\n{}\n{}\n',
+            "does not hold what its name says: move it away",
+        ),
+    ],
+)
+def test_files_of_somebody_else(exports: Exports, last: int, data: bytes, message: str) -> None:
+    log = exports.kept.stream.log.id
+    fill(exports.kept, 1)
+    exports.all()
+    place, at = next((place, at) for place, at in exports.manifest().next.items() if at)
+    name = f"{place:05d}-{at:020d}-{at + last:020d}.parquet"
+    put(exports.place, f"all/{log}/{name}", data.replace(b"LOG", log.encode()))
+    with pytest.raises(StoreError, match=f"{name} {message}"):
+        exports.all()
+
+
+def put(place: Place, name: str, data: bytes) -> None:
+    def fill(file: BinaryIO) -> None:
+        file.write(data)
+
+    place.write(name, fill)
+
+
+def test_a_file_beyond_what_was_exported(exports: Exports) -> None:
+    fill(exports.kept, 1)
+    exports.all()
+    name = f"00000-{1000:020d}-{1001:020d}.parquet"
+    put(exports.place, f"all/{exports.kept.stream.log.id}/{name}", b"x")
+    with pytest.raises(StoreError, match=f"{name} is not where the export goes on, offset"):
+        exports.all()
+
+
+def test_a_manifest_that_is_gone_or_damaged(exports: Exports) -> None:
+    log = exports.kept.stream.log.id
+    fill(exports.kept, *range(20))
+    exports.all(Rules(once=True))
+    exports.all()
+    before, files_before = exports.manifest(), exports.target.files(log)
+    put(exports.place, f"all/{log}/_manifest/000002.json", b"{}")
+    with pytest.raises(StoreError, match=r"000002\.json is damaged"):
+        exports.all()
+    for name in ("000001", "000002"):
+        put(exports.place, f"all/{log}/_manifest/{name}.json", b"")
+    with pytest.raises(StoreError, match=r"is damaged .*counted anew"):
+        exports.all()
+    again = Exports(exports.kept, Without(exports.place, "_manifest"))
+    done = again.all()
+    assert done.manifest is not None
+    assert done.manifest.next == before.next
+    assert done.manifest.totals == before.totals
+    assert again.target.files(log) == files_before
+
+
+class Without:
+    """A place in which what is in a folder was lost."""
+
+    def __init__(self, place: Place, folder: str) -> None:
+        self.url, self._place, self._folder = place.url, place, folder
+        self.write, self.read, self.locked = place.write, place.read, place.locked
+
+    def names(self, folder: str) -> list[str]:
+        return [] if folder.endswith(self._folder) else self._place.names(folder)
+
+
+def test_the_log_ends_before_what_was_exported(exports: Exports) -> None:
+    fill(exports.kept, *range(10))
+    one = exports.make(Rules(tail=True, roll=0))
+    one.round(0.0)
+    stream = exports.kept.stream
+    stream._state.write(99, 0, [0, 0], [0, 0])
+    with pytest.raises(
+        StoreError, match=r"ends at 0, but up to .* was exported: the log was restored"
+    ):
+        one.round(1.0)
+
+
+def test_no_broker_said_how_far(exports: Exports) -> None:
+    fill(exports.kept, 1)
+    (exports.kept.stream.folder / "state").unlink()
+    with pytest.raises(Unavailable):
+        exports.all()
+    assert exports.target.folders() == []
+
+
+class Unreliable:
+    """A store that fails, before or after it took what it was given."""
+
+    def __init__(self, place: Place) -> None:
+        self.url, self._place = place.url, place
+        self.names, self.read, self.locked = place.names, place.read, place.locked
+        self.calls = 0
+        self.fail: dict[int, str] = {}
+
+    def write(self, name: str, fill: Any) -> Any:
+        self.calls += 1
+        how = self.fail.get(self.calls)
+        if how == "before":
+            raise PlaceError("no answer")
+        stored = self._place.write(name, fill)
+        if how == "after":
+            raise PlaceError("no answer")
+        return stored
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_a_store_that_does_not_answer(keep: Keep, place: Place, how: str) -> None:
+    store = Unreliable(place)
+    exports = Exports(keep(partitions=2, segment_size=4096), store)
+    one = exports.make(Rules(tail=True, roll=0, size=3000))
+    fill(exports.kept, *range(30))
+    for failing in range(1, 10):
+        store.fail = {store.calls + failing: how, store.calls + failing + 1: how}
+        fill(exports.kept, *range(10))
+        failures = 0
+        while True:
+            try:
+                made = one.round(0.0)
+            except PlaceError:
+                failures += 1
+                fill(exports.kept, failing)  # so that what is due is another range now
+                continue
+            if not made and failures == 2:
+                break
+            if not made:
+                fill(exports.kept, failing)
+        assert exports.target.rows() == expected(exports.kept)
+    manifest = exports.manifest()
+    assert manifest == one.manifest
+    assert manifest.totals.rows == len(expected(exports.kept))
+    assert manifest.gaps == []
+
+
+def test_one_at_a_time(place: Place) -> None:
+    with (
+        place.locked(),
+        pytest.raises(UsageError, match="another hookmq spark export writes there"),
+        place.locked(),
+    ):
+        pass
+    with place.locked():
+        pass
+
+
+def test_what_a_killed_one_left_in_the_folder(tmp_path: Path) -> None:
+    place = Folder(tmp_path / "lake")
+    put(place, "all/log/a.parquet", b"1")
+    left = tmp_path / "lake" / "all" / "log" / ".b.parquet.hookmq"
+    kept = tmp_path / "lake" / "all" / "log" / ".not-ours"
+    left.write_bytes(b"half")
+    kept.write_bytes(b"")
+    assert place.names("all/log") == ["a.parquet"]
+    put(Folder(tmp_path / "lake"), "all/log/c.parquet", b"3")
+    assert not left.exists()
+    assert kept.exists()
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    place = Folder(tmp_path / "lake")
+
+    def fill(file: BinaryIO) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(PlaceError, match=r"a\.parquet: No space left on device"):
+        place.write("all/a.parquet", fill)
+    assert os.listdir(tmp_path / "lake" / "all") == []
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(PlaceError, match="file/all: Not a directory"):
+        put(Folder(tmp_path / "file"), "all/a.parquet", b"")
+
+
+# killed anywhere ------------------------------------------------------------------------------------------------------
+
+
+def test_killed_at_every_call_of_the_system(keep: Keep, tmp_path: Path) -> None:
+    """A process exports and is killed at its 1st, 2nd, 3rd... call that changes something; another one goes on when more
+    was published. In a process without threads, since it forks."""
+    kept = keep(partitions=2, segment_size=4096)
+    copies = []
+    for number in range(2):
+        fill(kept, *range(12 + number))
+        copies.append(tmp_path / f"copy{number}" / "all")
+        shutil.copytree(kept.stream.folder, copies[-1])
+    result = subprocess.run(
+        [sys.executable, __file__, *map(str, copies), str(tmp_path / "target")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"HQ_EXPECTED": json.dumps(expected(kept))},
+    )
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert told["wrong"] == []
+    assert told["kills"] > 60
+
+
+class Killer:
+    """Kills this process at its call number `last` of those that change files; a write is then half done."""
+
+    CALLS = ("open", "write", "fsync", "replace", "unlink", "mkdir")
+
+    def __init__(self, last: int) -> None:
+        self.last, self.calls = last, 0
+        for name in self.CALLS:
+            setattr(os, name, self.wrapped(name, getattr(os, name)))
+
+    def wrapped(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*words: Any, **more: Any) -> Any:
+            self.calls += 1
+            if self.calls == self.last:
+                if name == "write":
+                    call(words[0], words[1][: len(words[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*words, **more)
+
+        return wrapped
+
+
+def run_to_the_end(source: Path, target: Path) -> None:
+    place = Folder(target)
+    with place.locked():
+        rules = Rules(tail=True, once=True, size=2000, consumer="landing")
+        one = Exporter(source, place, Lines(), rules, print)
+        while one.round(0.0):
+            pass
+
+
+def main(before: Path, after: Path, target: Path) -> None:
+    wanted = [tuple(row) for row in json.loads(os.environ["HQ_EXPECTED"])]
+    wrong: list[Any] = []
+    for kills in itertools.count(1):  # pragma: no branch
+        child = os.fork()
+        if not child:
+            Killer(kills)
+            run_to_the_end(before, target)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        run_to_the_end(after, target)
+        place = Folder(target)
+        rows = Target(place).rows()
+        log = Target(place).folders()[0]
+        manifest = read_last(place, f"all/{log}")
+        names = [one.name for one in manifest.files] if manifest is not None else []
+        if rows != wanted or sorted(names) != Target(place).files(log):
+            wrong.append([kills, len(rows), len(wanted)])
+        known = files.read_consumers(after, log)
+        if manifest is None or known["landing"].offsets != manifest.next:
+            wrong.append([kills, "consumer"])
+        shutil.rmtree(target)
+        if os.waitstatus_to_exitcode(status) == 0:
+            print(json.dumps({"kills": kills - 1, "wrong": wrong}))
+            return
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
