@@ -7,6 +7,7 @@ SECONDS ?= 60
 CUTS ?= 1000
 SEEDS ?= 1000
 KILLS ?= 100
+MINUTES ?= 10
 SIMULATE = .venv/bin/python -m hookmq.testing.sim --seeds $(SEEDS)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
 MEMBERS := $(wildcard core/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
@@ -20,7 +21,7 @@ PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests t
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: help run install test test-all test-spark sim simulate crash powercut conformance fuzz check format bench wheels clean
+.PHONY: help run install test test-all test-spark sim simulate crash powercut soak overload conformance fuzz check format bench wheels clean
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -84,6 +85,12 @@ crash: install   ## kill a broker under load KILLS times; acknowledged is kept, 
 
 powercut: install  ## cut the power CUTS times while a broker writes; acknowledged is kept
 	.venv/bin/python tests/crash/powercut --cuts $(CUTS)
+
+soak: install    ## clients that come and go for MINUTES; nothing of them may be left
+	.venv/bin/python tests/soak/run.py --minutes $(MINUTES)
+
+overload: install  ## more than the broker or its readers can take, each kind for SECONDS
+	.venv/bin/python tests/overload/run.py --seconds $(SECONDS)
 
 conformance: install  ## test every statement of the standards and write docs/reference/conformance.md
 	.venv/bin/python tests/conformance/report.py

@@ -274,6 +274,7 @@ class Node:
             "sessions": len(getattr(self.broker, "sessions", ())),
             "tasks": len(asyncio.all_tasks(self._loop)),
             "threads": threading.active_count(),
+            "objects": len(gc.get_objects()),
             "python": sys.version.split()[0],
             "loop": type(self._loop).__module__.partition(".")[0],
             "metrics": self.broker.metrics.snapshot(),

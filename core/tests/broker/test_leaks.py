@@ -1,0 +1,116 @@
+"""What clients leave behind when they are gone: nothing. Objects are counted by type after rounds of every kind of churn;
+the counts after many rounds are those after few."""
+
+import gc
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hookmq.testing import Harness, will
+
+SETTINGS = {"session": {"max_expiry": 3600}}
+
+
+def clean_sessions(harness: Harness, number: int) -> None:
+    """Connect, subscribe, publish at every QoS, leave, each with another client id."""
+    for version in (4, 5):
+        client = harness.connect(f"c{number}-{version}", version=version)
+        client.subscribe([(f"a/{number}", 2), (f"b/{number}/#", 1), ("$share/g/c/+", 1)])
+        for qos in (0, 1, 2):
+            client.publish(f"a/{number}", b"x", qos=qos)
+            client.publish(f"c/{number}", b"y", qos=qos)
+        client.unsubscribe(f"b/{number}/#")
+        client.disconnect()
+
+
+def durable_sessions(harness: Harness, number: int) -> None:
+    """A session with waiting messages that expires, and one that is taken up and ended."""
+    for way in ("expires", "ends"):
+        name = f"d{number}-{way}"
+        client = harness.connect(name, version=5, clean_start=False, session_expiry_interval=60)
+        client.subscribe([(f"d/{number}", 2)])
+        client.drop()
+        sender = harness.connect("", version=5)
+        for qos in (1, 2):
+            sender.publish(f"d/{number}", b"later", qos=qos)
+        sender.disconnect()
+        if way == "expires":
+            harness.clock.advance(61)
+        else:
+            client = harness.connect(name, version=5, clean_start=False)
+            assert client.session_present
+            client.disconnect()
+
+
+def wills_and_retained(harness: Harness, number: int) -> None:
+    """A will that is published and retained, and its topic cleared again."""
+    client = harness.connect(f"w{number}", version=5, will=will(f"w/{number}", b"gone", 1, True))
+    client.drop()
+    other = harness.connect("", version=5)
+    other.subscribe([(f"w/{number}", 1)])
+    assert other.expect_message(f"w/{number}").payload == b"gone"
+    other.publish(f"w/{number}", b"", retain=True)
+    other.disconnect()
+
+
+def takeovers(harness: Harness, number: int) -> None:
+    """The same client id again and again."""
+    first = harness.connect("taken", version=5)
+    first.publish("t", b"x", topic_alias=1)
+    second = harness.connect("taken", version=5)
+    assert first.closed
+    second.disconnect()
+
+
+def bad_clients(harness: Harness, number: int) -> None:
+    """Bytes that are not MQTT, and half a packet."""
+    for data in (b"\x10\x00", b"\x30\xff\xff\xff\x7f", b"\x10\xff"):
+        client = harness.connect(f"bad{number}", version=4)
+        client.raw(data)
+        client.drop()
+
+
+KINDS = [clean_sessions, durable_sessions, wills_and_retained, takeovers, bad_clients]
+
+
+def objects(harness: Harness) -> Counter[str]:
+    """The objects of the broker that are alive, by type, and the containers they stand in."""
+    for client in harness.clients:
+        assert client.closed
+    harness.clock.advance(100)  # deadlines that were called off leave when their time has come
+    harness.clients.clear()
+    harness.logs.clear()
+    gc.collect()
+    return Counter(
+        f"{type(found).__module__}.{type(found).__qualname__}"
+        for found in gc.get_objects()
+        if type(found).__module__.startswith("hookmq.")
+        or type(found) in (dict, list, set)
+        or type(found).__name__ in ("deque", "partial", "function", "method", "bytearray")
+    )
+
+
+@pytest.mark.parametrize("churn", KINDS)
+def test_nothing_stays(churn: Callable[[Harness, int], None]) -> None:
+    with Harness(config=SETTINGS) as harness:
+        for number in range(4):
+            churn(harness, number)
+        before = objects(harness)
+        state = len(harness.broker.core.sessions), len(harness.broker.connections)
+        for number in range(4, 64):
+            churn(harness, number)
+        more = objects(harness) - before
+        assert (len(harness.broker.core.sessions), len(harness.broker.connections)) == state
+        # One for each round would be sixty.
+        assert {name: count for name, count in more.items() if count >= 20} == {}
+
+
+def test_what_stays_is_seen() -> None:
+    """The count itself works: sessions that are kept are seen."""
+    with Harness(config=SETTINGS) as harness:
+        before = objects(harness)
+        for number in range(60):
+            client = harness.connect(f"k{number}", version=5, session_expiry_interval=3600)
+            client.drop()
+        more = objects(harness) - before
+        assert more["hookmq.session.Session"] == 60

@@ -1,0 +1,51 @@
+"""Press HookMQ harder than it can take, and tell how it goes.
+
+    .venv/bin/python tests/overload/run.py --seconds 60
+
+Ends with code 1 when something broke. `make overload SECONDS=60`.
+"""
+
+import argparse
+import asyncio
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from pressure.overload import MEGABYTE, SCENARIOS
+
+
+def main() -> int:
+    """The exit code is 0 when every promise was kept."""
+    parser = argparse.ArgumentParser(prog="tests/overload/run.py", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of load (%(default)s)")
+    parser.add_argument("--only", choices=SCENARIOS, action="append", help="this scenario")
+    parser.add_argument("--scale", type=float, default=1.0, help="1 is a storm of 20,000 clients")
+    options = parser.parse_args()
+    # A storm holds as many sockets, and so does the broker, which inherits this.
+    wanted = int(20_000 * options.scale) + 1000
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+        except (ValueError, OSError):
+            parser.error(f"a storm of this scale takes {wanted} open files; see ulimit -n, --scale")
+    broken = 0
+    for name in options.only or SCENARIOS:
+        with tempfile.TemporaryDirectory(prefix="hookmq-overload-") as folder:
+            outcome = asyncio.run(SCENARIOS[name](Path(folder), options.seconds, options.scale))
+        numbers = ", ".join(f"{key} {value:,.0f}" for key, value in outcome.numbers.items())
+        print(f"{name}: {numbers}; memory +{outcome.growth / MEGABYTE:.0f} MiB")
+        print(f"  who behaves well: {outcome.seen}")
+        for labels, count in outcome.drops.items():
+            print(f"  dropped {labels}: {count:,.0f}")
+        for sentence in outcome.broken:
+            print(f"  BROKEN: {sentence}")
+        sys.stdout.flush()
+        broken += len(outcome.broken)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

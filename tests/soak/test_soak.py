@@ -1,0 +1,28 @@
+"""A short soak, and that its judgement sees a leak; `make soak MINUTES=…` has the long one."""
+
+from pathlib import Path
+
+import pytest
+from pressure.overload import MEGABYTE
+from pressure.soak import Round, judge, soak
+
+
+@pytest.mark.slow
+async def test_nothing_stays_of_those_who_left(tmp_path: Path) -> None:
+    run = await soak(tmp_path, 30.0, lambda line: None)
+    assert run.broken == []
+    assert run.clients >= 2100
+
+
+@pytest.mark.parametrize(
+    ("objects", "memory", "found"),
+    [(0, 0, 0), (300, 0, 1), (0, 300 * 1024, 1), (20, 10_000, 0), (300, 300 * 1024, 2)],
+)
+def test_a_leak_is_seen(objects: int, memory: int, found: int) -> None:
+    """So much more after each round of 300 clients."""
+    rounds = [Round(50 * MEGABYTE + n * memory, 10_000 + n * objects, {}) for n in range(12)]
+    assert len(judge(rounds, 300)) == found
+
+
+def test_two_rounds_prove_nothing() -> None:
+    assert judge([Round(0, 0, {})] * 2, 300) == ["too few rounds to compare"]

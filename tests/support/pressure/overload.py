@@ -1,0 +1,345 @@
+"""More than the broker, or who reads from it, can take, for a time: what must hold meanwhile and afterwards.
+
+Each scenario yields its findings as sentences in `Outcome.broken`: memory beyond its bound, a message that was
+acknowledged and lost, one that is neither delivered nor counted as dropped, a well-behaved client that was not served,
+a gauge that does not come back.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from serving import WAIT
+
+from pressure.client import Client, connect
+from pressure.target import Target, target
+from pressure.witness import Seen, witness
+
+MEGABYTE = 1 << 20
+CONFIG = """\
+version: 1
+listeners:
+  - {{name: tcp, bind: "127.0.0.1:0", max_connections: 30000, backlog: 4096}}
+  - {{name: http, type: http, bind: "127.0.0.1:0"}}
+auth: {{default: allow}}
+authz: {{default: allow}}
+broker: {{max_queue_bytes: {all}, queue_memory: 16MiB, max_write_buffer: 256KiB, max_connections: 30000}}
+session: {{queue_bytes: {each}, queue_messages: {count}, max_expiry: 1h}}
+plugins: [{plugins}]
+"""
+MEMORY = CONFIG.format(all="32MiB", each="1MiB", count=10000, plugins="")
+SLOW = '{{use: auth_http, config: {{authorize: {{url: "http://127.0.0.1:{port}/"}}}}}}'
+STORAGE = '{{use: storage, config: {{path: "{folder}/data"}}}}'
+BODY = bytes(1024)
+GROWTH = 192 * MEGABYTE
+"""Memory that a scenario may take on top of what the idle broker had: what it may queue (32 MiB), once more for the
+allocator's holes and the write buffers, and what is on its way through sockets, plus its own part."""
+
+
+@dataclass
+class Outcome:
+    """What a scenario did and what it found."""
+
+    numbers: dict[str, float] = field(default_factory=dict)
+    drops: dict[str, float] = field(default_factory=dict)
+    seen: Seen = field(default_factory=Seen)
+    growth: int = 0
+    broken: list[str] = field(default_factory=list)
+
+    def expect(self, holds: bool, otherwise: str) -> None:
+        """Note `otherwise` unless it holds."""
+        if not holds:
+            self.broken.append(otherwise)
+
+
+@asynccontextmanager
+async def pressed(
+    folder: Path,
+    outcome: Outcome,
+    growth: int = GROWTH,
+    config: str = MEMORY,
+    patience: float = WAIT,
+) -> AsyncIterator[Target]:
+    """A broker with a well-behaved client beside the load of the block. At the end memory, the witness and the recovery
+    are looked at, and what was dropped is noted."""
+    with target(folder, config) as broker:
+        before = await asyncio.to_thread(broker.state)
+        base = broker.resident()
+        stopped = asyncio.Event()
+
+        async def look() -> None:
+            while not stopped.is_set():
+                broker.resident()
+                await asyncio.sleep(0.1)
+
+        looking = asyncio.create_task(look())
+        try:
+            async with witness(broker.port) as outcome.seen:
+                yield broker
+        finally:
+            stopped.set()
+            await looking
+        outcome.drops = await asyncio.to_thread(broker.dropped)
+        outcome.growth = broker.highest - base
+        outcome.expect(
+            outcome.growth <= growth,
+            f"memory grew by {outcome.growth / MEGABYTE:.0f} MiB, {growth / MEGABYTE:.0f} at most",
+        )
+        outcome.expect(outcome.seen.well, f"who behaved well was not served: {vars(outcome.seen)}")
+        latest: dict[str, float] = {}
+
+        def recovered() -> bool:
+            latest.update(broker.state())
+            return latest == before
+
+        outcome.expect(
+            await broker.becomes(recovered, patience), f"not as before: {latest}, before: {before}"
+        )
+
+
+async def for_a_time(seconds: float, turn: Callable[[], Awaitable[None]]) -> None:
+    """Run `turn` again and again."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while loop.time() < end:
+        await turn()
+
+
+async def _blast(client: Client, topic: str, qos: int, seconds: float, window: int = 0) -> int:
+    """Publish as fast as the broker takes it, with up to `window` unacknowledged; how many were sent."""
+    sent = 0
+
+    async def turn() -> None:
+        nonlocal sent
+        await client.writable.wait()
+        if window:
+            await client.until(lambda: sent - client.acknowledged < window, 30)
+        if client.closed.is_set():
+            raise AssertionError("a publisher was thrown out")
+        room = min(64, window - (sent - client.acknowledged)) if window else 64
+        for _ in range(room):
+            client.publish(topic, BODY, qos)
+        sent += room
+        await asyncio.sleep(0)
+
+    await for_a_time(seconds, turn)
+    return sent
+
+
+async def _settled(clients: list[Client]) -> None:
+    """Wait until nothing comes to any of them for a while."""
+    last = -1
+    while (now := sum(client.received for client in clients)) != last:
+        last = now
+        await asyncio.sleep(1.0)
+
+
+async def flood(folder: Path, seconds: float, scale: float) -> Outcome:
+    """Publishers at QoS 0 as fast as TCP takes it, to subscribers who cannot keep up with it."""
+    outcome = Outcome()
+    async with pressed(folder, outcome) as broker:
+        readers = [await connect(broker.port, f"reader-{n}") for n in range(4)]
+        for reader in readers:
+            await reader.subscribe("flood", qos=0)
+        writers = [await connect(broker.port, f"writer-{n}") for n in range(8)]
+        sent = sum(await asyncio.gather(*(_blast(one, "flood", 0, seconds) for one in writers)))
+        for writer in writers:
+            writer.leave()
+        await asyncio.gather(*(writer.closed.wait() for writer in writers))
+        await _settled(readers)
+        received = sum(reader.received for reader in readers)
+        for reader in readers:
+            reader.leave()
+    dropped = sum(outcome.drops.values())
+    outcome.numbers = {"sent": sent, "received": received, "dropped": dropped}
+    outcome.expect(
+        received + dropped == sent * len(readers),
+        f"{sent * len(readers)} were due: {received} came and {dropped:.0f} are counted as dropped",
+    )
+    return outcome
+
+
+async def slow_readers(folder: Path, seconds: float, scale: float) -> Outcome:
+    """Subscribers at QoS 1 who read nothing while others publish; then they read."""
+    outcome = Outcome()
+    async with pressed(folder, outcome) as broker:
+        readers = [await connect(broker.port, f"slow-{n}") for n in range(20)]
+        for reader in readers:
+            await reader.subscribe("slow", qos=1)
+            assert reader.transport is not None
+            reader.transport.pause_reading()
+        writers = [await connect(broker.port, f"writer-{n}") for n in range(4)]
+        sent = sum(await asyncio.gather(*(_blast(one, "slow", 1, seconds, 100) for one in writers)))
+        for writer in writers:
+            await writer.until(lambda writer=writer: writer.acknowledged >= sent / 8, 1)  # type: ignore[misc]
+            writer.leave()
+        for reader in readers:
+            assert reader.transport is not None
+            reader.transport.resume_reading()
+        await _settled(readers)
+        received = sum(reader.received for reader in readers)
+        for reader in readers:
+            reader.leave()
+    dropped = sum(outcome.drops.values())
+    outcome.numbers = {"sent": sent, "received": received, "dropped": dropped}
+    outcome.expect(dropped > 0, "nothing was dropped: that was no overload")
+    outcome.expect(
+        received + dropped == sent * len(readers),
+        f"{sent * len(readers)} were due: {received} came and {dropped:.0f} are counted as dropped",
+    )
+    return outcome
+
+
+async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
+    """A disk that stands still while clients publish to durable sessions, then goes on."""
+    outcome = Outcome()
+    config = CONFIG.format(
+        all="4GiB", each="4GiB", count=100000000, plugins=STORAGE.format(folder=folder)
+    )
+    async with pressed(folder, outcome, config=config) as broker:
+        keeper = await connect(broker.port, "keeper", clean=False)
+        await keeper.subscribe("kept", qos=1)
+        keeper.drop()
+        await keeper.closed.wait()
+        (disk,) = broker.children()
+        writers = [await connect(broker.port, f"writer-{n}") for n in range(8)]
+        blasts = [asyncio.create_task(_blast(one, "kept", 1, seconds, 100)) for one in writers]
+        await writers[0].until(lambda: writers[0].acknowledged > 0)
+        os.kill(disk, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds / 2)
+            still = sum(one.acknowledged for one in writers)
+            await asyncio.sleep(seconds / 4)
+            outcome.expect(
+                still == sum(one.acknowledged for one in writers),
+                "something was acknowledged while the disk stood still",
+            )
+        finally:
+            os.kill(disk, signal.SIGCONT)
+        sent = sum(await asyncio.gather(*blasts))
+        for one in writers:
+            await one.until(lambda: sum(w.acknowledged for w in writers) >= sent)
+            one.leave()
+        acknowledged = sum(one.acknowledged for one in writers)
+        outcome.expect(acknowledged == sent, f"{sent - acknowledged} were never acknowledged")
+        dropped = sum((await asyncio.to_thread(broker.dropped)).values())
+        keeper = await connect(broker.port, "keeper", clean=False)
+        outcome.expect(keeper.present, "the session was not kept")
+        await keeper.until(lambda: keeper.received + dropped >= acknowledged, 60)
+        received = keeper.received
+        keeper.leave()
+        keeper = await connect(broker.port, "keeper", clean=True)
+        keeper.leave()
+    outcome.numbers = {"sent": sent, "received": received, "dropped": dropped}
+    outcome.expect(
+        received + dropped == acknowledged,
+        f"{acknowledged} were acknowledged: {received} came and {dropped:.0f} are counted as dropped",
+    )
+    return outcome
+
+
+async def slow_plugin(folder: Path, seconds: float, scale: float) -> Outcome:
+    """A service that takes its time to decide, and publishers who ask it about another topic with each message."""
+    outcome = Outcome()
+    each = max(1, int(seconds * 10))
+    asked = 0
+
+    async def decide(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.05)
+        answer = web.json_response({"result": "allow"})
+        answer.force_close()  # a pool of open connections would count as descriptors that stay
+        return answer
+
+    application = web.Application()
+    application.router.add_post("/", decide)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    came: dict[bytes, list[int]] = {}
+
+    def message(topic: bytes, payload: bytes, qos: int) -> None:
+        came.setdefault(topic.split(b"/")[1], []).append(int(topic.split(b"/")[2]))
+
+    try:
+        config = CONFIG.format(
+            all="32MiB", each="8MiB", count=1000_000, plugins=SLOW.format(port=port)
+        )
+        async with pressed(folder, outcome, config=config) as broker:
+            reader = await connect(broker.port, "reader", message)
+            await reader.subscribe("slow/#", qos=1)
+            writers = [await connect(broker.port, f"writer-{n}") for n in range(50)]
+            for index, writer in enumerate(writers):
+                for number in range(each):
+                    writer.publish(f"slow/{index}/{number}", BODY, 1)
+            for writer in writers:
+                await writer.until(lambda w=writer: w.acknowledged >= each, 120)  # type: ignore[misc]
+            await reader.until(lambda: reader.received >= each * len(writers))
+            for client in (reader, *writers):
+                client.leave()
+    finally:
+        await runner.cleanup()
+    sent = each * len(writers)
+    dropped = sum(outcome.drops.values())
+    outcome.numbers = {
+        "sent": sent,
+        "received": reader.received,
+        "asked": asked,
+        "dropped": dropped,
+    }
+    outcome.expect(
+        reader.received == sum(writer.acknowledged for writer in writers) == sent,
+        f"{sent} were due, {sum(w.acknowledged for w in writers)} acknowledged: {reader.received} came",
+    )
+    outcome.expect(
+        all(numbers == sorted(numbers) for numbers in came.values()), "a publisher's order is lost"
+    )
+    return outcome
+
+
+async def storm(folder: Path, seconds: float, scale: float) -> Outcome:
+    """Thousands of clients with sessions that come at once, lose their connections at once, and come again."""
+    outcome = Outcome()
+    count = int(20_000 * scale)
+    places = asyncio.Semaphore(1000)
+
+    async def arrive(broker: Target, number: int) -> Client:
+        async with places:
+            client = await connect(broker.port, f"storm-{number}", clean=False)
+            if not client.present:
+                await client.subscribe(f"storm/{number}")
+            return client
+
+    async with pressed(folder, outcome, growth=GROWTH + count * 16384) as broker:
+        for turn in range(3):
+            clients = await asyncio.gather(*(arrive(broker, n) for n in range(count)))
+            outcome.expect(
+                sum(client.present for client in clients) == (count if turn else 0),
+                f"turn {turn}: {sum(client.present for client in clients)} found their session",
+            )
+            for client in clients:
+                client.drop()
+            await asyncio.gather(*(client.closed.wait() for client in clients))
+        for number in range(count):
+            async with places:
+                client = await connect(broker.port, f"storm-{number}", clean=True)
+                client.leave()
+        outcome.numbers = {"connected": 4 * count}
+    outcome.expect(not outcome.drops, f"dropped: {outcome.drops}")
+    return outcome
+
+
+Scenario = Callable[[Path, float, float], Coroutine[Any, Any, Outcome]]
+SCENARIOS: dict[str, Scenario] = {
+    "flood": flood, "slow-readers": slow_readers, "slow-disk": slow_disk,
+    "slow-plugin": slow_plugin, "storm": storm,
+}  # fmt: skip

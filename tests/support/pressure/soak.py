@@ -1,0 +1,184 @@
+"""Clients that come and go in every way for a long time; between the rounds nothing of them may be left.
+
+A round is some hundreds of clients, their sessions, subscriptions, wills and retained messages. When all are gone the
+gauges must be where they were, open descriptors, too; after the first rounds, in which memory pools fill, objects and
+memory must stay where they are.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from pressure.client import Client, connect
+from pressure.overload import MEGABYTE, STORAGE
+from pressure.target import Target, target
+
+CONFIG = """\
+version: 1
+listeners:
+  - {{name: tcp, bind: "127.0.0.1:0"}}
+  - {{name: http, type: http, bind: "127.0.0.1:0"}}
+auth: {{default: allow}}
+authz: {{default: allow}}
+session: {{max_expiry: 1h}}
+plugins: [{plugins}]
+"""
+CLIENTS = 300
+"""Of a round."""
+WARM = 3
+"""Rounds before the first measure."""
+OBJECTS = 0.1
+MEMORY = 300
+"""Growth for each client that came and went, above which it is called a leak; bytes."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What was left after a round, when all were gone."""
+
+    resident: int
+    objects: int
+    state: dict[str, float]
+
+
+@dataclass
+class Soak:
+    """A run: its rounds and what is wrong."""
+
+    rounds: list[Round] = field(default_factory=list)
+    clients: int = 0
+    broken: list[str] = field(default_factory=list)
+
+
+async def clean(port: int, name: str) -> None:
+    """Subscribes, publishes to itself, leaves."""
+    client = await connect(port, name)
+    await client.subscribe(f"soak/{name}", f"soak/{name}/+", f"$share/g/soak/{name}")
+    for qos in (0, 1):
+        client.publish(f"soak/{name}", b"x" * 100, qos)
+    assert await client.until(lambda: client.received >= 4 and client.acknowledged >= 1)
+    client.leave()
+    await client.closed.wait()
+
+
+async def durable(port: int, name: str) -> None:
+    """A session that gets messages while its client is away, is taken up and ended."""
+    client = await connect(port, name, clean=False)
+    await client.subscribe(f"soak/{name}")
+    client.drop()
+    sender = await connect(port, f"{name}-s")
+    for _ in range(10):
+        sender.publish(f"soak/{name}", b"x" * 200, 1)
+    assert await sender.until(lambda: sender.acknowledged >= 10)
+    sender.leave()
+    client = await connect(port, name, clean=False)
+    assert client.present
+    assert await client.until(lambda: client.received >= 10)
+    client.leave()
+    await client.closed.wait()
+    client = await connect(port, name)
+    client.leave()
+    await client.closed.wait()
+
+
+async def will(port: int, name: str) -> None:
+    """A retained will, published and cleared."""
+    got: list[bytes] = []
+    watcher = await connect(port, f"{name}-w", lambda topic, payload, qos: got.append(payload))
+    await watcher.subscribe(f"soak/will/{name}")
+    client = await connect(port, name, will=(f"soak/will/{name}", b"gone"), will_retain=True)
+    client.drop()
+    assert await watcher.until(lambda: got == [b"gone"])
+    watcher.publish(f"soak/will/{name}", b"", 1, retain=True)
+    assert await watcher.until(lambda: watcher.acknowledged >= 1)
+    watcher.leave()
+    await watcher.closed.wait()
+
+
+async def taken_over(port: int, name: str) -> None:
+    """One client id, three connections."""
+    last: Client | None = None
+    for _ in range(3):
+        client = await connect(port, name)
+        if last is not None:
+            await last.closed.wait()
+        last = client
+    assert last is not None
+    last.drop()
+
+
+async def rude(port: int, name: str) -> None:
+    """Half a packet, then nothing."""
+    client = await connect(port, name)
+    client.write(b"\x30\xff\x01abc")
+    client.drop()
+
+
+KINDS: tuple[Callable[[int, str], Awaitable[None]], ...] = (clean, durable, will, taken_over, rude)
+
+
+async def churn(broker: Target, number: int, clients: int, choice: random.Random) -> None:
+    """One round."""
+    places = asyncio.Semaphore(30)
+
+    async def one(index: int) -> None:
+        async with places:
+            await choice.choice(KINDS)(broker.port, f"c{number}-{index}")
+
+    await asyncio.gather(*(one(index) for index in range(clients)))
+
+
+async def soak(
+    folder: Path, seconds: float, say: Callable[[str], None], clients: int = CLIENTS, least: int = 9
+) -> Soak:
+    """Churn for `seconds`, and for at least `least` rounds after the first."""
+    run = Soak()
+    choice = random.Random(1)
+    config = CONFIG.format(plugins=STORAGE.format(folder=folder))
+    with target(folder, config) as broker:
+        loop = asyncio.get_running_loop()
+        before = await asyncio.to_thread(broker.state)
+        end = loop.time() + seconds
+        number = 0
+        state: dict[str, float] = {}
+
+        def recovered() -> bool:
+            state.update(broker.state())
+            return state == before
+
+        while loop.time() < end or number < WARM + least:
+            number += 1
+            await churn(broker, number, clients, choice)
+            run.clients += clients
+            if not await broker.becomes(recovered):
+                run.broken.append(f"round {number}: {state}, before: {before}")
+                break
+            objects = await asyncio.to_thread(broker.objects)
+            run.rounds.append(Round(broker.resident(), objects, dict(state)))
+            say(
+                f"round {number}: {run.clients:,} clients, {objects:,} objects, "
+                f"{run.rounds[-1].resident / MEGABYTE:.1f} MiB"
+            )
+    run.broken += judge(run.rounds[WARM:], clients)
+    return run
+
+
+def judge(rounds: list[Round], clients: int) -> list[str]:
+    """What grew with the number of clients that had come: the last third of the rounds against the first. What grows once
+    (a pool, a table that is kept) is little for each client; a leak is an object of each."""
+    third = len(rounds) // 3
+    if not third:
+        return ["too few rounds to compare"]
+    between = (len(rounds) - third) * clients
+    first, last = rounds[:third], rounds[-third:]
+    objects = median(r.objects for r in last) - median(r.objects for r in first)
+    memory = median(r.resident for r in last) - median(r.resident for r in first)
+    found = []
+    if objects > OBJECTS * between:
+        found.append(f"{objects / between:.2f} objects more for each client that had come")
+    if memory > MEMORY * between:
+        found.append(f"{memory / between:.0f} bytes more for each client that had come")
+    return found

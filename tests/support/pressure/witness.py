@@ -1,0 +1,122 @@
+"""Someone who behaves well while others do not: a publisher and a subscriber at QoS 1, so many messages a second, in a
+process of its own so that the load's work does not count as the broker's delay.
+
+    python -m pressure.witness PORT RATE
+
+Publishes until its input ends; then prints one JSON line: sent, acknowledged, received, in order, and the milliseconds
+from the time when each message was due until it was received (so that a message sent late counts as late).
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pressure.client import connect
+
+WAIT = 60.0
+SUPPORT = Path(__file__).parents[1]
+
+
+@dataclass
+class Seen:
+    """What the witness saw; milliseconds."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    received: int = 0
+    ordered: bool = True
+    p50: float = 0.0
+    p99: float = 0.0
+    longest: float = 0.0
+
+    @property
+    def well(self) -> bool:
+        """Whether all was acknowledged and came once, in order."""
+        return self.sent == self.acknowledged == self.received and self.ordered
+
+    def __str__(self) -> str:
+        return f"p50 {self.p50:.1f} p99 {self.p99:.1f} most {self.longest:.0f} ms of {self.sent}"
+
+
+async def _publish(port: int, rate: float) -> Seen:
+    loop = asyncio.get_running_loop()
+    seen = Seen()
+    due: list[float] = []
+    delays: list[float] = []
+
+    def came(topic: bytes, payload: bytes, qos: int) -> None:
+        seen.ordered &= int(payload) == seen.received
+        seen.received += 1
+        delays.append(time.perf_counter() - due[int(payload)])
+
+    name = f"witness-{os.getpid()}"
+    receiver = await connect(port, f"{name}-r", came)
+    await receiver.subscribe(name)
+    sender = await connect(port, f"{name}-s")
+    print("ready", flush=True)
+    ended = asyncio.Event()
+    loop.add_reader(0, ended.set)
+    start = time.perf_counter()
+    while not ended.is_set():
+        when = start + seen.sent / rate
+        left = when - time.perf_counter()
+        if left > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), left)
+                break
+        due.append(when)
+        sender.publish(name, b"%d" % seen.sent, 1)
+        seen.sent += 1
+        await asyncio.sleep(0)
+    loop.remove_reader(0)
+    await receiver.until(lambda: seen.received >= seen.sent, WAIT)
+    await sender.until(lambda: sender.acknowledged >= seen.sent, WAIT)
+    seen.acknowledged = sender.acknowledged
+    if delays:
+        delays.sort()
+        at = [delays[min(len(delays) - 1, int(len(delays) * part))] * 1e3 for part in (0.5, 0.99)]
+        seen.p50, seen.p99, seen.longest = at[0], at[1], delays[-1] * 1e3
+    sender.leave()
+    receiver.leave()
+    return seen
+
+
+@contextlib.asynccontextmanager
+async def witness(port: int, rate: float = 50.0) -> AsyncIterator[Seen]:
+    """Watch while the block runs; what was seen is known after it."""
+    seen = Seen()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "pressure.witness",
+        str(port),
+        str(rate),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(SUPPORT)},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert await asyncio.wait_for(process.stdout.readline(), WAIT) == b"ready\n"
+        yield seen
+        process.stdin.close()
+        found = json.loads(await asyncio.wait_for(process.stdout.readline(), 3 * WAIT))
+        for name, value in found.items():
+            setattr(seen, name, value)
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+if __name__ == "__main__":
+    print(json.dumps(vars(asyncio.run(_publish(int(sys.argv[1]), float(sys.argv[2]))))), flush=True)
