@@ -84,7 +84,7 @@ def objects(harness: Harness) -> Counter[str]:
     return Counter(
         f"{type(found).__module__}.{type(found).__qualname__}"
         for found in gc.get_objects()
-        if type(found).__module__.startswith("hookmq.")
+        if str(type(found).__module__).startswith("hookmq.")
         or type(found) in (dict, list, set)
         or type(found).__name__ in ("deque", "partial", "function", "method", "bytearray")
     )
