@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
+import fnmatch
 import json
 import os
 import pathlib
-import platform
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import generator, peers, plugins, report, scenarios
+from . import generator, launch, peers, plugins, report, scenarios, session
+from .session import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RESULTS = generator.HERE / "results"
+DEFAULT_PEERS = "mosquitto,mosquitto-disk,hookmq-pure,hookmq-compiled,nats,aedes,amqtt"
+
+# What a broker does not do at all; measuring it would make a void row of what is nobody's defect.
+CANNOT = (
+    ("nats", "v5-*", "MQTT 3.1.1 only"),
+    ("aedes", "v5-*", "MQTT 3.1.1 only"),
+    ("amqtt", "v5-*", "MQTT 3.1.1 only"),
+    ("nats", "shared", "no shared subscriptions over MQTT"),
+    ("aedes", "shared", "no shared subscriptions"),
+    ("amqtt", "shared", "no shared subscriptions"),
+)
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -29,15 +40,18 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         "that alternate between the brokers, a core for the broker and one for the generator. "
         "Cost is the broker's CPU time per delivered message; a ratio above 1 beats mosquitto. "
         "A run that loses, duplicates or reorders a message is void. See bench/README.md.",
-        epilog="scenarios: " + ", ".join(s.name for s in scenarios.SCENARIOS),
+        epilog="groups: "
+        + ", ".join(scenarios.GROUPS)
+        + "; scenarios: "
+        + ", ".join(s.name for s in scenarios.SCENARIOS),
     )
     add = parser.add_argument
-    add("--scenarios", default="*", metavar="NAMES", help="comma-separated names or patterns (all)")
-    add("--peers", default="mosquitto,hookmq", metavar="NAMES", help="brokers (%(default)s)")
-    add("--seconds", type=float, default=2.0, help="measured time of a run (%(default)s)")
-    add("--warmup", type=float, default=0.5, help="seconds of load before it (%(default)s)")
+    add("--scenarios", default="*", metavar="NAMES", help="names, groups or patterns, by commas")
+    add("--peers", default=DEFAULT_PEERS, metavar="NAMES", help="brokers (%(default)s)")
+    add("--seconds", type=float, default=1.0, help="measured time of a run (%(default)s)")
+    add("--warmup", type=float, default=0.3, help="seconds of load before it (%(default)s)")
     add("--runs", type=int, default=3, help="runs of each; the table has medians (%(default)s)")
-    add("--quick", action="store_true", help="one run of 1 s with 0.3 s of warm-up")
+    add("--quick", action="store_true", help="one run of 0.3 s with 0.1 s of warm-up: a look")
     add("--payload", type=int, default=64, help="bytes, at least 24 (%(default)s)")
     add("--protocol", choices=("3.1.1", "5"), default="3.1.1", help="MQTT version (%(default)s)")
     add("--cores", default="0,1", help="the broker's and the generator's core (%(default)s)")
@@ -47,7 +61,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--json", type=pathlib.Path, metavar="FILE", help="default: bench/results/TIME.json")
     options = parser.parse_args(words)
     if options.quick:
-        options.runs, options.seconds, options.warmup = 1, 1.0, 0.3
+        options.runs, options.seconds, options.warmup = 1, 0.3, 0.1
     if options.runs < 1 or not 0 < options.seconds <= 300 or not 0 <= options.warmup <= 60:
         parser.error("--runs at least 1, --seconds up to 300, --warmup up to 60")
     if not 24 <= options.payload <= 65536:
@@ -57,48 +71,8 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         broker, load = (int(word) for word in options.cores.split(","))
     except ValueError as error:
         parser.error(str(error))
-    options.broker_core, options.load_core = broker, load
+    options.pinned = None if options.no_pin else (broker, load)
     return options
-
-
-def say(text: str) -> None:
-    """Progress, on stderr: stdout has the table only."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def pin(options: argparse.Namespace) -> None:
-    """Put this process, and so the generator, on its core; without two cores, say so and do not."""
-    if not options.no_pin and not {options.broker_core, options.load_core} <= os.sched_getaffinity(
-        0
-    ):
-        say(f"cores {options.cores} are not both available: not pinned")
-        options.no_pin = True
-    if options.no_pin:
-        options.broker_core = options.load_core = None
-    else:
-        os.sched_setaffinity(0, {options.load_core})
-
-
-@contextlib.contextmanager
-def priority(nice: int | None) -> Iterator[None]:
-    """Run the block, and what it starts, at that niceness: of the process and of its autogroup.
-
-    With autogroups, Linux's default, niceness weighs within a session only; the session's own
-    weight, which counts against everything else on the machine, is in /proc/self/autogroup.
-    """
-    if nice is None:
-        yield
-        return
-    group = pathlib.Path("/proc/self/autogroup")
-    before = group.read_text().split()[-1] if group.exists() else None
-    os.setpriority(os.PRIO_PROCESS, 0, nice)
-    if before is not None:
-        group.write_text(str(nice))
-    try:
-        yield
-    finally:
-        if before is not None:
-            group.write_text(before)
 
 
 def measure(scenario: scenarios.Scenario, broker: str, options: argparse.Namespace) -> report.Run:
@@ -109,67 +83,76 @@ def measure(scenario: scenarios.Scenario, broker: str, options: argparse.Namespa
         seconds=options.seconds,
         warmup=options.warmup,
     )
+    core = options.pinned[0] if options.pinned else None
     try:
-        with peers.running(broker, core=options.broker_core) as running:
+        with launch.running(broker, core=core, variant=scenario.variant) as running:
             raw = generator.run(
                 words, port=running.port, pids=running.pids(), timeout=options.seconds + 60
             )
-    except (generator.GeneratorError, peers.PeerError) as error:
+    except peers.PeerError as error:
+        return report.Run(scenario, broker, left_out=" ".join(str(error).split()))
+    except generator.GeneratorError as error:
         return report.Run(scenario, broker, error=" ".join(str(error).split()))
     return report.Run(scenario, broker, raw)
 
 
+def taking_part(scenario: scenarios.Scenario, names: list[str]) -> Iterator[tuple[str, str]]:
+    """The brokers that a scenario concerns, each with the reason for which it is left out, or nothing."""
+    for name in names:
+        if scenario.variant in peers.PEERS[name].configs:
+            reasons = (
+                reason
+                for peer, pattern, reason in CANNOT
+                if peer == name and fnmatch.fnmatch(scenario.name, pattern)
+            )
+            yield name, next(reasons, "")
+
+
+def said(run: report.Run) -> str:
+    """A run in a few words."""
+    if run.left_out:
+        return f"left out: {run.left_out}"
+    defects = run.defects()
+    if defects:
+        return f"VOID: {defects}"
+    figures = run.figures()
+    unit = "KiB" if run.scenario.mode == "idle" else "us"
+    return f"{figures.get('rate', 0):12,.0f}/s {figures['cost']:9.3f} {unit}"
+
+
 def run_all(options: argparse.Namespace, names: list[str]) -> list[report.Run]:
     """Every run, brokers alternating, each round in the other order."""
-    runs = []
+    runs: list[report.Run] = []
     for scenario in options.chosen:
+        concerned = dict(taking_part(scenario, names))
         for number in range(options.runs):
-            for name in names if number % 2 == 0 else reversed(names):
-                run = measure(scenario, name, options)
-                runs.append(run)
-                said = run.defects()
-                if said:
-                    said = f"VOID: {said}"
+            for name in list(concerned) if number % 2 == 0 else reversed(concerned):
+                if concerned[name]:
+                    run = report.Run(scenario, name, left_out=concerned[name])
                 else:
-                    figures = run.figures()
-                    unit = "KiB" if scenario.mode == "idle" else "us"
-                    said = f"{figures.get('rate', 0):12,.0f}/s {figures['cost']:9.3f} {unit}"
-                say(f"{scenario.name:14} {number + 1}/{options.runs} {name:10} {said}")
+                    run = measure(scenario, name, options)
+                    concerned[name] = run.left_out
+                runs.append(run)
+                say(f"{scenario.name:15} {number + 1}/{options.runs} {name:16} {said(run)}")
     return runs
 
 
-def machine() -> dict[str, Any]:
-    """What the figures depend on, as far as the system tells."""
-    model = "unknown"
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "load_average": os.getloadavg(),
-    }
-
-
-def heading(options: argparse.Namespace, versions: dict[str, str], host: dict[str, Any]) -> str:
+def heading(options: argparse.Namespace, document: dict[str, Any]) -> str:
     """What was compared with what, above the table."""
-    where = (
-        "not pinned"
-        if options.no_pin
-        else f"broker on core {options.broker_core}, generator on core {options.load_core}"
-    )
+    host, pinned = document["machine"], options.pinned
+    where = "not pinned"
+    if pinned:
+        where = f"broker on core {pinned[0]}, generator on core {pinned[1]}"
     lines = [
         f"{host['cpu']}, {host['cores']} cores, Linux {host['kernel']}, Python {host['python']}; {where}; "
         f"load average before {host['load_average'][0]:.2f}",
-        f"MQTT {options.protocol}, {options.payload} B payload, loopback TCP, clean sessions; "
+        f"MQTT {options.protocol}, {options.payload} B payload, loopback TCP, clean sessions, unless a row says else; "
         f"medians of {options.runs} x {options.seconds:g} s after {options.warmup:g} s",
-        *(f"{name}: {version}" for name, version in versions.items()),
+        *(f"{name}: {version}" for name, version in document["versions"].items()),
+        *(f"{name}: left out: {reason}" for name, reason in document["left_out"].items()),
     ]
-    if "mosquitto" in versions:
-        settings = peers.MOSQUITTO_CONF.splitlines()[1:]
+    if "mosquitto" in document["versions"]:
+        settings = peers.PEERS["mosquitto"].configs["plain"].splitlines()[1:]
         lines.append("mosquitto runs with " + ", ".join(settings))
     lines.append(
         "W = messages each publisher may have outstanding end to end; cost ratio = mosquitto's cost / "
@@ -178,55 +161,68 @@ def heading(options: argparse.Namespace, versions: dict[str, str], host: dict[st
     return "\n".join(lines)
 
 
+def installed(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The versions of those that start, and why the others are left out. Raises PeerError for an unknown name."""
+    versions, left_out = {}, {}
+    for name in names:
+        if name not in peers.PEERS:
+            peers.find(name)
+        try:
+            peer, program = peers.find(name)
+            # Better now than after minutes: a broker that does not start.
+            with launch.running(name, core=None, variant=next(iter(peer.configs))):
+                versions[name] = peer.version(program)
+        except peers.PeerError as error:
+            left_out[name] = " ".join(str(error).split())
+    return versions, left_out
+
+
+def builds(versions: dict[str, str]) -> dict[str, str]:
+    """Which of them are HookMQ, and whether compiled or pure."""
+    return {
+        name: "compiled" if "compiled" in version else "pure"
+        for name, version in versions.items()
+        if name.startswith("hookmq")
+    }
+
+
 def main() -> int:
     """Exit code 0; 1 when a row is void; 2 when it cannot run at all."""
     options = arguments()
     # So that a broker is stopped on SIGTERM too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    names = [name.strip() for name in options.peers.split(",")]
+    launch.raise_file_limit()
     try:
         binary = generator.build()
-        versions = {}
-        for name in names:
-            peer, program = peers.find(name)
-            versions[name] = peer.version(program)
-            # Better now than after minutes: a broker that does not start.
-            with peers.running(name, core=None):
-                pass
+        versions, left_out = installed([name.strip() for name in options.peers.split(",")])
+        if not versions:
+            raise peers.PeerError(f"no broker to measure: {left_out}")
     except (generator.GeneratorError, peers.PeerError) as error:
         say(f"bench: {error}")
         return 2
-    host = machine()
-    peers.raise_file_limit()
+    names = list(versions)
+    document: dict[str, Any] = {"format": 2, "machine": session.machine()}
     cores = os.sched_getaffinity(0)
-    pin(options)
+    options.pinned = session.pin(options.pinned)
     say(f"generator {binary}; {len(options.chosen)} scenarios x {options.runs} runs x {names}")
     started = datetime.datetime.now(datetime.UTC)
     try:
-        with priority(options.nice):
+        with session.priority(options.nice):
             runs = run_all(options, names)
             costs: list[plugins.Row] = []
-            if options.scenarios == "*" and not options.no_plugins:
+            if options.scenarios == "*" and not options.no_plugins and not options.quick:
                 with plugins.on_all_cores(cores):
                     costs = plugins.measure(say)
     except PermissionError as error:
         say(f"bench: {error}")
         return 2
-    rows = report.summarise(runs)
-    print(heading(options, versions, host))
-    print()
-    print(report.table(rows))
-    if costs:
-        print()
-        print(plugins.table(costs))
-    target = options.json or RESULTS / f"{started:%Y%m%dT%H%M%SZ}.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    document = {
-        "format": 1,
+    rows = report.summarise(runs, builds(versions))
+    document |= {
         "started": started.isoformat(timespec="seconds"),
-        "machine": host,
+        "took_s": round((datetime.datetime.now(datetime.UTC) - started).total_seconds()),
         "versions": versions,
-        "configuration": {name: peers.PEERS[name].config for name in names},
+        "left_out": left_out,
+        "configuration": {name: dict(peers.PEERS[name].configs) for name in names},
         "options": {
             "payload": options.payload,
             "protocol": options.protocol,
@@ -234,13 +230,18 @@ def main() -> int:
             "warmup": options.warmup,
             "runs": options.runs,
             "nice": options.nice,
-            "cores": None if options.no_pin else options.cores,
+            "cores": options.pinned,
         },
         "rows": report.to_json(rows),
         "plugins": plugins.to_json(costs),
     }
+    print(heading(options, document), report.table(rows), sep="\n\n")
+    if costs:
+        print(f"\n{plugins.table(costs)}")
+    target = options.json or RESULTS / f"{started:%Y%m%dT%H%M%SZ}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(document, indent=1) + "\n")
-    say(f"wrote {target}")
+    say(f"wrote {target} after {document['took_s']} s")
     return 1 if any(row.void for row in rows) or any(row.void for row in costs) else 0
 
 

@@ -30,7 +30,7 @@ from hookmq.plugin import Context
 from hookmq_auth_jwt.config import JwtConfig, KeyConfig
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 
-from bench.peers import free_port
+from bench.launch import free_port
 
 SECRET = "0123456789abcdef" * 4
 KEYS: dict[str, Any] = {

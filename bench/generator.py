@@ -1,4 +1,4 @@
-"""Compile and run load.c, the load generator."""
+"""Compile and run the load generator, which is in C: load/*.c."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 HERE = pathlib.Path(__file__).resolve().parent
-SOURCE = HERE / "load.c"
-BUILD = HERE / ".build"
+SOURCES = HERE / "load"
+BUILD = HERE.parent / "build" / "bench"
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
 
 
@@ -37,12 +37,15 @@ def build() -> pathlib.Path:
     compiler = find_compiler()
     if compiler is None:
         raise GeneratorError("no C compiler (cc, gcc or clang; or set CC): the load generator is C")
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join((compiler, *FLAGS)).encode())
+    files = sorted(SOURCES.glob("*.[ch]"))
+    digest = hashlib.sha256(" ".join((compiler, *FLAGS)).encode())
+    for file in files:
+        digest.update(file.read_bytes())
     binary = BUILD / f"load-{digest.hexdigest()[:16]}"
     if not binary.exists():
-        BUILD.mkdir(exist_ok=True)
+        BUILD.mkdir(parents=True, exist_ok=True)
         fresh = BUILD / f"{binary.name}.{os.getpid()}"
-        command = [compiler, *FLAGS, "-o", str(fresh), str(SOURCE)]
+        command = [compiler, *FLAGS, "-o", str(fresh), *map(str, SOURCES.glob("*.c")), "-ldl"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise GeneratorError(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -57,9 +60,9 @@ def build() -> pathlib.Path:
 def run(
     words: Mapping[str, str], *, port: int, pids: Iterable[int], timeout: float = 120.0
 ) -> dict[str, Any]:
-    """Run one load against the broker on 127.0.0.1:`port` and return what load.c printed.
+    """Run one load against the broker on 127.0.0.1:`port` and return what it printed.
 
-    `words` are keys of load.c, `pids` the broker's processes, whose CPU time it reads at both ends of
+    `words` are its keys (main.c), `pids` the broker's processes, whose CPU time it reads at both ends of
     the measured interval. Blocks. Raises GeneratorError when the generator reports an error: the
     broker refused, closed a connection, answered against the protocol, or did not answer for
     `timeout` seconds.

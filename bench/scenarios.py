@@ -6,21 +6,36 @@ import dataclasses
 import fnmatch
 from typing import Literal
 
-Mode = Literal["closed", "open", "connect", "idle"]
-Topology = Literal["all", "pairs"]
+Mode = Literal["closed", "open", "connect", "idle", "retained", "offline"]
+Topology = Literal["all", "pairs", "wildcard", "shared"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Goal:
+    """What HookMQ is to reach, by build.
+
+    `compiled` and `pure` are mosquitto's cost divided by HookMQ's, at least, or with `kib` the cost in KiB, at most.
+    With `beside`, the name of another scenario, they are this cost divided by HookMQ's own there, at most.
+    """
+
+    compiled: float
+    pure: float
+    kib: bool = False
+    beside: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scenario:
-    """One load; the fields are the keys of load.c.
+    """One load. Fields up to `transport` are keys of the generator (load/main.c).
 
-    `window` counts the messages that each publisher may have outstanding end to end; `rate` is
-    messages a second of all publishers together. `least_ratio` is the milestone's bar: mosquitto's
-    CPU time per message divided by HookMQ's. `most_kib` is the bar of the idle scenario.
+    `window` counts the messages that each publisher may have outstanding end to end; `rate` is messages a second of
+    all publishers together; `payload` and `level` (4 or 5) are those of the command line where they are None.
+    `variant` is the configuration of the broker (bench.peers).
     """
 
     name: str
     title: str
+    group: str
     mode: Mode = "closed"
     topology: Topology = "pairs"
     pubs: int = 50
@@ -29,8 +44,16 @@ class Scenario:
     window: int = 1
     rate: int = 0
     clients: int = 0
-    least_ratio: float | None = None
-    most_kib: float | None = None
+    topics: int = 0
+    filters: int = 0
+    idle: int = 0
+    clean: int = 1
+    properties: int = 0
+    payload: int | None = None
+    level: int | None = None
+    transport: Literal["tcp", "tls", "ws"] = "tcp"
+    variant: str = "plain"
+    goal: Goal | None = None
 
     @property
     def unit(self) -> str:
@@ -40,12 +63,15 @@ class Scenario:
     def arguments(
         self, *, payload: int, level: int, seconds: float, warmup: float
     ) -> dict[str, str]:
-        """The words for load.c, without the port and the broker's process numbers."""
+        """The words for the generator, without the port and the broker's process numbers."""
         words: dict[str, object] = {
             "mode": self.mode,
-            "level": level,
+            "level": self.level or level,
             "seconds": seconds,
             "warmup": warmup,
+            "transport": self.transport,
+            "payload": self.payload or payload,
+            "properties": self.properties,
         }
         if self.mode in ("closed", "open"):
             words |= {
@@ -53,7 +79,10 @@ class Scenario:
                 "pubs": self.pubs,
                 "subs": self.subs,
                 "qos": self.qos,
-                "payload": payload,
+                "topics": self.topics,
+                "filters": self.filters,
+                "idle": self.idle,
+                "clean": self.clean,
             }
         if self.mode == "closed":
             # A publisher writes again when a quarter of its window is free: what a client does that
@@ -64,82 +93,232 @@ class Scenario:
             words["rate"] = self.rate
         if self.mode == "idle":
             words["clients"] = self.clients
+        if self.mode == "retained":
+            words |= {"topics": self.topics, "qos": self.qos}
+        if self.mode == "offline":
+            words |= {"clients": self.clients, "topics": self.topics, "window": self.window}
         return {key: str(value) for key, value in words.items()}
 
 
-def _fanin(window: int, bar: float) -> Scenario:
+def _fanin(window: int, goal: Goal | None = None) -> Scenario:
     return Scenario(
         f"fanin-q0-w{window}",
         f"fan-in 50 to 1, QoS 0, W{window}",
+        "throughput",
         topology="all",
         subs=1,
         window=window,
-        least_ratio=bar,
+        goal=goal,
     )
 
 
-def _fanout(window: int, bar: float) -> Scenario:
+def _fanout(window: int, goal: Goal | None = None) -> Scenario:
     return Scenario(
         f"fanout-q0-w{window}",
         f"fan-out 1 to 500, QoS 0, W{window}",
+        "throughput",
         topology="all",
         pubs=1,
         subs=500,
         window=window,
-        least_ratio=bar,
+        goal=goal,
     )
 
 
-def _pairs(qos: int, window: int, bar: float | None) -> Scenario:
+def _pairs(qos: int, window: int, goal: Goal | None = None) -> Scenario:
     return Scenario(
         f"pairs-q{qos}-w{window}",
         f"pairs 50 x 50, QoS {qos}, W{window}",
+        "throughput",
         qos=qos,
         window=window,
-        least_ratio=bar,
+        goal=goal,
     )
 
 
-def _light(qos: int) -> Scenario:
+def _light(qos: int, rate: int, goal: Goal | None = None) -> Scenario:
     return Scenario(
-        f"light-q{qos}",
-        f"light load, 10 pairs, 10,000 msg/s, QoS {qos}",
+        f"light-q{qos}-{rate // 1000}k",
+        f"light load, 10 pairs, {rate:,} msg/s, QoS {qos}",
+        "latency",
         mode="open",
         pubs=10,
         subs=10,
         qos=qos,
-        rate=10_000,
+        rate=rate,
+        goal=goal,
     )
 
 
+def sized(payload: int) -> Scenario:
+    """10 pairs whose messages have that many bytes, with at most 16 MiB of them on their way."""
+    name = f"{payload >> 20}m" if payload >> 20 else f"{payload >> 10}k" if payload >> 10 else ""
+    window = max(1, min(20, (16 << 20) // (10 * payload)))
+    return Scenario(
+        f"payload-{name or payload}",
+        f"10 pairs, {name.replace('k', ' Ki').replace('m', ' Mi') or f'{payload} '}B, QoS 0, W{window}",
+        "payload",
+        pubs=10,
+        subs=10,
+        window=window,
+        payload=payload,
+    )
+
+
+_PLAIN, _SURE = _pairs(0, 20, Goal(20, 10)), _pairs(1, 20, Goal(14, 7))
+
+
+def _like(base: Scenario, name: str, title: str, group: str, **changes: object) -> Scenario:
+    changed: dict[str, object] = {"goal": None, **changes}
+    return dataclasses.replace(
+        base,
+        name=name,
+        title=f"{title}, pairs QoS {base.qos} W{base.window}",
+        group=group,
+        **changed,  # type: ignore[arg-type]
+    )
+
+
+def plugged(count: int) -> Scenario:
+    """Pairs, with so many plugins that look at each message."""
+    title = f"{count} plugin{'s' if count > 1 else ''} in on_publish"
+    return _like(_PLAIN, f"plugins-{count}", title, "plugins", variant=f"plugins-{count}")
+
+
 SCENARIOS: tuple[Scenario, ...] = (
-    _fanin(20, 8.0),
-    _fanin(1, 1.0),
-    _pairs(0, 20, 8.0),
-    _pairs(0, 1, 1.0),
-    _fanout(10, 6.0),
-    _fanout(1, 1.0),
-    _pairs(1, 20, 5.0),
-    _pairs(1, 1, 0.9),
-    _pairs(2, 20, None),
-    _pairs(2, 1, None),
-    Scenario("connect", "connect, CONNACK, close", mode="connect"),
-    Scenario("idle", "5000 idle connections", mode="idle", clients=5000, most_kib=6.0),
-    _light(0),
-    _light(1),
+    _fanin(200),
+    _fanin(20, Goal(20, 13)),
+    _fanin(1, Goal(2.3, 2)),
+    _pairs(0, 200),
+    _PLAIN,
+    _pairs(0, 1, Goal(1.4, 1.1)),
+    _fanout(10, Goal(9, 7)),
+    _fanout(1, Goal(1.4, 1.3)),
+    _pairs(1, 200),
+    _SURE,
+    _pairs(1, 1, Goal(1.4, 1.1)),
+    _pairs(2, 200),
+    _pairs(2, 20, Goal(15, 8)),
+    _pairs(2, 1),
+    Scenario("connect", "connect, CONNACK, close", "connections", mode="connect"),
+    Scenario(
+        "connect-auth",
+        "connect, with a cheap on_connect",
+        "connections",
+        mode="connect",
+        variant="auth",
+        goal=Goal(0.8, 0.7),
+    ),
+    Scenario(
+        "idle",
+        "5000 idle connections",
+        "connections",
+        mode="idle",
+        clients=5000,
+        goal=Goal(3, 4, kib=True),
+    ),
+    _light(0, 1000),
+    _light(1, 1000),
+    _light(0, 10_000),
+    _light(1, 10_000, Goal(round(1 / 1.4, 3), round(1 / 1.6, 3))),
+    Scenario(
+        "wildcard",
+        "5000 wildcard filters, fan-out 2, QoS 0, W20",
+        "routing",
+        topology="wildcard",
+        pubs=10,
+        subs=51,
+        topics=5000,
+        window=20,
+    ),
+    Scenario(
+        "shared",
+        "shared subscription 10 x 10, QoS 0, W20",
+        "routing",
+        topology="shared",
+        pubs=10,
+        subs=10,
+        window=20,
+    ),
+    Scenario("retained", "50,000 retained, fetched", "stored", mode="retained", topics=50_000),
+    Scenario(
+        "offline",
+        "100 x 1000 queued, QoS 1, drained",
+        "stored",
+        mode="offline",
+        clients=100,
+        topics=1000,
+        window=20,
+    ),
+    _like(
+        _SURE,
+        "durable-q1-w20",
+        "durable sessions",
+        "stored",
+        clean=0,
+        variant="durable",
+        goal=Goal(5, 4),
+    ),
+    sized(16),
+    sized(1 << 10),
+    sized(16 << 10),
+    sized(1 << 20),
+    _like(
+        _PLAIN,
+        "v5-q0",
+        "MQTT 5, 4 properties",
+        "mqtt5",
+        level=5,
+        properties=1,
+        goal=Goal(1.3, 1.3, beside=_PLAIN.name),
+    ),
+    _like(
+        _SURE,
+        "v5-q1",
+        "MQTT 5, 4 properties",
+        "mqtt5",
+        level=5,
+        properties=1,
+        goal=Goal(1.3, 1.3, beside=_SURE.name),
+    ),
+    _like(
+        _PLAIN,
+        "tls-q0",
+        "TLS 1.3",
+        "transport",
+        transport="tls",
+        variant="tls",
+        goal=Goal(2, 2, beside=_PLAIN.name),
+    ),
+    _like(_PLAIN, "ws-q0", "WebSocket", "transport", transport="ws", variant="ws"),
+    _like(
+        _PLAIN,
+        "authorize",
+        "a cheap authorize",
+        "plugins",
+        variant="authorize",
+        goal=Goal(1.2, 1.2, beside=_PLAIN.name),
+    ),
+    plugged(1),
+    plugged(5),
 )
+GROUPS = tuple(dict.fromkeys(scenario.group for scenario in SCENARIOS))
 
 
 def select(patterns: str) -> list[Scenario]:
-    """The scenarios whose names match one of the comma-separated shell patterns, in table order.
+    """The scenarios whose names or groups match one of the comma-separated shell patterns, in table order.
 
     Raises ValueError when a pattern matches none.
     """
     chosen: set[str] = set()
-    for pattern in patterns.split(","):
-        names = fnmatch.filter([s.name for s in SCENARIOS], pattern.strip())
+    for pattern in map(str.strip, patterns.split(",")):
+        names = [
+            s.name
+            for s in SCENARIOS
+            if fnmatch.fnmatch(s.name, pattern) or fnmatch.fnmatch(s.group, pattern)
+        ]
         if not names:
-            known = ", ".join(s.name for s in SCENARIOS)
+            known = ", ".join((*GROUPS, *(s.name for s in SCENARIOS)))
             raise ValueError(f"no scenario matches {pattern!r}; there are: {known}")
         chosen.update(names)
     return [s for s in SCENARIOS if s.name in chosen]

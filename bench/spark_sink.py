@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import durable, peers
+from . import durable, durable_load, launch
 
 TOKEN = "bench-token-0123456789"
 SINK = """\
@@ -71,21 +71,21 @@ def stored(api: int) -> dict[int, int]:
 
 def rate(sink: bool, session: bool, case: durable.Case, seconds: float) -> tuple[float, float]:
     """Acknowledged messages a second, and microseconds of the broker's CPU time for each."""
-    api = peers.free_port()
+    api = launch.free_port()
     with durable.running(subject(sink, api)) as broker:
         if session:
-            durable.subscribe(broker.port)
+            durable_load.subscribe(broker.port)
         pids = broker.pids()
         before = [durable.cpu(pid) for pid in pids]
-        acked, took, _ = durable.publish(broker.port, case.window, case.publishers, seconds)
+        acked, took, _ = durable_load.publish(broker.port, case.window, case.publishers, seconds)
         used = sum(durable.cpu(pid) - start for pid, start in zip(pids, before, strict=True))
         count = sum(acked)
         if session:
-            durable.fetch(broker.port, acked)
+            durable_load.fetch(broker.port, acked)
         if sink:
             found = sum(stored(api).values())
             if not count <= found <= count + case.window:
-                raise durable.Void(f"{count} were acknowledged, {found} are in the stream")
+                raise durable_load.Void(f"{count} were acknowledged, {found} are in the stream")
     return count / took, used * 1e6 / count
 
 
@@ -139,7 +139,7 @@ def latencies(port: int, wanted: float, seconds: float) -> list[float]:
     """Sorted seconds from PUBLISH to PUBACK at a fixed rate; a message that is late counts from when it was due."""
     found: list[float] = []
     sent: dict[int, float] = {}
-    with durable.connect(port, b"timed", True) as connection:
+    with durable_load.connect(port, b"timed", True) as connection:
         began = time.perf_counter()
         number, buffer = 0, b""
         while True:
@@ -148,7 +148,9 @@ def latencies(port: int, wanted: float, seconds: float) -> list[float]:
             if now >= due and due < began + seconds:
                 key = number % 65535 + 1
                 connection.sendall(
-                    durable.PUBLISH.pack(durable.FIRST, durable.TOPIC, key, number, durable.REST)
+                    durable_load.PUBLISH.pack(
+                        durable_load.FIRST, durable_load.TOPIC, key, number, durable_load.REST
+                    )
                 )
                 sent[key] = due
                 number += 1
@@ -188,11 +190,11 @@ def main() -> int:
         used = statistics.median(one for _, one in runs)
         print(f"{name:<18} {middle:>9,.0f}  ({every}) {used:>9.1f} {middle / alone:>10.2f}x")
 
-    api = peers.free_port()
+    api = launch.free_port()
     timed: dict[int, list[list[float]]] = {0: [], 2: []}
     speeds: list[float] = []
     with durable.running(subject(True, api)) as broker:
-        durable.publish(broker.port, 1000, 50, options.records)
+        durable_load.publish(broker.port, 1000, 50, options.records)
         print(f"\n{sum(stored(api).values()):,} records in the stream, {options.rate:g} msg/s")
         for _ in range(options.rounds):
             for readers, runs_of in timed.items():

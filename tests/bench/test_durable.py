@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import durable, peers
+from bench import durable, durable_load, durable_report, peers
 
 
 @contextlib.contextmanager
@@ -22,7 +22,9 @@ def replaying(numbers: list[int]) -> Iterator[int]:
             connection.recv(1000)
             connection.sendall(b"\x20\x02\0\0")
             for number in numbers:
-                data = durable.PUBLISH.pack(durable.FIRST, durable.TOPIC, 1, number, durable.REST)
+                data = durable_load.PUBLISH.pack(
+                    durable_load.FIRST, durable_load.TOPIC, 1, number, durable_load.REST
+                )
                 connection.sendall(data)
             while connection.recv(1000):
                 pass
@@ -37,17 +39,17 @@ def replaying(numbers: list[int]) -> Iterator[int]:
 def test_what_was_acknowledged_is_fetched() -> None:
     second = 1 << 32
     with replaying([0, second, 1, 2, second + 1, 2]) as port:
-        durable.fetch(port, [3, 1])
+        durable_load.fetch(port, [3, 1])
 
 
 @pytest.mark.parametrize("come", [[], [0, 2], [0, 0, 0], [(1 << 32) + 1, 0, 2]])
 def test_a_lost_message_makes_it_void(come: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "GAP", 0.05)
+    monkeypatch.setattr(durable_load, "GAP", 0.05)
     with (
         replaying(come) as port,
-        pytest.raises(durable.Void, match="acknowledged messages are lost"),
+        pytest.raises(durable_load.Void, match="acknowledged messages are lost"),
     ):
-        durable.fetch(port, [3, 1])
+        durable_load.fetch(port, [3, 1])
 
 
 @pytest.mark.parametrize("subject", durable.SUBJECTS, ids=lambda one: one.name)
@@ -60,8 +62,8 @@ def test_every_subject_can_be_measured(subject: durable.Subject) -> None:
     assert 0 < run.main <= run.cpu
     assert run.latencies == sorted(run.latencies)
     assert run.latency(0.5) <= run.latency(0.99)
-    line = durable.row(subject, durable.Case(4, publishers), [run, run], [run])
-    assert line.count("|") == durable.HEADING.splitlines()[0].count("|")
+    line = durable_report.row("4", subject.name, [run, run], [run])
+    assert line.count("|") == durable_report.HEADING.splitlines()[0].count("|")
     assert "1.00x" in line
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench import generator, peers, report, scenarios
+from bench import generator, launch, peers, report, scenarios
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -156,16 +156,52 @@ async def test_connection_that_the_broker_closes_is_an_error() -> None:
 
 @needs_mosquitto
 @pytest.mark.parametrize("level", [4, 5])
-@pytest.mark.parametrize("name", ["fanin-q0-w20", "pairs-q1-w20", "pairs-q2-w1", "light-q1"])
+@pytest.mark.parametrize(
+    "name", ["fanin-q0-w20", "pairs-q1-w20", "pairs-q2-w1", "light-q1-10k", "tls-q0"]
+)
 def test_mosquitto_delivers_all(name: str, level: int) -> None:
     (scenario,) = scenarios.select(name)
     words = scenario.arguments(payload=64, level=level, seconds=0.2, warmup=0.05)
-    with peers.running("mosquitto", core=None) as broker:
+    with launch.running("mosquitto", core=None, variant=scenario.variant) as broker:
         raw = generator.run(words, port=broker.port, pids=broker.pids(), timeout=20)
     run = report.Run(scenario, "mosquitto", raw)
     assert run.defects() == ""
     assert raw["sent_total"] == raw["delivered_total"] > 0
     assert run.figures()["cost"] > 0
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("name", ["wildcard", "shared", "retained", "offline"])
+def test_mosquitto_delivers_all_of_what_is_routed_or_kept(name: str, level: int) -> None:
+    (scenario,) = scenarios.select(name)
+    words = scenario.arguments(payload=64, level=level, seconds=0.1, warmup=0.05)
+    small = {"wildcard": {"topics": "500"}, "offline": {"clients": "5", "topics": "100"}}
+    words |= small.get(name, {"topics": "300"} if name == "retained" else {})
+    with launch.running("mosquitto", core=None) as broker:
+        raw = generator.run(words, port=broker.port, pids=broker.pids(), timeout=20)
+    assert report.Run(scenario, "mosquitto", raw).defects() == ""
+    assert raw["delivered"] >= 300
+
+
+async def test_websocket_packet_in_frames_of_a_byte_each() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+            assert (await reader.readexactly(2))[0] == 0x82
+            packet = b"\x20\x02\x00\x05"
+            for byte in packet:
+                writer.write(b"\x82\x01" + bytes([byte]))
+                await writer.drain()
+            await reader.read(1000)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(generator.GeneratorError, match="CONNACK refuses: 0x05"):
+            await load(port, transport="ws")
 
 
 @needs_mosquitto
@@ -189,7 +225,7 @@ def test_command_prints_a_table_and_writes_every_run(tmp_path: pathlib.Path) -> 
 @needs_mosquitto
 def test_fanout_counts_each_subscriber() -> None:
     words = {**SHORT, "topology": "all", "pubs": "1", "subs": "7", "window": "10"}
-    with peers.running("mosquitto", core=None) as broker:
+    with launch.running("mosquitto", core=None) as broker:
         raw = generator.run(words, port=broker.port, pids=broker.pids(), timeout=20)
     assert raw["delivered_total"] == 7 * raw["sent_total"] > 0
     assert raw["lost"] == raw["duplicates"] == raw["stray"] == 0
@@ -197,7 +233,7 @@ def test_fanout_counts_each_subscriber() -> None:
 
 @needs_mosquitto
 def test_connect_and_idle_against_mosquitto() -> None:
-    with peers.running("mosquitto", core=None) as broker:
+    with launch.running("mosquitto", core=None) as broker:
         pids = broker.pids()
         words = {"mode": "connect", "inflight": "8", **SHORT}
         assert generator.run(words, port=broker.port, pids=pids, timeout=20)["connects"] > 0
