@@ -14,7 +14,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from pressure.overload import MEGABYTE, SCENARIOS
+from pressure.overload import MEGABYTE, SCENARIOS, STORM
+
+
+SPARE = 1000
+"""Open files besides the connections of a storm."""
 
 
 def main() -> int:
@@ -25,12 +29,11 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="1 is a storm of 20,000 clients")
     options = parser.parse_args()
     # A storm holds as many sockets, and so does the broker, which inherits this.
-    wanted = int(20_000 * options.scale) + 1000
-    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < wanted:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
-        except (ValueError, OSError):
-            parser.error(f"a storm of this scale takes {wanted} open files; see ulimit -n, --scale")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard < STORM * options.scale + SPARE:
+        options.scale = (hard - SPARE) / STORM
+        print(f"only {hard} open files are allowed: the storm is {options.scale * STORM:.0f}")
     broken = 0
     for name in options.only or SCENARIOS:
         with tempfile.TemporaryDirectory(prefix="hookmq-overload-") as folder:

@@ -37,6 +37,8 @@ MEMORY = CONFIG.format(all="32MiB", each="1MiB", count=10000, plugins="")
 SLOW = '{{use: auth_http, config: {{authorize: {{url: "http://127.0.0.1:{port}/"}}}}}}'
 STORAGE = '{{use: storage, config: {{path: "{folder}/data"}}}}'
 BODY = bytes(1024)
+STORM = 20_000
+"""Clients of a storm at scale 1."""
 GROWTH = 192 * MEGABYTE
 """Memory that a scenario may take on top of what the idle broker had: what it may queue (32 MiB), once more for the
 allocator's holes and the write buffers, and what is on its way through sockets, plus its own part."""
@@ -309,7 +311,7 @@ async def slow_plugin(folder: Path, seconds: float, scale: float) -> Outcome:
 async def storm(folder: Path, seconds: float, scale: float) -> Outcome:
     """Thousands of clients with sessions that come at once, lose their connections at once, and come again."""
     outcome = Outcome()
-    count = int(20_000 * scale)
+    count = int(STORM * scale)
     places = asyncio.Semaphore(1000)
 
     async def arrive(broker: Target, number: int) -> Client:
