@@ -6,6 +6,7 @@ HookMQ's own binder does it, so durations, ``{$env: NAME}`` and ``{$file: PATH}`
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -102,26 +103,22 @@ def load(
     conf: Any = binder.bind(root, Conf)
     problems.check()
     assert conf is not FAILED
-    for name in jobs:
-        for needed in JOBS[name].needs:
-            _need(conf, needed, name, root, problems)
+    _need(conf, jobs, root, problems)
     _check_source(conf.source, root, problems)
     problems.check()
     result: Conf = conf
     return result
 
 
-def _need(conf: Any, needed: str, job: str, root: Node, problems: Problems) -> None:
-    keys = tuple(needed.split("."))
-    value = conf
-    for key in keys:
-        value = getattr(value, key)
-    if value is None:
-        message = f"this key is missing, and job {job} needs it"
-        if message not in "\n".join(map(str, problems.errors)) or needed not in str(
-            problems.errors
-        ):
-            problems.add(root.at(keys).place, keys, message)
+def _need(conf: Any, jobs: Sequence[str], root: Node, problems: Problems) -> None:
+    asked: set[str] = set()
+    for job in jobs:
+        for needed in JOBS[job].needs:
+            keys = tuple(needed.split("."))
+            if reduce(getattr, keys, conf) is None and needed not in asked:
+                asked.add(needed)
+                message = f"this key is missing, and job {job} needs it"
+                problems.add(root.at(keys).place, keys, message)
 
 
 def _check_source(source: Source, root: Node, problems: Problems) -> None:
