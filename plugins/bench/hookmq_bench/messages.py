@@ -1,0 +1,313 @@
+"""A process of a run with messages: its publishers and subscribers, from the first connection to the account."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from hookmq.codec import Publish, encode
+
+from hookmq_bench.connection import BenchError, Connection
+from hookmq_bench.credit import Credit
+from hookmq_bench.flow import Flow
+from hookmq_bench.outcome import Account, FlowSum, Mark, Sample
+from hookmq_bench.plan import SECOND
+from hookmq_bench.process import Ended, Process, calm
+from hookmq_bench.publisher import Publisher
+from hookmq_bench.schedule import Schedule
+from hookmq_bench.subscriber import Subscriber, no_credit
+from hookmq_bench.ticks import Alarm
+
+STALL: Final = 1.0
+"""Seconds without an arrival after which a publisher at QoS 0 gives up what is outstanding."""
+GRAIN: Final = 100_000
+"""Nanoseconds between two looks at what is due."""
+
+
+class Messages:
+    """The clients that live in `process`; `others` are the sockets to the other processes."""
+
+    def __init__(self, process: Process, others: Mapping[int, socket.socket]) -> None:
+        plan = self.plan = process.plan
+        self.process = process
+        homes = plan.homes()
+        index, turn, tally = process.index, process.turn, process.tally
+        # A fixed rate without a window waits for nothing.
+        waits = ""
+        if plan.window and not (plan.rate and plan.qos):
+            waits = "arrival" if plan.subscribers else "pong" if not plan.qos else ""
+        elif plan.window and plan.subscribers:
+            waits = "arrival"
+        self.publishers = {
+            number: Publisher(turn, plan, number, tally, process.offset, waits)
+            for number in range(plan.publishers)
+            if homes.publisher(number) == index
+        }
+        for number, publisher in self.publishers.items():
+            if plan.count and not plan.rate:
+                publisher.quota = max(
+                    1, plan.count // plan.publishers + (number < plan.count % plan.publishers)
+                )
+        self.credit = Credit(turn, homes, self.publishers, others)
+        self.subscribers: dict[int, Subscriber] = {}
+        self.flows: list[dict[int, Flow]] = []
+        together: dict[int, Flow] | None = None
+        for number in range(plan.subscribers):
+            if homes.subscriber(0 if plan.shared else number) != index:
+                continue
+            if together is None or not plan.shared:
+                together = {plan.key(one): Flow() for one in plan.sources_of(number)}
+                if not plan.publishers:
+                    together = {}
+                self.flows.append(together)
+            self.subscribers[number] = Subscriber(
+                turn,
+                plan.target.version,
+                tally,
+                together,
+                process.offset,
+                joins=not plan.publishers,
+                credit=self.credit.arrived if waits == "arrival" else no_credit,
+            )
+        self._schedule: Schedule | None = None
+        self._order = list(self.publishers.values())
+        self._alarm: Alarm | None = None
+        self._stop_at = 0
+        self._stopped = False
+        self._sending = bool(self.publishers) or not plan.publishers
+        self._receive_maximum = 65_535
+        self._granted = 2
+        self._progress = 0
+        self._progressed = 0
+
+    @property
+    def connections(self) -> list[Connection]:
+        """All of them."""
+        return [*self.subscribers.values(), *self.publishers.values()]
+
+    async def run(self) -> Account:
+        """Everything, as the parent tells it."""
+        process = self.process
+        tasks = [process.sampling(self._look)]
+        try:
+            await self.credit.start()
+            await process.each(list(self.subscribers), self._open_subscriber)
+            await process.each(list(self.publishers), self._open_publisher)
+            calm()
+            tasks += [
+                process.keep_alive_of(lambda: self.connections),
+                asyncio.create_task(self._watch()),
+            ]
+            process.tell("ready")
+            begin, end = await self._load(await process.wait_for("go"))
+            while (await process.told.get())[0] != "finish":
+                pass
+        except Ended:
+            self._close()
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            if self._alarm is not None:
+                self._alarm.close()
+        account = self._account(begin, end)
+        await self._clean_up()
+        self.credit.close()
+        return account
+
+    # before
+
+    async def _open_subscriber(self, number: int) -> None:
+        subscriber = self.subscribers[number]
+        plan = self.plan
+        try:
+            await self.process.open(subscriber, self.process.connect_packet(f"s{number}"))
+            wanted = plan.filter_of(number)
+            granted = await subscriber.subscribe(wanted, plan.qos, plan.properties_of("subscribe"))
+        except BenchError as error:
+            raise BenchError(f"subscriber {number}: {error}") from None
+        self._granted = min(self._granted, granted)
+        if plan.publishers:
+            subscriber.qos = min(plan.qos, granted)
+
+    async def _open_publisher(self, number: int) -> None:
+        publisher = self.publishers[number]
+        plan = self.plan
+        try:
+            told = await self.process.open(publisher, self.process.connect_packet(f"p{number}"))
+        except BenchError as error:
+            raise BenchError(f"publisher {number}: {error}") from None
+        maximum = 2 if told.maximum_qos is None else told.maximum_qos
+        if plan.qos > maximum:
+            raise BenchError(f"the broker takes QoS {maximum} at most")
+        if plan.retain and told.retain_available == 0:
+            raise BenchError("the broker retains nothing")
+        largest = told.maximum_packet_size
+        if largest is not None and plan.size >= largest:
+            raise BenchError(f"the broker takes packets of {largest} bytes at most")
+        receive_maximum = told.receive_maximum or 65_535
+        self._receive_maximum = min(self._receive_maximum, receive_maximum)
+        publisher.limit(receive_maximum)
+
+    # while it runs
+
+    async def _load(self, start: int) -> tuple[Mark, Mark]:
+        """Send until the time is up or everything is sent; the counts when measuring began and ended."""
+        plan, process = self.plan, self.process
+        begin_at = start + int(plan.warm_up * SECOND)
+        self._stop_at = begin_at + int(plan.duration * SECOND) if plan.duration else 1 << 62
+        process.tally.since = begin_at + process.offset
+        await process.until(start)
+        if plan.rate:
+            self._schedule = Schedule(
+                plan.rate, plan.ramp_up, plan.publishers, list(self.publishers), start, plan.count
+            )
+            self._alarm = Alarm(process.loop, self._tick)
+            self._tick()
+        else:
+            for publisher in self._order:
+                publisher.running = True
+                process.turn.mark(publisher)
+        begin = await self._or_all_sent(begin_at) or process.mark()
+        if begin.at < begin_at:  # all was sent before
+            end = begin
+        else:
+            end = await self._or_all_sent(self._stop_at) or process.mark()
+        self._stop()
+        return begin, end
+
+    async def _or_all_sent(self, at: int) -> Mark | None:
+        """Sleep until `at`, or until nothing more is to be sent; the counts of the latter moment."""
+        if not self.publishers:
+            # Others decide when all is sent; the parent says so.
+            waiting = asyncio.create_task(self.process.told.get())
+            done, _ = await asyncio.wait([waiting], timeout=(at - time.monotonic_ns()) / SECOND)
+            if done:
+                self.process.told.put_nowait(waiting.result())
+                return self.process.mark()
+            waiting.cancel()
+            return None
+        while time.monotonic_ns() < at:
+            left = (at - time.monotonic_ns()) / SECOND
+            await asyncio.sleep(min(left, 0.02))
+            if self._all_sent() or not self.process.told.empty():
+                return self.process.mark()
+        return None
+
+    def _all_sent(self) -> bool:
+        plan = self.plan
+        if all(one.closed for one in self._order):
+            return True
+        if not plan.count:
+            return False
+        if self._schedule is not None:
+            return self._schedule.following is None and not any(one.backlog for one in self._order)
+        return all(one.closed or one.sent >= one.quota for one in self._order)
+
+    def _stop(self) -> None:
+        self._sending = False
+        self._stopped = True
+        for publisher in self._order:
+            publisher.running = False
+
+    def _tick(self) -> None:
+        """Hand out what is due."""
+        schedule, alarm = self._schedule, self._alarm
+        if schedule is None or alarm is None or self._stopped:
+            return
+        now = time.monotonic_ns()
+        lag, offset, order = self.process.tally.lag, self.process.offset, self._order
+        for place, at in schedule.due(min(now, self._stop_at)):
+            lag.add(now - at)
+            order[place].due(at + offset)
+        following = schedule.following
+        if following is not None and following < self._stop_at:
+            alarm.set(max(following, now + GRAIN))
+
+    async def _watch(self) -> None:
+        """What was lost at QoS 0 is never acknowledged: a publisher must not wait for it for ever."""
+        seen = [-1] * len(self._order)
+        while True:
+            await asyncio.sleep(STALL)
+            for place, publisher in enumerate(self._order):
+                progress = publisher.arrivals + publisher.sent
+                if progress == seen[place] and publisher.outstanding > len(publisher.unacked):
+                    publisher.forgive()
+                    self.process.tally.stalls += 1
+                seen[place] = progress
+
+    def _look(self) -> Sample:
+        tally = self.process.tally
+        progress = missing = 0
+        for flows in self.flows:
+            for flow in flows.values():
+                progress += flow.next - flow.first
+                missing += flow.missing
+        return Sample(
+            tally.sent,
+            tally.acked,
+            tally.received,
+            progress,
+            missing,
+            sum(one.outstanding for one in self._order),
+            sum(len(one.unacked) for one in self._order if not one.closed),
+            sum(one.backlog for one in self._order),
+            sum(not one.closed for one in self.connections),
+            self.process.connects,
+            tally.lost_connections.total(),
+            time.process_time_ns(),
+            self._sending,
+            self.process.latencies(),
+        )
+
+    # after
+
+    def _account(self, begin: Mark, end: Mark) -> Account:
+        process = self.process
+        flows: dict[int, FlowSum] = {}
+        for together in self.flows:
+            for key, flow in together.items():
+                entry = flows.setdefault(key, FlowSum())
+                entry.flows += 1
+                entry.received += flow.received
+                entry.missing += flow.missing
+                entry.duplicates += flow.duplicates
+                entry.reordered += flow.reordered
+                entry.highest = max(entry.highest, flow.next)
+        return Account(
+            process.tally,
+            begin,
+            end,
+            {number: one.sent for number, one in self.publishers.items()},
+            {number: len(one.unacked) for number, one in self.publishers.items()},
+            flows,
+            sum(one.backlog for one in self._order),
+            self._alarm is None or self._alarm.precise,
+            self._receive_maximum,
+            self._granted,
+            process.offset,
+        )
+
+    def _close(self) -> None:
+        for connection in self.connections:
+            connection.close()
+
+    async def _clean_up(self) -> None:
+        """Leave nothing behind at the broker."""
+        plan, process = self.plan, self.process
+        for subscriber in self.subscribers.values():
+            subscriber.close()
+        if plan.retain and not plan.keep:
+            for number, publisher in self.publishers.items():
+                empty = Publish(plan.topic_of(number), b"", retain=True)
+                publisher.out.append(encode(empty, plan.target.version))
+        self._close()
+        if not plan.target.clean_start and not plan.keep:
+            names = [f"s{one}" for one in self.subscribers] + [f"p{one}" for one in self.publishers]
+            await process.each(names, self._forget)
+
+    async def _forget(self, name: str) -> None:
+        connection = Connection(self.process.turn, self.plan.target.version)
+        await self.process.open(connection, self.process.connect_packet(name, clean=True))
+        connection.close()

@@ -1,0 +1,196 @@
+"""A publisher: as many messages outstanding as its window allows, or those that are due."""
+
+import time
+from typing import Final
+
+from hookmq.codec import Packet, Puback, Pubcomp, Pubrec, encode_properties, encode_publish_parts
+
+from hookmq_bench.connection import Connection, Turn, reason_of
+from hookmq_bench.plan import STAMP, Plan
+from hookmq_bench.tally import Tally
+
+UNBOUNDED: Final = 10_000
+"""How many messages may be written in one turn where no window bounds them."""
+_PUBREL: Final = b"\x62\x02"
+
+
+class Publisher(Connection):
+    """`waits` says what ends a message's being outstanding beside its acknowledgement: "arrival" at its subscribers, a
+    "pong" that follows it, or nothing. In a run at a fixed rate `due` is called, else it sends as long as `running`."""
+
+    def __init__(
+        self, turn: Turn, plan: Plan, number: int, tally: Tally, offset: int, waits: str = ""
+    ) -> None:
+        super().__init__(turn, plan.target.version)
+        self.number = number
+        self.tally = tally
+        self.running = False
+        self.sent = 0
+        self.quota = 0
+        """How many it may send at all; 0 for no bound."""
+        self.unacked: dict[int, int] = {}
+        self.arrivals = 0
+        self._copies = max(1, plan.copies)
+        self._waits = waits
+        self._ponged = 0
+        self._offset = offset
+        self._backlog: list[int] = []
+        self._fixed_rate = plan.rate > 0
+        self._key = plan.key(number)
+        self._qos = plan.qos
+        self._id = 0
+        self._filler = plan.payload
+        section = encode_properties(plan.properties_of("publish")) if self.version == 5 else None
+        self._head, _ = encode_publish_parts(
+            plan.topic_of(number).encode(), bytes(plan.size), plan.qos, plan.retain, False, section
+        )
+        self._section = section or b""
+        self.window = plan.window
+
+    def limit(self, receive_maximum: int) -> None:
+        """Keep to the broker's Receive Maximum, too [MQTT-3.3.4-9]."""
+        if self._qos:
+            self.window = min(self.window or 65_535, receive_maximum)
+
+    @property
+    def outstanding(self) -> int:
+        """How many messages are."""
+        waiting = len(self.unacked)
+        if self._waits == "arrival":
+            return max(waiting, self.sent - self.arrivals // self._copies)
+        if self._waits == "pong":
+            return max(waiting, self.sent - self._ponged)
+        return waiting
+
+    @property
+    def backlog(self) -> int:
+        """How many are due and not written."""
+        return len(self._backlog)
+
+    def arrived(self, deliveries: int) -> None:
+        """Subscribers got messages."""
+        self.arrivals += deliveries
+        self.turns.mark(self)
+
+    def forgive(self) -> None:
+        """Wait no longer for what has not arrived."""
+        self.arrivals = self.sent * self._copies
+        self._ponged = self.sent
+        self.turns.mark(self)
+
+    def pong(self, mark: int) -> None:
+        """All up to `mark` was read."""
+        if mark > self._ponged:
+            self._ponged = mark
+            self.turns.mark(self)
+
+    def due(self, time: int) -> None:
+        """A message is due at `time` (of stamps)."""
+        self._backlog.append(time)
+        self.turns.mark(self)
+
+    def turn(self) -> None:
+        """Send what may be sent."""
+        self.pump()
+        self.flush()
+
+    def pump(self) -> None:
+        """Put as many messages as there is room for."""
+        if self.paused or self.closed:
+            return
+        window = self.window
+        room = window - self.outstanding if window else UNBOUNDED
+        if self.quota:
+            room = min(room, self.quota - self.sent)
+        if self._fixed_rate:
+            if room > 0 and self._backlog:
+                dues = self._backlog[:room]
+                del self._backlog[:room]
+                self._send(dues)
+            return
+        # A write for each message that gets free would make many small ones of few large ones.
+        if self.running and room > 0 and (room >= window >> 2 or room == self.quota - self.sent):
+            now = time.monotonic_ns() + self._offset
+            self._send([now] * room)
+
+    def _send(self, dues: list[int]) -> None:
+        number, key, head, filler = self.sent, self._key, self._head, self._filler
+        out, pack, section = self.out, STAMP.pack, self._section
+        if self._qos:
+            unacked, packet_id = self.unacked, self._id
+            for due in dues:
+                packet_id = packet_id % 65_535 + 1
+                while packet_id in unacked:
+                    packet_id = packet_id % 65_535 + 1
+                unacked[packet_id] = due
+                out += (
+                    head, packet_id.to_bytes(2, "big"), section, pack(key, number, due), filler
+                )  # fmt: skip
+                number += 1
+            self._id = packet_id
+        else:
+            head += section
+            for due in dues:
+                out += (head, pack(key, number, due), filler)
+                number += 1
+        self.sent = number
+        self.tally.sent += len(dues)
+        if self._waits == "pong" and not self._pings:
+            self.ping(number)
+
+    def scan(self, data: bytes) -> int:
+        """As `Connection.scan`; the short acknowledgements, which are nearly all there is, are read in place."""
+        now = time.monotonic_ns() + self._offset
+        tally, unacked, out = self.tally, self.unacked, self.out
+        since, latency = tally.since, tally.acknowledged
+        final = 0x40 if self._qos == 1 else 0x70
+        pos, end = 0, len(data)
+        times = acked = 0
+        last_due = -1
+        while pos + 4 <= end and data[pos + 1] == 2:
+            header = data[pos]
+            if header == final:
+                due = unacked.pop(data[pos + 2] << 8 | data[pos + 3], 0)
+                if not due:
+                    tally.stray_acks += 1
+                elif due == last_due:
+                    times += 1
+                else:
+                    if times and last_due >= since:
+                        latency.add(now - last_due, times)
+                    last_due, times = due, 1
+                acked += 1
+            elif header == 0x50:
+                out.append(_PUBREL + data[pos + 2 : pos + 4])
+            else:
+                break
+            pos += 4
+        if times and last_due >= since:
+            latency.add(now - last_due, times)
+        if acked:
+            tally.acked += acked
+            tally.latest = now
+        if pos < end:
+            pos += super().scan(data[pos:] if pos else data)
+        self.turns.mark(self)
+        return pos
+
+    def other(self, packet: Packet) -> None:
+        """The acknowledgements that say more than success."""
+        if not isinstance(packet, Puback | Pubrec | Pubcomp):
+            return
+        tally = self.tally
+        if packet.packet_id not in self.unacked:
+            tally.stray_acks += 1
+            return
+        if isinstance(packet, Pubrec) and packet.code < 0x80:
+            self.out.append(_PUBREL + packet.packet_id.to_bytes(2, "big"))
+            return
+        del self.unacked[packet.packet_id]
+        tally.acked += 1
+        if packet.code >= 0x10:
+            self.arrivals += self._copies  # which it never will
+        if packet.code >= 0x80:
+            tally.refused[reason_of(packet.code, packet.properties, 5)] += 1
+        elif packet.code == 0x10:
+            tally.unmatched += 1

@@ -1,0 +1,394 @@
+"""From the accounts of the processes to figures, a verdict, and what failed. Nothing here does any I/O."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hookmq_bench.control import Point, Watched
+from hookmq_bench.histogram import Histogram, lower, upper
+from hookmq_bench.outcome import Account, Connects, FlowSum
+from hookmq_bench.plan import NAMES, SECOND, Plan
+
+BUSY: Final = 0.8
+"""The share of a core above which the generator may be what limits a run."""
+SUSTAINED: Final = 0.98
+LATE: Final = 1_000_000
+"""Nanoseconds by which the generator may be late at p99 before it says so."""
+PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What makes a run a failure; None for no limit. Latencies in seconds, the rate per second."""
+
+    fail_on_loss: bool = False
+    p50: float | None = None
+    p99: float | None = None
+    p999: float | None = None
+    rate: float | None = None
+
+
+@dataclass(slots=True)
+class Result:
+    """A run. `verdict` is "valid", "lossy" (messages were lost, and that is explained) or "void" (something happened that
+    must not, so that the figures stand for nothing; `faults` say what). `failures` are the limits that it broke."""
+
+    plan: Plan
+    started: str
+    points: list[Point]
+    interrupted: bool
+    seconds: float = 0.0
+    sent: int = 0
+    acked: int = 0
+    received: int = 0
+    expected: int = 0
+    lost: int = 0
+    unacked: int = 0
+    duplicates: int = 0
+    reordered: int = 0
+    connects: int = 0
+    rates: dict[str, float] = field(default_factory=dict)
+    latency: Histogram = field(default_factory=Histogram)
+    acknowledged: Histogram = field(default_factory=Histogram)
+    connected: Histogram = field(default_factory=Histogram)
+    lag: Histogram = field(default_factory=Histogram)
+    cores: list[float] = field(default_factory=list)
+    refused: "Counter[str]" = field(default_factory=Counter)
+    lost_connections: "Counter[str]" = field(default_factory=Counter)
+    connections: Connects | None = None
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """What the figures are worth."""
+        if self.faults:
+            return "void"
+        return "lossy" if self.lost or self.unacked else "valid"
+
+    @property
+    def main(self) -> Histogram:
+        """The latencies that the run is about."""
+        if self.plan.kind.connects:
+            return self.connected
+        return self.latency if self.plan.subscribers else self.acknowledged
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 when the run is void or a limit was broken."""
+        return 1 if self.faults or self.failures else 0
+
+
+def conclude(plan: Plan, watched: Watched, started: str, limits: Limits) -> Result:
+    """The result of a run."""
+    result = Result(plan, started, watched.points, watched.interrupted)
+    accounts = watched.accounts
+    for account in accounts:
+        tally = account.tally
+        result.latency.merge(tally.latency)
+        result.acknowledged.merge(tally.acknowledged)
+        result.connected.merge(tally.connected)
+        result.lag.merge(tally.lag)
+        result.refused.update(tally.refused)
+        result.lost_connections.update(tally.lost_connections)
+        result.sent += tally.sent
+        result.acked += tally.acked
+        result.received += tally.received
+        wall = max(1, account.end.at - account.begin.at)
+        result.cores.append((account.end.cpu - account.begin.cpu) / wall)
+    _measure(plan, accounts, result)
+    if plan.kind.connects:
+        _count_connections(accounts, result)
+    else:
+        _count_messages(plan, accounts, result)
+        _judge_messages(plan, accounts, result)
+    _warn(plan, accounts, result)
+    _check(limits, result)
+    return result
+
+
+def _measure(plan: Plan, accounts: list[Account], result: Result) -> None:
+    """The rates: over the measured time, or, where a count ends the run, until the last message came."""
+    names = ["connects"] if plan.kind.connects else ["sent", "acked", "received"]
+    if plan.count and not plan.kind.connects:
+        begin = min(one.begin.at for one in accounts)
+        offset_free = max(_latest(one) for one in accounts)
+        seconds = max(offset_free - begin, 1) / SECOND
+        result.seconds = seconds
+        for name in names:
+            total = sum(getattr(one.tally, name) - getattr(one.begin, name) for one in accounts)
+            result.rates[name] = total / seconds
+        return
+    result.seconds = max(one.end.at - one.begin.at for one in accounts) / SECOND
+    for name in names:
+        result.rates[name] = sum(
+            (getattr(one.end, name) - getattr(one.begin, name))
+            / (max(1, one.end.at - one.begin.at) / SECOND)
+            for one in accounts
+        )
+
+
+def _latest(account: Account) -> int:
+    """When the last thing happened, by the monotonic clock."""
+    tally = account.tally
+    return max(tally.latest - account.offset if tally.latest else 0, account.begin.at)
+
+
+def _count_connections(accounts: list[Account], result: Result) -> None:
+    total = Connects()
+    for account in accounts:
+        one = account.connections or Connects()
+        total.opened += one.opened
+        total.resumed += one.resumed
+        total.failed += one.failed
+        total.wills_due += one.wills_due
+        total.wills_came += one.wills_came
+        total.storms = [max(pair) for pair in _longest(total.storms, one.storms)]
+    result.connections = total
+    result.connects = total.opened
+    result.expected = total.wills_due
+    result.received = total.wills_came
+    result.lost = total.wills_due - total.wills_came
+    if result.lost < 0:
+        result.faults.append(f"{-result.lost:,} wills came that nobody had left")
+    for account in accounts:
+        result.duplicates += sum(one.duplicates for one in account.flows.values())
+
+
+def _longest(some: list[int], others: list[int]) -> list[tuple[int, int]]:
+    size = max(len(some), len(others))
+    return list(
+        zip(some + [0] * (size - len(some)), others + [0] * (size - len(others)), strict=True)
+    )
+
+
+def _count_messages(plan: Plan, accounts: list[Account], result: Result) -> None:
+    """Losses, duplicates and order, flow by flow."""
+    flows: dict[int, FlowSum] = {}
+    sent: dict[int, int] = {}
+    for account in accounts:
+        sent.update({plan.key(number): count for number, count in account.sent.items()})
+        result.unacked += sum(account.unacked.values())
+        for key, one in account.flows.items():
+            total = flows.setdefault(key, FlowSum())
+            total.flows += one.flows
+            total.received += one.received
+            total.missing += one.missing
+            total.highest = max(total.highest, one.highest)
+            result.duplicates += one.duplicates
+            result.reordered += one.reordered
+    never = 0
+    for key, flow in flows.items():
+        if not plan.publishers:
+            # Of others' messages only what was passed over is known to be lost.
+            result.lost += flow.missing
+            result.expected += flow.received + flow.missing
+            continue
+        result.expected += sent.get(key, 0) * flow.flows
+        result.lost += sent.get(key, 0) * flow.flows - flow.received
+        never += max(0, flow.highest - sent.get(key, 0))
+    refused = sum(result.refused.values())
+    unmatched = sum(account.tally.unmatched for account in accounts)
+    if plan.subscribers and plan.publishers:
+        result.lost = max(0, result.lost - refused * plan.copies)
+    if never:
+        result.faults.append(f"{never:,} messages came that were never sent")
+    if unmatched and plan.subscribers:
+        result.faults.append(
+            f"the broker told of {unmatched:,} messages that nobody subscribed to them (0x10)"
+        )
+
+
+def _judge_messages(plan: Plan, accounts: list[Account], result: Result) -> None:
+    """What happened and must not."""
+    faults = result.faults
+    qos = min([plan.qos, *(one.granted for one in accounts)])
+    whole = not result.lost_connections
+    if plan.publishers:
+        if result.duplicates:
+            why = {
+                0: "QoS 0 sends once",
+                1: "QoS 1 sends again only to a connection that came back",
+                2: "QoS 2 delivers once",
+            }[qos]
+            faults.append(f"{result.duplicates:,} duplicates: {why}")
+        if result.reordered and not plan.shared:
+            faults.append(f"{result.reordered:,} messages out of order, of one topic at one QoS")
+        lost = result.lost - result.unacked * plan.copies
+        if qos and lost > 0 and whole:
+            faults.append(
+                f"{lost:,} messages never came: the broker acknowledged them, and no connection was lost"
+            )
+    wrong = sum(one.tally.wrong_qos for one in accounts)
+    if wrong:
+        faults.append(f"{wrong:,} messages came at another QoS than {qos}")
+    stray = sum(one.tally.stray_acks for one in accounts)
+    if stray:
+        faults.append(f"{stray:,} acknowledgements of what was not sent")
+    if plan.publishers and plan.subscribers and not result.received:
+        faults.append("no message came at all")
+    if result.lost and not faults:
+        why = "QoS 0 may lose" if not qos else "connections were lost"
+        result.notes.append(f"{result.lost:,} messages were lost: {why}")
+
+
+def _warn(plan: Plan, accounts: list[Account], result: Result) -> None:
+    warnings, notes = result.warnings, result.notes
+    for index, share in enumerate(result.cores, 1):
+        if share > BUSY:
+            more = f"; try --processes {plan.processes * 2}"
+            warnings.append(
+                f"the generator is the limit, not the broker: its process {index} used {share:.0%} of a core{more}"
+            )
+    if plan.rate:
+        asked = plan.rate
+        if plan.count == 0 and result.rates["sent"] < asked * SUSTAINED and not plan.ramp_up:
+            unsent = sum(one.unsent for one in accounts)
+            warnings.append(
+                f"only {result.rates['sent']:,.0f} of {asked:,.0f} messages a second were sent;"
+                f" {unsent:,} that were due never were, and are in no latency"
+            )
+        late = result.lag.percentile(99)
+        if late > LATE:
+            warnings.append(
+                f"the generator itself was late by {late / 1e6:.1f} ms (p99); that is in the latencies"
+            )
+        if not all(one.precise for one in accounts):
+            notes.append("no precise timers here: latencies hold up to 1 ms of the generator's own")
+    for reason, count in result.lost_connections.most_common(5):
+        warnings.append(f"{count:,} connections were lost: {reason}")
+    for reason, count in result.refused.most_common(5):
+        what = "connections failed" if plan.kind.connects else "messages were refused"
+        warnings.append(f"{count:,} {what}: {reason}")
+    stalls = sum(one.tally.stalls for one in accounts)
+    if stalls:
+        warnings.append(
+            f"publishers stood still {stalls:,} times for a second, waiting for messages that never came"
+        )
+    granted = min(one.granted for one in accounts)
+    if granted < plan.qos:
+        notes.append(f"the broker granted QoS {granted} only")
+    receive_maximum = min(one.receive_maximum for one in accounts)
+    if plan.qos and plan.publishers and receive_maximum < (plan.window or 65_535):
+        notes.append(f"the broker's Receive Maximum bounds the window to {receive_maximum}")
+    strangers = sum(one.tally.strangers for one in accounts)
+    if strangers:
+        notes.append(f"{strangers:,} messages came that were not of this run")
+    if result.interrupted:
+        notes.append("ended early by Ctrl-C")
+
+
+def _check(limits: Limits, result: Result) -> None:
+    failures = result.failures
+    if limits.fail_on_loss and (result.lost or result.unacked or result.lost_connections):
+        failures.append(
+            f"{result.lost:,} messages lost, {result.unacked:,} unacknowledged,"
+            f" {result.lost_connections.total():,} connections lost (--fail-on-loss)"
+        )
+    for name, percent, limit in (
+        ("p50", 50.0, limits.p50), ("p99", 99.0, limits.p99), ("p999", 99.9, limits.p999),
+    ):  # fmt: skip
+        if limit is None:
+            continue
+        if not result.main.count:
+            failures.append(f"no latency was measured (--max-{name})")
+        elif result.main.percentile(percent) > limit * SECOND:
+            found = result.main.percentile(percent) / 1e6
+            failures.append(f"{name} is {found:.3g} ms, above {limit * 1e3:g} ms (--max-{name})")
+    if limits.rate is not None and headline(result) < limits.rate:
+        failures.append(f"{headline(result):,.0f} a second, below {limits.rate:,.0f} (--min-rate)")
+
+
+def headline(result: Result) -> float:
+    """The rate that the run is about: connects, deliveries, or what publishers got rid of."""
+    rates = result.rates
+    if result.plan.kind.connects:
+        return rates["connects"]
+    if result.plan.subscribers:
+        return rates["received"]
+    return rates["acked"] if result.plan.qos else rates["sent"]
+
+
+def to_json(result: Result, version: str) -> dict[str, Any]:
+    """The result for programs; seconds and messages, latencies in nanoseconds."""
+    plan, connections = result.plan, result.connections
+    return {
+        "format": 1,
+        "hookmq_bench": version,
+        "started": result.started,
+        "scenario": plan.scenario,
+        "target": plan.target.address,
+        "protocol": NAMES[plan.target.version],
+        "load": {
+            "publishers": plan.publishers,
+            "subscribers": plan.subscribers,
+            "clients": plan.clients,
+            "processes": plan.processes,
+            "rate": plan.rate,
+            "window": plan.window,
+            "qos": plan.qos,
+            "payload": plan.size,
+            "topic": plan.topic,
+            "retain": plan.retain,
+            "shared": plan.shared,
+            "duration": plan.duration,
+            "count": plan.count,
+            "warm_up": plan.warm_up,
+            "ramp_up": plan.ramp_up,
+            "connect_rate": plan.connect_rate,
+            "storm": plan.storm,
+            "abrupt": plan.abrupt,
+            "clean": plan.target.clean_start,
+            "tls": plan.target.tls,
+            "websocket": plan.target.websocket,
+        },
+        "verdict": result.verdict,
+        "faults": result.faults,
+        "failures": result.failures,
+        "warnings": result.warnings,
+        "notes": result.notes,
+        "seconds": result.seconds,
+        "sent": result.sent,
+        "acked": result.acked,
+        "received": result.received,
+        "expected": result.expected,
+        "lost": result.lost,
+        "unacked": result.unacked,
+        "duplicates": result.duplicates,
+        "reordered": result.reordered,
+        "rates": result.rates,
+        "coordinated_omission": "corrected" if plan.rate else "no fixed rate",
+        "latency": _histogram(result.latency),
+        "acknowledged": _histogram(result.acknowledged),
+        "connected": _histogram(result.connected),
+        "generator": {"cores": result.cores, "late": _histogram(result.lag)},
+        "refused": dict(result.refused),
+        "lost_connections": dict(result.lost_connections),
+        "connections": None
+        if connections is None
+        else {
+            "opened": connections.opened,
+            "resumed": connections.resumed,
+            "failed": connections.failed,
+            "wills_due": connections.wills_due,
+            "wills_came": connections.wills_came,
+            "storms": connections.storms,
+        },
+        "series": [point._asdict() for point in result.points],
+    }
+
+
+def _histogram(histogram: Histogram) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "count": histogram.count,
+        "mean": round(histogram.mean),
+        "max": histogram.largest,
+    }
+    for name, percent in PERCENTILES.items():
+        found[name] = histogram.percentile(percent)
+    found["buckets"] = [
+        [lower(number), upper(number), times] for number, times in histogram.sparse().items()
+    ]
+    return found

@@ -1,0 +1,75 @@
+"""When messages are due at a fixed rate. Pure arithmetic: no clock is read here."""
+
+from collections.abc import Sequence
+from math import sqrt
+
+from hookmq_bench.plan import SECOND
+
+
+class Schedule:
+    """Message k of all is due when the rate, which rises evenly from 0 to `rate` per second in `ramp` seconds and stays
+    there, has made k messages; it is publisher k modulo `publishers`'s. Knows those of the publishers `own`, in order of
+    time. `begin` is in nanoseconds; `count` bounds k, 0 for no bound."""
+
+    __slots__ = (
+        "_at",
+        "_begin",
+        "_count",
+        "_half",
+        "_publishers",
+        "_ramp",
+        "_rate",
+        "_round",
+        "own",
+    )
+
+    def __init__(
+        self,
+        rate: float,
+        ramp: float,
+        publishers: int,
+        own: Sequence[int],
+        begin: int,
+        count: int = 0,
+    ) -> None:
+        self.own = own
+        self._rate = rate
+        self._ramp = ramp
+        self._half = rate * ramp / 2  # what the ramp makes
+        self._publishers = publishers
+        self._begin = begin
+        self._count = count
+        self._round = 0
+        self._at = 0
+
+    def time(self, number: int) -> int:
+        """When message `number` is due, in nanoseconds."""
+        if number < self._half:
+            seconds = sqrt(2 * self._ramp * number / self._rate)
+        else:
+            seconds = number / self._rate + self._ramp / 2
+        return self._begin + int(seconds * SECOND)
+
+    def _number(self) -> int:
+        return self._round * self._publishers + self.own[self._at]
+
+    @property
+    def following(self) -> int | None:
+        """When the next message is due; None when there is none."""
+        if not self.own:
+            return None
+        number = self._number()
+        if self._count and number >= self._count:
+            return None
+        return self.time(number)
+
+    def due(self, now: int) -> list[tuple[int, int]]:
+        """The messages that are due by `now` and were not told before: place of the publisher in `own`, time."""
+        found = []
+        while (time := self.following) is not None and time <= now:
+            found.append((self._at, time))
+            self._at += 1
+            if self._at == len(self.own):
+                self._at = 0
+                self._round += 1
+        return found

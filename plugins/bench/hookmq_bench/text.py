@@ -1,0 +1,246 @@
+"""A run as text: the line while it runs, the table at its end."""
+
+import time
+from collections.abc import Callable
+from typing import Final, TextIO
+
+from hookmq.config.units import format_duration, format_size
+
+from hookmq_bench.control import Point
+from hookmq_bench.histogram import Histogram
+from hookmq_bench.plan import NAMES, SECOND, Plan
+from hookmq_bench.result import PERCENTILES, Result
+
+SELDOM: Final = 5.0
+"""Seconds between two lines of progress where nobody looks."""
+
+
+def duration(nanoseconds: float) -> str:
+    """A time for people, in three digits."""
+    for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if nanoseconds >= factor:
+            value = nanoseconds / factor
+            digits = 2 if value < 10 else 1 if value < 100 else 0
+            return f"{value:.{digits}f} {unit}"
+    return f"{nanoseconds:.0f} ns"
+
+
+def headline(plan: Plan) -> str:
+    """What the run is, in a line."""
+    parts = []
+    if plan.kind.connects:
+        parts.append(f"{plan.clients:,} clients")
+        if plan.storm:
+            parts.append(f"all at once every {format_duration(plan.storm)}")
+        elif plan.connect_rate:
+            parts.append(f"{plan.connect_rate:,g} connects a second")
+        if plan.abrupt:
+            parts.append("without DISCONNECT")
+    else:
+        if plan.publishers:
+            parts.append(_several(plan.publishers, "publisher"))
+        if plan.subscribers:
+            parts.append(_several(plan.subscribers, "subscriber"))
+        parts.append(f"QoS {plan.qos}")
+        if plan.publishers:
+            parts.append(
+                f"{format_size(plan.size)}{'B' if plan.size < 1024 or plan.size % 1024 else ''}"
+            )
+            parts.append(f"{plan.rate:,g} a second" if plan.rate else f"window {plan.window}")
+        if plan.retain:
+            parts.append("retained")
+        if plan.shared:
+            parts.append("shared subscription")
+    if not plan.target.clean_start:
+        parts.append("kept sessions")
+    return ", ".join(parts)
+
+
+def where(plan: Plan) -> str:
+    """The broker and how it is spoken to."""
+    target = plan.target
+    scheme = {
+        (False, False): "mqtt",
+        (True, False): "mqtts",
+        (False, True): "ws",
+        (True, True): "wss",
+    }
+    path = target.path if target.websocket else ""
+    return (
+        f"{scheme[target.tls, target.websocket]}://{target.address}{path}, {NAMES[target.version]}"
+    )
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+class Progress:
+    """Tells how a run stands: on a terminal in one line that changes, elsewhere in a new line now and then."""
+
+    def __init__(
+        self, plan: Plan, out: TextIO, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._plan = plan
+        self._out = out
+        self._clock = clock
+        self._live = out.isatty()
+        self._next = clock() + SELDOM
+        self._last: Point | None = None
+        self._drawn = False
+
+    def __call__(self, phase: str, point: Point) -> None:
+        """Show `point`."""
+        last, self._last = self._last, point
+        if not self._live:
+            if self._clock() < self._next:
+                self._last = last or point
+                return
+            self._next = self._clock() + SELDOM
+        text = self.line(phase, last, point)
+        self._out.write(f"\r{text}\x1b[K" if self._live else f"{text}\n")
+        self._out.flush()
+        self._drawn = self._live
+
+    def line(self, phase: str, last: Point | None, point: Point) -> str:
+        """One line."""
+        plan = self._plan
+        since = last or point
+        passed = point.at - since.at
+
+        def rate(name: str) -> str:
+            gone = getattr(point, name) - getattr(since, name)
+            return f"{gone / passed if passed > 0 else 0:,.0f}/s"
+
+        whole = plan.warm_up + plan.duration if not plan.kind.connects else plan.duration
+        at = f"{point.at:.0f}" + (f"/{whole:.0f} s" if whole else " s")
+        if phase == "connecting":
+            total = plan.publishers + plan.subscribers + plan.clients
+            return f"connecting {point.connected:,}/{total:,}"
+        if plan.kind.connects:
+            parts = [f"{point.connects:,} connects", rate("connects"), f"{point.connected:,} open"]
+            if point.missing:
+                parts.append(f"{point.missing:,} failed")
+        else:
+            parts = []
+            if plan.publishers:
+                parts.append(f"sent {rate('sent')}")
+            if plan.subscribers:
+                parts.append(f"received {rate('received')}")
+            elif plan.qos:
+                parts.append(f"acked {rate('acked')}")
+            if plan.publishers:
+                parts.append(f"in flight {point.outstanding:,}")
+            parts.append(f"missing {point.missing:,}" if plan.subscribers else "")
+        if point.p99:
+            parts.append(f"p99 {duration(point.p99)}")
+        return f"{phase} {at}  " + "  ".join(part for part in parts if part)
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._drawn:
+            self._out.write("\r\x1b[K")
+            self._out.flush()
+
+
+def table(result: Result) -> str:
+    """The result."""
+    plan = result.plan
+    lines = [f"hookmq bench {plan.scenario}: {headline(plan)}", where(plan)]
+    measured = f"measured {result.seconds:.1f} s"
+    if plan.warm_up:
+        measured += f" after {format_duration(plan.warm_up)} of warm-up; totals hold both"
+    lines += [measured, ""]
+    if plan.kind.connects:
+        lines += _connects(result)
+    else:
+        lines += _messages(result)
+    lines += ["", *_latencies(result), ""]
+    cores = ", ".join(f"{share:.0%}" for share in result.cores)
+    lines.append(f"generator   {cores} of a core{'' if len(result.cores) == 1 else ' each'}")
+    for name, found in (
+        ("warning", result.warnings), ("note", result.notes), ("VOID", result.faults),
+        ("FAILED", result.failures),
+    ):  # fmt: skip
+        lines += [f"{name:<11} {text}" for text in found]
+    lines.append(f"verdict     {result.verdict}")
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, total: int, rate: float | None = None) -> str:
+    return f"{name:<14}{total:>14,}" + (f"{rate:>14,.0f}" if rate is not None else "")
+
+
+def _messages(result: Result) -> list[str]:
+    plan, rates = result.plan, result.rates
+    lines = [f"{'':<14}{'total':>14}{'per second':>14}"]
+    if plan.publishers:
+        lines.append(_row("sent", result.sent, rates["sent"]))
+        if plan.qos:
+            lines.append(_row("acked", result.acked, rates["acked"]))
+    if plan.subscribers:
+        lines.append(_row("received", result.received, rates["received"]))
+        lines.append(_row("lost", result.lost))
+    if plan.publishers and plan.qos:
+        lines.append(_row("unacked", result.unacked))
+    if plan.subscribers:
+        lines.append(_row("duplicated", result.duplicates))
+        if not plan.shared:
+            lines.append(_row("reordered", result.reordered))
+    return lines
+
+
+def _connects(result: Result) -> list[str]:
+    counts = result.connections
+    assert counts is not None
+    lines = [
+        f"{'':<14}{'total':>14}{'per second':>14}",
+        _row("connected", counts.opened, result.rates["connects"]),
+        _row("failed", counts.failed),
+    ]
+    if not result.plan.target.clean_start:
+        lines.append(_row("found session", counts.resumed))
+    if counts.wills_due:
+        lines += [_row("wills due", counts.wills_due), _row("wills came", counts.wills_came)]
+    if counts.storms:
+        worst = max(counts.storms)
+        lines.append(
+            f"{len(counts.storms)} storms of {result.plan.clients:,}: all back within {worst / SECOND:.2f} s"
+        )
+    return lines
+
+
+def latencies(result: Result) -> list[tuple[str, Histogram]]:
+    """The histograms that hold anything, by what they are of."""
+    plan = result.plan
+    acknowledgement = {1: "PUBACK", 2: "PUBCOMP"}.get(plan.qos, "")
+    found = [
+        ("end to end", result.latency),
+        (acknowledgement, result.acknowledged),
+        ("CONNACK", result.connected),
+    ]
+    return [(name, one) for name, one in found if one.count]
+
+
+def basis(plan: Plan) -> str:
+    """What latencies count from."""
+    if plan.kind.connects:
+        return "from opening the connection to CONNACK, TLS included"
+    if plan.rate:
+        return "from when a message was due, not from when it was sent: coordinated omission is corrected"
+    return (
+        "from when a message was sent; there is no fixed rate, so a broker that stops is asked less:"
+        " compare latencies at a --rate"
+    )
+
+
+def _latencies(result: Result) -> list[str]:
+    found = latencies(result)
+    if not found:
+        return ["no latency was measured"]
+    lines = [f"{'latency':<14}" + "".join(f"{name:>10}" for name in (*PERCENTILES, "max", "mean"))]
+    for name, one in found:
+        values = [one.percentile(percent) for percent in PERCENTILES.values()]
+        cells = "".join(f"{duration(value):>10}" for value in (*values, one.largest, one.mean))
+        lines.append(f"{name:<14}{cells}")
+    return [*lines, basis(result.plan)]

@@ -1,0 +1,62 @@
+"""MQTT over WebSocket as a client, without any I/O: bytes of the socket to bytes of MQTT and back."""
+
+from typing import Final
+
+from hookmq.errors import HookMQError
+from websockets.client import ClientProtocol
+from websockets.exceptions import WebSocketException
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+_DATA: Final = (Opcode.BINARY, Opcode.CONT)
+
+
+class WebSocketError(HookMQError):
+    """The server refused the WebSocket or broke its protocol."""
+
+
+class WebSocket:
+    """A client's side of one WebSocket; `opened` tells that MQTT may begin."""
+
+    __slots__ = ("_protocol", "opened")
+
+    def __init__(self, url: str) -> None:
+        # [MQTT-6.0.0-3] [MQTT311-6.0.0-3]: the subprotocol is "mqtt".
+        self._protocol = ClientProtocol(
+            parse_uri(url), subprotocols=[Subprotocol("mqtt")], max_size=None
+        )
+        self.opened = False
+
+    def hello(self) -> bytes:
+        """The request that opens it."""
+        self._protocol.send_request(self._protocol.connect())
+        return b"".join(self._protocol.data_to_send())
+
+    def receive(self, data: bytes) -> bytes:
+        """The bytes of MQTT in what the socket gave. Raises WebSocketError."""
+        protocol = self._protocol
+        protocol.receive_data(data)
+        parts = []
+        for event in protocol.events_received():
+            if isinstance(event, Frame):
+                if event.opcode in _DATA:
+                    parts.append(bytes(event.data))
+            elif isinstance(event, Response):
+                failed: WebSocketException | Exception | None = protocol.handshake_exc
+                if failed is not None:
+                    raise WebSocketError(f"no WebSocket: {failed}")
+                self.opened = True
+        if protocol.parser_exc is not None:
+            raise WebSocketError(f"broken WebSocket: {protocol.parser_exc}")
+        return b"".join(parts)
+
+    def wrap(self, data: bytes) -> bytes:
+        """`data` as one message."""
+        self._protocol.send_binary(data)
+        return b"".join(self._protocol.data_to_send())
+
+    def answers(self) -> bytes:
+        """What must be sent of itself: pongs, the end."""
+        return b"".join(self._protocol.data_to_send())
