@@ -128,6 +128,11 @@ class Queue:
     def _start(self) -> None:
         if self._runtime is not None and not self._running and self.waiting:
             self._running = True
+            # Not in the next turn but in the one after it: what this turn has for clients leaves first.
+            self._runtime.call_soon(self._soon)
+
+    def _soon(self) -> None:
+        if self._runtime is not None:
             self._runtime.call_soon(self._next)
 
     def _next(self) -> None:

@@ -107,6 +107,18 @@ def test_order_is_kept(runtime: VirtualRuntime, way: str, seconds: float) -> Non
     assert watcher.seen[-1] == "more"
 
 
+def test_what_the_turn_has_for_clients_leaves_first(runtime: VirtualRuntime) -> None:
+    watcher = Watcher(runtime, "sync, awaited")
+    hooks = bind(runtime, watcher)
+    order: list[str] = []
+    watcher.failing = lambda value: order.append("told") is not None
+    for _ in range(2):
+        publish(hooks, "x")
+        runtime.call_soon(lambda: order.append("written"))  # as the broker does, after it told
+        runtime.advance(1)
+    assert order == ["written", "told"] * 2
+
+
 @pytest.mark.parametrize("hook", sorted(OBSERVERS))
 @pytest.mark.parametrize("way", WAYS)
 def test_every_hook_is_told(runtime: VirtualRuntime, way: str, hook: str) -> None:

@@ -246,6 +246,9 @@ class WebhookConfig:
     tls: TlsConfig | None = setting(None, "of https")
     destinations: DestinationConfig = setting(DestinationConfig(), "where requests may go")
     drain: Seconds = setting(5.0, "how long a stop waits until everything has arrived")
+    process: bool = setting(
+        True, "requests are made by a process of their own, beside the broker's event loop"
+    )
 
     def __post_init__(self) -> None:
         if not self.events:

@@ -9,6 +9,7 @@ from hookmq.breaker import Breaker
 from hookmq_webhook.deadletter import DeadLetters
 from hookmq_webhook.dispatch import Counts, Dispatcher
 from hookmq_webhook.outbox import Outbox
+from hookmq_webhook.process import SenderProcess
 from hookmq_webhook.queues import MemoryQueue
 from hookmq_webhook.sender import Sender
 
@@ -22,7 +23,7 @@ class Instance(Protocol):
     dropped: dict[str, int]
     queue: Outbox | MemoryQueue | None
     dispatcher: Dispatcher | None
-    sender: Sender | None
+    sender: Sender | SenderProcess | None
     breaker: Breaker | None
     dead: DeadLetters | None
 
@@ -74,6 +75,11 @@ def register(registry: Any, plugin: Instance) -> None:
         "webhook_sent_bytes_total",
         "Bytes of bodies that were sent.",
         lambda: plugin.sender.bytes if plugin.sender is not None else 0,
+    )
+    registry.counter(
+        "webhook_sender_restarts_total",
+        "Processes that took the place of one that died.",
+        lambda: plugin.sender.restarts if isinstance(plugin.sender, SenderProcess) else 0,
     )
     registry.gauge(
         "webhook_queue_events",

@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from hookmq.breaker import Breaker
 from hookmq.hooks.specs import OBSERVERS
@@ -37,9 +37,10 @@ from hookmq_webhook.events import Event
 from hookmq_webhook.filters import Filters, keep_fields, select
 from hookmq_webhook.folder import DEAD, default_folder
 from hookmq_webhook.outbox import Bounds, Outbox
+from hookmq_webhook.process import SenderProcess
 from hookmq_webhook.queues import MemoryQueue, Numbered
 from hookmq_webhook.requests import request_maker
-from hookmq_webhook.sender import Sender
+from hookmq_webhook.sender import Sender as HttpSender
 
 JOURNALED: Final = frozenset({"message.published", "will.published"})
 """What `at_least_once` takes from the journal instead of from the hook."""
@@ -52,7 +53,7 @@ class WebhookPlugin(Plugin):
 
     Config = WebhookConfig
     config: WebhookConfig
-    Sender = Sender
+    Sender: ClassVar[type[HttpSender]] = HttpSender
 
     def __init__(self, config: WebhookConfig, context: Context) -> None:
         super().__init__(config, context)
@@ -67,7 +68,7 @@ class WebhookPlugin(Plugin):
         """Events that were not kept, by why."""
         self.queue: Outbox | MemoryQueue | None = None
         self.dispatcher: Dispatcher | None = None
-        self.sender: Sender | None = None
+        self.sender: HttpSender | SenderProcess | None = None
         self.breaker: Breaker | None = None
         self.dead: DeadLetters | None = None
         self.oldest: float | None = None
@@ -131,7 +132,7 @@ class WebhookPlugin(Plugin):
         self._stopping = False
         epoch = runtime.token(8)
         try:
-            self.sender = self.Sender(config, self.requests, runtime.now, runtime.time)
+            self.sender = self._sender(config, broker)
         except (OSError, ssl.SSLError) as error:
             raise PluginError(self.id, f"tls: {error}") from error
         if not self.durable:
@@ -165,9 +166,16 @@ class WebhookPlugin(Plugin):
         if isinstance(self.queue, MemoryQueue):
             self.dispatcher.begin()
 
+    def _sender(self, config: WebhookConfig, broker: BrokerHandle) -> HttpSender | SenderProcess:
+        if config.process and self.Sender is HttpSender:
+            return SenderProcess(config, self.id, broker.log)
+        return self.Sender(config, self.requests, broker.runtime.now, broker.runtime.time)
+
     @hookimpl
     def on_ready(self, broker: BrokerHandle) -> None:
         """All listeners are open."""
+        if isinstance(self.sender, SenderProcess):
+            broker.runtime.spawn(self.sender.start(), lambda _, error: None)
         self._tell(catalog.started(broker.time(), _version()))
 
     @hookimpl

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from hookmq_webhook.deadletter import Dead, DeadLetters, replay
+from hookmq_webhook.process import SenderProcess
 from hookmq_webhook.sender import Sender
 
 SHOWN: Final = 1000
@@ -19,7 +20,7 @@ class Instance(Protocol):
     """The plugin, as far as it is of interest here."""
 
     dead: DeadLetters | None
-    sender: Sender | None
+    sender: Sender | SenderProcess | None
 
 
 def shown(one: Dead) -> Mapping[str, Any]:

@@ -158,6 +158,7 @@ async def test_a_stop_sends_what_it_can_and_a_start_goes_on(receiver: Any, tmp_p
     path = config(tmp_path, receiver.url, drain="100ms", timeout="30s")
     async with running(path) as served:
         await asyncio.gather(*(publish(served.ports["tcp"], f"c{n}", 10) for n in range(2)))
+        await receiver.wait(lambda: len(receiver.requests) >= 2)
     assert chaos.seen == []
     [stopped] = [entry for entry in served.log if entry["event"] == "webhook.stopped"]
     assert (stopped["left"], stopped["of"]) == (20, "kept")
