@@ -261,6 +261,29 @@ def frames(data: bytes) -> list[bytes]:
     return found
 
 
+def take(buffer: bytearray) -> list[tuple[int, bytes]]:
+    """The whole packets at the beginning of `buffer`, which they leave: each its first byte and its body."""
+    found = []
+    start, end = 0, len(buffer)
+    while end - start >= 2:
+        pos, size, shift = start + 1, 0, 0
+        while pos < end:
+            byte = buffer[pos]
+            pos += 1
+            size |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        else:
+            break
+        if end - pos < size:
+            break
+        found.append((buffer[start], bytes(buffer[pos : pos + size])))
+        start = pos + size
+    del buffer[:start]
+    return found
+
+
 def body(frame: bytes) -> bytes:
     """A packet without its fixed header."""
     digits = 1

@@ -159,25 +159,9 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """As asyncio.Protocol."""
-        buffer = self._in
-        buffer += data
-        start, end = 0, len(buffer)
-        while end - start >= 2:
-            pos, size, shift = start + 1, 0, 0
-            while pos < end:
-                byte = buffer[pos]
-                pos += 1
-                size |= (byte & 127) << shift
-                shift += 7
-                if byte < 128:
-                    break
-            else:
-                break
-            if end - pos < size:
-                break
-            self._packet(buffer[start], bytes(buffer[pos : pos + size]))
-            start = pos + size
-        del buffer[:start]
+        self._in += data
+        for first, body in m.take(self._in):
+            self._packet(first, body)
         self._flush()
         self.ledger.changed()
 
