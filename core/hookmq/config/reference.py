@@ -34,12 +34,17 @@ anything.
 
 def reference() -> str:
     """The page, in Markdown."""
-    parts = [INTRODUCTION]
-    for name, kind, help, default in _sections(Config, ""):
+    return INTRODUCTION + keys(Config)
+
+
+def keys(kind: Any) -> str:
+    """The keys of any dataclass that the binder takes, in Markdown: a section for each mapping, with a table."""
+    parts = []
+    for name, inner, help, default in _sections(kind, ""):
         parts.append(f"\n## {name}\n\n{help}\n")
         if default:
             parts.append(f"\n{default}\n")
-        parts.append(_table(kind))
+        parts.append(_table(inner))
     return "".join(parts)
 
 
