@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sqlite3
 import threading
 from contextlib import closing
@@ -16,7 +17,7 @@ from hookmq.types import Message
 from hookmq_storage.database import Limits
 from hookmq_storage.folder import DATABASE, MARK, Mark, holder, read_mark
 from hookmq_storage.store import SQLiteStore
-from hookmq_storage.writer import Checkpoints
+from hookmq_storage.writer import Checkpoints, _read
 
 
 def opened(folder: Path, loop: Any, **options: Any) -> SQLiteStore:
@@ -49,6 +50,18 @@ def close(store: SQLiteStore, loop: Any) -> None:
 def pid_of(store: SQLiteStore) -> int:
     assert store._process is not None
     return store._process.process.pid
+
+
+def test_a_broker_that_is_gone_already_is_no_error(tmp_path: Path, loop: Any) -> None:
+    """Something else kept it from starting: what it said is the last line, and not a traceback of this process."""
+    close(opened(tmp_path / "data", loop), loop)
+    ours, theirs = socket.socketpair()
+    ours.close()
+    pages: list[Any] = []
+    with theirs:
+        _read(tmp_path / "data", theirs, False, pages)
+    for one in pages:
+        one.close()
 
 
 def test_large_messages_go_out_in_parts_and_come_back(tmp_path: Path, loop: Any) -> None:
