@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -144,7 +145,8 @@ def _read(folder: Path, connection: socket.socket, verify: bool, opened: list[Pa
         opened.append(pages)
         connection.sendall(frame((OPEN, problem)))
     except Exception as error:
-        connection.sendall(frame((OPEN, str(wrong(folder, error)))))
+        with suppress(OSError):  # the broker is gone: something else kept it from starting
+            connection.sendall(frame((OPEN, str(wrong(folder, error)))))
         return
     while True:
         there, request = receive(connection)
