@@ -14,14 +14,35 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from hookmq.cli import Formatter, Parser
+from hookmq.config.problems import nearest
 from hookmq.errors import HookMQError
 
 from mqtt_pipelines import run as runner
 from mqtt_pipelines.conf import Conf, load
 from mqtt_pipelines.jobs import JOBS, build
+from mqtt_pipelines.settings import PipelineError
 
 MAINTENANCE: Final = "mqtt_pipelines.cli_maintain"
 """Its ``register(add)`` adds the commands that look after tables, with the function that `register` here uses."""
+
+INTRODUCTION: Final = """\
+# The configuration of pipelines
+
+Every key, its type, its default and its bounds. This page is made by `hookmq-pipelines reference`; a test keeps it
+up to date.
+
+One YAML document; an unknown key, a wrong type or a value out of bounds is an error with its line and column.
+`hookmq-pipelines check JOB -c FILE` tells them without starting anything. `-o KEY=VALUE` on the command line is put over
+the file. Durations are written `250ms`, `5s`, `2m`, `1h30m`, `7d`; `{$env: NAME}` takes a value from the environment,
+`{$file: PATH}` from a file. Paths of tables and checkpoints are relative to the folder in which the command is started,
+and may be URLs.
+"""
+CURES: Final = {
+    "JAVA_GATEWAY_EXITED": "Spark needs Java 17 or newer: install it, or let JAVA_HOME name one.",
+    "DATA_SOURCE_NOT_FOUND": 'Spark does not find format("mqtt"): PYSPARK_PYTHON must name a Python with pyspark-mqtt, '
+    "on every node.",
+}
+"""What helps where Spark's report does not say so, by a mark in it."""
 
 Command = Callable[[argparse.Namespace], int]
 Add = Callable[[str, str, Command], Parser]
@@ -46,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("HOOKMQ_DEBUG"):
             raise
         print(f"hookmq-pipelines: {cause(error)}", file=sys.stderr)
-        return error.exit_code if isinstance(error, HookMQError) else 1
+        if isinstance(error, HookMQError):
+            return error.exit_code
+        return 2 if isinstance(error, PipelineError) else 1
 
 
 def parser() -> Parser:
@@ -72,13 +95,21 @@ def parser() -> Parser:
 def register(add: Add) -> None:
     """Add our own commands."""
     made = add("run", "run jobs until they are stopped", run)
-    made.add_argument("jobs", nargs="+", choices=list(JOBS), metavar="JOB", help=", ".join(JOBS))
+    made.add_argument("jobs", nargs="+", type=job, metavar="JOB", help=", ".join(JOBS))
     add_config(made)
     made.add_argument("--once", action="store_true", help="read what is there now, then end")
     add("jobs", "list the jobs and what each needs", jobs)
     made = add("check", "validate a configuration and start nothing", check)
-    made.add_argument("jobs", nargs="*", choices=[*JOBS, []], metavar="JOB", help="for these jobs")
+    made.add_argument("jobs", nargs="*", type=job, metavar="JOB", help="for these jobs")
     add_config(made)
+    add("reference", "print the manual's page of every key of the configuration", reference)
+
+
+def job(name: str) -> str:
+    """The name of a job."""
+    if name not in JOBS:
+        raise argparse.ArgumentTypeError(f"there is no job {name!r} ({nearest(name, list(JOBS))})")
+    return name
 
 
 def add_config(made: Parser) -> None:
@@ -103,9 +134,9 @@ def run(arguments: argparse.Namespace) -> int:
     """``run``."""
     conf = configured(arguments, arguments.jobs)
     stop = threading.Event()
-    runner.on_signals(stop)
     spark = runner.session(conf)
     try:
+        runner.on_signals(stop)  # Not before: Spark has a handler of its own, which is in the way.
         queries = build(spark, conf, arguments.jobs)
         runner.run(spark, queries, conf.name, once=arguments.once, stop=stop)
     finally:
@@ -128,6 +159,14 @@ def check(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def reference(_: argparse.Namespace) -> int:
+    """``reference``."""
+    from hookmq.config.reference import keys
+
+    print(INTRODUCTION + keys(Conf), end="")
+    return 0
+
+
 def cause(error: BaseException) -> str:
     """The line that says what went wrong: Spark's reports hold it as the last that names our exceptions."""
     text = str(error)
@@ -135,4 +174,9 @@ def cause(error: BaseException) -> str:
     ours: list[Any] = [line for line in lines if line.startswith("pyspark_mqtt.errors.")]
     if ours:
         return str(ours[-1]).partition(": ")[2]
-    return text if isinstance(error, HookMQError) or not lines else lines[0]
+    for mark, cure in CURES.items():
+        if mark in text:
+            return cure
+    if isinstance(error, HookMQError):
+        return text
+    return lines[0] if lines else type(error).__name__

@@ -33,7 +33,7 @@ NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spark:
-    """``spark``: for a run without ``spark-submit``, which brings its own."""
+    """``spark:`` for a run without ``spark-submit``, which brings its own."""
 
     master: str = setting("local[*]", "where it runs; `spark-submit --master` has priority")
     settings: Mapping[str, str | int | bool] = field(
@@ -44,15 +44,15 @@ class Spark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """``tables``: where each table is. Those that the job writes are needed."""
+    """``tables:`` where each table is. Those that the job writes are needed."""
 
-    bronze: Table | None = None
-    silver: Table | None = None
-    dead_letter: Table | None = None
-    gold: Table | None = None
-    presence: Table | None = None
-    metrics: Table | None = None
-    alerts: Table | None = None
+    bronze: Table | None = setting(None, "messages as they came")
+    silver: Table | None = setting(None, "messages that were understood")
+    dead_letter: Table | None = setting(None, "messages that were not, with the reason")
+    gold: Table | None = setting(None, "windows")
+    presence: Table | None = setting(None, "when each device was online")
+    metrics: Table | None = setting(None, "metrics of Sparkplug B")
+    alerts: Table | None = setting(None, "values that are far from what is usual")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Conf:
     tables: Tables = Tables()
     spark: Spark = Spark()
     silver: Silver | None = field(default=None, metadata={"help": "how payloads are read"})
-    gold: Gold | None = field(default=None, metadata={"help": "the windows"})
+    gold: Gold | None = field(default=None, metadata={"help": "windows of what silver understands"})
 
     def __post_init__(self) -> None:
         import re

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ def session(conf: "Conf") -> SparkSession:
     builder = SparkSession.builder.appName(f"mqtt-pipelines {conf.name}")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it; its --master stays.
         builder = builder.master(conf.spark.master)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in conf.spark.settings.items():
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)
     return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()

@@ -29,7 +29,7 @@ def required(help: str, *, minimum: float = 0, maximum: float | None = None) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """``tables.NAME``: where a table is, and what writes it."""
+    """``tables.NAME:`` where a table is, and what writes it."""
 
     path: str = required("its folder or URL; a name such as `mqtt.bronze` for iceberg")
     format: Literal["files", "delta", "iceberg"] = setting(

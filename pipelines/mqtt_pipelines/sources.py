@@ -12,7 +12,7 @@ from mqtt_pipelines.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """``source``: the broker's stream (`mqtt`) or a folder of Parquet files (`files`); one of them."""
+    """``source:`` the broker's stream (`mqtt`) or a folder of Parquet files (`files`); one of them."""
 
     mqtt: Mapping[str, str | int | bool] = field(
         default_factory=dict,

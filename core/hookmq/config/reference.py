@@ -38,9 +38,13 @@ def reference() -> str:
 
 
 def keys(kind: Any) -> str:
-    """The keys of any dataclass that the binder takes, in Markdown: a section for each mapping, with a table."""
+    """The keys of any dataclass that the binder takes, in Markdown: a section for each, with a table."""
     parts = []
+    told: set[Any] = set()
     for name, inner, help, default in _sections(kind, ""):
+        if inner in told:
+            continue
+        told.add(inner)
         parts.append(f"\n## {name}\n\n{help}\n")
         if default:
             parts.append(f"\n{default}\n")

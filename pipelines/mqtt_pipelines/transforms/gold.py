@@ -12,7 +12,7 @@ from mqtt_pipelines.settings import PipelineError, Seconds, required, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gold:
-    """``gold``: which values, and how long a window is."""
+    """``gold:`` which values, and how long a window is."""
 
     metrics: tuple[str, ...] = required("columns of silver: numbers, or booleans as 0 and 1")
     window: Seconds = setting(60.0, "how long a window is", minimum=0.001)

@@ -59,7 +59,7 @@ _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """``silver.device``: where the device's name stands; one of them."""
+    """``silver.device:`` where the device's name stands; one of them."""
 
     topic_level: int | None = setting(None, "the topic's level, counted from 0", maximum=65535)
     field: str = setting("", "a field of the payload")
@@ -72,7 +72,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTime:
-    """``silver.event_time``: when it happened. Without it that is when the broker got it."""
+    """``silver.event_time:`` when it happened. Without it that is when the broker got it."""
 
     field: str = setting("", "a field of the payload; empty: the broker's time")
     unit: Literal["s", "ms", "us"] = setting(
@@ -82,7 +82,7 @@ class EventTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silver:
-    """``silver``: how payloads are read, which messages are the same, how late one may be."""
+    """``silver:`` how payloads are read, which messages are the same, how late one may be."""
 
     schema: str = required("the payload's fields in DDL: `celsius double not null, battery int`")
     device: Device = field(metadata={"help": "where the device's name stands"})
