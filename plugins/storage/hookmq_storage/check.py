@@ -6,9 +6,8 @@ from struct import error as StructError
 from typing import Any, Final
 from zlib import crc32
 
-from hookmq_storage.engine import entry_crc, message_crc
 from hookmq_storage.inline import KEY
-from hookmq_storage.schema import COLUMNS, SENT_CHECK, checksum, columns_in
+from hookmq_storage.schema import COLUMNS, SENT_CHECK, checksum, columns_in, entry_crc, message_crc
 
 Progress = Callable[[str, int, int], None]
 """Told (table, rows looked at, rows in all)."""

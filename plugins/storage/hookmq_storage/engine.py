@@ -1,4 +1,4 @@
-"""What is done to the database: commits, pages of queues, and the sweeping of what has ended.
+"""What is done to the database: commits, checkpoints and marks; `pages` reads it, `sweep` takes away what has ended.
 
 In a broker it runs in a process of its own (`hookmq_storage.writer`); in tests with a virtual clock, in the broker's.
 """
@@ -7,9 +7,8 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import repeat
-from math import inf
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -17,22 +16,21 @@ from zlib import crc32
 from hookmq.errors import StoreError
 
 from hookmq_storage.batch import Operation, Plan, entry_row, put_message, reduce
-from hookmq_storage.database import USUAL, Durability, Limits, State, connect_reading
+from hookmq_storage.database import USUAL, Durability, Limits, State
 from hookmq_storage.folder import DATABASE, Mark, open_mark, write_mark
 from hookmq_storage.inline import KEY, LARGEST, Heads, body_of, inline_crc, spread
-from hookmq_storage.schema import COLUMNS, SENT_CHECK, checksum, checksum_payload
+from hookmq_storage.schema import (
+    COLUMNS,
+    SENT_CHECK,
+    checksum,
+    checksum_payload,
+    entry_crc,
+    message_crc,
+)
+from hookmq_storage.sweep import FREE, SLICE, give_back, sweep
 
 OWNERS_KNOWN: Final = 100_000
 """Ids of owners remembered; about 15 MB."""
-SLICE: Final = 0.003
-"""Seconds that one slice of sweeping may take before it commits, so that it stays below 5 ms."""
-_CHUNK: Final = 128
-_VACUUM: Final = 64
-"""Pages given back to the disk at a time."""
-_SPARE: Final = 4096
-"""Free pages that are kept for reuse, and a quarter of the file besides."""
-
-Page = list[tuple[Any, ...]]
 
 
 def _insert(table: str, columns: str) -> str:
@@ -44,73 +42,11 @@ _PUT: Final = {table: _insert(table, columns) for table, columns in COLUMNS.item
 INLINE: Final = "owner, seq, message, size, sent, crc, body"
 """What an entry that holds its message has."""
 _PUT_INLINE: Final = _insert("entry", INLINE)
-FREE: Final = (
-    "DELETE FROM message WHERE id = ?"
-    " AND NOT EXISTS (SELECT 1 FROM entry WHERE message = message.id AND body IS NULL)"
-)
-PAGE: Final = (
-    "SELECT e.owner, e.seq, e.message, e.qos, e.size, e.retain, e.identifiers, e.filter, e.share_group, e.sent, e.crc,"
-    " m.topic, m.payload, m.flags, m.properties, m.sender, m.origin, m.received_at, m.expires_at, m.crc, e.body"
-    " FROM entry e LEFT JOIN message m ON m.id = CASE WHEN e.body IS NULL THEN e.message END"
-)
-"""An entry and its message, as `unfold` and `checked` take them."""
 HELD: Final = (
     "SELECT e.owner, e.seq, e.message, e.qos, e.size, e.retain, e.identifiers, e.filter, e.share_group, e.sent, e.body,"
     " e.crc FROM entry e WHERE e.body IS NOT NULL AND e.message IN (SELECT value FROM json_each(?))"
 )
 """Entries that hold one of some messages themselves: every entry is looked at."""
-
-
-EXPIRED: Final = (
-    "SELECT expires_at, id FROM message WHERE expires_at <= ? AND (expires_at, id) >= (?, ?)"
-    " ORDER BY expires_at, id LIMIT ?"
-)
-EXPIRED_ENTRIES: Final = (
-    "SELECT e.owner, e.seq, e.size, o.name FROM entry e JOIN owner o ON o.id = e.owner"
-    " WHERE e.message = ? AND e.body IS NULL AND (e.owner, e.seq) > (?, ?) AND e.sent = 0 AND o.name IS NOT NULL"
-    " ORDER BY e.owner, e.seq LIMIT ?"
-)
-_LAST: Final = (1 << 63) - 1
-Place = tuple[float, int, int, int]
-"""An entry of a message: expires_at, message, owner, seq."""
-Lapsed = tuple[list[tuple[str, int, int, int]], Place | None]
-
-
-def entry_crc(owner: int, row: Sequence[Any]) -> int:
-    """The `crc` of an entry: `row` is seq, message, qos, size, retain, identifiers, filter, group, sent."""
-    sent: int = row[8]
-    return checksum(owner, *row[:8]) + sent * SENT_CHECK
-
-
-def message_crc(row: Sequence[Any]) -> int:
-    """The `crc` of a message: id or topic first, as in `COLUMNS`; the payload is the first `bytes` in it."""
-    at = 2 if type(row[0]) is int else 1
-    return checksum_payload(row[at], *row[:at], *row[at + 1 :])
-
-
-def unfold(row: Sequence[Any]) -> Sequence[Any]:
-    """A row of `PAGE`; that of an entry which holds its message, as of one that does not. Raises ValueError where it
-    cannot be trusted."""
-    body = row[20]
-    if body is None:
-        return row
-    if row[10] != inline_crc(row[0], row[1], row[2], row[4], row[9], body):
-        raise ValueError(f"queue entry {row[1]} of owner {row[0]}: wrong checksum")
-    whole = spread((*row[:10], body))
-    return (*whole[:10], row[10], *whole[10:], row[10], None)
-
-
-def checked(row: Sequence[Any]) -> Sequence[Any]:
-    """As `unfold`, of all rows."""
-    if row[20] is not None:
-        return unfold(row)
-    if row[10] != entry_crc(row[0], row[1:10]):
-        raise ValueError(f"queue entry {row[1]} of owner {row[0]}: wrong checksum")
-    if row[19] is None:
-        raise ValueError(f"message {row[2]} is missing")
-    if row[19] != message_crc((row[2], *row[11:19])):
-        raise ValueError(f"message {row[2]}: wrong checksum")
-    return row
 
 
 Rows = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], list[tuple[Any, ...]]]
@@ -392,68 +328,13 @@ class Engine:
     # --- what nobody waits for ----------------------------------------------------------------------------------------
 
     def sweep(self, seconds: float = SLICE) -> bool:
-        """One slice of taking away what ended sessions and expired retained messages left; whether more is left. It need
-        not be safe at once: what is swept again after a crash is gone all the same."""
-        db = self.db
-        deadline = time.perf_counter() + seconds
-        if self.durability == "group":
-            db.execute("PRAGMA synchronous = NORMAL")
-        db.execute("BEGIN IMMEDIATE")
-        more = self._sweep_owner() or self._sweep_retained()
-        while more and time.perf_counter() < deadline:
-            more = self._sweep_owner() or self._sweep_retained()
-        db.execute("COMMIT")
-        if self.durability == "group":
-            db.execute("PRAGMA synchronous = FULL")
-        self.ended = more
-        return more
-
-    def _sweep_owner(self) -> bool:
-        db = self.db
-        row = db.execute("SELECT id FROM owner WHERE name IS NULL").fetchone()
-        if row is None:
-            return False
-        owner: int = row[0]
-        found = db.execute(
-            "SELECT seq, message, body IS NULL FROM entry WHERE owner = ? ORDER BY seq LIMIT ?",
-            (owner, _CHUNK),
-        ).fetchall()
-        if found:
-            db.execute("DELETE FROM entry WHERE owner = ? AND seq <= ?", (owner, found[-1][0]))
-            db.executemany(FREE, [(message,) for _, message, apart in found if apart])
-            return True
-        for table, key in (("subscription", "filter"), ("received", "packet_id")):
-            last = db.execute(
-                f"SELECT {key} FROM {table} WHERE owner = ? ORDER BY {key} LIMIT 1 OFFSET ?",
-                (owner, _CHUNK),
-            ).fetchone()
-            if last is not None:
-                db.execute(f"DELETE FROM {table} WHERE owner = ? AND {key} <= ?", (owner, last[0]))
-                return True
-            db.execute(f"DELETE FROM {table} WHERE owner = ?", (owner,))
-        db.execute("DELETE FROM owner WHERE id = ?", (owner,))
-        return True
-
-    def _sweep_retained(self) -> bool:
-        ids = self.db.execute(
-            "SELECT id FROM retained WHERE expires_at IS NOT NULL AND expires_at <= ? LIMIT ?",
-            (self._now(), _CHUNK),
-        ).fetchall()
-        self.db.executemany("DELETE FROM retained WHERE id = ?", ids)
-        return len(ids) == _CHUNK
+        """One slice of taking away what has ended; whether more is left."""
+        self.ended = sweep(self.db, self.durability, self._now(), seconds)
+        return self.ended
 
     def give_back(self) -> bool:
         """Give some free pages back to the disk where many are free; whether to go on."""
-        free: int = self.db.execute("PRAGMA freelist_count").fetchone()[0]
-        pages: int = self.db.execute("PRAGMA page_count").fetchone()[0]
-        if free <= _SPARE + pages // 4:
-            return False
-        if self.durability == "group":
-            self.db.execute("PRAGMA synchronous = NORMAL")
-        self.db.execute(f"PRAGMA incremental_vacuum({_VACUUM})").fetchall()
-        if self.durability == "group":
-            self.db.execute("PRAGMA synchronous = FULL")
-        return True
+        return give_back(self.db, self.durability)
 
     def mark(self, at_once: bool = False) -> None:
         """Note outside the database what is safe in it, once a second at most: to be called when the newest commit is
@@ -493,57 +374,4 @@ class Engine:
     def abandon(self) -> None:
         """Let go, after a failure."""
         os.close(self._mark)
-        self.db.close()
-
-
-class Pages:
-    """The one that reads queues, on a connection of its own, so that it never waits for a commit."""
-
-    def __init__(self, folder: Path) -> None:
-        self.db = connect_reading(folder)
-
-    def read(self, owner: str, after: int, max_count: int, max_size: int) -> Page:
-        """Rows of `PAGE` in order; see `hookmq.store.Store.read`. Raises StoreError for what cannot be trusted."""
-        page: Page = []
-        size = 0
-        found = self.db.execute("SELECT id FROM owner WHERE name = ?", (owner,)).fetchone()
-        if found is None:
-            return page
-        rows = self.db.execute(
-            f"{PAGE} WHERE e.owner = ? AND e.seq > ? ORDER BY e.seq LIMIT ?",
-            (found[0], after, max(1, max_count)),
-        )
-        for row in rows:
-            size += row[4]
-            if page and size > max_size:
-                break
-            try:
-                page.append(tuple(checked(row)))
-            except ValueError as error:
-                raise StoreError(
-                    f"{owner}: {error}; hookmq storage repair saves what is readable"
-                ) from error
-        rows.close()
-        return page
-
-    def expired(self, now: float, place: Place | None, max_count: int) -> Lapsed:
-        """See `hookmq.store.ExpiringStore.expired`. Looks at `max_count` messages at most, so that whoever waits for a
-        page waits for no more than that."""
-        at, first, owner, seq = place or (-inf, 0, 0, -_LAST)
-        found: list[tuple[str, int, int, int]] = []
-        messages = self.db.execute(EXPIRED, (now, at, first, max_count)).fetchall()
-        for expires_at, message in messages:
-            after = (owner, seq) if (expires_at, message) == (at, first) else (0, -_LAST)
-            entries = self.db.execute(
-                EXPIRED_ENTRIES, (message, *after, max_count - len(found))
-            ).fetchall()
-            found += [(name, seq, size, message) for _, seq, size, name in entries]
-            if len(found) == max_count:
-                return found, (expires_at, message, *entries[-1][:2])
-        if len(messages) == max_count:
-            return found, (*messages[-1], _LAST, _LAST)
-        return found, None
-
-    def close(self) -> None:
-        """Let go."""
         self.db.close()

@@ -6,7 +6,7 @@ back as it was put: a float stays a float, infinity included. Every row ends in 
 """
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
@@ -119,3 +119,15 @@ def migrate(
     except BaseException:
         db.execute("ROLLBACK")
         raise
+
+
+def entry_crc(owner: int, row: Sequence[Any]) -> int:
+    """The `crc` of an entry: `row` is seq, message, qos, size, retain, identifiers, filter, group, sent."""
+    sent: int = row[8]
+    return checksum(owner, *row[:8]) + sent * SENT_CHECK
+
+
+def message_crc(row: Sequence[Any]) -> int:
+    """The `crc` of a message: id or topic first, as in `COLUMNS`; the payload is the first `bytes` in it."""
+    at = 2 if type(row[0]) is int else 1
+    return checksum_payload(row[at], *row[:at], *row[at + 1 :])

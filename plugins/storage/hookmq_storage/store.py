@@ -31,8 +31,9 @@ from hookmq.types import Message
 
 from hookmq_storage.check import problems
 from hookmq_storage.database import USUAL, Durability, Limits, open_store, wrong
-from hookmq_storage.engine import PAGE, Engine, Pages, unfold
+from hookmq_storage.engine import Engine
 from hookmq_storage.folder import lock
+from hookmq_storage.pages import PAGE, Pages, unfold
 from hookmq_storage.process import WriterProcess
 from hookmq_storage.rows import (
     enqueue_of,

@@ -23,7 +23,8 @@ from typing import Any, Final
 
 from hookmq_storage.check import problems
 from hookmq_storage.database import Limits, connect, connect_reading, state, wrong
-from hookmq_storage.engine import Engine, Pages
+from hookmq_storage.engine import Engine
+from hookmq_storage.pages import Pages
 
 HEADER: Final = struct.Struct("<Q")
 DONE: Final = 0

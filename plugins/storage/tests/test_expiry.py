@@ -9,7 +9,8 @@ from hookmq.broker import deadlines, retention
 from hookmq.codec import Publish
 from hookmq.store import Dequeue, DropSession, Record
 from hookmq.testing import Harness, MemoryClient
-from hookmq_storage.engine import EXPIRED, EXPIRED_ENTRIES, Engine
+from hookmq_storage.engine import Engine
+from hookmq_storage.pages import EXPIRED, EXPIRED_ENTRIES
 from hookmq_storage.store import SQLiteStore
 
 

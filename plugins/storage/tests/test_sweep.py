@@ -20,9 +20,11 @@ from hookmq.store import (
 )
 from hookmq.testing.runtime import EPOCH, VirtualRuntime
 from hookmq.types import Message, Subscription
-from hookmq_storage.engine import FREE, PAGE, Engine
+from hookmq_storage.engine import Engine
 from hookmq_storage.folder import DATABASE
+from hookmq_storage.pages import PAGE
 from hookmq_storage.store import SQLiteStore
+from hookmq_storage.sweep import FREE
 
 TABLES = ("owner", "session", "subscription", "received", "message", "entry", "retained")
 
