@@ -2,12 +2,16 @@
 
 import argparse
 import json
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hookmq.errors import StoreError
 from hookmq_spark_sink import cli, files
+from hookmq_spark_sink.export import parquet
+from hookmq_spark_sink.export.places import UsageError
 from hookmq_spark_sink.plugin import SparkSinkPlugin
 
 
@@ -111,3 +115,27 @@ def test_what_is_not_there(run: Run, kept: Any, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         run("read", kept.path, "all", "--start", "-1")
     assert cli.EXAMPLES
+
+
+@pytest.mark.parametrize("missing", ["pyarrow", "fsspec"])
+def test_export_without_its_extra(
+    run: Run, kept: Any, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(parquet, "_schema", lambda arrow: None)
+    with pytest.raises(UsageError) as caught:
+        run("export", kept.path, "s3://bucket/mqtt")
+    assert caught.value.exit_code == 2
+    assert f"hookmq spark export needs {missing} (" in str(caught.value)
+    assert "pip install 'hookmq-spark-sink[export]'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_export_of_what_is_not_there(run: Run, kept: Any) -> None:
+    with pytest.raises(UsageError, match="gone is no folder"):
+        run("export", kept.path / "gone", "lake")
+    for words in (("--file-size", "many"), ("--once", "--follow"), ("--compression", "lzo")):
+        with pytest.raises(SystemExit):
+            run("export", kept.path, "lake", *words)
