@@ -7,7 +7,7 @@ transactions and Iceberg as table properties. Per query (`owner`, an `app` witho
 - that the owner wrote here: an `app` that is new while its owner is known has lost its checkpoint;
 - the last offset of each log and partition: such a query begins anew, and what it had written is left out.
 
-The last holds where rows have `log_id`, `partition` and `offset` and a query writes them in the order of offsets.
+The last is right where rows have `log_id`, `partition` and `offset`, and the query wrote them in the order of offsets.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -58,6 +58,11 @@ def resumed(app: str) -> str:
     return f"{app}#resumed"
 
 
+def begun(app: str, log_id: str, partition: int) -> str:
+    """The entry with the mark that an `app` found when it first wrote rows of a partition, and that it does not move."""
+    return f"{app}#{log_id}/{partition}"
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What to do with a batch."""
@@ -100,10 +105,16 @@ def judge(
         entries[resumed(app)] = 1
     done = []
     for span in spans(found):
-        last = get(mark(name, span.log_id, span.partition))
-        if anew and last is not None and span.first <= last:
-            done.append(Span(span.log_id, span.partition, span.first, last))
-        entries[mark(name, span.log_id, span.partition)] = max(
-            span.last, -1 if last is None else last
-        )
+        entry = mark(name, span.log_id, span.partition)
+        last = get(entry)
+        last = -1 if last is None else last
+        entries[entry] = max(span.last, last)
+        if not anew:
+            continue
+        entry = begun(app, span.log_id, span.partition)
+        before = get(entry)
+        if before is None:
+            before = entries[entry] = last
+        if span.first <= before:
+            done.append(Span(span.log_id, span.partition, span.first, before))
     return Verdict(done=tuple(done), entries=entries)

@@ -1,0 +1,82 @@
+"""A driver that dies between a sink's write and Spark's note that the batch is done: run by test_sinks.py.
+
+    killed.py FOLDER OPTIONS
+
+OPTIONS are those of the sink mqtt, JSON. Every query but that of ``files`` stops for good after the write of its second
+batch; when all have, that of ``files`` begins, and when its second batch is in Spark's log of the folder the whole
+process group gets SIGKILL.
+"""
+
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import landing
+from mqtt_pipelines import run
+from mqtt_pipelines.sinks import Sink, StreamSink, Written
+from pyspark.sql import DataFrame, SparkSession
+from sinking import made
+
+LAST = 1
+"""The batch after which there is nothing."""
+
+
+class Stopping:
+    """A sink that does not come back from a batch that it wrote."""
+
+    def __init__(self, sink: Sink, reached: threading.Semaphore) -> None:
+        self.sink = sink
+        self.reached = reached
+
+    @property
+    def name(self) -> str:
+        return self.sink.name
+
+    def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
+        try:
+            written = self.sink.write(batch, batch_id, app)
+        except BaseException:
+            traceback.print_exc()
+            os.killpg(os.getpgrp(), signal.SIGTERM)
+            raise
+        if batch_id == LAST:
+            self.reached.release()
+            threading.Event().wait()
+        return written
+
+
+def main(folder: Path, options: dict[str, str]) -> None:
+    os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    builder = SparkSession.builder
+    conftest = runpy.run_path(str(Path(__file__).parents[1] / "conftest.py"))
+    for name, value in conftest["SETTINGS"].items():
+        builder = builder.config(name, value)
+    spark = builder.config("spark.sql.warehouse.dir", str(folder / "spark")).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+
+    def start(name: str, sink: Sink | StreamSink) -> None:
+        checkpoint = folder / "checkpoints" / name
+        query = landing.query(spark, folder / "landed", sink, checkpoint, name)
+        run.start(spark, query, "killed", once=True)
+
+    sinks = made(folder, options)
+    reached = threading.Semaphore(0)
+    held = {name: sink for name, sink in sinks.items() if isinstance(sink, Sink)}
+    for name, sink in held.items():
+        start(name, Stopping(sink, reached))
+    for _ in held:
+        reached.acquire()
+    start("files", sinks["files"])
+    noted = folder / "files" / "_spark_metadata" / str(LAST)
+    while not noted.exists():
+        pass  # The next thing that Spark does is what must not happen.
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -1,0 +1,97 @@
+"""Messages in Parquet files, one batch each, and what a table must hold of them."""
+
+import datetime
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from mqtt_pipelines.jobs import Query
+from mqtt_pipelines.sinks import Sink, StreamSink
+from pyspark.sql import DataFrame, SparkSession
+
+LOG = "0" * 32
+START = datetime.datetime(2026, 11, 20, 23, 59, 59, tzinfo=datetime.UTC)
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("payload", pa.binary()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("log_id", pa.string()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("ingest_date", pa.date32()),
+    ]
+)
+DDL = (
+    "topic string, payload binary, partition int, offset long, log_id string, timestamp timestamp, "
+    "ingest_date date"
+)
+ROWS = 20
+"""Of a file, in two partitions and of two days."""
+
+Key = tuple[str, int, int]
+
+
+def messages(number: int, rows: int = ROWS) -> pa.Table:
+    """The rows of file `number`, which go on where those of the one before ended."""
+    made = []
+    for i in range(rows):
+        offset = (number * rows + i) // 2
+        stamp = START + datetime.timedelta(milliseconds=150 * i, microseconds=7)
+        made.append(
+            {
+                "topic": f"sensors/{i % 2}",
+                "payload": b"%d" % i,
+                "partition": i % 2,
+                "offset": offset,
+                "log_id": LOG,
+                "timestamp": stamp,
+                "ingest_date": stamp.date(),
+            }
+        )
+    return pa.Table.from_pylist(made, SCHEMA)
+
+
+def land(folder: Path, numbers: Iterable[int]) -> None:
+    """Write files; a stream reads one for a batch, in order."""
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        file = folder / f"{number}.parquet"
+        pq.write_table(messages(number), file)
+        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+def stream(spark: SparkSession, folder: Path) -> DataFrame:
+    """The files as a stream."""
+    return spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def query(
+    spark: SparkSession, folder: Path, sink: Sink | StreamSink, checkpoint: Path, name: str = "rows"
+) -> Query:
+    """A query from the files to a sink; the day is not published."""
+    frame = stream(spark, folder)
+    frame = frame.drop("ingest_date") if name == "mqtt" else frame
+    return Query(name, frame, sink, str(checkpoint), 0.0)
+
+
+def keys(files: Iterable[int]) -> list[Key]:
+    """What a table must hold."""
+    return [key for number in files for key in of(messages(number))]
+
+
+def of(table: pa.Table) -> list[Key]:
+    """The keys of a table."""
+    columns = [table.column(name).to_pylist() for name in ("log_id", "partition", "offset")]
+    return list(zip(*columns, strict=True))
+
+
+def faults(found: Iterable[Key], wanted: Iterable[Key]) -> Iterator[str]:
+    """What is wrong with a table: rows that are missing, that are there more than once, that nobody wrote."""
+    has, needs = Counter(found), Counter(wanted)
+    for key in sorted(needs.keys() | has.keys()):
+        if has[key] != needs[key]:
+            yield f"{key}: {has[key]} times instead of {needs[key]}"

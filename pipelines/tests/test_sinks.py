@@ -1,0 +1,368 @@
+"""Each sink's rows are there once: batches that come again, drivers that are killed, checkpoints that are lost, writers
+in each other's way. That the proof can fail is proved with a sink that only appends."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from broker import Broker, running
+from landing import DDL, LOG, faults, keys, land, messages, query
+from mqtt_pipelines import run
+from mqtt_pipelines.sinks import Sink, StreamSink, Written
+from mqtt_pipelines.sinks.append import TRIES
+from mqtt_pipelines.sinks.delta import DeltaSink, DeltaState
+from mqtt_pipelines.sinks.iceberg import IcebergSink, IcebergState
+from mqtt_pipelines.sinks.ledger import Span
+from mqtt_pipelines.sinks.mqtt import MqttSink
+from mqtt_pipelines.sinks.parts import Part
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark_mqtt.errors import MqttError
+from sinking import TABLES, delta, held, iceberg, made, table
+
+each_table = pytest.mark.parametrize("format", TABLES)
+
+
+def frame(spark: SparkSession, number: int) -> DataFrame:
+    """The rows of a file, as a batch."""
+    return spark.createDataFrame(messages(number), DDL)
+
+
+def finish(
+    spark: SparkSession, folder: Path, name: str, sink: Sink | StreamSink, app: str = "killed"
+) -> None:
+    """Run a query from the files in `folder` to its end."""
+    asked = query(spark, folder / "landed", sink, folder / "checkpoints" / name, name)
+    run.start(spark, asked, app, once=True).awaitTermination()
+
+
+# A batch that comes again
+
+
+@each_table
+def test_a_batch_that_comes_again_is_there_once(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    sink = table(format, tmp_path)
+    one, two = frame(spark, 0), frame(spark, 1)
+    first = sink.write(one, 0, "p.rows.a")
+    assert (first.rows, first.repeated) == (20, False)
+    again = sink.write(one, 0, "p.rows.a")
+    assert (again.rows, again.repeated, again.version) == (0, True, first.version)
+    # By another driver that knows nothing of this one's table, and with the next batch in between.
+    other = table(format, tmp_path)
+    assert other.write(two, 1, "p.rows.a").rows == 20
+    assert [sink.write(rows, n, "p.rows.a").repeated for n, rows in ((0, one), (1, two))] == [
+        True,
+        True,
+    ]
+    assert list(faults(held(sink), keys([0, 1]))) == []
+    assert sink.write(one.where("false"), 2, "p.rows.a") == Written(0, False, sink_version(sink))
+
+
+def sink_version(sink: DeltaSink | IcebergSink) -> str:
+    state = sink.look()
+    assert state is not None
+    return state.version
+
+
+@each_table
+def test_two_applications_write_to_one_table(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    sink = table(format, tmp_path)
+    one = frame(spark, 0)
+    for app in ("p.rows.a", "other.rows.a"):
+        assert [sink.write(one, 0, app).rows for _ in range(2)] == [20, 0]
+    assert list(faults(held(sink), keys([0, 0]))) == []
+
+
+class BareDelta(DeltaSink):
+    """The bug: what everybody writes first."""
+
+    def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
+        from deltalake import write_deltalake
+
+        write_deltalake(self.root, batch.toArrow(), mode="append")
+        return Written(batch.count())
+
+
+def test_the_proof_notices_a_sink_that_only_appends(spark: SparkSession, tmp_path: Path) -> None:
+    sink = BareDelta(delta(tmp_path).table)
+    one = frame(spark, 0)
+    for _ in range(2):
+        sink.write(one, 0, "p.rows.a")
+    found = list(faults(held(sink), keys([0])))
+    assert len(found) == 20
+    assert found[0] == f"{(LOG, 0, 0)}: 2 times instead of 1"
+
+
+# A driver that is killed between write and commit
+
+
+@dataclass
+class Crime:
+    """What a killed driver left."""
+
+    folder: Path
+    broker: Broker
+    sinks: Mapping[str, Sink | StreamSink]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crime]:
+    """A driver had written the second of two batches to every sink, and got SIGKILL before it noted that."""
+    folder = tmp_path_factory.mktemp("killed")
+    land(folder / "landed", [0, 1])
+    with running(tmp_path_factory.mktemp("broker"), stream={"partitions": 1}) as broker:
+        program = Path(__file__).parent / "support" / "killed.py"
+        done = subprocess.run(
+            [sys.executable, program, folder, json.dumps(broker.write)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            timeout=200,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stdout
+        yield Crime(folder, broker, made(folder, broker.write))
+
+
+def committed(folder: Path, name: str) -> list[str]:
+    """The batches that Spark noted as done."""
+    commits = folder / "checkpoints" / name / "commits"
+    return sorted(file.name for file in commits.iterdir() if file.name.isdecimal())
+
+
+@pytest.mark.parametrize("name", [*TABLES, "files"])
+def test_what_a_killed_driver_had_written_is_there_once(
+    spark: SparkSession, killed: Crime, name: str
+) -> None:
+    sink = killed.sinks[name]
+    # It was killed where it hurts: the rows are there, and Spark does not know.
+    assert list(faults(held(sink, spark), keys([0, 1]))) == []
+    assert (killed.folder / "checkpoints" / name / "offsets" / "1").exists()
+    assert committed(killed.folder, name) == ["0"]
+    land(killed.folder / "landed", [2])
+    finish(spark, killed.folder, name, sink)
+    assert committed(killed.folder, name) == ["0", "1", "2"]
+    assert list(faults(held(sink, spark), keys([0, 1, 2]))) == []
+
+
+def test_what_a_killed_driver_had_published_has_the_same_ids(
+    spark: SparkSession, killed: Crime
+) -> None:
+    land(killed.folder / "landed", [2])
+    finish(spark, killed.folder, "mqtt", killed.sinks["mqtt"])
+    read = killed.broker.read | {"includeHeaders": "true"}
+    rows = spark.read.format("mqtt").options(**read).load().collect()
+    found: dict[str, set[tuple[str, bytes]]] = {}
+    for row in rows:
+        [(_, message_id)] = row.headers
+        found.setdefault(message_id.decode(), set()).add((row.topic, bytes(row.payload)))
+    assert len(rows) == 80  # Batch 1 was published twice ...
+    assert {(log, int(p), int(o)) for log, p, o in (name.split("-") for name in found)} == set(
+        keys([0, 1, 2])
+    )
+    assert all(len(messages) == 1 for messages in found.values())  # ... as the same messages.
+
+
+# A checkpoint that is lost
+
+
+@each_table
+def test_a_lost_checkpoint_does_not_write_again(
+    spark: SparkSession, tmp_path: Path, format: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    land(tmp_path / "landed", [0, 1])
+    finish(spark, tmp_path, "rows", table(format, tmp_path))
+    shutil.rmtree(tmp_path / "checkpoints")
+    # Batches that have both what is there and what is new, only what is new, and something between.
+    landed = tmp_path / "landed"
+    land(landed, [3])
+    pq.write_table(pa.concat_tables([messages(1), messages(2)]), landed / "1.parquet")
+    sink = table(format, tmp_path)
+    finish(spark, tmp_path, "rows", sink)
+    assert list(faults(held(sink), keys([0, 1, 2, 3]))) == []
+    assert "what it had written already is left out" in caplog.text
+
+
+@each_table
+def test_rows_without_offsets_are_not_written_again_with_another_checkpoint(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    sink = table(format, tmp_path, partition_by=())
+    gold = spark.sql("select 'd' as device, 1.5D as avg")
+    sink.write(gold, 0, "p.gold.a")
+    with pytest.raises(MqttError, match=r"p\.gold wrote to this table with another checkpoint"):
+        sink.write(gold, 0, "p.gold.b")
+    assert sink.write(gold, 0, "other.gold.b").rows == 1
+
+
+def test_a_folder_is_not_written_with_another_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    land(tmp_path / "landed", [0])
+    sink = made(tmp_path)["files"]
+    finish(spark, tmp_path, "rows", sink)
+    land(tmp_path / "landed", [1])
+    finish(spark, tmp_path, "rows", sink)
+    (tmp_path / "checkpoints").rename(tmp_path / "lost")
+    land(tmp_path / "landed", [2])
+    # What Spark would do of itself: take the new batches for written.
+    with pytest.raises(MqttError, match=r"has batches up to 1, and the checkpoint .* is at none"):
+        finish(spark, tmp_path, "rows", sink)
+    (tmp_path / "lost").rename(tmp_path / "checkpoints")
+    finish(spark, tmp_path, "rows", sink)
+    assert list(faults(held(sink, spark), keys([0, 1, 2]))) == []
+
+
+# Commits that fail, and others that come first
+
+
+@each_table
+def test_a_commit_that_fails_is_made_when_the_query_starts_again(
+    spark: SparkSession, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state: Any = {"delta": DeltaState, "iceberg": IcebergState}[format]
+    right = state.commit
+    land(tmp_path / "landed", [0])
+    sink = table(format, tmp_path)
+
+    def fail(*_: object) -> bool:
+        raise OSError("the disk is full")
+
+    def lost(*given: Any) -> bool:
+        right(*given)
+        raise OSError("the answer was lost")
+
+    for broken in (fail, lost):
+        monkeypatch.setattr(state, "commit", broken)
+        with pytest.raises(StreamingQueryException, match=r"the disk is full|the answer was lost"):
+            finish(spark, tmp_path, "rows", sink)
+    monkeypatch.setattr(state, "commit", right)
+    finish(spark, tmp_path, "rows", sink)
+    assert list(faults(held(sink), keys([0]))) == []
+
+
+@each_table
+def test_who_comes_first_is_no_harm(
+    spark: SparkSession, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a look at the table and the commit another writes: another batch, then the same one."""
+    sink, other = table(format, tmp_path), table(format, tmp_path)
+    one, two, three = (frame(spark, n) for n in range(3))
+    sink.write(one, 0, "p.rows.a")
+    state: Any = {"delta": DeltaState, "iceberg": IcebergState}[format]
+    right = state.commit
+    tries: list[str] = []
+
+    def after(rows: DataFrame, batch_id: int, app: str) -> None:
+        def commit(self: Any, parts: Sequence[Part], entries: Mapping[str, int], name: str) -> bool:
+            monkeypatch.setattr(state, "commit", right)
+            other.write(rows, batch_id, app)
+            done: bool = right(self, parts, entries, name)
+            tries.append(f"{app} {done}")
+            return done
+
+        monkeypatch.setattr(state, "commit", commit)
+
+    after(two, 0, "other.rows.b")
+    assert sink.write(two, 1, "p.rows.a").rows == 20
+    # Delta lets an append follow an append; Iceberg refuses it, and it is made again.
+    assert tries == [f"other.rows.b {format == 'delta'}"]
+    after(three, 2, "p.rows.a")
+    assert sink.write(three, 2, "p.rows.a").repeated
+    assert tries[1:] == ["p.rows.a False"]
+    assert list(faults(held(sink), keys([0, 1, 1, 2]))) == []
+
+
+@each_table
+def test_who_always_comes_last_says_so_and_leaves_nothing_behind(
+    spark: SparkSession, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state: Any = {"delta": DeltaState, "iceberg": IcebergState}[format]
+    sink = table(format, tmp_path)
+    sink.write(frame(spark, 0), 0, "p.rows.a")
+    files = sorted(tmp_path.rglob("part-*"))
+    monkeypatch.setattr(state, "commit", lambda *_: False)
+    with pytest.raises(MqttError, match=f"other writers came first {TRIES} times in a row"):
+        sink.write(frame(spark, 1), 1, "p.rows.a")
+    assert sorted(tmp_path.rglob("part-*")) == files
+
+
+# Columns
+
+
+@each_table
+def test_columns_that_a_table_lacks(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    sink = table(format, tmp_path)
+    one, two = frame(spark, 0), frame(spark, 1)
+    sink.write(one, 0, "p.rows.a")
+    two = two.selectExpr("*", "1 as qos")
+    wider = frame(spark, 1).selectExpr("*", "1.5D as celsius", "array(struct('k' as key)) as tags")
+    with pytest.raises(MqttError, match=r"has no column celsius \(double\), tags .*new_columns"):
+        sink.write(wider, 1, "p.rows.a")
+    open_ = table(format, tmp_path, new_columns="add")
+    assert open_.write(wider, 1, "p.rows.a").rows == 20
+    # What a batch lacks is null; who may not add columns may still write those that are there.
+    assert sink.write(frame(spark, 2).drop("payload"), 2, "p.rows.a").rows == 20
+    state: Any = sink.look()
+    rows = state.keys(["celsius", "payload"], [Span(LOG, 0, 0, 99)]).to_pylist()
+    assert sum(row["celsius"] == 1.5 for row in rows) == 10
+    assert sum(row["payload"] is None for row in rows) == 10
+    with pytest.raises(
+        MqttError, match=r"Column topic of .* is string, and .* makes it int32: cast"
+    ):
+        sink.write(two.drop("topic").withColumnRenamed("qos", "topic"), 3, "p.rows.a")
+    with pytest.raises(MqttError, match="is partitioned by ingest_date, and `partition_by` says"):
+        table(format, tmp_path, partition_by=("topic",)).write(two, 3, "p.rows.a")
+    with pytest.raises(MqttError, match="is partitioned by ingest_date, which is none of"):
+        table(format, tmp_path, partition_by=()).write(two.drop("ingest_date"), 3, "p.rows.a")
+    assert list(faults(held(sink), keys([0, 1, 2]))) == []
+
+
+def test_what_an_iceberg_table_needs_to_be_found(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(MqttError, match=r"NAMESPACE|such as mqtt\.bronze"):
+        iceberg(tmp_path, path="rows").look()
+    with pytest.raises(MqttError, match="see `options` of the table, such as uri and warehouse"):
+        iceberg(tmp_path, options={"uri": "nothing://"}).look()
+
+
+def test_a_table_that_needs_more_than_this_sink_can(spark: SparkSession, tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    sink = delta(tmp_path)
+    configuration = {"delta.enableChangeDataFeed": "true"}
+    DeltaTable.create(sink.root, messages(0).schema, configuration=configuration)
+    with pytest.raises(MqttError, match=r"property delta\.enableChangeDataFeed"):
+        sink.write(frame(spark, 0), 0, "p.rows.a")
+
+
+# MQTT
+
+
+def test_ids_of_other_columns_and_rows_without(spark: SparkSession) -> None:
+    options = {"brokerUrl": "mqtt://127.0.0.1:1"}
+    rows = spark.sql("select 'a' as topic, 'x' as payload, 'd1' as device, 7L as window")
+    sink = MqttSink(options, key=("device", "window"), prefix="alerts")
+    made = sink.messages(rows)
+    assert (made.columns, made.first()["message_id"]) == (  # type: ignore[index]
+        ["topic", "payload", "message_id"],
+        "alerts-d1-7",
+    )
+    with pytest.raises(MqttError, match="the rows have no log_id, partition, offset: keep them"):
+        MqttSink(options).messages(rows)
+    nameless = spark.sql("select 'a' as topic, 'x' as payload, cast(null as string) as device")
+    with pytest.raises(PySparkException, match="a row's device is null"):
+        MqttSink(options, key=("device",)).messages(nameless).collect()
