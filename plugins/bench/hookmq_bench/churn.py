@@ -215,6 +215,7 @@ class Churn:
     def _look(self) -> Sample:
         process = self.process
         return Sample(
+            at=time.monotonic_ns(),
             connected=sum(
                 one.connection is not None and not one.connection.closed for one in self.clients
             ),

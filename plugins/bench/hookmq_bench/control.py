@@ -179,6 +179,7 @@ class _Watch:
         self._accounts: dict[int, Account] = {}
         self._latencies: Counter[int] = Counter()
         self._points: list[Point] = []
+        self._idle: list[Point] = []
         self._start = 0
         self._next_point = 0.0
         self._next_show = 0.0
@@ -274,14 +275,25 @@ class _Watch:
                 self._accounts[index] = more
         seconds = self._seconds()
         if self._start and seconds >= self._next_point:
-            self._points.append(self._point(seconds))
-            self._latencies.clear()
             self._next_point += POINT
+            point = self._point()
+            if not self._points or point[1:5] != self._points[-1][1:5]:
+                self._points += self._idle
+                self._points.append(point)
+                self._idle.clear()
+            else:
+                self._idle.append(point)  # of interest only if something comes after it
+            self._latencies.clear()
 
     def _seconds(self) -> float:
         return (time.monotonic_ns() - self._start) / SECOND if self._start else 0.0
 
-    def _point(self, seconds: float) -> Point:
+    def _point(self) -> Point:
+        # Processes tell how they stand a quarter of a second ago at most: then was the point.
+        times = [sample.at for sample in self._samples if sample.at]
+        mean = sum(times) / len(times) if times else 0.0
+        seconds = max(0.0, (mean - self._start) / SECOND) if self._start else 0.0
+
         def total(name: str) -> int:
             return sum(getattr(sample, name) for sample in self._samples)
 
@@ -304,7 +316,7 @@ class _Watch:
         now = time.monotonic()
         if now >= self._next_show:
             self._next_show = now + 0.25
-            self._show(phase, self._point(self._seconds()))
+            self._show(phase, self._point())
 
     def _order(self, what: str, more: Any = None) -> None:
         for pipe in self._pipes:

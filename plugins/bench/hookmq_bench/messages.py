@@ -33,12 +33,9 @@ class Messages:
         self.process = process
         homes = plan.homes()
         index, turn, tally = process.index, process.turn, process.tally
-        # A fixed rate without a window waits for nothing.
         waits = ""
-        if plan.window and not (plan.rate and plan.qos):
-            waits = "arrival" if plan.subscribers else "pong" if not plan.qos else ""
-        elif plan.window and plan.subscribers:
-            waits = "arrival"
+        if plan.publishers and plan.window:
+            waits = "arrival" if plan.subscribers else "" if plan.qos else "pong"
         self.publishers = {
             number: Publisher(turn, plan, number, tally, process.offset, waits)
             for number in range(plan.publishers)
@@ -109,9 +106,9 @@ class Messages:
         finally:
             for task in tasks:
                 task.cancel()
-            if self._alarm is not None:
-                self._alarm.close()
         account = self._account(begin, end)
+        if self._alarm is not None:
+            self._alarm.close()
         await self._clean_up()
         self.credit.close()
         return account
@@ -217,9 +214,10 @@ class Messages:
         if schedule is None or alarm is None or self._stopped:
             return
         now = time.monotonic_ns()
-        lag, offset, order = self.process.tally.lag, self.process.offset, self._order
+        tally, offset, order = self.process.tally, self.process.offset, self._order
         for place, at in schedule.due(min(now, self._stop_at)):
-            lag.add(now - at)
+            if at + offset >= tally.since:
+                tally.lag.add(now - at)
             order[place].due(at + offset)
         following = schedule.following
         if following is not None and following < self._stop_at:
@@ -245,6 +243,7 @@ class Messages:
                 progress += flow.next - flow.first
                 missing += flow.missing
         return Sample(
+            time.monotonic_ns(),
             tally.sent,
             tally.acked,
             tally.received,

@@ -29,7 +29,7 @@ WINDOW: Final = 20
 SNAKE: Final = {paho: name.replace("-", "_") for name, (paho, _) in PROPERTIES.items()}
 """paho's names of properties to ours."""
 ONLY: Final = {
-    "shared": ("pair", "fanin", "fanout", "sub"),
+    "shared": ("sub", "fanin", "fanout"),
     "abrupt": ("churn",),
     "storm": ("churn",),
     "clients": ("connect", "churn"),

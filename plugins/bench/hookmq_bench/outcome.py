@@ -7,10 +7,11 @@ from hookmq_bench.tally import Tally
 
 
 class Sample(NamedTuple):
-    """A look at one process: counts since the start, what is outstanding, CPU time in nanoseconds, the latencies since
-    the last sample by bucket. `progress` are deliveries counted once, with those that were passed over; `missing` are
-    these."""
+    """A look at one process at `at`, nanoseconds of the monotonic clock: counts since the start, what is outstanding, CPU
+    time in nanoseconds, the latencies since the last sample by bucket. `progress` are deliveries counted once, with those
+    that were passed over; `missing` are these."""
 
+    at: int = 0
     sent: int = 0
     acked: int = 0
     received: int = 0

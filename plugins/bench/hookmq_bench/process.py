@@ -37,6 +37,13 @@ class Process:
         self._pipe = pipe
         self._seen = list(self.tally.latency.counts)
         self.loop.add_reader(pipe.fileno(), self._read)
+        self.loop.set_exception_handler(self._failed)
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A fault of ours in a callback: a run that goes on would tell anything."""
+        error = context.get("exception")
+        if not isinstance(error, OSError):
+            self.tell("failed", f"{context['message']}: {error!r}")
 
     def _read(self) -> None:
         try:

@@ -179,6 +179,8 @@ def _count_messages(plan: Plan, accounts: list[Account], result: Result) -> None
             total.highest = max(total.highest, one.highest)
             result.duplicates += one.duplicates
             result.reordered += one.reordered
+    if plan.publishers and plan.subscribers:
+        result.expected = result.lost = result.sent * plan.copies
     never = 0
     for key, flow in flows.items():
         if not plan.publishers:
@@ -186,8 +188,7 @@ def _count_messages(plan: Plan, accounts: list[Account], result: Result) -> None
             result.lost += flow.missing
             result.expected += flow.received + flow.missing
             continue
-        result.expected += sent.get(key, 0) * flow.flows
-        result.lost += sent.get(key, 0) * flow.flows - flow.received
+        result.lost -= flow.received
         never += max(0, flow.highest - sent.get(key, 0))
     refused = sum(result.refused.values())
     unmatched = sum(account.tally.unmatched for account in accounts)
@@ -249,6 +250,11 @@ def _warn(plan: Plan, accounts: list[Account], result: Result) -> None:
             warnings.append(
                 f"only {result.rates['sent']:,.0f} of {asked:,.0f} messages a second were sent;"
                 f" {unsent:,} that were due never were, and are in no latency"
+            )
+        due = result.rates["sent"] * plan.copies
+        if plan.subscribers and result.rates["received"] < due * SUSTAINED and not plan.count:
+            warnings.append(
+                f"the broker did not keep up: {result.rates['received']:,.0f} of {due:,.0f} messages a second arrived"
             )
         late = result.lag.percentile(99)
         if late > LATE:

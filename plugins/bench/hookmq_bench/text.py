@@ -43,9 +43,7 @@ def headline(plan: Plan) -> str:
             parts.append(_several(plan.subscribers, "subscriber"))
         parts.append(f"QoS {plan.qos}")
         if plan.publishers:
-            parts.append(
-                f"{format_size(plan.size)}{'B' if plan.size < 1024 or plan.size % 1024 else ''}"
-            )
+            parts.append(payload(plan))
             parts.append(f"{plan.rate:,g} a second" if plan.rate else f"window {plan.window}")
         if plan.retain:
             parts.append("retained")
@@ -54,6 +52,12 @@ def headline(plan: Plan) -> str:
     if not plan.target.clean_start:
         parts.append("kept sessions")
     return ", ".join(parts)
+
+
+def payload(plan: Plan) -> str:
+    """The size of a payload."""
+    found = format_size(plan.size)
+    return f"{found} bytes" if found.isdigit() else found
 
 
 def where(plan: Plan) -> str:
@@ -243,4 +247,6 @@ def _latencies(result: Result) -> list[str]:
         values = [one.percentile(percent) for percent in PERCENTILES.values()]
         cells = "".join(f"{duration(value):>10}" for value in (*values, one.largest, one.mean))
         lines.append(f"{name:<14}{cells}")
-    return [*lines, basis(result.plan)]
+    if result.main.count:
+        lines.append(basis(result.plan))
+    return lines
