@@ -4,12 +4,17 @@ A *lane* is the events of one key, in their order. A *parcel* is what is sent at
 as many as a batch holds. While a parcel is under way or waits for its next attempt its lanes are busy, so that nothing
 overtakes it; other lanes go on. Attempts of one parcel have the same content and the same ids. A parcel that is refused
 or has been tried long enough is taken apart, so that only what is wrong is given up.
+
+A lane whose parcel failed is *held*. When memory is full, what waits in held lanes behind their parcels goes out of it,
+and so does what comes for them later: such a lane is *behind*, and all that is known is where in the queue it goes on.
+So a key that fails for ever stops no other.
 """
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Final, NamedTuple
 
 from hookmq.breaker import Ask, Breaker
@@ -63,7 +68,7 @@ class Policy:
 class Lane:
     """The events of one key that wait, in order."""
 
-    __slots__ = ("alone", "attempts", "busy", "events", "key", "queued")
+    __slots__ = ("alone", "attempts", "busy", "events", "held", "key", "queued", "resume")
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -74,19 +79,31 @@ class Lane:
         """How many of the next go one by one."""
         self.attempts = 0
         """How often those were tried together, as far as that counts."""
+        self.held = False
+        """What it sent last failed."""
+        self.resume: int | None = None
+        """It is behind: from this number on its events are in the queue alone."""
 
 
 class Parcel:
     """Events on their way, and the lanes that they are of."""
 
-    __slots__ = ("attempts", "events", "lanes")
+    __slots__ = ("attempts", "delivered", "events", "lanes")
 
     def __init__(self, events: list[Numbered], lanes: list[Lane], attempts: int = 0) -> None:
         self.events = events
         self.lanes = lanes
         self.attempts = attempts
+        self.delivered = -1
+        """Events that had arrived when it failed first."""
 
 
+TOGETHER: Final = 5
+"""Attempts after which the events of a batch are sent one by one; two, where others arrived since the first."""
+SKIPPED: Final = 50
+"""Events that may be left behind in the queue, for each that memory has room for."""
+SCAN: Final = 4 << 20
+"""Bytes read at a time to find what was left behind."""
 BURY_AGAIN: Final = 5.0
 """Seconds after which what could not be kept safe is given up once more."""
 
@@ -132,6 +149,11 @@ class Dispatcher:
         self._next = 0
         self._loaded = 0
         self._loaded_bytes = 0
+        self._behind: dict[str, Lane] = {}
+        self._wanting: dict[str, Lane] = {}
+        """Of those behind, the ones that have nothing else to send."""
+        self._skipped = 0
+        self._blocked_first = True
         self._reading = False
         self._more = False
         self._running = 0
@@ -167,7 +189,7 @@ class Dispatcher:
     @property
     def idle(self) -> bool:
         """Nothing waits, nothing is under way."""
-        return not (self._loaded or self._reading or self._running or self._more)
+        return not (self._loaded or self._reading or self._running or self._more or self._wanting)
 
     @property
     def oldest_age(self) -> float:
@@ -186,37 +208,113 @@ class Dispatcher:
         """Events in memory."""
         return self._loaded
 
+    @property
+    def skipped(self) -> int:
+        """Events that were left behind in the queue, since others of their key fail."""
+        return self._skipped
+
     def _read(self) -> None:
         policy = self._policy
-        if self._reading or self._stopped or not self._more:
+        if self._reading or self._stopped or not (self._more or self._wanting):
             return
-        room, size = policy.window_count - self._loaded, policy.window_bytes - self._loaded_bytes
-        if room <= 0 or size <= 0:
+        if self._full():
+            self._leave_behind()
+        if self._full():
             return
-        self._reading = True
-        self._more = False
-        self._queue.page(self._next, room, size, self._page)
+        if self._wanting:
+            self._reading = True
+            first = min(lane.resume or 0 for lane in self._wanting.values())
+            size = min(SCAN, policy.window_bytes)
+            self._queue.page(first, policy.window_count, size, partial(self._found, first))
+        elif self._skipped < SKIPPED * policy.window_count:
+            self._reading = True
+            self._more = False
+            room = policy.window_count - self._loaded
+            size = policy.window_bytes - self._loaded_bytes
+            self._queue.page(self._next, room, size, self._page)
+
+    def _full(self) -> bool:
+        policy = self._policy
+        return self._loaded >= policy.window_count or self._loaded_bytes >= policy.window_bytes
+
+    def _leave_behind(self) -> None:
+        """Make room, as far as held lanes can, once nothing else is left in memory that could be sent."""
+        if not self._queue.rereads or self._ready:
+            return
+        if self._skipped >= SKIPPED * self._policy.window_count:
+            return
+        for lane in self._lanes.values():
+            while lane.held and len(lane.events) > lane.alone:
+                one = lane.events.pop()
+                self._loaded -= 1
+                self._loaded_bytes -= one.size
+                self._skipped += 1
+                lane.resume = one.number
+                self._behind[lane.key] = lane
+
+    def _found(
+        self, first: int, found: list[Numbered], following: int, error: Exception | None
+    ) -> None:
+        """A page for lanes that are behind: of what is in it, that is theirs."""
+        self._reading = False
+        if self._stopped:
+            return
+        if error is not None:
+            self._unreadable(error)
+            return
+        at = min(following, self._next) if following > first else self._next
+        for one in found:
+            if one.number >= self._next or self._full():
+                at = min(at, one.number)
+                break
+            lane = self._wanting.get(self._key(one))
+            if lane is not None and lane.resume is not None and one.number >= lane.resume:
+                self._skipped -= 1
+                self._load(lane, one)
+        for lane in list(self._wanting.values()):
+            lane.resume = max(lane.resume or 0, at)
+            if lane.resume >= self._next:
+                lane.resume = None
+                del self._behind[lane.key]
+            if lane.events or lane.resume is None:
+                del self._wanting[lane.key]
+            if lane.events:
+                self._offer(lane)
+            elif lane.resume is None:
+                del self._lanes[lane.key]
+        self._pump()
+        self._read()
+        self._rest()
+
+    def _load(self, lane: Lane, one: Numbered) -> None:
+        self._loaded += 1
+        self._loaded_bytes += one.size
+        lane.events.append(one)
+
+    def _unreadable(self, error: Exception) -> None:
+        self._runtime.log("error", "webhook.queue_unreadable", reason=str(error))
+        self._more = True
+        self._later(5.0, self._read)
 
     def _page(self, found: list[Numbered], following: int, error: Exception | None) -> None:
         self._reading = False
         if self._stopped:
             return
         if error is not None:
-            self._runtime.log("error", "webhook.queue_unreadable", reason=str(error))
-            self._more = True
-            self._later(5.0, self._read)
+            self._unreadable(error)
             return
         if following > self._next:
             self._more = True  # there may be more behind what fitted
         self._next = following
         for one in found:
-            self._loaded += 1
-            self._loaded_bytes += one.size
             key = self._key(one)
             lane = self._lanes.get(key)
             if lane is None:
                 lane = self._lanes[key] = Lane(key)
-            lane.events.append(one)
+            if lane.resume is not None:
+                self._skipped += 1  # nothing overtakes what is behind
+                continue
+            self._load(lane, one)
             self._offer(lane)
         self._pump()
         self._read()
@@ -241,7 +339,14 @@ class Dispatcher:
             if ask is None:
                 self._when_closed(max(held, self._breaker.opens_in()))
                 return
-            self._attempt(self._blocked.popleft() if self._blocked else self._parcel(), ask)
+            self._attempt(self._due(), ask)
+
+    def _due(self) -> Parcel:
+        """Those that failed and those that were never tried take turns, or a few that fail again and again would have all
+        turns, those with which it is tried whether the service is back among them."""
+        blocked = bool(self._blocked) and (self._blocked_first or not self._ready)
+        self._blocked_first = not blocked
+        return self._blocked.popleft() if blocked else self._parcel()
 
     def _waits_for_more(self) -> bool:
         """Whether to linger, so that a batch is worth it."""
@@ -333,11 +438,20 @@ class Dispatcher:
         old = policy.max_age > 0 and self._runtime.time() - oldest >= policy.max_age
         if answer.verdict is Verdict.REFUSED or worn or old:
             if len(parcel.events) > 1:
-                self._take_apart(parcel, worn)
+                self._take_apart(parcel, parcel.attempts - 1 if worn else 0)
             else:
                 self._give_up(parcel, answer.reason)
             return
+        if parcel.delivered < 0:
+            parcel.delivered = self.counts.delivered
+        others = self.counts.delivered > parcel.delivered
+        if len(parcel.events) > 1 and (others or parcel.attempts >= TOGETHER):
+            # It may be one event alone that the service cannot stand, whatever it says.
+            self._take_apart(parcel, parcel.attempts)
+            return
         self._retrying += 1
+        for lane in parcel.lanes:
+            lane.held = True
         if answer.after:
             wait = min(answer.after, policy.longest_delay)
             self._held_until = max(self._held_until, self._runtime.now() + wait)
@@ -356,15 +470,15 @@ class Dispatcher:
         self._blocked.append(parcel)
         self._pump()
 
-    def _take_apart(self, parcel: Parcel, worn: bool) -> None:
-        """Each is sent alone, those of one key still one after another. What was tried often enough has one try left."""
-        attempts = parcel.attempts - 1 if worn else 0
+    def _take_apart(self, parcel: Parcel, attempts: int) -> None:
+        """Each is sent alone, those of one key still one after another. `attempts` were made of each, less one where that
+        is enough: each has a try left."""
         del self._parcels[parcel]
         for lane in parcel.lanes:
             mine = [one for one in parcel.events if self._key(one) == lane.key]
             lane.events.extendleft(reversed(mine))
             lane.alone, lane.attempts = len(mine), attempts
-            lane.busy = False
+            lane.busy = lane.held = False
             self._offer(lane)
 
     def _give_up(self, parcel: Parcel, reason: str) -> None:
@@ -393,9 +507,11 @@ class Dispatcher:
             self._loaded -= 1
             self._loaded_bytes -= one.size
         for lane in parcel.lanes:
-            lane.busy = False
+            lane.busy = lane.held = False
             if lane.events:
                 self._offer(lane)
+            elif lane.resume is not None:
+                self._wanting[lane.key] = lane
             else:
                 del self._lanes[lane.key]
 

@@ -46,6 +46,8 @@ class Outbox:
     so that after a crash some events are sent again, with the ids that they had.
     """
 
+    rereads = True
+
     def __init__(
         self,
         name: str,
@@ -241,7 +243,7 @@ class Outbox:
     @property
     def start(self) -> int:
         """The number that sending begins with."""
-        return min(self._open, default=self._edge)
+        return next(iter(self._open), self._edge)  # they are in order
 
     @property
     def waiting(self) -> int:
@@ -349,9 +351,9 @@ class Outbox:
                 "warning", "webhook.cursor_unusable", plugin=self.name, reason=repr(error)
             )
 
-    def _cursor(self) -> bytes:
-        known = {"log": self.log.id, "edge": self._edge, "open": sorted(self._open)}
-        return json.dumps(known).encode()
+    def _cursor(self) -> Callable[[], bytes]:
+        """What makes the cursor of this moment, in a thread."""
+        return partial(_cursor_text, self.log.id, self._edge, list(self._open))
 
     def _save(self) -> None:
         self._timer = None
@@ -376,9 +378,9 @@ class Outbox:
 
         self._runtime.run_blocking(partial(self._store, self._cursor(), self.start), saved)
 
-    def _store(self, cursor: bytes, below: int) -> None:
+    def _store(self, cursor: Callable[[], bytes], below: int) -> None:
         """In a thread: first what arrived is safe, then what held it goes."""
-        write_atomically(self.folder / CURSOR, cursor)
+        write_atomically(self.folder / CURSOR, cursor())
         self.log.trim(below)
 
     def close(self, done: Callable[[], None]) -> None:
@@ -412,7 +414,13 @@ class Outbox:
     def _end(self) -> None:
         """In a thread."""
         if self._dirty:
-            write_atomically(self.folder / CURSOR, self._cursor())
+            write_atomically(self.folder / CURSOR, self._cursor()())
+
+
+def _cursor_text(log: str, edge: int, numbers: list[int]) -> bytes:
+    """Piece by piece: there may be many numbers, and the loop has a use for the interpreter in between."""
+    pieces = [",".join(map(str, numbers[at : at + 1000])) for at in range(0, len(numbers), 1000)]
+    return f'{{"log":{json.dumps(log)},"edge":{edge},"open":[{",".join(pieces)}]}}'.encode()
 
 
 __all__ = ["Bounds", "OnFull", "Outbox", "StoreError"]

@@ -28,6 +28,9 @@ Page = Callable[[list[Numbered], int, Exception | None], None]
 class Queue(Protocol):
     """What the dispatcher takes events from."""
 
+    rereads: bool
+    """Whether `page` tells what it told before and is not `done` once more, to whoever begins there."""
+
     @property
     def start(self) -> int:
         """The number that sending begins with."""
@@ -49,6 +52,7 @@ class MemoryQueue:
     `dropped`. `name` begins the ids of its events."""
 
     start = 0
+    rereads = False
 
     def __init__(
         self,

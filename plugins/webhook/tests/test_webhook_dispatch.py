@@ -11,7 +11,7 @@ from hookmq.breaker import Breaker
 from hookmq.plugin import Message
 from hookmq.store import CommitId, StoreFailed
 from hookmq.testing.runtime import VirtualRuntime
-from hookmq_webhook.dispatch import Answer, Dispatcher, Policy, Verdict
+from hookmq_webhook.dispatch import SKIPPED, TOGETHER, Answer, Dispatcher, Policy, Verdict
 from hookmq_webhook.events import Event
 from hookmq_webhook.outbox import Bounds, Outbox
 from hookmq_webhook.queues import MemoryQueue, Numbered
@@ -277,6 +277,24 @@ def test_of_a_worn_batch_each_has_one_more_try() -> None:
     assert sorted(world.arrived) == [0, 2]
 
 
+def test_a_batch_that_fails_while_others_arrive_is_sent_one_by_one() -> None:
+    def answer(events: Sequence[Numbered], n: int) -> tuple[float, Answer]:
+        return 0.0, AGAIN if any(one.number == 1 for one in events) else ARRIVED
+
+    world = World(Policy(batch_count=10), answer)
+    world.put(*"abc")
+    world.run()
+    world.put("d")
+    world.run(2)
+    assert sorted(world.arrived) == [0, 2, 3]
+    assert [numbers for _, numbers in world.sent][:5] == [[0, 1, 2], [3], [0, 1, 2], [0], [1]]
+    world = World(Policy(batch_count=10), answer)
+    world.put(*"abc")
+    world.run(20)
+    assert [numbers for _, numbers in world.sent].count([0, 1, 2]) == TOGETHER
+    assert sorted(world.arrived) == [0, 2]
+
+
 def test_what_cannot_be_buried_is_not_lost() -> None:
     world = World(Policy(max_attempts=1), lambda events, n: (0.0, AGAIN if n == 1 else ARRIVED))
     world.bury_fails = 3
@@ -398,6 +416,8 @@ class Service:
         self.seen: list[tuple[str, str]] = []
         """Payload and id, as they came."""
         self.poison: set[bytes] = set()
+        self.stubborn = ""
+        """A key that is never well."""
 
     async def send(self, runtime: VirtualRuntime, events: Sequence[Numbered]) -> Answer:
         delay, kind = self.answers.pop() if self.answers else (0.0, "good")
@@ -405,6 +425,8 @@ class Service:
         await runtime.sleep(before)
         if any(one.event.payload in self.poison for one in events):
             return REFUSED
+        if any(one.event.client == self.stubborn for one in events):
+            kind = "down"
         if kind in ("good", "lost"):
             self.seen += [((one.event.payload or b"").decode(), one.id) for one in events]
         await runtime.sleep(after)
@@ -434,6 +456,7 @@ steps = st.one_of(
     st.sampled_from([0.0, 0.5]),
     st.sampled_from([1, 3, 1000]),
     st.integers(0, 3),
+    st.sampled_from(["", "a", "b"]),
 )
 def test_nothing_is_lost_and_nothing_overtakes(
     steps: list[tuple[str, Any]],
@@ -444,10 +467,12 @@ def test_nothing_is_lost_and_nothing_overtakes(
     linger: float,
     failures: int,
     seed: int,
+    stubborn: str,
 ) -> None:
     """An outbox on a real disk, kills and stops, a service that fails in any way: what was committed arrives, each key's
-    in order, and what comes twice has the same id."""
+    in order, and what comes twice has the same id. While one key fails for ever the others arrive."""
     service = Service(list(answers))
+    service.stubborn = stubborn
     keys: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         life = Life(Path(folder), service, concurrency, batch, window, linger, failures, seed, 0)
@@ -464,7 +489,10 @@ def test_nothing_is_lost_and_nothing_overtakes(
                 )  # fmt: skip
         service.answers.clear()
         life.runtime.advance(3000)
-        assert life.outbox.waiting == 0
+        assert life.outbox.waiting == keys.count(stubborn)
+        service.stubborn = ""
+        life.runtime.advance(3000)
+        assert life.outbox.waiting == life.dispatcher.skipped == life.dispatcher.loaded == 0
         life.end(True)
     numbers = [int(payload) for payload, _ in service.seen]
     assert sorted(set(numbers)) == list(range(len(keys)))
@@ -473,6 +501,60 @@ def test_nothing_is_lost_and_nothing_overtakes(
     for payload, id in service.seen:
         assert ids.setdefault(payload, id) == id
     assert len(set(ids.values())) == len(ids)
+
+
+def test_a_key_that_fails_for_ever_stops_no_other(tmp_path: Path) -> None:
+    """More events than memory has room for wait behind it, ten times over; then it is well again, after a restart."""
+    window = 20
+    service = Service([])
+    service.stubborn = "bad"
+    keys: list[str] = []
+    life = Life(tmp_path, service, 2, 1, window, 0.0, 5, 0, 0)
+    life.publish(["bad"] * 10 * window, keys)
+    for _ in range(4):
+        life.publish(["a", "bad", "b"] * 10, keys)
+        life.runtime.advance(300)
+        assert life.dispatcher.loaded <= window
+    well = [n for n, key in enumerate(keys) if key != "bad"]
+    numbers = [int(payload) for payload, _ in service.seen]
+    assert sorted(numbers) == well
+    assert in_order(numbers, keys)
+    assert life.outbox.waiting == keys.count("bad")
+    life.end(False)
+    life = Life(tmp_path, service, 2, 1, window, 0.0, 5, 0, life.commit)
+    life.runtime.advance(300)
+    life.publish(["a", "bad"], keys)
+    life.runtime.advance(300)
+    assert keys[int(service.seen[-1][0])] == "a"
+    service.stubborn = ""
+    life.runtime.advance(300)
+    life.end(True)
+    numbers = list(dict.fromkeys(int(payload) for payload, _ in service.seen))
+    assert sorted(numbers) == list(range(len(keys)))
+    assert in_order(numbers, keys)
+
+
+def test_what_is_left_behind_is_bounded(tmp_path: Path) -> None:
+    service = Service([])
+    service.stubborn = "bad"
+    life = Life(tmp_path, service, 2, 1, 2, 0.0, 5, 0, 0)
+    life.publish(["bad"] * (SKIPPED * 2 + 50) + ["a"], [])
+    life.runtime.advance(300)
+    assert SKIPPED * 2 <= life.dispatcher.skipped <= SKIPPED * 2 + 2
+    assert service.seen == []  # beyond that the others wait, too
+    service.stubborn = ""
+    life.runtime.advance(600)
+    assert len(service.seen) == SKIPPED * 2 + 51
+    life.end(True)
+
+
+def test_memory_cannot_be_read_again() -> None:
+    world = World(
+        Policy(window_count=2), lambda events, n: (0.0, AGAIN if events[0].number < 2 else ARRIVED)
+    )
+    world.put("bad", "bad", "bad", "a")
+    world.run(300)
+    assert (world.arrived, world.dispatcher.skipped) == ([], 0)
 
 
 class Life:
