@@ -7,12 +7,13 @@ SECONDS ?= 60
 CUTS ?= 1000
 SEEDS ?= 1000
 KILLS ?= 100
+KILLS_COMPILED ?= 10
 MINUTES ?= 10
 SIMULATE = .venv/bin/python -m hookmq.testing.sim --seeds $(SEEDS)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
 MEMBERS := $(wildcard core/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
-TESTS := conftest.py bench tests $(wildcard $(MEMBERS:pyproject.toml=tests))
+TESTS := conftest.py core/compiling.py bench tests $(wildcard $(MEMBERS:pyproject.toml=tests))
 # What `make test-all` runs the slow tests of, each with its time; the tests of one file share what they set up.
 PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins examples 2>/dev/null \
   | sed -E 's|^(core/tests\|[a-z]+/[^/]+(/[^/]+/tests)?)/.*|\1|'))
@@ -21,7 +22,7 @@ PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests t
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: help run install test test-all test-spark sim simulate crash powercut soak overload conformance fuzz check format bench wheels clean
+.PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash powercut soak overload conformance fuzz check format bench wheels clean
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -41,8 +42,22 @@ install: .venv/.synced        ## a ready .venv/ with .venv/bin/hookmq
 run: install     ## start the broker on loopback 1883 (TCP) and 8083 (WebSocket)
 	@exec .venv/bin/hookmq serve
 
-test: install    ## everything but the slow runs, under 5 minutes
-	HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
+test: install    ## everything but the slow runs, under 5 minutes, on the source as it is
+	HOOKMQ_BUILD=pure HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
+
+# The wheel and what this checkout runs are one: the latter is unpacked from the former.
+compiled: install  ## compile the hot path with mypyc: the platform wheel in dist/, and `make run` uses it too
+	@.venv/bin/python core/compiling.py check
+	@rm -f dist/hookmq-*-cp*.whl
+	@HATCH_BUILD_HOOKS_ENABLE=1 $(UV) build --package hookmq --wheel --quiet --python .venv/bin/python --out-dir dist
+	@.venv/bin/python core/compiling.py unpack dist/hookmq-*-cp*.whl
+	@.venv/bin/hookmq version
+
+test-compiled: compiled  ## the same tests on the compiled build, SEEDS simulated lives and KILLS_COMPILED kills
+	HOOKMQ_BUILD=compiled HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
+	HOOKMQ_BUILD=compiled $(PYTEST) -m slow tests/packaging/test_compiled.py
+	HOOKMQ_BUILD=compiled $(SIMULATE)
+	HOOKMQ_BUILD=compiled .venv/bin/python tests/crash/run.py --kills $(KILLS_COMPILED)
 
 test-all: install  ## the slow runs: wheels, kills under load, simulated crashes; each with its time
 	@failed=; \
@@ -51,9 +66,10 @@ test-all: install  ## the slow runs: wheels, kills under load, simulated crashes
 	  if "$$@"; then echo "== $$name: passed, $$(($$(date +%s) - start)) s"; \
 	  else echo "== $$name: FAILED, $$(($$(date +%s) - start)) s"; failed="$$failed, $$name"; fi; \
 	}; \
-	export HYPOTHESIS_PROFILE=ci; \
+	export HYPOTHESIS_PROFILE=ci HOOKMQ_BUILD=pure; \
 	for folder in $(PARTS); do part "slow tests of $$folder" $(PYTEST) --dist loadfile -m slow $$folder; done; \
 	part "simulation of $(SEEDS) seeds" $(SIMULATE); \
+	part "the compiled build" $(MAKE) --no-print-directory test-compiled; \
 	part "Spark" $(MAKE) --no-print-directory test-spark; \
 	[ -z "$$failed" ] || { echo "failed$$failed" | tr , :; exit 1; }
 
@@ -97,10 +113,10 @@ conformance: install  ## test every statement of the standards and write docs/re
 
 fuzz: install    ## the property tests, ROUNDS times with new random inputs; inputs that reach new lines, for SECONDS
 	@set -e; for round in $$(seq $(ROUNDS)); do $(PYTEST) -m hypothesis; done
-	.venv/bin/python tests/security/fuzz.py --seconds $(SECONDS)
+	HOOKMQ_BUILD=pure .venv/bin/python tests/security/fuzz.py --seconds $(SECONDS)
 
 mutants: install  ## plant small faults in the core's modules and list those that its tests miss
-	.venv/bin/python tests/mutation/mutate.py
+	HOOKMQ_BUILD=pure .venv/bin/python tests/mutation/mutate.py
 
 check: install   ## ruff, ruff format, mypy --strict
 	.venv/bin/ruff check .
@@ -120,4 +136,4 @@ wheels: install  ## build the wheel of every member into dist/
 	$(UV) build --all-packages --wheel --quiet --out-dir dist
 
 clean:           ## remove what was built
-	rm -rf .venv .venv-spark dist build .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-spark dist build core/hookmq/_compiled .mypy_cache .ruff_cache .hypothesis

@@ -176,13 +176,14 @@ class RetainedIndex(Generic[V]):
         old = node.value
         node.topic = None
         node.value = None
-        while node.topic is None and node.children is None:
-            parent = node.parent
+        empty = node
+        while empty.topic is None and empty.children is None:
+            parent = empty.parent
             if parent is None or parent.children is None:
                 break
-            if parent.children.remove(node):
+            if parent.children.remove(empty):
                 parent.children = None
-            node = parent
+            empty = parent
         return old
 
     def match(self, filter: str) -> Iterator[tuple[str, V]]:

@@ -19,7 +19,7 @@ ALL = [pytest.param(member, id=member.name) for member in members()]
 ENVIRON = {
     name: value
     for name, value in os.environ.items()
-    if not name.startswith(("PYTHON", "VIRTUAL_ENV", "UV_"))
+    if not name.startswith(("PYTHON", "VIRTUAL_ENV", "UV_", "HOOKMQ_"))
 }
 """The environment of a user: nothing in it points to this repository."""
 
@@ -82,7 +82,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path, member: Member
             str(path.relative_to(member.folder))
             for path in package.rglob("*")
             if path.is_file()
-            and "__pycache__" not in path.parts
+            and not {"__pycache__", "_compiled"} & set(path.parts)
             and path.suffix not in (".so", ".pyc")
         }
         assert f"{member.package}/py.typed" in files

@@ -106,7 +106,8 @@ class Connection(Link):
         end = len(data)
         pos = 0
         packets = messages = delivered = 0
-        hot = self.phase is Phase.OPEN and not self.waiting and self.held is None
+        ways = core.shortcuts
+        hot = ways and self.phase is Phase.OPEN and not self.waiting and self.held is None
         five = self.version == 5
         memo = self.memo
         session = self.session
@@ -241,7 +242,7 @@ class Connection(Link):
                 most = self.limits.max_packet_size
                 if self.phase is Phase.CLOSED:
                     return
-                hot = self.phase is Phase.OPEN and not self.waiting and self.held is None
+                hot = ways and self.phase is Phase.OPEN and not self.waiting and self.held is None
                 five = self.version == 5
                 memo = self.memo
                 session = self.session

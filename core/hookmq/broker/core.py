@@ -95,10 +95,17 @@ class Core:
         self.collecting: Any = None
         """The one of them whose queue entries the commit waits for; None for none."""
         self.draining = False
+        self.shortcuts = True
+        """False sends every packet the long way: tests compare what comes of it."""
         self.remembered = 0
         """Decisions and fast paths remembered by all connections together."""
         self.denials: dict[str, tuple[float, int]] = {}
         self.failed: str | None = None
+        self.on_drop: (
+            Callable[[Message | None, ClientInfo | None, DropReason, Direction, str], None] | None
+        )
+        self.on_drop = None
+        """Told of every drop at once, of those of no message too: observers are told later. The simulator needs it."""
         self.on_failure: Callable[[str], None] | None = None
         """Told once when a commit failed: the shell tells clients and ends the process."""
 
@@ -192,6 +199,8 @@ class Core:
         """Count a message that goes no further and tell whoever observes; `client` is the publisher (in) or the
         receiver (out)."""
         self.metrics.count_drop(reason, direction)
+        if self.on_drop is not None:
+            self.on_drop(message, client, reason, direction, detail)
         if message is None or "on_dropped" not in self.observed:
             return
         client_id = client.client_id if client is not None else None

@@ -3,7 +3,6 @@ waits, sent when there is room again.
 """
 
 from functools import partial
-from typing import Final
 
 from hookmq.broker.core import Core
 from hookmq.broker.queue import enqueue, load_page, unqueue, wait_qos0
@@ -23,7 +22,7 @@ from hookmq.qos import (
     Outgoing,
 )
 from hookmq.session import Session
-from hookmq.types import Direction, DropReason, Message, Subscription
+from hookmq.types import Direction, DropReason, Subscription
 
 
 def offer(
@@ -162,8 +161,9 @@ def send_retained(core: Core, session: Session) -> None:
             core.runtime.call_soon(partial(_go_on, core, session, session.epoch))
             return
         left -= 1
-        found = next(backlog[0], _ALL_SENT)
-        if found is _ALL_SENT:
+        try:
+            found = next(backlog[0])
+        except StopIteration:
             backlog.popleft()
             continue
         if found is None:
@@ -182,6 +182,3 @@ def send_retained(core: Core, session: Session) -> None:
 def _go_on(core: Core, session: Session, epoch: int) -> None:
     if session.epoch == epoch:
         pump(core, session)
-
-
-_ALL_SENT: Final = (Outgoing(Message("", b"")), Subscription("", ""))

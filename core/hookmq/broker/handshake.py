@@ -93,9 +93,8 @@ def _is_secret(connection: Link, username: str) -> bool:
 def _slowest(connection: Link) -> float:
     """Seconds that the plugins may take by their own deadlines; the core does not cut them short."""
     chains = connection.chains
-    return sum(call.timeout for call in (*chains.on_auth, *chains.on_connect)) + sum(
-        call.timeout for call in chains.authorize[Action.WILL]
-    )
+    calls = (*chains.on_auth, *chains.on_connect, *chains.authorize[Action.WILL])
+    return sum((call.timeout for call in calls), 0.0)
 
 
 def _too_slow(connection: Link) -> None:

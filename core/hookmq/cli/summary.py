@@ -161,7 +161,9 @@ def banner(config: Config, hooks: Hooks, addresses: Mapping[str, str]) -> str:
     """What `serve` tells people when it is ready. `addresses` are where the listeners really listen."""
     from importlib.metadata import version
 
-    lines = [f"HookMQ {version('hookmq')} is ready."]
+    from hookmq import BUILD
+
+    lines = [f"HookMQ {version('hookmq')}, {BUILD.kind}, is ready."]
     local: list[ListenerSettings] = []
     for listener in config.listeners:
         actual = replace(listener, bind=addresses.get(listener.name, listener.bind))

@@ -3,7 +3,6 @@
 import argparse
 import platform
 from importlib.util import find_spec
-from pathlib import Path
 
 EXAMPLES = "examples:\n  hookmq version\n  hookmq version --json"
 
@@ -17,16 +16,15 @@ def versions() -> dict[str, str]:
     """What there is to tell, by name."""
     from importlib.metadata import version
 
-    import hookmq
+    from hookmq import BUILD
     from hookmq.hooks.specs import HOOK_API
 
-    codec = Path(hookmq.__file__).parent / "codec"
-    compiled = any(codec.glob("*.so")) or any(codec.glob("*.pyd"))
     return {
         "hookmq": version("hookmq"),
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "loop": "uvloop" if find_spec("uvloop") else "asyncio",
-        "build": "compiled" if compiled else "pure",
+        "build": BUILD.kind,
+        "build_reason": BUILD.reason,
         "plugins_api": HOOK_API,
         "platform": f"{platform.system()} {platform.machine()}",
     }
@@ -40,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(json.dumps(found))
     else:
+        found["build"] += f" ({found.pop('build_reason')})"
         for name, value in found.items():
             print(f"{name.replace('_', ' '):<13}{value}")
     return 0

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Final
 
+from hookmq import BUILD
 from hookmq.broker import Broker
 from hookmq.metric_registry import MetricRegistry, Sample, Timing, Value
 from hookmq.metrics import HELP
@@ -59,6 +60,7 @@ def register_core(
         lambda: _durations(broker),
     )
     build = {
+        "build": BUILD.kind,
         "version": version("hookmq"),
         "python": platform.python_version(),
         "plugins_api": HOOK_API,

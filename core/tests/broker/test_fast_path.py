@@ -1,21 +1,18 @@
 """The fast path of `Connection._read` is an optimisation: nobody can tell from the bytes whether a packet took it.
 
 The same script is played to brokers that differ in this alone: one as it is, one that remembers nothing
-(``authz_cache: 0``), so that every PUBLISH takes the slow path, and one whose connections have no fast path at all. What
-every client receives must be the same, byte for byte; without a fast path for acknowledgements a PUBLISH may stand
+(``authz_cache: 0``), so that every PUBLISH takes the slow path, and one that has no fast path at all (``shortcuts``).
+What every client receives must be the same, byte for byte; without a fast path for acknowledgements a PUBLISH may stand
 elsewhere among packets of other kinds, since room is made for it sooner.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
-from unittest.mock import patch
 
 import pytest
-from hookmq.broker.channel import Phase
-from hookmq.broker.connection import Connection
 from hookmq.codec import (
     Packet,
     Pingreq,
@@ -29,45 +26,12 @@ from hookmq.codec import (
     encode,
     frame,
 )
-from hookmq.errors import ProtocolError
 from hookmq.properties import EMPTY, Properties
-from hookmq.reason import ReasonCode
 from hookmq.testing import Harness, MemoryClient
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 VERSIONS = (3, 4, 5)
-
-
-class Slow(Connection):
-    """A connection that knows no short cuts."""
-
-    __slots__ = ()
-
-    def _read(self, data: bytes) -> None:
-        core = self.core
-        pos = 0
-        while len(data) - pos >= 2:
-            framed = frame(data, pos)
-            if framed is None:
-                break
-            body, after = framed
-            if after - pos > self.limits.max_packet_size:
-                raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"packet of {after - pos} bytes")
-            if after > len(data):
-                break
-            core.metrics.packets_received += 1
-            self._take(data[pos], data[body:after])
-            pos = after
-            if self.phase is Phase.CLOSED:
-                return
-        self.seen = core.runtime.now()
-        if not self.writable:
-            self.excess += len(data)
-            if self.excess > core.settings.broker.max_write_buffer:
-                self.stop_reading()
-        if pos < len(data):
-            self._keep(data, pos, len(data))
 
 
 @dataclass
@@ -81,15 +45,10 @@ class Play:
 
     def __post_init__(self) -> None:
         self.harness = Harness(config=self.config)
-
-    @contextmanager
-    def opening(self) -> Iterator[None]:
-        with patch("hookmq.broker.broker.Connection", Slow if self.slow else Connection):
-            yield
+        self.harness.broker.core.shortcuts = not self.slow
 
     def connect(self, **options: Any) -> MemoryClient:
-        with self.opening():
-            client = self.harness.connect(f"c{len(self.clients)}", **options)
+        client = self.harness.connect(f"c{len(self.clients)}", **options)
         self.clients.append(client)
         self.heard.append([])
         return client
@@ -100,8 +59,7 @@ class Play:
             client.resume()
             client.drop()
         self.heard[slot].append(client.raw_received)
-        with self.opening():
-            client.reconnect()
+        client.reconnect()
 
     def end(self) -> list[list[bytes]]:
         """Everything that was heard, and no error of the broker's own."""
@@ -389,7 +347,7 @@ def test_routes_change_between_messages(version: int, qos: int) -> None:
                 publisher.publish("a/b", b"%d" % number, qos, expect=None)
 
         for step in range(2):
-            with play.harness.together() if step else play.opening():
+            with play.harness.together() if step else nullcontext():
                 say()
                 first.send_subscribe("a/b", 1)
                 say()
@@ -407,8 +365,7 @@ def test_routes_change_between_messages(version: int, qos: int) -> None:
                 say()
             play.reconnect(2)
             say()
-            with play.opening():
-                play.harness.connect("c1", 5, clean_start=False).subscribe("a/b")
+            play.harness.connect("c1", 5, clean_start=False).subscribe("a/b")
             say()
             play.reconnect(0)
 

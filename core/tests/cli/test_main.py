@@ -5,6 +5,7 @@ import json
 import sys
 
 import pytest
+from hookmq import BUILD
 from hookmq.cli import COMMANDS, main
 from hookmq.errors import BindError, ConfigError, PluginError, StoreError
 
@@ -44,14 +45,16 @@ def test_an_unknown_option_suggests(capsys: Captured) -> None:
 
 def test_version(capsys: Captured) -> None:
     assert main(["version"]) == 0
-    names = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out
+    names = [line.split("  ")[0] for line in printed.splitlines()]
     assert names == ["hookmq", "python", "loop", "build", "plugins api", "platform"]
+    assert f"build        {BUILD}\n" in printed
     assert main(["--version"]) == 0
     capsys.readouterr()
     assert main(["version", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["python"].startswith(sys.version.split()[0])
-    assert found["build"] in ("pure", "compiled")
+    assert (found["build"], found["build_reason"]) == BUILD
 
 
 @pytest.mark.parametrize(

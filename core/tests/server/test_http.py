@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from hookmq import BUILD
 from hookmq.broker import Broker
 from hookmq.errors import BindError, ConfigError, PluginError
 from hookmq.hooks.manager import Hooks
@@ -204,7 +205,8 @@ async def test_metrics_of_the_core_and_of_plugins(begin: Begin, ask: Ask, dial: 
     assert 'hookmq_pages_total{plugin="web"} 7' in lines
     ok = 'hookmq_hook_calls_total{hook="register_metrics",outcome="ok",plugin="web"} 1'
     assert ok in lines
-    assert any(line.startswith('hookmq_build_info{plugins_api="1.0",python="') for line in lines)
+    info = f'hookmq_build_info{{build="{BUILD.kind}",plugins_api="1.0",python="'
+    assert any(line.startswith(info) for line in lines)
     assert len({line for line in lines if line[0] != "#"}) == len(
         [line for line in lines if line[0] != "#"]
     )

@@ -322,7 +322,10 @@ def test_the_plugin_imports_nothing_of_hookmq() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
     )
-    assert done.stdout.strip() == "['hookmq', 'hookmq.testing', 'hookmq.testing.pytest_plugin']"
+    assert (
+        done.stdout.strip()
+        == "['hookmq', 'hookmq.build', 'hookmq.testing', 'hookmq.testing.pytest_plugin']"
+    )
 
 
 def test_every_name_is_there() -> None:

@@ -170,14 +170,12 @@ class Process:
         return Hooks.of(*(PARTS[name](self, name) for name in names))
 
     def _watch_drops(self, core: Core) -> None:
-        drop = core.dropped
-
         def dropped(
             message: Message | None,
             client: ClientInfo | None,
             reason: DropReason,
             direction: Direction,
-            detail: str = "",
+            detail: str,
         ) -> None:
             sent = self.ledger.find(message.payload) if message is not None else None
             if sent is not None:
@@ -190,9 +188,8 @@ class Process:
                 )
             elif direction is Direction.OUT and reason is DropReason.STORE_FAILED:
                 self._note("*** store failed")
-            drop(message, client, reason, direction, detail)
 
-        core.dropped = dropped  # type: ignore[method-assign]
+        core.on_drop = dropped
 
     def _logged(self, level: str, event: str, fields: dict[str, object]) -> None:
         if event == "internal.error":

@@ -1,0 +1,105 @@
+"""Which build runs, and why; `tests/packaging/test_compiled.py` has the real extension modules."""
+
+import hashlib
+import importlib
+import os
+import sys
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+
+import hookmq
+import pytest
+from hookmq.build import SUFFIX, SUMS, TAG, VARIABLE, Build, choose
+from hookmq.router import Router
+
+Package = Path
+
+
+def test_the_tests_run_the_build_they_were_asked_to_run() -> None:
+    """`make test` and `make test-compiled` set the variable; neither can pass with the other's code."""
+    wanted = os.environ.get(VARIABLE)
+    assert hookmq.BUILD.kind == (wanted or hookmq.BUILD.kind)
+    assert isinstance(Router.match, type(test_the_tests_run_the_build_they_were_asked_to_run)) == (
+        hookmq.BUILD.kind == "pure"
+    )
+    for name in ("router", "qos", "session", "codec.decoder", "broker.core", "broker.connection"):
+        module = importlib.import_module(f"hookmq.{name}")
+        compiled = isinstance(module.__spec__.loader, ExtensionFileLoader)  # type: ignore[union-attr]
+        assert compiled == (hookmq.BUILD.kind == "compiled"), name
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+    """A folder like hookmq's, with two sources and what was compiled of them."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    package = tmp_path / "hookmq"
+    folder = package / "_compiled" / TAG
+    (package / "codec").mkdir(parents=True)
+    (folder / "hookmq").mkdir(parents=True)
+    lines = []
+    for name in ("router.py", "codec/header.py"):
+        (package / name).write_text(f"# {name}\n")
+        digest = hashlib.sha256((package / name).read_bytes()).hexdigest()
+        lines.append(f"{digest}  ../../{name}\n")
+    (folder / "hookmq" / f"router{SUFFIX}").write_bytes(b"")
+    lines.append(f"{'0' * 64}  hookmq/router{SUFFIX}\n")
+    (folder / SUMS).write_text("".join(lines))
+    return package
+
+
+def test_what_was_compiled_of_this_source_runs(package: Package) -> None:
+    before = len(sys.meta_path)
+    assert choose(str(package)) == Build("compiled", f"of this source, for {TAG}")
+    assert len(sys.meta_path) == before + 1
+    finder = sys.meta_path[0]
+    spec = finder.find_spec("hookmq.router", None)
+    assert spec is not None
+    assert isinstance(spec.loader, ExtensionFileLoader)
+    assert spec.origin == str(package / "_compiled" / TAG / "hookmq" / f"router{SUFFIX}")
+    assert finder.find_spec("hookmq.codec.header", None) is None
+    assert finder.find_spec("hookmq.nothing", None) is None
+
+
+@pytest.mark.parametrize("name", ["router.py", "codec/header.py"])
+def test_one_byte_that_was_edited_and_the_source_runs(package: Package, name: str) -> None:
+    before = list(sys.meta_path)
+    file = package / name
+    file.write_bytes(file.read_bytes()[:-1] + b" ")
+    reason = f"the compiled build is of other source: hookmq/{name} differs"
+    assert choose(str(package)) == Build("pure", reason)
+    assert sys.meta_path == before
+
+
+def test_a_source_that_is_gone_differs(package: Package) -> None:
+    (package / "router.py").unlink()
+    (package / "codec/header.py").write_text("")
+    reason = "the compiled build is of other source: hookmq/router.py and 1 more differ"
+    assert choose(str(package)) == Build("pure", reason)
+
+
+def test_nothing_was_compiled(package: Package) -> None:
+    (package / "_compiled" / TAG).rename(package / "_compiled" / "of another python")
+    assert choose(str(package)) == Build("pure", f"nothing was compiled for {TAG}")
+
+
+def test_the_source_runs_where_it_is_asked_for(
+    package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "pure")
+    assert choose(str(package)) == Build("pure", "HOOKMQ_BUILD says so")
+
+
+def test_compiled_or_an_error(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "compiled")
+    assert choose(str(package)).kind == "compiled"
+    (package / "router.py").write_text("")
+    with pytest.raises(ImportError, match=r"HOOKMQ_BUILD is 'compiled', but .* hookmq/router.py"):
+        choose(str(package))
+    monkeypatch.setenv(VARIABLE, "fast")
+    with pytest.raises(ImportError, match=r"'fast': it may be 'pure' or 'compiled'"):
+        choose(str(package))
+
+
+def test_the_build_says_what_it_is() -> None:
+    assert str(Build("pure", "why")) == "pure (why)"
