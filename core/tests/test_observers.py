@@ -460,7 +460,7 @@ def test_narrowing_by_listener(runtime: VirtualRuntime) -> None:
     ("hook", "args", "inside", "outside"),
     [
         ("on_published", (None, "?", 1), MESSAGE, MESSAGE.replace(topic="u")),
-        ("on_delivered", ("client", "?"), MESSAGE, MESSAGE.replace(topic="u")),
+        ("on_delivered", ("client", "?", 1), MESSAGE, MESSAGE.replace(topic="u")),
         ("on_dropped", (None, "?", "why"), MESSAGE, MESSAGE.replace(topic="u")),
         ("on_retained", ("?", None), "t/1", "u"),
         ("on_denied", (None, Action.PUBLISH, "?", ReasonCode.BANNED, "acl"), "t/1", "u"),

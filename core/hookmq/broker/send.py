@@ -103,7 +103,7 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
         if stored and session.durable:
             core.committer.add(Dequeue(session.owner, delivery.seq))
         if "on_delivered" in core.observed:
-            core.observe("on_delivered", session.client, message)
+            core.observe("on_delivered", session.client, message, 0)
         return
     # [MQTT-4.3.2-1, 4.3.3-1] [MQTT311-2.3.1-4]
     number = take_packet_id(session.inflight, session.last_packet_id)
@@ -222,7 +222,7 @@ def acknowledged(core: Core, session: Session, number: int, code: int) -> None:
         detail = f"0x{code:02X}"
         core.dropped(message, session.client, DropReason.REFUSED, Direction.OUT, detail)
     elif "on_delivered" in core.observed:
-        core.observe("on_delivered", session.client, message)
+        core.observe("on_delivered", session.client, message, delivery.qos)
 
 
 def _not_again(session: Session, delivery: Delivery) -> None:

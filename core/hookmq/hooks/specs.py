@@ -193,8 +193,11 @@ class Specs:
         """A message was accepted and routed to `matched` subscriptions."""
 
     @hookspec
-    def on_delivered(self, client: ClientInfo, message: Message, broker: BrokerHandle) -> None:
-        """A message reached its subscriber: written (QoS 0) or acknowledged (QoS 1 and 2)."""
+    def on_delivered(
+        self, client: ClientInfo, message: Message, qos: int, broker: BrokerHandle
+    ) -> None:
+        """A message reached its subscriber: written (QoS 0) or acknowledged (QoS 1 and 2); `qos` is that of the delivery,
+        `message.qos` the publisher's."""
 
     @hookspec
     def on_dropped(

@@ -1019,6 +1019,22 @@ def test_on_delivered_when_the_flow_is_complete(broker_harness: Make) -> None:
     assert {call.client.client_id for call in plugin.calls()} == {"sub"}
 
 
+def test_on_delivered_tells_the_qos_of_the_delivery(broker_harness: Make) -> None:
+    harness, plugin = one_plugin(broker_harness, "on_delivered")
+    for granted in (0, 1, 2):
+        harness.connect(f"sub{granted}").subscribe("t", granted)
+    pub = harness.connect("pub")
+    for qos in (0, 1, 2):
+        pub.publish("t", b"x", qos)
+    found = [
+        (call.client.client_id, call.message.qos, call.qos)
+        for call in told(plugin, harness, "on_delivered")
+    ]
+    assert sorted(found) == [
+        (f"sub{granted}", qos, min(granted, qos)) for granted in (0, 1, 2) for qos in (0, 1, 2)
+    ]
+
+
 def test_on_dropped_tells_why(broker_harness: Make) -> None:
     plugin = HookRecorder("on_dropped")
     session = {"queue_messages": 1, "max_inflight": 1}

@@ -18,7 +18,7 @@ SIGNATURES = [
     "on_subscribed(client, subscription, code, broker)",
     "on_unsubscribed(client, subscription, broker)",
     "on_published(client, message, matched, broker)",
-    "on_delivered(client, message, broker)",
+    "on_delivered(client, message, qos, broker)",
     "on_dropped(client, message, why, broker)",
     "on_retained(topic, message, broker)",
     "on_auth_failed(client, code, reason, broker)",

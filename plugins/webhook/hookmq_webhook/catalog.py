@@ -133,6 +133,16 @@ _RECEIVER: Final = (
     *_WHO,
     Field("sender", _TEXT, "who published it; left out for the broker and plugins", False),
 )
+_DELIVERED: Final = (
+    *_RECEIVER,
+    *(
+        one._replace(help="that of the delivery; publish_qos is the publisher's")
+        if one.name == "qos"
+        else one
+        for one in _MESSAGE
+    ),
+    Field("publish_qos", _QOS, "the QoS that it was published with"),
+)
 
 
 def _kinds() -> tuple[Kind, ...]:
@@ -242,7 +252,7 @@ def _kinds() -> tuple[Kind, ...]:
             "message.delivered",
             "on_delivered",
             "A message reached a subscriber: written to it (QoS 0) or acknowledged by it (QoS 1, 2).",
-            (*_RECEIVER, *_MESSAGE),
+            _DELIVERED,
             client=True,
             topic=True,
             payload=True,
@@ -251,7 +261,7 @@ def _kinds() -> tuple[Kind, ...]:
             "message.acked",
             "on_delivered",
             "A subscriber acknowledged a message: those of message.delivered at QoS 1 and 2.",
-            (*_RECEIVER, *_MESSAGE),
+            _DELIVERED,
             client=True,
             topic=True,
             payload=True,
@@ -471,10 +481,11 @@ def will_published(time: float, message: Message) -> Event:
     return _message("will.published", time, message, None)
 
 
-def delivered(time: float, client: ClientInfo, message: Message) -> tuple[Event, ...]:
+def delivered(time: float, client: ClientInfo, message: Message, qos: int) -> tuple[Event, ...]:
     """`on_delivered`: one event for QoS 0, two for QoS 1 and 2."""
     told = _received("message.delivered", time, client, message)
-    return (told, told._replace(type="message.acked")) if message.qos else (told,)
+    told = told._replace(data={**told.data, "qos": qos, "publish_qos": message.qos})
+    return (told, told._replace(type="message.acked")) if qos else (told,)
 
 
 def dropped(time: float, client: ClientInfo | None, message: Message, why: Dropped) -> Event:

@@ -380,10 +380,10 @@ class WebhookPlugin(Plugin):
 
     @hookimpl
     async def on_delivered(
-        self, client: ClientInfo, message: Message, broker: BrokerHandle
+        self, client: ClientInfo, message: Message, qos: int, broker: BrokerHandle
     ) -> None:
         """message.delivered and message.acked"""
-        for one in catalog.delivered(broker.time(), client, message):
+        for one in catalog.delivered(broker.time(), client, message, qos):
             self._tell(one)
 
     @hookimpl

@@ -112,7 +112,7 @@ def _session(event: SessionEvent) -> Callable[[float], tuple[Event, ...]]:
 
 
 def _delivered(time: float) -> tuple[Event, ...]:
-    return catalog.delivered(time, _client(time), _message(time))
+    return catalog.delivered(time, _client(time), _message(time), 1)
 
 
 _SAMPLES: Final[Mapping[str, Callable[[float], tuple[Event, ...]]]] = {

@@ -121,6 +121,24 @@ def test_what_happens_is_told_in_order(tmp_path: Path) -> None:
     assert service.types[-1] == "broker.stopping"
 
 
+def test_what_was_delivered_with_qos_0_is_not_acknowledged(tmp_path: Path) -> None:
+    world, service, _ = harness(tmp_path, events=("message.delivered", "message.acked"))
+    with world:
+        for granted in (0, 1):
+            world.connect(f"sub{granted}").subscribe("a", qos=granted)
+        world.connect("pub").publish("a", b"x", qos=2)
+        world.advance(1)
+    found = [
+        (n.event.type, n.event.client, n.event.data["qos"], n.event.data["publish_qos"])
+        for n in service.sent
+    ]
+    assert sorted(found) == [
+        ("message.acked", "sub1", 1, 2),
+        ("message.delivered", "sub0", 0, 2),
+        ("message.delivered", "sub1", 1, 2),
+    ]
+
+
 def test_only_what_is_wanted_is_asked_for(tmp_path: Path) -> None:
     world, service, plugin = harness(
         tmp_path,

@@ -197,7 +197,7 @@ class Watch(Part):
         pass
 
     @hookimpl
-    def on_delivered(self, client: ClientInfo, message: Message) -> None:
+    def on_delivered(self, client: ClientInfo, message: Message, qos: int) -> None:
         pass
 
     @hookimpl
