@@ -22,7 +22,7 @@ PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests t
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash powercut soak overload conformance fuzz check format bench wheels clean
+.PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash crash-spark powercut soak overload conformance fuzz check format bench wheels clean
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -71,6 +71,7 @@ test-all: install  ## the slow runs: wheels, kills under load, simulated crashes
 	part "simulation of $(SEEDS) seeds" $(SIMULATE); \
 	part "the compiled build" $(MAKE) --no-print-directory test-compiled; \
 	part "Spark" $(MAKE) --no-print-directory test-spark; \
+	part "devices to tables" $(MAKE) --no-print-directory crash-spark KILLS=6; \
 	[ -z "$$failed" ] || { echo "failed$$failed" | tr , :; exit 1; }
 
 # Spark has an environment of its own: half a gigabyte that the broker, its plugins and their tests never need. That of
@@ -98,6 +99,10 @@ sim: simulate
 
 crash: install   ## kill a broker under load KILLS times; acknowledged is kept, QoS 2 once, in order
 	.venv/bin/python tests/crash/run.py --kills $(KILLS)
+
+crash-spark: install .venv-spark/.synced  ## kill all between devices and tables KILLS times; acknowledged is in them once
+	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
+	.venv/bin/python tests/crash/devices --kills $(KILLS)
 
 powercut: install  ## cut the power CUTS times while a broker writes; acknowledged is kept
 	.venv/bin/python tests/crash/powercut --cuts $(CUTS)

@@ -18,17 +18,18 @@ TICK: Final = 0.05
 
 
 class Topic(Stream):
-    """The messages of one device on one topic: JSON, numbered from 1."""
+    """The messages of one device on one topic, numbered from 1: JSON, and now and then what is none."""
 
-    def __init__(self, topic: str, qos: int) -> None:
-        super().__init__(topic, qos)
-        self.device = topic.split("/")[1]
+    def good(self, number: int) -> bool:
+        """Whether it is JSON."""
+        return number % 50 != 7
 
     def body(self, number: int) -> bytes:
         """As Stream."""
         filling = "x" * (20_000 if number % 997 == 0 else number * 7919 % 200)
-        reading = {"device": self.device, "n": number, "value": number % 50 / 2, "note": filling}
-        return json.dumps(reading).encode()
+        if not self.good(number):
+            return f"ERR {number} {filling}".encode()
+        return json.dumps({"n": number, "value": number % 50 / 2, "note": filling}).encode()
 
     def message_id(self, number: int) -> str:
         """What its user property `message-id` says, each time that it is sent."""

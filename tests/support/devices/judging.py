@@ -1,7 +1,7 @@
 """What must hold of tables that a ledger of acknowledged messages belongs to."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from zlib import crc32
@@ -33,7 +33,7 @@ class Verdict:
     duplicated: int = 0
     """Rows beyond the first: of an offset, of a QoS 2 message, and in a table without duplicates of any message."""
     invented: int = 0
-    """Rows that nobody sent, or not like this."""
+    """Rows that nobody sent, or not like this, or that belong into another table."""
     reordered: int = 0
     """Messages that come for the first time after a later one of their topic."""
     gaps: int = 0
@@ -59,9 +59,10 @@ def judge(
     *,
     once: bool = False,
     ends: Mapping[int, int] | None = None,
+    belongs: Callable[[Topic, int], bool] = lambda topic, number: True,
 ) -> Verdict:
     """Compare a table with what was sent and acknowledged. `once` is for tables without duplicates by message-id, `ends`
-    (the offsets after the last) for tables of all that came."""
+    (the offsets after the last) for tables of all that came; `belongs` tells which messages are for it."""
     found = Verdict(table)
     known = {one.topic: one for one in topics}
     numbers = {
@@ -79,6 +80,7 @@ def judge(
             topic is None
             or topic.topic != row.topic
             or topic.body(number) != row.payload
+            or not belongs(topic, number)
             or crc32(row.topic.encode()) % partitions != row.partition
         ):
             found.invented += 1
@@ -102,7 +104,7 @@ def judge(
             newest[row.topic] = number
     for one in known.values():
         for number in range(1, one.sent + 1):
-            if one.acked[number] and not times[one.message_id(number)]:
+            if one.acked[number] and belongs(one, number) and not times[one.message_id(number)]:
                 found.lost += 1
                 found._tell(f"{one.message_id(number)} was acknowledged and is not there")
     for partition, end in (ends or {}).items():

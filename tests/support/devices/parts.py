@@ -28,21 +28,6 @@ SINK: Final = """\
         - {{name: devices, topics: ["d/#"], partitions: 3, segment_size: 512KiB, retention_time: 0}}
       api: {{bind: "127.0.0.1:{port}", access: [{{token: devices-token-0123456789}}]}}
 """
-# A driver, and two executors that are processes of their own, as small as they get.
-DEFAULTS: Final = {
-    "spark.master": "local-cluster[2,1,1024]",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.streaming.minBatchesToRetain": "20",
-}
 EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 
 
@@ -114,19 +99,14 @@ class Broker:
 
 
 class Spark:
-    """A driver in a session of processes of its own; `commands` are what it runs, all at a time."""
+    """A driver in a session of processes of its own."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.said = folder / "spark.log"
         self.process: subprocess.Popen[bytes] | None = None
-        conf = folder / "conf"
         home = folder / "home"
-        conf.mkdir(parents=True)
-        home.mkdir()
-        (conf / "spark-defaults.conf").write_text(
-            "".join(f"{name} {value}\n" for name, value in DEFAULTS.items())
-        )
+        home.mkdir(parents=True)
         # Executors of a local cluster write into a folder of Spark's home.
         package = next((SPARK / "lib").glob("python3.*")) / "site-packages" / "pyspark"
         for one in package.iterdir():
@@ -134,7 +114,6 @@ class Spark:
                 (home / one.name).symlink_to(one)
         self._environ = {
             **os.environ,
-            "SPARK_CONF_DIR": str(conf),
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(folder / "local"),

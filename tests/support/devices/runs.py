@@ -1,7 +1,8 @@
-"""Devices publish, Spark writes two tables, and one process after the other is killed at a random moment.
+"""Devices publish, `hookmq-pipelines` writes tables, and one process after the other is killed at a random moment.
 
-`raw` is Parquet by Spark's file sink: all that came. `once` is a Delta table without duplicates by message-id: one
-transaction for each batch. All choices come from one seed; when exactly a kill hits depends on the machine as well.
+Bronze is Parquet by Spark's file sink: all that came. Silver is a Delta table without duplicates by message-id, one
+transaction for each batch; what is no JSON is in another one, of dead letters. All choices come from one seed; when
+exactly a kill hits depends on the machine as well.
 """
 
 import asyncio
@@ -10,19 +11,20 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from workspace import ROOT
 
-from devices.fleet import Fleet
+from devices.fleet import Fleet, Topic
 from devices.judging import Row, Verdict, judge
 from devices.parts import PARTITIONS, TOKEN, Broker, Spark, batches
 
 VICTIMS: Final = ("executor", "reader", "broker", "driver")
-JOB: Final = ROOT / "spark" / "tests" / "support" / "tables.py"
+QUERIES: Final = ("bronze", "silver", "dead_letter")
+TABLES: Final = ROOT / "pipelines" / "tests" / "support" / "tables.py"
 STUCK: Final = 240.0
 """Seconds without a batch after which something is broken."""
 EARLY: Final = 0.1
@@ -76,7 +78,12 @@ class Run:
     """The whole, in `folder`."""
 
     def __init__(
-        self, folder: Path, seed: int, rate: float, say: Say, job: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        seed: int,
+        rate: float,
+        say: Say,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.say = say
@@ -84,28 +91,70 @@ class Run:
         self.draw = random.Random(seed)
         self.fleet = Fleet(6, rate, seed)
         self.broker = Broker(folder / "broker")
-        self.spark = Spark(folder / "spark")
+        self.spark = Spark(folder / "spark", environ)
         self.tables = folder / "tables"
-        self.job = job
+        self.config = self.configure()
 
     @property
     def done(self) -> list[int]:
         """Batches that each query finished."""
-        return [batches(self.tables / f"{name}-checkpoint") for name in ("raw", "once")]
+        return [batches(self.tables / "checkpoints" / name) for name in QUERIES]
 
     def command(self, what: str) -> list[str | Path]:
-        """Of the driver: `run`, `drain` or `dump`."""
-        reading = {
-            "url": self.broker.url,
-            "stream": "devices",
-            "token": TOKEN,
-            "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": "20000",
-            "includeHeaders": "true",
-            "fetchOffset.retryIntervalMs": "200",
-            "fetchOffset.numRetries": "600",
+        """Of the driver: `run`, `drain` or `tell`."""
+        if what == "tell":
+            return [TABLES, self.tables]
+        once = ["--once"] if what == "drain" else []
+        return ["-m", "mqtt_pipelines", "run", "bronze", "silver", *once, "-c", self.config]
+
+    def configure(self) -> Path:
+        """What the driver runs: a driver and two executors that are processes of their own, as small as they get."""
+        folder = self.tables
+        folder.mkdir()
+        small = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        conf = {
+            "version": 1,
+            "name": "devices",
+            "source": {
+                "mqtt": {
+                    "url": self.broker.url,
+                    "stream": "devices",
+                    "token": TOKEN,
+                    "maxOffsetsPerTrigger": 20_000,
+                    "fetchOffset.retryIntervalMs": 200,
+                    "fetchOffset.numRetries": 600,
+                }
+            },
+            "checkpoints": str(folder / "checkpoints"),
+            "trigger": "1s",
+            "silver": {
+                "schema": "n bigint not null, value double not null, note string not null",
+                "device": {"topic_level": 1},
+                "late": "1h",
+            },
+            "tables": {
+                "bronze": {"path": str(folder / "bronze")},
+                "silver": {"path": str(folder / "silver"), "format": "delta"},
+                "dead_letter": {"path": str(folder / "dead_letter"), "format": "delta"},
+            },
+            "spark": {
+                "master": "local-cluster[2,1,1024]",
+                "settings": {
+                    "spark.ui.enabled": False,
+                    "spark.ui.showConsoleProgress": False,
+                    "spark.sql.shuffle.partitions": 2,
+                    "spark.sql.adaptive.enabled": False,
+                    "spark.driver.host": "127.0.0.1",
+                    "spark.driver.bindAddress": "127.0.0.1",
+                    "spark.driver.memory": "1g",
+                    "spark.driver.extraJavaOptions": small,
+                    "spark.executor.extraJavaOptions": small,
+                },
+            },
         }
-        return [JOB, what, self.tables, json.dumps(reading), *self.job]
+        file = folder / "pipeline.yaml"
+        file.write_text(json.dumps(conf))  # JSON is YAML.
+        return file
 
     async def run(self, kills: int) -> Summary:
         """Kill so often, drain, and judge."""
@@ -130,7 +179,7 @@ class Run:
             found, ends = await asyncio.to_thread(self.broker.ends)
             if found != log_id:
                 raise Broken(f"the log was {log_id} and is {found}")
-            await self._to_the_end("dump")
+            await self._to_the_end("tell")
         finally:
             await self.fleet.stop()
             await asyncio.to_thread(self.spark.close)
@@ -197,10 +246,17 @@ class Run:
         summary.refused = fleet.ledger.counts.refused
         summary.restarts = self.broker.early
         topics = list(fleet.topics)
-        raw, once = (rows_of(self.tables / f"{name}.json") for name in ("raw", "once"))
+        bronze, silver, dead = (rows_of(self.tables / f"{name}.json") for name in QUERIES)
         summary.verdicts = [
-            judge("raw (Parquet)", raw, topics, PARTITIONS, ends=ends),
-            judge("once (Delta)", once, topics, PARTITIONS, once=True),
+            judge("bronze (Parquet)", bronze, topics, PARTITIONS, ends=ends),
+            judge("silver (Delta)", silver, topics, PARTITIONS, once=True, belongs=Topic.good),
+            judge(
+                "dead letters (Delta)",
+                dead,
+                topics,
+                PARTITIONS,
+                belongs=lambda topic, number: not topic.good(number),
+            ),
         ]
         return summary
 
