@@ -164,7 +164,7 @@ class Run:
         self.fleet.start(self.broker.port)
         self.spark.start(self.command("run"))
         try:
-            for number, victim in enumerate(self.victims(kills)):
+            for number, victim in enumerate(victims(self.draw, kills)):
                 waits = number < len(VICTIMS) or self.draw.random() > EARLY
                 await self._kill(victim, waits)
                 self.say(
@@ -187,11 +187,6 @@ class Run:
         if code:
             raise Broken(f"the broker ended with {code}")
         return self._judge(ends, time.monotonic() - began)
-
-    def victims(self, kills: int) -> list[str]:
-        """Each as often as the others, give or take one, in any order; the driver once more at the end."""
-        rounds = [self.draw.sample(VICTIMS, len(VICTIMS)) for _ in range(math.ceil(kills / 4))]
-        return [victim for one in rounds for victim in one][: kills - 1]
 
     async def _all_go_on(self) -> None:
         """Wait until each query has finished another batch, and devices were told of other messages."""
@@ -259,6 +254,14 @@ class Run:
             ),
         ]
         return summary
+
+
+def victims(draw: random.Random, kills: int) -> list[str]:
+    """Each as often as the others, give or take one, in any order; the driver once more at the end, beside these."""
+    first = VICTIMS if kills > len(VICTIMS) else VICTIMS[:-1]
+    rounds = [draw.sample(first, len(first))]
+    rounds += [draw.sample(VICTIMS, len(VICTIMS)) for _ in range(math.ceil(kills / len(VICTIMS)))]
+    return [victim for one in rounds for victim in one][: kills - 1]
 
 
 def rows_of(file: Path) -> list[Row]:
