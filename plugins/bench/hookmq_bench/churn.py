@@ -7,7 +7,8 @@ from typing import Final
 
 from hookmq.properties import Properties
 
-from hookmq_bench.connection import BenchError, Connection, Refused
+from hookmq_bench.address import BenchError, Refused
+from hookmq_bench.connection import Connection
 from hookmq_bench.flow import Flow
 from hookmq_bench.outcome import Account, Connects, FlowSum, Mark, Sample
 from hookmq_bench.plan import SECOND, STAMP, share

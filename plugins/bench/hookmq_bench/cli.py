@@ -1,17 +1,13 @@
 """``hookmq bench``: a load test of any MQTT broker."""
 
 import argparse
-import contextlib
-import socket
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
-from hookmq.cli.options import Target
 from hookmq.errors import ConfigError
 
-from hookmq_bench.connection import Address, BenchError
 from hookmq_bench.options import EXAMPLES, add_arguments, limits_of, plan_of
 from hookmq_bench.plan import SCENARIOS
 
@@ -40,15 +36,15 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (arguments.json, arguments.html):
         if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.absolute().parent}")
-    address = address_of(plan.target)
-
     import json
 
     from hookmq_bench import control
+    from hookmq_bench.address import address_of
     from hookmq_bench.page import page
     from hookmq_bench.result import conclude, to_json
     from hookmq_bench.text import Progress, headline, table, where
 
+    address = address_of(plan.target)
     progress = Progress(plan, sys.stderr)
     if not plan.target.quiet:
         print(f"hookmq bench {plan.scenario}: {headline(plan)}; {where(plan)}", file=sys.stderr)
@@ -72,44 +68,3 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.html.write_text(page(result, of_us), encoding="utf-8")
     print(table(result), end="", file=sys.stderr if to_stdout else sys.stdout)
     return result.exit_code
-
-
-def address_of(target: Target) -> Address:
-    """Where the broker is; asked of the resolver once, and tried once. Raises BenchError."""
-    try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise BenchError(f"{target.host}: {error.strerror}") from None
-    why = ""
-    for family, _, _, _, place in found:
-        host, port = str(place[0]), int(place[1])
-        with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as attempt:
-            attempt.settimeout(10)
-            try:
-                attempt.connect(place)
-            except OSError as error:
-                why = why or str(error.strerror or error)
-                continue
-        break
-    else:
-        raise BenchError(f"cannot connect to {target.address}: {why}")
-    tls = _context(target) if target.tls else None
-    websocket = None
-    if target.websocket:
-        websocket = f"{'wss' if target.tls else 'ws'}://{target.address}{target.path}"
-    return Address(host, port, tls, target.host if target.tls else None, websocket)
-
-
-def _context(target: Target) -> Any:
-    import ssl
-
-    try:
-        context = ssl.create_default_context(cafile=target.ca)
-        if target.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if target.certificate is not None:
-            context.load_cert_chain(target.certificate, target.key)
-    except (ssl.SSLError, OSError) as error:
-        raise ConfigError(f"TLS: {error}") from None
-    return context

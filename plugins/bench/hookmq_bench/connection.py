@@ -1,11 +1,9 @@
 """One MQTT connection of the generator: asyncio's protocol, with one write for each turn of the loop."""
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from hookmq.codec import (
     Connack,
@@ -21,11 +19,14 @@ from hookmq.codec import (
     encode,
     frame,
 )
-from hookmq.errors import HookMQError, ProtocolError
+from hookmq.errors import ProtocolError
 from hookmq.properties import Properties
 from hookmq.reason import ReasonCode
 
-from hookmq_bench.websocket import WebSocket, WebSocketError
+from hookmq_bench.address import Address, BenchError, Refused
+
+if TYPE_CHECKING:
+    from hookmq_bench.websocket import WebSocket
 
 READ: Final = 262_144
 _V3_REFUSALS: Final = {
@@ -36,25 +37,6 @@ _V3_REFUSALS: Final = {
     5: "not authorized",
 }
 _PINGREQ: Final = encode(Pingreq(), 4)
-
-
-class BenchError(HookMQError):
-    """The load test cannot go on; the text says why."""
-
-
-class Refused(BenchError):
-    """The broker refused a connection; the text is its reason alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to connect: a resolved address, TLS with the name of the certificate, the URL of a WebSocket."""
-
-    host: str
-    port: int
-    tls: ssl.SSLContext | None = None
-    name: str | None = None
-    websocket: str | None = None
 
 
 class Turn:
@@ -131,6 +113,8 @@ class Connection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         self._connect = encode(connect, self.version)
         if address.websocket is not None:
+            from hookmq_bench.websocket import WebSocket
+
             self._websocket = WebSocket(address.websocket)
         answer = self._answer = loop.create_future()
 
@@ -213,11 +197,11 @@ class Connection(asyncio.BufferedProtocol):
         if data:
             self.feed(data)
 
-    def _unwrap(self, data: bytes, websocket: WebSocket) -> bytes:
+    def _unwrap(self, data: bytes, websocket: "WebSocket") -> bytes:
         opened = websocket.opened
         try:
             data = websocket.receive(data)
-        except WebSocketError as error:
+        except BenchError as error:
             self._fail(str(error))
             return b""
         if self.transport is not None:

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from hookmq.server.loop import loop_factory
 
+from hookmq_bench.address import Address, BenchError
 from hookmq_bench.churn import Churn
-from hookmq_bench.connection import Address, BenchError
 from hookmq_bench.histogram import percentile_of_sparse
 from hookmq_bench.messages import Messages
 from hookmq_bench.outcome import Account, Sample
@@ -26,7 +26,7 @@ from hookmq_bench.process import Ended, Process, words
 
 POINT: Final = 0.5
 """Seconds between two points of the series."""
-LINGER: Final = 0.1
+LINGER: Final = 0.15
 """Seconds to listen on for what comes twice when everything has come."""
 AHEAD: Final = 0.05
 """Seconds between telling when to begin and beginning."""
@@ -250,7 +250,7 @@ class _Watch:
             expected = sum(one.sent for one in self._samples)
             if not plan.kind.connects:
                 expected *= plan.copies if plan.publishers else 0
-            if not unacked and progress >= expected and still > LINGER + 0.3:
+            if not unacked and progress >= expected and still > LINGER:
                 return
 
     def _read(self) -> None:

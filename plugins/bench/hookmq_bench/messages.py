@@ -8,7 +8,8 @@ from typing import Final
 
 from hookmq.codec import Publish, encode
 
-from hookmq_bench.connection import BenchError, Connection
+from hookmq_bench.address import BenchError
+from hookmq_bench.connection import Connection
 from hookmq_bench.credit import Credit
 from hookmq_bench.flow import Flow
 from hookmq_bench.outcome import Account, FlowSum, Mark, Sample

@@ -11,8 +11,7 @@ from hookmq.errors import ConfigError
 from hookmq.properties import Properties
 from hookmq.server.addresses import is_loopback
 
-from hookmq_bench.plan import SCENARIOS, STAMP, Plan, fill
-from hookmq_bench.result import Limits
+from hookmq_bench.plan import SCENARIOS, STAMP, Limits, Plan, fill
 
 EXAMPLES: Final = """\
 examples:

@@ -134,6 +134,17 @@ class Plan:
         return Homes(range(count), range(count))
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What makes a run a failure; None for no limit. Latencies in seconds, the rate per second."""
+
+    fail_on_loss: bool = False
+    p50: float | None = None
+    p99: float | None = None
+    p999: float | None = None
+    rate: float | None = None
+
+
 class Homes(NamedTuple):
     """The processes in which publishers and subscribers live, in turn."""
 

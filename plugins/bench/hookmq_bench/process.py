@@ -11,13 +11,16 @@ from typing import Any, Final
 from hookmq.codec import Connect, WillFields
 from hookmq.properties import Properties
 
-from hookmq_bench.connection import Address, BenchError, Connection, Turn
+from hookmq_bench.address import Address, BenchError
+from hookmq_bench.connection import Connection, Turn
 from hookmq_bench.outcome import Mark, Sample
 from hookmq_bench.plan import SECOND, Plan, share
 from hookmq_bench.tally import Tally
 
 SAMPLE: Final = 0.25
 """Seconds between two samples."""
+ENDING: Final = 0.05
+"""Likewise when nothing is sent any more, and the parent waits for what is still to come."""
 
 
 class Process:
@@ -159,8 +162,9 @@ class Process:
 
         async def sampling() -> None:
             while True:
-                await asyncio.sleep(SAMPLE)
-                self.tell("sample", look())
+                sample = look()
+                self.tell("sample", sample)
+                await asyncio.sleep(SAMPLE if sample.sending else ENDING)
 
         return asyncio.create_task(sampling())
 

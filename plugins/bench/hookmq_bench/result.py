@@ -7,7 +7,7 @@ from typing import Any, Final
 from hookmq_bench.control import Point, Watched
 from hookmq_bench.histogram import Histogram, lower, upper
 from hookmq_bench.outcome import Account, Connects, FlowSum
-from hookmq_bench.plan import NAMES, SECOND, Plan
+from hookmq_bench.plan import NAMES, SECOND, Limits, Plan
 
 BUSY: Final = 0.8
 """The share of a core above which the generator may be what limits a run."""
@@ -15,17 +15,6 @@ SUSTAINED: Final = 0.98
 LATE: Final = 1_000_000
 """Nanoseconds by which the generator may be late at p99 before it says so."""
 PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What makes a run a failure; None for no limit. Latencies in seconds, the rate per second."""
-
-    fail_on_loss: bool = False
-    p50: float | None = None
-    p99: float | None = None
-    p999: float | None = None
-    rate: float | None = None
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from hookmq.errors import HookMQError
 from websockets.client import ClientProtocol
 from websockets.exceptions import WebSocketException
 from websockets.frames import Frame, Opcode
@@ -10,10 +9,12 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from hookmq_bench.address import BenchError
+
 _DATA: Final = (Opcode.BINARY, Opcode.CONT)
 
 
-class WebSocketError(HookMQError):
+class WebSocketError(BenchError):
     """The server refused the WebSocket or broke its protocol."""
 
 

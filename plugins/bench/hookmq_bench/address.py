@@ -1,0 +1,67 @@
+"""Where the broker is: resolved and tried once, before any client exists. What can go wrong on the way."""
+
+import contextlib
+import socket
+import ssl
+from dataclasses import dataclass
+
+from hookmq.cli.options import Target
+from hookmq.errors import ConfigError, HookMQError
+
+
+class BenchError(HookMQError):
+    """The load test cannot go on; the text says why."""
+
+
+class Refused(BenchError):
+    """The broker refused a connection; the text is its reason alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to connect: a resolved address, TLS with the name of the certificate, the URL of a WebSocket."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    name: str | None = None
+    websocket: str | None = None
+
+
+def address_of(target: Target) -> Address:
+    """Where the broker is; asked of the resolver once, and tried once. Raises BenchError."""
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise BenchError(f"{target.host}: {error.strerror}") from None
+    why = ""
+    for family, _, _, _, place in found:
+        host, port = str(place[0]), int(place[1])
+        with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as attempt:
+            attempt.settimeout(10)
+            try:
+                attempt.connect(place)
+            except OSError as error:
+                why = why or str(error.strerror or error)
+                continue
+        break
+    else:
+        raise BenchError(f"cannot connect to {target.address}: {why}")
+    tls = _context(target) if target.tls else None
+    websocket = None
+    if target.websocket:
+        websocket = f"{'wss' if target.tls else 'ws'}://{target.address}{target.path}"
+    return Address(host, port, tls, target.host if target.tls else None, websocket)
+
+
+def _context(target: Target) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=target.ca)
+        if target.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if target.certificate is not None:
+            context.load_cert_chain(target.certificate, target.key)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(f"TLS: {error}") from None
+    return context

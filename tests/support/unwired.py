@@ -1,0 +1,78 @@
+"""What tests of `hookmq bench` need instead of sockets: a turn of the loop that they make happen, a transport that keeps
+what is written, and a plan to vary."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hookmq.cli.options import Target
+from hookmq_bench.connection import Connection, Turn
+from hookmq_bench.plan import Plan
+from hookmq_bench.tally import Tally
+
+PLAN = Plan(
+    scenario="pair", target=Target("127.0.0.1", 1883, 4, 60, True), run=0xABCDEF, publishers=2, subscribers=2,
+    clients=0, processes=1, rate=0.0, window=4, qos=0, payload=b"filler", topic="t/{run}/{i}", retain=False,
+    shared=False, duration=10.0, count=0, warm_up=1.0, ramp_up=0.0, drain=2.0, connect_rate=0.0, connecting=64,
+    storm=0.0, abrupt=False, keep=False, prefix="bench",
+)  # fmt: skip
+
+
+def vary(version: int = 4, target: dict[str, Any] | None = None, **changes: Any) -> Plan:
+    """The plan with changes; those of `target` to the target's fields."""
+    aimed = replace(PLAN.target, version=version, **(target or {}))
+    return replace(PLAN, target=aimed, **changes)
+
+
+class Loop:
+    """Calls what it was told to call when it is told to."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def run(self) -> None:
+        """Until nothing is left."""
+        while self.soon:
+            self.soon.pop(0)()
+
+
+class Wire:
+    """A transport."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.ended = ""
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+    def take(self) -> bytes:
+        """What was written since."""
+        data = b"".join(self.writes)
+        self.writes.clear()
+        return data
+
+
+class Bench:
+    """A loop, a turn, a tally and a clock for connections without sockets."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.turn = Turn(self.loop)  # type: ignore[arg-type]
+        self.tally = Tally(since=0)
+        self.now = 1_000
+
+    def wire(self, connection: Connection) -> Wire:
+        """Connect it; what it wrote for that is forgotten."""
+        wire = Wire()
+        connection.transport = wire  # type: ignore[assignment]
+        return wire
