@@ -43,8 +43,8 @@ def rows(*published: tuple[Topic, int]) -> list[Row]:
     return found
 
 
-def verdict(found: list[Row], known: list[Topic], **options: bool) -> Verdict:
-    return judge("table", found, known, PARTITIONS, **options)
+def verdict(found: list[Row], known: list[Topic], once: bool = False) -> Verdict:
+    return judge("table", found, known, PARTITIONS, once=once)
 
 
 def every(known: list[Topic], *numbers: int) -> list[tuple[Topic, int]]:
