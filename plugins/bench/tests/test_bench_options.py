@@ -1,0 +1,171 @@
+"""The command line: what it means, and what is told to who errs."""
+
+from pathlib import Path
+
+import pytest
+from hookmq.cli import Parser
+from hookmq.errors import ConfigError
+from hookmq.properties import Properties
+from hookmq_bench.options import add_arguments, limits_of, plan_of
+from hookmq_bench.plan import SCENARIOS, Limits, Plan
+
+
+def parser() -> Parser:
+    made = Parser(prog="hookmq bench", add_help=False)
+    add_arguments(made)
+    return made
+
+
+def planned(*words: str) -> Plan:
+    return plan_of(parser().parse(words))
+
+
+def test_what_is_left_out() -> None:
+    plan = planned("pair")
+    assert (plan.publishers, plan.subscribers, plan.window, plan.qos, plan.size) == (
+        50,
+        50,
+        20,
+        0,
+        64,
+    )
+    assert (plan.duration, plan.warm_up, plan.count, plan.rate) == (10.0, 1.0, 0, 0.0)
+    assert (plan.target.address, plan.target.version) == ("127.0.0.1:1883", 4)
+    assert plan.prefix == f"hookmq-bench-{plan.run:06x}"
+    assert plan.topic_of(3) == f"hookmq-bench/{plan.run:06x}/3"
+    assert planned("pair").run != plan.run
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_has_its_numbers(name: str) -> None:
+    plan, kind = planned(name), SCENARIOS[name]
+    assert (plan.publishers, plan.clients) == (kind.publishers, kind.clients)
+    assert plan.subscribers == kind.subscribers
+
+
+def test_a_count_ends_a_run_instead_of_a_time() -> None:
+    plan = planned("pair", "--count", "100")
+    assert (plan.duration, plan.warm_up, plan.count) == (0.0, 0.0, 100)
+
+
+def test_a_ramp_is_warm_up() -> None:
+    assert planned("pair", "--rate", "10", "--ramp-up", "3s").warm_up == 3.0
+
+
+def test_a_fixed_rate_needs_no_window() -> None:
+    assert planned("pair", "--rate", "1000").window == 0
+    assert planned("pair", "--rate", "1000", "--window", "5").window == 5
+
+
+def test_everything_that_a_connection_needs(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_text("x")
+    plan = planned(
+        "fanin", "-L", "wss://u:p@localhost:1234/a/{i}", "--cafile", str(ca), "-V", "5", "-i", "x", "-c", "-x", "60",
+        "-D", "publish", "user-property", "a", "b", "-D", "publish", "user-property", "c", "d",
+        "-D", "subscribe", "subscription-identifier", "7", "-D", "connect", "receive-maximum", "9",
+    )  # fmt: skip
+    target = plan.target
+    assert (target.host, target.port, target.tls, target.websocket) == (
+        "localhost",
+        1234,
+        True,
+        True,
+    )
+    assert (target.username, target.password, target.clean_start, target.session_expiry) == (
+        "u",
+        "p",
+        False,
+        60,
+    )
+    assert (plan.topic, plan.prefix) == ("a/{i}", "x")
+    assert plan.properties_of("publish") == Properties(user_property=(("a", "b"), ("c", "d")))
+    assert plan.properties_of("subscribe") == Properties(subscription_identifier=(7,))
+    assert plan.properties_of("connect") == Properties(receive_maximum=9)
+    assert plan.properties_of("will") == Properties()
+
+
+def test_a_payload_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "payload"
+    file.write_bytes(b"\0" * 100)
+    assert planned("pub", "--payload-file", str(file)).size == 124
+    assert planned("pub", "--payload", "1KiB").size == 1024
+
+
+def test_limits() -> None:
+    words = [
+        "pair",
+        "--fail-on-loss",
+        "--max-p99",
+        "5ms",
+        "--max-p50",
+        "1",
+        "--max-p999",
+        "2s",
+        "--min-rate",
+        "1e3",
+    ]
+    assert limits_of(parser().parse(words)) == Limits(True, 1.0, 0.005, 2.0, 1000.0)
+    assert limits_of(parser().parse(["pair"])) == Limits()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("pair -h broker.example", "not this machine"),
+        ("pair -L mqtt://10.0.0.1", "--yes-remote"),
+        ("pair --clients 5", "--clients is for connect, churn, not for pair"),
+        ("connect --publishers 5", "--publishers is for pub, pair, fanin, fanout, not for connect"),
+        ("pair --subscribers 5", "--subscribers is for sub, fanin, fanout, not for pair"),
+        ("connect --storm 5s", "--storm is for churn, not for connect"),
+        ("pair --abrupt", "--abrupt is for churn"),
+        ("pair --shared", "--shared is for sub, fanin, fanout"),
+        ("sub --rate 5", "--rate is for"),
+        ("pair --window 0", "--window 0 needs a --rate"),
+        ("pair --window 70000", "at most 65535"),
+        ("pair --ramp-up 5s", "--ramp-up needs a --rate"),
+        ("pair --payload 23", "at least 24 bytes"),
+        ("pub --payload 300MiB", "256 MiB"),
+        ("pub --payload 64 --payload-file x", "not both"),
+        ("pub --payload-file /no/such/file", "No such file"),
+        ("pub -t a/#", "is a filter"),
+        ("pair -t same", "pair needs a topic for each"),
+        ("fanin -t a/x{i}", "a level of its own"),
+        ("pair --duration 0", "needs a --count"),
+        ("pair -d", "too many packets"),
+        ("pair -c", "needs a client id"),
+        ("pair -D publish user-property a b", "need -V mqttv5"),
+        ("pair -V 5 -D disconnect reason-string a", "sends none"),
+        ("churn --abrupt --will-topic w --will-payload x", "a payload of ours"),
+    ],
+)
+def test_what_cannot_be(words: str, told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        planned(*words.split())
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("pear", "invalid choice: 'pear'"),
+        ("", "SCENARIO"),
+        ("pair --publishers 0", "expected a whole number above 0, not '0'"),
+        ("pair --rate fast", "expected a number from 0 to 1e9, not 'fast'"),
+        ("pair --payload big", "expected a size such as 512 or 16KiB, not 'big'"),
+        ("pair --duration long", "expected seconds, not 'long'"),
+        ("pair -q 3", "QoS is 0, 1 or 2, not '3'"),
+        ("pair --publisher 3", "did you mean --publishers?"),
+    ],
+)
+def test_what_cannot_be_read(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        planned(*words.split())
+    assert left.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_who_confirms_may_load_another_machine() -> None:
+    assert planned("pair", "-h", "10.0.0.1", "--yes-remote").target.host == "10.0.0.1"
+    assert planned("pair", "-h", "localhost").target.host == "localhost"
+    assert planned("pair", "-L", "mqtt://[::1]").target.host == "::1"
