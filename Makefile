@@ -89,8 +89,12 @@ test-spark: install .venv-spark/.synced  ## the data source and the pipelines, a
 	../.venv-spark/bin/python -m pytest -q ) && \
 	( cd pipelines && \
 	../.venv-spark/bin/mypy -p mqtt_pipelines && \
-	MYPYPATH=tests/support:../spark/tests/support ../.venv-spark/bin/mypy --explicit-package-bases tests && \
+	MYPYPATH=tests/support:../spark/tests/support ../.venv-spark/bin/mypy --explicit-package-bases demo tests && \
 	../.venv-spark/bin/python -m pytest -q )
+
+demo-spark: install .venv-spark/.synced  ## a broker, 1,000 devices and Spark: the gold table as it grows
+	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
+	exec .venv-spark/bin/python pipelines/demo/run.py
 
 simulate: install  ## SEEDS simulated lives of a broker with crashes, faults and a virtual clock
 	@$(SIMULATE)
