@@ -26,6 +26,7 @@ CANNOT = (
     ("nats", "v5-*", "MQTT 3.1.1 only"),
     ("aedes", "v5-*", "MQTT 3.1.1 only"),
     ("amqtt", "v5-*", "MQTT 3.1.1 only"),
+    ("amqtt", "offline", "keeps nothing for anonymous clients"),
     ("nats", "shared", "no shared subscriptions over MQTT"),
     ("aedes", "shared", "no shared subscriptions"),
     ("amqtt", "shared", "no shared subscriptions"),
@@ -49,7 +50,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--scenarios", default="*", metavar="NAMES", help="names, groups or patterns, by commas")
     add("--peers", default=DEFAULT_PEERS, metavar="NAMES", help="brokers (%(default)s)")
     add("--seconds", type=float, default=1.0, help="measured time of a run (%(default)s)")
-    add("--warmup", type=float, default=0.3, help="seconds of load before it (%(default)s)")
+    add("--warmup", type=float, default=0.5, help="seconds of load before it (%(default)s)")
     add("--runs", type=int, default=3, help="runs of each; the table has medians (%(default)s)")
     add("--quick", action="store_true", help="one run of 0.3 s with 0.1 s of warm-up: a look")
     add("--payload", type=int, default=64, help="bytes, at least 24 (%(default)s)")

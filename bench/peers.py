@@ -50,7 +50,7 @@ plugins: PLUGINS
 """
 
 # Its MQTT needs JetStream; the client port is not used. max_ack_pending: 1024 by default, for all
-# publishers together. Relative paths are in the run's temporary folder.
+# publishers together; twice this must not be above 65535 for QoS 2. Relative paths are in the run's temporary folder.
 NATS = """\
 server_name: bench
 listen: "127.0.0.1:-1"
@@ -222,8 +222,8 @@ def _peers() -> tuple[Peer, ...]:
     # A broker without plugins of its own is measured as it is beside ours with them.
     alike = ("plain", "durable", "auth", "authorize", "plugins-1", "plugins-5")
     nats_ws = 'websocket {{ listen: "127.0.0.1:{port}", no_tls: true }}\nmqtt {{ listen: "127.0.0.1:-1" }}\n'
-    nats = 'mqtt {{ listen: "127.0.0.1:{port}", max_ack_pending: 60000 MORE }}\n'
-    nats_tls = 'tls {{ cert_file: "{tls}/cert.pem", key_file: "{tls}/key.pem" }}'
+    nats = 'mqtt {{ listen: "127.0.0.1:{port}", max_ack_pending: 30000MORE }}\n'
+    nats_tls = ', tls {{ cert_file: "{tls}/cert.pem", key_file: "{tls}/key.pem" }}'
     memory = ("plain", "durable")
     return (
         Peer(

@@ -93,6 +93,8 @@ class Scenario:
             words["rate"] = self.rate
         if self.mode == "idle":
             words["clients"] = self.clients
+        if self.mode in ("retained", "offline"):
+            words["drain"] = 15
         if self.mode == "retained":
             words |= {"topics": self.topics, "qos": self.qos}
         if self.mode == "offline":

@@ -76,7 +76,7 @@ size_t ask(struct connection *c, const uint8_t *out, size_t length, uint8_t *in,
         size_t have, body, total;
         int got = read_packets(c, &data, &have);
         if (got < 0) fail("closed by the broker while waiting for %s", what);
-        if (got == 0) fail("no %s within 5 s", what);
+        if (got == 0) fail("no %s within 20 s", what);
         total = packet_length(data, have, &body);
         if (!total || total > have) {
             keep(c, data, 0, have);

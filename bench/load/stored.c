@@ -18,6 +18,7 @@ static void on_packet(struct reader *r, const uint8_t *p, size_t body, size_t le
         acknowledged++;
         return;
     }
+    if (p[0] >> 4 == SUBACK) return; /* what is stored may come before it */
     if (p[0] >> 4 != PUBLISH || !read_stamp(p, body, length, &stamp)
         || stamp.sequence >= (uint64_t)arg.topics) {
         stray++;
@@ -123,7 +124,7 @@ void run_retained(void) {
         if (broken) fail("%s", broken);
         if (!arg.qos) continue;
         while (acknowledged < (uint64_t)(i + BATCH < arg.topics ? i + BATCH : arg.topics))
-            if (!take(&publisher, 0)) fail("no PUBACK within 5 s");
+            if (!take(&publisher, 0)) fail("no PUBACK within 20 s");
     }
     ask(&publisher.c, (uint8_t *)"\xc0\0", 2, in, "PINGRESP");
     struct sample stored = take_sample(0, 0, 0), from = stored, to = stored;
@@ -141,11 +142,9 @@ void run_retained(void) {
         out[1] = 5 + v5 + n;
         out[5 + v5] = n;
         out[6 + v5 + n] = 0;
-        /* The messages may come before the SUBACK: it is counted below as what it is. */
         memcpy(reserve(&r.c.out, 7 + v5 + n), out, 7 + v5 + n);
         flush(&r.c);
         watch_all(&r, 1);
-        stray -= 1;
         read_all(&r, 1, arg.topics, 0);
         delivered += r.count;
         lost += arg.topics - r.count;
@@ -178,7 +177,7 @@ void run_offline(void) {
         for (; sent < arg.topics && sent - (long)acknowledged < arg.window; sent++)
             put_message(&publisher.c, &t, sent);
         flush(&publisher.c);
-        if (broken || !take(&publisher, 0)) fail("%s", broken ? broken : "no PUBACK within 5 s");
+        if (broken || !take(&publisher, 0)) fail("%s", broken ? broken : "no PUBACK within 20 s");
     }
     struct sample stored = take_sample(0, 0, 0);
     rss[1] = broker_rss();

@@ -124,9 +124,9 @@ static void upgrade(struct connection *c) {
     reserve(&c->out, HEAD);
 }
 
-/* A connection on which nothing was said yet; blocking, 5 seconds at most for each answer. */
+/* A connection on which nothing was said yet; blocking, 20 seconds at most for each answer. */
 void open_connection(struct connection *c) {
-    struct timeval limit = {5, 0};
+    struct timeval limit = {20, 0};
     int tls = !strcmp(arg.transport, "tls") || !strcmp(arg.transport, "wss");
     c->fd = dial(0);
     setsockopt(c->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);

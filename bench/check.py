@@ -1,0 +1,143 @@
+"""`python -m bench.check`: how many system calls a message costs HookMQ, and that the bench would notice a broken build.
+
+Counted with strace while the generator runs, so neither the clock nor other work on the machine has a say. The limits
+are what batching is worth: at W20 a connection's packets of one turn of the loop leave in one call. The same load on
+`bench.broken`, which writes every packet by itself, must be above every limit: else a limit proves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+from . import generator, launch, peers, report, scenarios
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WRITES = ("write", "writev", "sendto", "sendmsg")
+READS = ("read", "readv", "recvfrom", "recvmsg")
+LIMITS = {"fanin-q0-w20": 0.05, "pairs-q0-w20": 0.21, "fanout-q0-w10": 0.3, "pairs-q1-w20": 0.42}
+"""Calls that write, for each delivered message, at most; by scenario. QoS 1 has an acknowledgement each as well."""
+
+
+class CheckError(Exception):
+    """It cannot be counted; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Counts:
+    """System calls for each delivered message, from a broker's first CONNECT to the last message."""
+
+    writes: float
+    reads: float
+    all: float
+
+
+def broken() -> peers.Peer:
+    """HookMQ with one write for each packet."""
+    hookmq = peers.PEERS["hookmq"]
+    path = f"{peers.HERE.parent}:{hookmq.environment['PYTHONPATH']}"
+    return dataclasses.replace(
+        hookmq,
+        name="broken",
+        program=lambda: sys.executable,
+        arguments=("-m", "bench.broken", *hookmq.arguments),
+        environment={**hookmq.environment, "PYTHONPATH": path},
+    )
+
+
+@contextlib.contextmanager
+def traced(pid: int, output: pathlib.Path) -> Iterator[None]:
+    """Count the system calls of a process and its threads while the block runs."""
+    strace = shutil.which("strace")
+    if strace is None:
+        raise CheckError("strace is not installed")
+    command = [strace, "-f", "-c", "-p", str(pid), "-o", str(output)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        said = process.stderr.readline()  # "Process N attached", or why not
+        if "attached" not in said:
+            raise CheckError(f"strace: {said.strip()}")
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(10)
+
+
+def tally(text: str) -> dict[str, int]:
+    """Calls by name, of what `strace -c` wrote."""
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 5 and words[3].isdigit() and words[-1] != "total":
+            found[words[-1]] = found.get(words[-1], 0) + int(words[3])
+    return found
+
+
+def count(peer: peers.Peer, scenario: scenarios.Scenario, seconds: float) -> Counts:
+    """Run a scenario against a peer. Raises CheckError for a run that is void."""
+    words = scenario.arguments(payload=64, level=4, seconds=seconds, warmup=0.0)
+    with tempfile.TemporaryDirectory(prefix="hookmq-bench-check-") as name:
+        folder = pathlib.Path(name)
+        program, config = peer.program_or_error(), peer.configs["plain"]
+        with launch.configured(peer, program, config, folder, None) as broker:
+            time.sleep(0.2)  # its own start is no message's price
+            with traced(broker.pid, folder / "calls"):
+                raw = generator.run(words, port=broker.port, pids=broker.pids())
+        calls = tally((folder / "calls").read_text())
+    defects = report.Run(scenario, peer.name, raw).defects()
+    if defects:
+        raise CheckError(f"{scenario.name} against {peer.name} is void: {defects}")
+    delivered = int(raw["delivered_total"])
+
+    def of(names: tuple[str, ...]) -> float:
+        return sum(calls.get(name, 0) for name in names) / delivered
+
+    return Counts(of(WRITES), of(READS), sum(calls.values()) / delivered)
+
+
+def main() -> int:
+    """Exit code 0; 1 when HookMQ is above a limit or the broken build is not; 2 when nothing can be counted."""
+    summary, _, _ = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(prog="python -m bench.check", description=summary)
+    parser.add_argument("--scenarios", default=",".join(LIMITS), metavar="NAMES")
+    parser.add_argument("--seconds", type=float, default=0.5)
+    options = parser.parse_args()
+    good = True
+    print("system calls for each delivered message\n")
+    print(f"{'scenario':16}{'build':10}{'writes':>9}{'reads':>9}{'all':>9}   limit of writes")
+    try:
+        for scenario in scenarios.select(options.scenarios):
+            for peer in (peers.PEERS["hookmq"], broken()):
+                found = count(peer, scenario, options.seconds)
+                limit = LIMITS[scenario.name]
+                above = found.writes > limit
+                wrong = above != (peer.name == "broken")
+                good = good and not wrong
+                verdict = "above, as it must be" if peer.name == "broken" else "kept"
+                if wrong:
+                    verdict = "NOT NOTICED" if peer.name == "broken" else "MISSED"
+                print(
+                    f"{scenario.name:16}{peer.name:10}{found.writes:9.3f}{found.reads:9.3f}{found.all:9.3f}"
+                    f"   {limit:g} {verdict}",
+                    flush=True,
+                )
+    except (CheckError, KeyError, peers.PeerError, generator.GeneratorError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""What `bench.micro` measures: the steps of a message, each from what it takes to what it makes, without a socket.
+
+A script for pyperf, run against the core that PYTHONPATH leads to; `--count CASE N` does N operations and ends, for a
+tool that counts instructions, and `--bytecodes` prints how many bytecodes an operation of each case executes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from hookmq.codec import Decoder, Publish, encode
+from hookmq.plugin import Plugin, hookimpl
+from hookmq.router import Router
+from hookmq.testing import Harness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BATCH = 100
+"""Packets of one read."""
+PAYLOAD = bytes(64)
+
+
+class Route:
+    """The least a route can be."""
+
+    __slots__ = ("matched", "valid")
+
+    def __init__(self, topic: str, matched: list[Any]) -> None:
+        self.valid = True
+        self.matched = len(matched)
+
+
+class Passing(Plugin):
+    """One link of a chain."""
+
+    @hookimpl
+    def on_publish(self, message: object) -> None:
+        return None
+
+
+def _stream(qos: int, topic: str = "bench/a") -> bytes:
+    return b"".join(
+        encode(Publish(topic, PAYLOAD, qos, packet_id=number + 1 if qos else 0), 4)
+        for number in range(BATCH)
+    )
+
+
+def decode() -> Callable[[], object]:
+    """PUBLISH packets to objects."""
+    data = _stream(1)
+    decoder = Decoder(4)
+
+    def step() -> None:
+        assert len(decoder.feed(data)) == BATCH
+
+    return step
+
+
+def encode_() -> Callable[[], object]:
+    """PUBLISH objects to packets."""
+    packets = [Publish("bench/a", PAYLOAD, 1, packet_id=number + 1) for number in range(BATCH)]
+
+    def step() -> None:
+        for packet in packets:
+            encode(packet, 5)
+
+    return step
+
+
+def _router() -> tuple[Router[Any, int, Any], list[str]]:
+    router: Router[Any, int, Any] = Router(Route)
+    for number in range(3000):
+        shape = ("site/{}/d/{}", "site/{}/d/{}/#", "site/{}/+/{}", "+/{}/d/{}")[number % 4]
+        router.subscribe(shape.format(number % 97, number), object(), 0)
+    return router, [f"site/{number * 29 % 97}/d/{number * 29}" for number in range(BATCH)]
+
+
+def match() -> Callable[[], object]:
+    """Topics that were not seen before, among 3,000 filters."""
+    router, topics = _router()
+
+    def step() -> None:
+        for topic in topics:
+            router.match(topic)
+
+    return step
+
+
+def lookup() -> Callable[[], object]:
+    """Topics that were seen before."""
+    router, topics = _router()
+
+    def step() -> None:
+        for topic in topics:
+            router.lookup(topic)
+
+    return step
+
+
+def _through(
+    qos: int, plugins: int = 0, offline: bool = False, receivers: int = 1
+) -> Callable[[], object]:
+    """One read of a publisher, and the turn in which it reaches its receivers."""
+    config = {"session": {"queue_messages": 10**9, "queue_bytes": 1 << 50}}
+    harness = Harness([Passing(None, _context(n)) for n in range(plugins)], config=config)
+    for number in range(receivers):
+        other = harness.connect(f"other{number}", version=4, clean_start=not offline)
+        other.subscribe("bench/a", qos)
+        if offline:
+            other.disconnect()
+        else:
+            other.wire.write = lambda data: None  # type: ignore[method-assign]
+            feed_other = other.connection.feed
+    client = harness.connect("client", version=4, auto_ack=False)
+    client.wire.write = lambda data: None  # type: ignore[method-assign]
+    data = _stream(qos)
+    feed, turn = client.connection.feed, harness.clock.run_until_idle
+    sent = 0
+
+    def step() -> None:
+        nonlocal sent
+        feed(data)
+        turn()
+        if qos and not offline:
+            acknowledged = b"".join(
+                b"\x40\x02" + ((sent + number) % 65535 + 1).to_bytes(2, "big")
+                for number in range(BATCH)
+            )
+            sent += BATCH
+            feed_other(acknowledged)
+            turn()
+
+    return step
+
+
+def _context(number: int) -> Any:
+    from hookmq.plugin import Context
+
+    return Context(f"p{number}")
+
+
+def connect() -> Callable[[], object]:
+    """CONNECT, CONNACK, DISCONNECT."""
+    harness = Harness()
+    names = [f"c{number}" for number in range(BATCH)]
+
+    def step() -> None:
+        for name in names:
+            client = harness.connect(name, version=4)
+            client.disconnect()
+        harness.clients.clear()
+
+    return step
+
+
+CASES: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
+    "decode": (decode, 40),
+    "encode": (encode_, 40),
+    "match": (match, 30),
+    "lookup": (lookup, 600),
+    "qos 0": (lambda: _through(0), 60),
+    "qos 0, 50 receivers": (lambda: _through(0, receivers=50), 8),
+    "chain of 3": (lambda: _through(0, plugins=3), 10),
+    "enqueue": (lambda: _through(1, offline=True), 8),
+    "qos 1 round": (lambda: _through(1), 10),
+    "connect": (connect, 1),
+}
+"""What makes a step of `BATCH` operations, and how many steps are one value: some 20 ms of them."""
+
+
+def timed(make: Callable[[], Callable[[], object]], loops: int) -> float:
+    """CPU seconds of so many steps."""
+    step = make()
+    step()
+    began = time.process_time()
+    for _ in range(loops):
+        step()
+    return time.process_time() - began
+
+
+def bytecodes(make: Callable[[], Callable[[], object]]) -> float:
+    """How many bytecodes Python executes for an operation, in code that is not compiled."""
+    step = make()
+    for _ in range(3):
+        step()
+    count = 0
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        if event == "opcode":
+            count += 1
+        return trace
+
+    sys.settrace(trace)
+    try:
+        step()
+    finally:
+        sys.settrace(None)
+    return count / BATCH
+
+
+def main() -> None:
+    """Run under pyperf, or as told."""
+    if "--count" in sys.argv:
+        at = sys.argv.index("--count")
+        timed(CASES[sys.argv[at + 1]][0], int(sys.argv[at + 2]))
+    elif "--bytecodes" in sys.argv:
+        print(json.dumps({name: bytecodes(make) for name, (make, _) in CASES.items()}))
+    else:
+        import pyperf  # type: ignore[import-not-found]  # a folder of bench.install
+
+        runner = pyperf.Runner(processes=1, values=3, warmups=1)
+        runner.parse_args()
+        for name, (make, loops) in CASES.items():
+            runner.args.loops = loops
+            runner.bench_time_func(
+                name, lambda count, make=make: timed(make, count), inner_loops=BATCH
+            )
+
+
+if __name__ == "__main__":
+    main()
