@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from hookmq.cli import Formatter, Parser
@@ -102,6 +103,8 @@ def register(add: Add) -> None:
     made = add("check", "validate a configuration and start nothing", check)
     made.add_argument("jobs", nargs="*", type=job, metavar="JOB", help="for these jobs")
     add_config(made)
+    made = add("package", "write the archive and the program that spark-submit takes", package)
+    made.add_argument("folder", metavar="FOLDER", help="where to; it is made if need be")
     add("reference", "print the manual's page of every key of the configuration", reference)
 
 
@@ -156,6 +159,15 @@ def check(arguments: argparse.Namespace) -> int:
     """``check``."""
     configured(arguments, arguments.jobs)
     print(f"{arguments.config} is right")
+    return 0
+
+
+def package(arguments: argparse.Namespace) -> int:
+    """``package``."""
+    from mqtt_pipelines.package import package
+
+    archive, program = package(Path(arguments.folder))
+    print(f"spark-submit --master MASTER --py-files {archive} {program} run JOB -c FILE")
     return 0
 
 
