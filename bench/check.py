@@ -63,16 +63,15 @@ def traced(pid: int, output: pathlib.Path) -> Iterator[None]:
     if strace is None:
         raise CheckError("strace is not installed")
     command = [strace, "-f", "-c", "-p", str(pid), "-o", str(output)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        said = process.stderr.readline()  # "Process N attached", or why not
-        if "attached" not in said:
-            raise CheckError(f"strace: {said.strip()}")
-        yield
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(10)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()  # "Process N attached", or why not
+            if "attached" not in said:
+                raise CheckError(f"strace: {said.strip()}")
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
 
 
 def tally(text: str) -> dict[str, int]:
