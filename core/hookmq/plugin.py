@@ -106,6 +106,14 @@ class Plugin:
         """The plugin's id in the configuration: the key of its scratch space in `ClientInfo.state`."""
         return self.context.id
 
+    def reconfigure(self, config: Any) -> Callable[[], None] | None:
+        """Another configuration for this plugin, on reload. None: an object is made anew with it, which is impossible for
+        one that provides a store or a journal. Else what makes this object go on with `config`; it is called when all of
+        the new configuration has been found good, must not fail, and sets `self.config`. Until then nothing may change,
+        but `idle_hooks` and `timeouts` may be widened here so that they suit both. Raises ConfigError for what is wrong
+        or needs a restart: then the reload is refused as a whole."""
+        return None
+
     def hides_username(self, username: str) -> bool:
         """Whether the user name of a CONNECT is a secret, a token say, and not a name. Then `ClientInfo.username` is None
         until this plugin says otherwise: neither the log nor other plugins see it, also where one that comes before

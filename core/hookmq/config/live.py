@@ -107,6 +107,7 @@ class Live:
             self.hooks.bind(self.node.runtime)  # queues that both have obey the old options again
             raise
         # from here on nothing fails
+        _apply(hooks)
         self.broker.reload(new.settings, hooks)
         replaced, self.hooks = self.hooks, hooks
         self.node.use(extensions)
@@ -197,6 +198,14 @@ def _merged(before: ListenerSettings, after: ListenerSettings) -> ListenerSettin
     if (before.tls is None) != (after.tls is None):
         keys.discard("tls")
     return dataclasses.replace(before, **{key: getattr(after, key) for key in keys})
+
+
+def _apply(hooks: Hooks) -> None:
+    """Have plugins go on with the configurations that they agreed to."""
+    for instance in hooks.plugins:
+        apply, instance.apply = instance.apply, None
+        if apply is not None:
+            apply()
 
 
 def _object_in(instance: PluginInstance, hooks: Hooks) -> bool:

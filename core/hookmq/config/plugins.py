@@ -36,7 +36,8 @@ def build(
     known: Sequence[PluginInstance] = (),
 ) -> tuple[PluginInstance, ...]:
     """A plugin object for every entry that is enabled, in their order. `among` are the plugins to choose from (the
-    installed ones by default). An object of `known` is taken over where its entry's ``use``, id and config are the same.
+    installed ones by default). An object of `known` is taken over where its entry's ``use`` and id are the same, and its
+    config is, too, or it can go on with another one: `PluginInstance.apply` is then to be called.
 
     Raises PluginError for a plugin that is missing, cannot be imported, wants another `HOOK_API` or fails when it is
     constructed; ConfigError, with every mistake in it, for what a plugin's own configuration says wrong. A plugin with
@@ -59,9 +60,9 @@ def build(
     problems.check()
     instances = []
     for entry, found, kind, value in prepared:
-        kept = next((old for old in known if _same(old, entry, kind, value)), None)
+        kept = _taken_over(known, entry, kind, value)
         if kept is not None:
-            instances.append(kept.with_entry(entry))
+            instances.append(kept)
             continue
         try:
             instances.append(_construct(entry, found, kind, value, log))
@@ -185,13 +186,26 @@ def _as_node(value: Any) -> Node:
     return Node(value, NOWHERE)
 
 
-def _same(old: PluginInstance, entry: PluginEntry, kind: type[Plugin], value: Any) -> bool:
-    return (
-        old.id == entry.id
-        and old.entry.use == entry.use
-        and type(old.plugin) is kind
-        and bool(old.plugin.config == value)
-    )
+def _taken_over(
+    known: Sequence[PluginInstance], entry: PluginEntry, kind: type[Plugin], value: Any
+) -> PluginInstance | None:
+    for old in known:
+        if old.id != entry.id or old.entry.use != entry.use or type(old.plugin) is not kind:
+            continue
+        apply = None
+        if old.plugin.config != value:
+            try:
+                apply = old.plugin.reconfigure(value)
+            except ConfigError as error:
+                raise PluginError(entry.id, str(error)) from error
+            except Exception as error:
+                raise PluginError(entry.id, f"reconfigure failed: {error!r}") from error
+            if apply is None:
+                return None
+        kept = old.with_entry(entry)
+        kept.apply = apply
+        return kept
+    return None
 
 
 def _construct(

@@ -1,6 +1,6 @@
 """One entry of ``plugins:`` in the configuration, and the plugin object made of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -63,11 +63,21 @@ DEFAULT_OPTIONS = HookOptions()
 class PluginInstance:
     """A plugin at work: its entry, its object, and where that came from.
 
-    `broker` is its handle, given by `Hooks.bind`. `kept` survives reloads that keep the plugin object: counters, queue,
+    `broker` is its handle, given by `Hooks.bind`. `apply`, where it is not None, makes the object go on with another
+    configuration, as `Plugin.reconfigure` gave it. `kept` survives reloads that keep the plugin object: counters, queue,
     and whether it was started.
     """
 
-    __slots__ = ("broker", "disabled", "distribution", "entry", "kept", "plugin", "version")
+    __slots__ = (
+        "apply",
+        "broker",
+        "disabled",
+        "distribution",
+        "entry",
+        "kept",
+        "plugin",
+        "version",
+    )
 
     def __init__(
         self,
@@ -81,6 +91,7 @@ class PluginInstance:
         self.distribution = distribution
         self.version = version
         self.broker: BrokerHandle | None = None
+        self.apply: Callable[[], None] | None = None
         self.disabled = ""
         self.kept = Kept()
 

@@ -70,6 +70,21 @@ class Keeper(Plugin):
         return MemoryStore()
 
 
+class Supple(Noted):
+    """A provider that goes on with another configuration."""
+
+    @hookimpl
+    def provide_store(self) -> MemoryStore:
+        return MemoryStore()
+
+    def reconfigure(self, config: Any) -> Callable[[], None]:
+        def apply() -> None:
+            self.config = config
+            self.note("apply")
+
+        return apply
+
+
 class Shown(Plugin):
     """Everything that a plugin can add to a running node."""
 
@@ -114,6 +129,7 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> None:
     found = (
         offer("noted", Noted),
         offer("keeper", Keeper),
+        offer("supple", Supple),
         offer("shown", Shown),
         offer("typed", Typed),
     )
@@ -256,6 +272,26 @@ async def test_an_open_listener_takes_what_it_can() -> None:
         gate = live.node.listeners["a"].gate
         assert (gate.max_connections, gate.scope.mount_point) == (1, "m/")
         assert live.config.listeners[0].backlog == 1024
+
+
+async def test_a_plugin_that_can_goes_on_with_another_configuration() -> None:
+    text = BASE + "  - {use: supple, config: {text: TEXT}}\n"
+    async with running(text.replace("TEXT", "a")) as live:
+        plugin = live.hooks.plugins[-1].plugin
+        Noted.told.clear()
+        bad = text.replace("TEXT", "b") + "  - {use: noted, id: other, config: {text: bad}}\n"
+        with pytest.raises(PluginError):
+            await live.reload(config(bad))
+        assert [one for one in Noted.told if "supple" in one] == []  # nothing of it holds
+        await live.reload(config(text.replace("TEXT", "b")))
+        assert live.hooks.plugins[-1].plugin is plugin
+        assert [one for one in Noted.told if "supple" in one] == [
+            "apply supple=b",
+            "reload supple=b",
+        ]
+        Noted.told.clear()
+        await live.reload(config(text.replace("TEXT", "b")))
+        assert [one for one in Noted.told if "supple" in one] == ["reload supple=b"]
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,36 @@ def test_an_object_whose_configuration_stayed_is_kept() -> None:
     assert second[1].plugin is not first[0].plugin
 
 
+def test_an_object_that_can_goes_on_with_another_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = build(config("  - {use: hello, config: {url: a}}\n"), OFFERED)
+    plugin = first[0].plugin
+
+    def reconfigure(value: Any) -> Any:
+        if value.url == "fixed":
+            raise ConfigError("url needs a restart")
+        if value.url == "broken":
+            raise RuntimeError("no")
+        return None if value.url == "anew" else lambda: setattr(plugin, "config", value)
+
+    monkeypatch.setattr(plugin, "reconfigure", reconfigure)
+    [second] = build(config("  - {use: hello, config: {url: b}}\n"), OFFERED, known=first)
+    assert second.plugin is plugin
+    assert plugin.config.url == "a"
+    assert second.apply is not None
+    second.apply()
+    assert plugin.config.url == "b"
+    [third] = build(config("  - {use: hello, config: {url: anew}}\n"), OFFERED, known=first)
+    assert third.plugin is not plugin
+    for url, says in (
+        ("fixed", "url needs a restart"),
+        ("broken", "reconfigure failed: RuntimeError"),
+    ):
+        with pytest.raises(PluginError, match=says):
+            build(config(f"  - {{use: hello, config: {{url: {url}}}}}\n"), OFFERED, known=first)
+
+
 def test_a_plugin_built_of_no_document_is_bound_too() -> None:
     from hookmq.hooks.entry import PluginEntry
     from hookmq.server.settings import ListenerSettings

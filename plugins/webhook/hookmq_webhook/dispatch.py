@@ -165,12 +165,30 @@ class Dispatcher:
         self._lingered = False
         self._reopen: Timer | None = None
         self._cancels: dict[int, Cancel] = {}
-        self._timers: dict[int, Timer] = {}
+        self._timers: dict[int, tuple[Timer, Callable[[], None]]] = {}
         self._serial = 0
         self._held_until = float("-inf")
         self.begun = False
         self._stopped = False
         self._idle: Callable[[], None] | None = None
+
+    def use(self, policy: Policy, breaker: Breaker) -> None:
+        """Go on with these: what is under way ends as it began, what waits for its next attempt need not wait for it any
+        longer."""
+        self._policy = policy
+        self._breaker = breaker
+        for timer in (self._linger, self._reopen):
+            if timer is not None:
+                timer.cancel()
+        self._linger = self._reopen = None
+        self._held_until = float("-inf")
+        if self.begun and not self._stopped:
+            waiting, self._timers = self._timers, {}
+            for timer, call in waiting.values():
+                timer.cancel()
+                call()
+            self._pump()
+            self._read()
 
     # in -------------------------------------------------------------------------------------------------------------
 
@@ -533,7 +551,7 @@ class Dispatcher:
             self._timers.pop(serial, None)
             call()
 
-        self._timers[serial] = self._runtime.call_later(delay, run)
+        self._timers[serial] = self._runtime.call_later(delay, run), call
 
     # end ------------------------------------------------------------------------------------------------------------
 
@@ -551,7 +569,7 @@ class Dispatcher:
     def stop(self) -> None:
         """Send nothing more; what is under way is given up, and nothing is known of it."""
         self._stopped = True
-        for timer in (self._linger, self._reopen, *self._timers.values()):
+        for timer in (self._linger, self._reopen, *(timer for timer, _ in self._timers.values())):
             if timer is not None:
                 timer.cancel()
         self._timers.clear()

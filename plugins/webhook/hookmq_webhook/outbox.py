@@ -71,7 +71,8 @@ class Outbox:
         self._wants = wants
         self._make = make
         self._ready = ready
-        self._bounds = bounds
+        self.bounds = bounds
+        """May be changed."""
         self._spill = spill
         self._spilling = 0
         self._spill_failure: StoreFailed | None = None
@@ -98,7 +99,7 @@ class Outbox:
         self.log = self._make_log()
 
     def _make_log(self) -> SegmentLog:
-        size = max(4096, min(64 << 20, self._bounds.max_bytes // SHARE))
+        size = max(4096, min(64 << 20, self.bounds.max_bytes // SHARE))
         return SegmentLog(
             self.folder / LOG, self._runtime.run_blocking, segment_size=size, sync=self._sync
         )
@@ -112,12 +113,12 @@ class Outbox:
     @property
     def full(self) -> bool:
         """Whether a message must be refused: never where it would go elsewhere, or nowhere."""
-        return self._bounds.on_full == "reject" and self.over(1.0)
+        return self.bounds.on_full == "reject" and self.over(1.0)
 
     def over(self, share: float) -> bool:
         """Whether it is beyond its bounds. What arrived is left on the disk up to the end of its segment, and does not
         count when nothing else is there."""
-        waiting, bounds = self.waiting, self._bounds
+        waiting, bounds = self.waiting, self.bounds
         if self._added - self._written_to >= bounds.max_unwritten * share:
             return True
         if waiting >= bounds.max_events * share:
@@ -131,7 +132,7 @@ class Outbox:
         for event in self._make(message):
             if self._closed:
                 self._lost()
-            elif self._bounds.on_full != "reject" and self.over(1.0):
+            elif self.bounds.on_full != "reject" and self.over(1.0):
                 self._elsewhere(event)
             else:
                 self._add(commit, event)
@@ -189,7 +190,7 @@ class Outbox:
             self._lost()
         elif not self._opened:
             self._early.append(event)
-        elif self.over(EXTRA if self._bounds.on_full == "reject" else 1.0):
+        elif self.over(EXTRA if self.bounds.on_full == "reject" else 1.0):
             self._elsewhere(event)
         else:
             self._add(None, event)
@@ -207,7 +208,7 @@ class Outbox:
 
     def _elsewhere(self, event: Event) -> None:
         self._lost()
-        if self._bounds.on_full != "dead_letter" or self._spill is None:
+        if self.bounds.on_full != "dead_letter" or self._spill is None:
             return
         self._spilling += 1
 
@@ -318,7 +319,7 @@ class Outbox:
         """Within a second; at once when the disk has so much that what arrived is in the way, and can go."""
         segments = self.log.segments
         hurry = (
-            self._size >= self._bounds.max_bytes
+            self._size >= self.bounds.max_bytes
             and len(segments) > 1
             and segments[1].base <= self.start
         )

@@ -2,7 +2,7 @@
 
 import json
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -32,7 +32,7 @@ from hookmq.store import Journal, StoreFailed
 from hookmq_webhook import catalog
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.deadletter import DeadLetters
-from hookmq_webhook.dispatch import Buried, Dispatcher, Policy
+from hookmq_webhook.dispatch import Answer, Buried, Dispatcher, Policy
 from hookmq_webhook.events import Event
 from hookmq_webhook.filters import Filters, keep_fields, select
 from hookmq_webhook.folder import DEAD, default_folder
@@ -41,9 +41,12 @@ from hookmq_webhook.process import SenderProcess
 from hookmq_webhook.queues import MemoryQueue, Numbered
 from hookmq_webhook.requests import request_maker
 from hookmq_webhook.sender import Sender as HttpSender
+from hookmq_webhook.sender import context_of
 
 JOURNALED: Final = frozenset({"message.published", "will.published"})
 """What `at_least_once` takes from the journal instead of from the hook."""
+FIXED: Final = ("mode", "key", "outbox.path", "outbox.sync", "dead_letter", "process")
+"""Keys of the configuration that a reload cannot change."""
 SLACK: Final = 2.0
 """Seconds of a stop that are kept for saving what arrived."""
 
@@ -60,7 +63,7 @@ class WebhookPlugin(Plugin):
         self.filters = Filters(config.filters, select(config.events))
         self.durable = config.mode == "at_least_once"
         self.requests = request_maker(config, context.id, keep_fields(config.filters.fields))
-        self.idle_hooks = self._idle_hooks()
+        self.idle_hooks = self._idle_hooks(self.filters)
         self.timeouts = {"on_shutdown": config.drain + SLACK + 3}
         self.told: dict[str, int] = {}
         """Events so far, by type."""
@@ -77,8 +80,8 @@ class WebhookPlugin(Plugin):
         self._stopping = False
         self._cancels: set[Cancel] = set()
 
-    def _idle_hooks(self) -> frozenset[str]:
-        types = self.filters.types
+    def _idle_hooks(self, filters: Filters) -> frozenset[str]:
+        types = filters.types
         used = set(catalog.hooks_of(types - JOURNALED if self.durable else types))
         idle = set(OBSERVERS) - used
         if not self.durable:
@@ -98,17 +101,61 @@ class WebhookPlugin(Plugin):
             return None
         return config.path or (self.folder / DEAD if self.durable else None)
 
+    # another configuration ------------------------------------------------------------------------------------------
+
+    def reconfigure(self, config: WebhookConfig) -> Callable[[], None]:
+        """All can change but what `FIXED` names."""
+        old = self.config
+        changed = [name for name in FIXED if _value(old, name) != _value(config, name)]
+        if changed:
+            raise ConfigError(f"{', '.join(changed)}: a change needs a restart")
+        filters = Filters(config.filters, select(config.events))
+        requests = request_maker(config, self.id, keep_fields(config.filters.fields))
+        if config.tls is not None:
+            try:
+                context_of(config.tls)
+            except (OSError, ssl.SSLError) as error:
+                raise ConfigError(f"tls: {error}") from error
+        idle = self._idle_hooks(filters)
+        self.idle_hooks &= idle  # one too many costs little, one too few loses events
+        self.timeouts = {"on_shutdown": max(old.drain, config.drain) + SLACK + 3}
+
+        def apply() -> None:
+            self.config, self.filters, self.requests = config, filters, requests
+            self.idle_hooks = idle
+            self.timeouts = {"on_shutdown": config.drain + SLACK + 3}
+            self._use(config)
+
+        return apply
+
+    def _use(self, config: WebhookConfig) -> None:
+        queue, sender, broker = self.queue, self.sender, self._broker
+        if isinstance(queue, Outbox):
+            queue.bounds = self._bounds()
+        elif queue is not None:
+            queue.bound(config.queue.max_events, config.queue.max_bytes, config.queue.drop)
+        if isinstance(sender, SenderProcess):
+            sender.use(config)
+        elif sender is not None and broker is not None:
+            runtime = broker.runtime
+            fresh = self.Sender(config, self.requests, runtime.now, runtime.time)
+            fresh.sent, fresh.bytes, fresh.statuses = sender.sent, sender.bytes, sender.statuses
+            self.sender = fresh
+
+            def retire() -> None:
+                runtime.spawn(sender.close(), lambda _, error: None)
+
+            runtime.call_later(config.timeout + SLACK, retire)  # what is under way ends by then
+        if self.dispatcher is not None and broker is not None:
+            retry = config.retry
+            self.breaker = Breaker(retry.breaker_failures, retry.breaker_pause, broker.runtime.now)
+            self.dispatcher.use(_policy(config), self.breaker)
+
     # life -----------------------------------------------------------------------------------------------------------
 
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> Journal:
         """The outbox, not yet opened."""
-        bounds = Bounds(
-            self.config.outbox.max_bytes,
-            self.config.outbox.max_events,
-            self.config.outbox.on_full,
-            self.config.outbox.max_unwritten,
-        )
         self.queue = outbox = Outbox(
             self.id,
             self.folder,
@@ -116,12 +163,16 @@ class WebhookPlugin(Plugin):
             self._wants_topic,
             self._messages,
             self._ready,
-            bounds,
+            self._bounds(),
             self._spill,
             sync=self.config.outbox.sync,
         )
         self._broker, self._runtime = broker, broker.runtime
         return outbox
+
+    def _bounds(self) -> Bounds:
+        outbox = self.config.outbox
+        return Bounds(outbox.max_bytes, outbox.max_events, outbox.on_full, outbox.max_unwritten)
 
     @hookimpl
     def on_startup(self, broker: BrokerHandle) -> None:
@@ -146,22 +197,10 @@ class WebhookPlugin(Plugin):
         if folder is not None:
             self.dead = DeadLetters(folder, runtime.run_blocking, config.dead_letter.max_bytes)
             self.dead.open()
-        retry, batch = config.retry, config.batch
+        retry = config.retry
         self.breaker = Breaker(retry.breaker_failures, retry.breaker_pause, runtime.now)
-        policy = Policy(
-            batch.count,
-            batch.bytes,
-            batch.linger,
-            config.concurrency,
-            config.window,
-            config.window_bytes,
-            retry.first_delay,
-            retry.longest_delay,
-            retry.max_age,
-            retry.max_attempts,
-        )
         self.dispatcher = Dispatcher(
-            runtime, self.queue, self.sender.send, self._bury, self._key, policy, self.breaker
+            runtime, self.queue, self._send, self._bury, self._key, _policy(config), self.breaker
         )
         if isinstance(self.queue, MemoryQueue):
             self.dispatcher.begin()
@@ -180,7 +219,7 @@ class WebhookPlugin(Plugin):
 
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
-        """Another configuration is in force; ours is the same."""
+        """Another configuration is in force."""
         if self._broker is not None:
             self._tell(catalog.reloaded(self._broker.time(), old, new))
 
@@ -228,6 +267,10 @@ class WebhookPlugin(Plugin):
             self.dead.close()
         if self.sender is not None:
             await self.sender.close()
+
+    async def _send(self, events: Sequence[Numbered]) -> Answer:
+        assert self.sender is not None
+        return await self.sender.send(events)
 
     # events ---------------------------------------------------------------------------------------------------------
 
@@ -433,6 +476,28 @@ class WebhookPlugin(Plugin):
         from hookmq_webhook.cli import register
 
         register(group, cls)
+
+
+def _value(config: Any, name: str) -> Any:
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def _policy(config: WebhookConfig) -> Policy:
+    retry, batch = config.retry, config.batch
+    return Policy(
+        batch.count,
+        batch.bytes,
+        batch.linger,
+        config.concurrency,
+        config.window,
+        config.window_bytes,
+        retry.first_delay,
+        retry.longest_delay,
+        retry.max_age,
+        retry.max_attempts,
+    )
 
 
 def _published(message: Message, client: ClientInfo | None) -> tuple[Event, ...]:

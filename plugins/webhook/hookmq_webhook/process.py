@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from hookmq_webhook.config import WebhookConfig
@@ -37,7 +38,8 @@ def frame(value: Any) -> bytes:
 
 def given(config: WebhookConfig, plugin_id: str) -> bytes:
     """What a process is told first. By the socket, since what is on a command line is for all to see."""
-    return frame(pickle.dumps((config, plugin_id)))
+    plain = replace(config, headers=dict(config.headers))  # a read-only view cannot be pickled
+    return frame(pickle.dumps((plain, plugin_id)))
 
 
 def wired(serial: int, events: Sequence[Numbered]) -> bytes:

@@ -73,6 +73,10 @@ class MemoryQueue:
         self._handed: dict[int, int] = {}
         """Sizes of what is on its way, by number."""
 
+    def bound(self, max_events: int, max_bytes: int, drop: Drop) -> None:
+        """Other bounds, for what comes from now on."""
+        self._max_events, self._max_bytes, self._drop = max_events, max_bytes, drop
+
     @property
     def waiting(self) -> int:
         return len(self._events) + len(self._handed)

@@ -4,7 +4,9 @@ what comes twice has the same id. And what is given up can be found and sent aga
 import asyncio
 import contextlib
 import json
+import os
 import random
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import mqttbytes as m
 import pytest
 from aiohttp import web
 from hookmq.cli import main
+from hookmq_webhook import new_secret, verify
 from serving import Served, serving
 
 CLIENTS, EACH = 3, 40
@@ -170,6 +173,38 @@ async def test_a_stop_sends_what_it_can_and_a_start_goes_on(receiver: Any, tmp_p
     async with running(path):
         pass
     assert chaos.seen == []  # nothing twice after a stop in order
+
+
+async def test_a_reload_changes_where_and_how_it_sends(receiver: Any, tmp_path: Path) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=200 if request.path == "/new" else 500)
+
+    receiver.answer(answer)
+    secret = new_secret()
+    path = config(tmp_path, receiver.url + "/old")
+    async with running(path) as served:
+        await publish(served.ports["tcp"], "c0", 3)
+        await receiver.wait(lambda: len(receiver.requests) >= 2)
+        config(
+            tmp_path,
+            receiver.url + "/new",
+            envelope="batch",
+            batch={"count": 10},
+            sign={"secret": secret},
+            headers={"X-Plant": "7"},
+        )
+        os.kill(served.process.pid, signal.SIGHUP)
+        await receiver.wait(lambda: any(one[1] == "/new" for one in receiver.requests))
+        await publish(served.ports["tcp"], "c0", 3, 3)
+        await receiver.wait(lambda: receiver.events[-1]["data"]["payload"]["n"] == 5)
+        _, _, headers, body = receiver.requests[-1]
+        verify(headers, body, [secret])
+        assert headers["x-plant"] == "7"
+        assert headers["content-type"] == "application/cloudevents-batch+json"
+        sent = [one["data"]["payload"]["n"] for one in receiver.events]
+        assert list(dict.fromkeys(sent)) == sorted(set(sent))
+    assert "config.reloaded" in [entry["event"] for entry in served.log]
+    assert secret not in json.dumps(served.log)
 
 
 async def test_dead_letters_are_listed_and_sent_again(

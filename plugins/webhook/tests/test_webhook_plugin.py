@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ class Service:
     def __init__(self, config: WebhookConfig, requests: Any, now: Any, wall: Any) -> None:
         self.sent: list[Numbered] = []
         self.answer = Answer(Verdict.ARRIVED)
+        self.config = config
         self.statuses: dict[int, int] = {}
-        self.bytes = 0
+        self.bytes = self.closed = 0
         Service.made.append(self)
 
     async def send(self, events: Sequence[Numbered]) -> Answer:
@@ -68,7 +70,7 @@ class Service:
         return self.answer
 
     async def close(self) -> None:
-        pass
+        self.closed += 1
 
     @property
     def types(self) -> list[str]:
@@ -523,3 +525,98 @@ def test_dead_letters_are_bounded(tmp_path: Path) -> None:
     assert [n for n in left if n not in (left[0], left[5])] == [o.number for o in again.read()]
     again.close()
     again.add(Numbered(0, event, 0), "why", 1, 1.0, lambda failed: None)
+
+
+# reload -----------------------------------------------------------------------------------------------------------------
+
+
+def changed(plugin: Faked, **values: Any) -> WebhookConfig:
+    return replace(plugin.config, **values)
+
+
+def test_it_goes_on_with_another_configuration(tmp_path: Path) -> None:
+    world, service, plugin = harness(
+        tmp_path,
+        events=("message.published",),
+        retry=RetryConfig(first_delay=100.0, longest_delay=100.0),
+    )
+    with world:
+        service.answer = Answer(Verdict.AGAIN, "status 500")
+        client = world.connect("one")
+        client.publish("a", b"1", qos=1, expect=0)
+        world.advance(1)
+        assert plugin.dispatcher is not None
+        assert plugin.dispatcher.counts.attempts == 1
+        idle = plugin.idle_hooks
+        apply = plugin.reconfigure(
+            changed(
+                plugin,
+                url=URL + "/new",
+                events=("message.published", "session.*"),
+                filters=FilterConfig(topics=("b/#", "a")),
+                outbox=OutboxConfig(path=tmp_path / "hook", max_events=2),
+                drain=7.0,
+            )
+        )
+        assert "on_session" in idle - plugin.idle_hooks
+        assert plugin.config.url == URL  # as yet
+        apply()
+        world.advance(1)
+        fresh = Service.made[-1]
+        assert fresh is not service
+        assert fresh.config.url == URL + "/new"
+        assert [one.event.payload for one in fresh.sent] == [b"1"]  # at once, not after 100 s
+        assert plugin.timeouts["on_shutdown"] == 12.0
+        client.publish("c", b"2", qos=1, expect=0x10)
+        client.publish("b/1", b"3", qos=1, expect=0)
+        world.advance(60)
+        assert [one.event.payload for one in fresh.sent] == [b"1", b"3"]
+        assert (service.closed, fresh.closed) == (1, 0)
+        fresh.answer = Answer(Verdict.AGAIN, "status 500")
+        for _ in range(2):
+            client.publish("a", b"x", qos=1, expect=0)
+        client.publish("a", b"x", qos=1, expect=0x97)  # the outbox's new bound
+        fresh.answer = Answer(Verdict.ARRIVED)
+
+
+def test_best_effort_goes_on_too_and_keeps_what_waits(tmp_path: Path) -> None:
+    world, service, plugin = harness(tmp_path, mode="best_effort", events=("message.published",))
+    with world:
+        service.answer = Answer(Verdict.AGAIN, "status 500")
+        client = world.connect("one")
+        for number in range(5):
+            client.publish("a", b"%d" % number)
+        world.advance(1)
+        plugin.reconfigure(changed(plugin, queue=QueueConfig(max_events=6)))()
+        Service.made[-1].answer = Answer(Verdict.AGAIN, "status 500")
+        for number in range(5, 8):
+            client.publish("a", b"%d" % number)
+        world.advance(1)
+        plugin.reconfigure(changed(plugin, batch=BatchConfig(10), envelope="batch"))()
+        world.advance(60)
+        sent = [one.event.payload for one in Service.made[-1].sent]
+        assert len(sent) == 6
+        assert sent == sorted(sent, key=lambda payload: payload or b"")
+        assert plugin.dropped == {"queue_full": 2}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"mode": "best_effort"}, "mode: a change needs a restart"),
+        ({"key": "all", "process": False}, "key, process: a change needs a restart"),
+        ({"outbox": OutboxConfig(path=Path("/other"))}, r"outbox\.path: a change needs a restart"),
+        ({"dead_letter": DeadLetterConfig(topic="d")}, "dead_letter: a change needs a restart"),
+        ({"sign": SignConfig("short")}, r"sign\.secret"),
+        ({"events": ("client.conected",)}, "no event is named"),
+        ({"tls": TlsConfig(ca_file=Path("/nothing"))}, "tls: .*No such file"),
+        ({"filters": FilterConfig(topics=("a/#/b",))}, "filters.topics"),
+    ],
+)
+def test_what_it_does_not_go_on_with(tmp_path: Path, values: dict[str, Any], says: str) -> None:
+    world, _, plugin = harness(tmp_path)
+    with world:
+        before = plugin.config
+        with pytest.raises(ConfigError, match=says):
+            plugin.reconfigure(changed(plugin, **values))
+        assert plugin.config is before

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -57,7 +58,10 @@ def command_line(pid: int) -> bytes:
 async def test_what_it_sends_and_counts(receiver: Any, make: Make) -> None:
     secret = new_secret()
     receiver.answer(200, 503, 400, 200)
-    sender = make(sign=SignConfig(secret), auth=AuthConfig(bearer_token="bearer-word"))
+    given_headers = MappingProxyType({"X-A": "${client}"})  # as the configuration has it
+    sender = make(
+        sign=SignConfig(secret), headers=given_headers, auth=AuthConfig(bearer_token="bearer-word")
+    )
     await sender.start()
     assert await sender.send(event(1, qos=1)) == ARRIVED
     assert await sender.send(event(2)) == Answer(Verdict.AGAIN, "status 503")
@@ -65,6 +69,7 @@ async def test_what_it_sends_and_counts(receiver: Any, make: Make) -> None:
     _, path, headers, body = receiver.requests[0]
     assert (path, headers["authorization"]) == ("/in", "Bearer bearer-word")
     verify(headers, body, [secret])
+    assert headers["x-a"] == "c"
     assert [one["id"] for one in receiver.events] == ["e-1", "e-2", "e-2"]
     assert receiver.events[0]["data"]["qos"] == 1
     assert (sender.sent, sender.statuses) == (3, {200: 1, 503: 1, 400: 1})
