@@ -56,6 +56,7 @@ class Watched:
     accounts: list[Account]
     points: list[Point] = field(default_factory=list)
     interrupted: bool = False
+    stood_still: bool = False
 
 
 def run(plan: Plan, address: Address, show: Callable[[str, Point], None]) -> Watched:
@@ -181,6 +182,7 @@ class _Watch:
         self._points: list[Point] = []
         self._idle: list[Point] = []
         self._start = 0
+        self._stood_still = False
         self._next_point = 0.0
         self._next_show = 0.0
 
@@ -211,18 +213,32 @@ class _Watch:
         while len(self._accounts) < len(self._pipes):
             self._read()
         return Watched(
-            [self._accounts[index] for index in range(len(self._pipes))], self._points, interrupted
+            [self._accounts[index] for index in range(len(self._pipes))],
+            self._points,
+            interrupted,
+            self._stood_still,
         )
 
     def _until_sent(self) -> None:
         """Wait until no process sends any more."""
         plan = self._plan
         enough = not plan.publishers and plan.count and not plan.kind.connects
+        moved, since = (-1, -1, -1), time.monotonic()
         while any(sample.sending for sample in self._samples):
             self._read()
             warm = time.monotonic_ns() < self._start + plan.warm_up * SECOND
             self._tell("warming up" if warm else "running")
-            if plan.publishers or plan.kind.connects:
+            if plan.kind.connects:
+                continue
+            if plan.publishers:
+                now = self._point()
+                if (now.sent, now.acked, now.received) != moved:
+                    moved, since = (now.sent, now.acked, now.received), time.monotonic()
+                elif now.outstanding and time.monotonic() - since > plan.timeout:
+                    # A broker that hangs would keep a run that a count ends for ever.
+                    self._stood_still = True
+                    self._order("stop")
+                    return
                 continue
             # Subscribers alone: others send, so the time says when it is over, or the count.
             over = time.monotonic_ns() - self._start > (plan.warm_up + plan.duration) * SECOND

@@ -155,7 +155,8 @@ class Messages:
         plan, process = self.plan, self.process
         begin_at = start + int(plan.warm_up * SECOND)
         self._stop_at = begin_at + int(plan.duration * SECOND) if plan.duration else 1 << 62
-        process.tally.since = begin_at + process.offset
+        # Without a warm-up everything counts, also what a timer sends a moment early.
+        process.tally.since = begin_at + process.offset if plan.warm_up else 0
         await process.until(start)
         if plan.rate:
             self._schedule = Schedule(

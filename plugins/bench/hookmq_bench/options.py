@@ -166,7 +166,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=30.0,
         metavar="TIME",
-        help="how long CONNACK and SUBACK may take (30s)",
+        help="how long CONNACK and SUBACK may take, and a run may stand still (30s)",
     )
     add(
         "--keep",

@@ -94,6 +94,8 @@ def conclude(plan: Plan, watched: Watched, started: str, limits: Limits) -> Resu
         _count_messages(plan, accounts, result)
         _judge_messages(plan, accounts, result)
     _warn(plan, accounts, result)
+    if watched.stood_still:
+        result.warnings.append(f"ended early: nothing moved for {plan.timeout:g} s (--timeout)")
     _check(limits, result)
     return result
 
