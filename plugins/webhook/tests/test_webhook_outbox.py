@@ -298,7 +298,7 @@ def test_a_disk_that_fills_is_cleared_at_once(tmp_path: Path) -> None:
 
 def test_full_while_the_disk_is_slower_than_publishers(tmp_path: Path) -> None:
     box = Box(tmp_path).open()
-    box.outbox._bounds = Bounds(1 << 30, 1000, max_unwritten=10_000)
+    box.outbox.bounds = Bounds(1 << 30, 1000, max_unwritten=10_000)
     commit = CommitId("s", 1)
     for number in range(13):
         assert box.outbox.full == (number > 10)
