@@ -5,9 +5,11 @@ What is particular to a table format is behind `Store`.
 
 from __future__ import annotations
 
+import datetime
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_mqtt.errors import MqttError
@@ -26,6 +28,15 @@ WAIT = 0.05
 MOST = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A range of a column with times, both ends within."""
+
+    column: str
+    first: datetime.datetime
+    last: datetime.datetime
+
+
 class State(Protocol):
     """A table as it was when it was loaded; a commit holds only if nobody changed what it depends on since."""
 
@@ -40,8 +51,13 @@ class State(Protocol):
     def commit(self, made: Sequence[parts.Part], entries: Mapping[str, int], app: str) -> bool:
         """Add files and notes; True if done, False if others came first. Sets `version`."""
 
-    def keys(self, names: Sequence[str], spans: Iterable[ledger.Span]) -> pa.Table:
-        """Columns of the table's rows whose offsets are within spans."""
+    def keys(
+        self, names: Sequence[str], spans: Iterable[ledger.Span], times: Times | None = None
+    ) -> pa.Table:
+        """Columns of the rows whose offsets are within spans, or whose time is within `times`."""
+
+    def spans(self) -> list[ledger.Span]:
+        """The first and the last offset of each log and partition."""
 
 
 class Store(Protocol):

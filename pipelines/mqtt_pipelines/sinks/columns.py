@@ -52,6 +52,13 @@ def plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def table(found: pa.Table) -> pa.Table:
+    """A table with plain types, as Spark takes it."""
+    import pyarrow as pa
+
+    return found.cast(pa.schema([pa.field(one.name, plain(one.type)) for one in found.schema]))
+
+
 def new(batch: pa.Schema, table: pa.Schema, name: str, policy: str) -> list[pa.Field]:
     """The columns that a batch has and a table lacks; what the batch lacks is null there.
 

@@ -6,6 +6,7 @@ noted the same names: of two drivers with one batch, such as one that was though
 
 from __future__ import annotations
 
+import datetime
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from pyspark_mqtt.errors import MqttError
 
 from mqtt_pipelines.settings import Table
 from mqtt_pipelines.sinks import Written, columns
-from mqtt_pipelines.sinks.append import append
+from mqtt_pipelines.sinks.append import Times, append
 from mqtt_pipelines.sinks.ledger import Span
 from mqtt_pipelines.sinks.parts import Part, Target
 
@@ -151,10 +152,14 @@ class DeltaState:
         self.version = str(self.table.version())
         return True
 
-    def keys(self, names: Sequence[str], spans: Iterable[Span]) -> pa.Table:
-        """Columns of the rows whose offsets are within spans; reads the files that may have some."""
+    def keys(
+        self, names: Sequence[str], spans: Iterable[Span], times: Times | None = None
+    ) -> pa.Table:
+        """Columns of the rows whose offsets are within spans, or whose time is within `times`.
+
+        Reads the files that may have some, by their statistics.
+        """
         import pyarrow as pa
-        from deltalake import QueryBuilder
 
         arms = [
             f"(log_id = '{span.log_id}' and partition = {span.partition} "
@@ -162,7 +167,29 @@ class DeltaState:
             for span in spans
             if "'" not in span.log_id
         ]
+        if times is not None:
+            arms.append(
+                f'"{times.column}" between {_instant(times.first)} and {_instant(times.last)}'
+            )
         quoted = ", ".join(f'"{name}"' for name in names)
-        query = f"select {quoted} from t where {' or '.join(arms) or 'false'}"
-        found = QueryBuilder().register("t", self.table).execute(query)
-        return pa.table(found.read_all())
+        rows = self.query(f"select {quoted} from t where {' or '.join(arms) or 'false'}")
+        return columns.table(pa.table(rows.read_all()))
+
+    def spans(self) -> list[Span]:
+        """The first and the last offset of each log and partition."""
+        import pyarrow as pa
+
+        text = 'select log_id, partition, min("offset"), max("offset") from t group by 1, 2'
+        rows = pa.table(self.query(f"{text} order by 1, 2").read_all()).to_pylist()
+        return [Span(*row.values()) for row in rows if None not in row.values()]
+
+    def query(self, text: str) -> Any:
+        """Rows of the table, `t` in the query."""
+        from deltalake import QueryBuilder
+
+        return QueryBuilder().register("t", self.table).execute(text)
+
+
+def _instant(stamp: datetime.datetime) -> str:
+    given = stamp.astimezone(datetime.UTC)
+    return f"arrow_cast('{given:%Y-%m-%dT%H:%M:%S.%f}Z', 'Timestamp(Microsecond, Some(\"UTC\"))')"

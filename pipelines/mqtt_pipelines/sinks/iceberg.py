@@ -7,6 +7,7 @@ notes is looked at again. pyiceberg's own retries are off, since they would not 
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,9 +16,9 @@ from pyspark_mqtt.errors import MqttError
 
 from mqtt_pipelines.settings import Table
 from mqtt_pipelines.sinks import Written, columns
-from mqtt_pipelines.sinks.append import append
-from mqtt_pipelines.sinks.ledger import Span
-from mqtt_pipelines.sinks.parts import Part, Target
+from mqtt_pipelines.sinks.append import Times, append
+from mqtt_pipelines.sinks.ledger import KEY, Span, spans
+from mqtt_pipelines.sinks.parts import Part, Target, spans_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,13 +191,36 @@ class IcebergState:
         self.version = str(snapshot.snapshot_id) if snapshot else ""
         return True
 
-    def keys(self, names: Sequence[str], spans: Iterable[Span]) -> pa.Table:
-        """Columns of the rows whose offsets are within spans; reads the files that may have some."""
+    def keys(
+        self, names: Sequence[str], spans: Iterable[Span], times: Times | None = None
+    ) -> pa.Table:
+        """Columns of the rows whose offsets are within spans, or whose time is within `times`.
+
+        Reads the files that may have some, by their statistics.
+        """
         arms = [
             f"(log_id = '{span.log_id}' and partition = {span.partition} "
             f"and offset >= {span.first} and offset <= {span.last})"
             for span in spans
             if "'" not in span.log_id
         ]
+        if times is not None:
+            first, last = _instant(times.first), _instant(times.last)
+            arms.append(f"({times.column} >= '{first}' and {times.column} <= '{last}')")
         wanted = " or ".join(arms) or "log_id is null and log_id is not null"
-        return self.table.scan(row_filter=wanted, selected_fields=tuple(names)).to_arrow()
+        found = self.table.scan(row_filter=wanted, selected_fields=tuple(names)).to_arrow()
+        return columns.table(found.select(list(names)))
+
+    def spans(self) -> list[Span]:
+        """The first and the last offset of each log and partition."""
+        import pyarrow as pa
+
+        found: list[Span] = []
+        for batch in self.table.scan(selected_fields=KEY).to_arrow_batch_reader():
+            found = spans([*found, *spans_of(pa.Table.from_batches([batch]))])
+        return found
+
+
+def _instant(stamp: datetime.datetime) -> str:
+    given = stamp.astimezone(datetime.UTC)
+    return f"{given:%Y-%m-%dT%H:%M:%S.%f}+00:00"

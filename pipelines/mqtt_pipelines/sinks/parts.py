@@ -147,6 +147,16 @@ def remove(target: Target, parts: Iterable[Part]) -> None:
             continue
 
 
+def spans_of(rows: pa.Table) -> list[Span]:
+    """The first and the last offset of each log and partition; a row without its key has none."""
+    groups = rows.group_by(list(KEY[:2])).aggregate([("offset", "min"), ("offset", "max")])
+    return [
+        Span(group["log_id"], group["partition"], group["offset_min"], group["offset_max"])
+        for group in groups.to_pylist()
+        if None not in group.values()
+    ]
+
+
 class _Task:
     """What one task writes: a file at a time for each combination of partition values."""
 
@@ -215,17 +225,7 @@ class _File:
 
     def write(self, rows: pa.Table) -> None:
         if self.task.keyed:
-            groups = rows.group_by(list(KEY[:2])).aggregate([("offset", "min"), ("offset", "max")])
-            self.spans = spans(
-                [
-                    *self.spans,
-                    *(
-                        Span(g["log_id"], g["partition"], g["offset_min"], g["offset_max"])
-                        for g in groups.to_pylist()
-                        if None not in g.values()
-                    ),
-                ]
-            )
+            self.spans = spans([*self.spans, *spans_of(rows)])
         self.writer.write_table(rows.select(self.kept))
 
     def size(self) -> int:

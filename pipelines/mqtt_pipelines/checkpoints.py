@@ -1,0 +1,71 @@
+"""Spark's checkpoints, read: how far a query is. Without Spark, which keeps them as small files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_mqtt.errors import MqttError
+from pyspark_mqtt.offsets import Offsets
+
+from mqtt_pipelines.sinks.parts import filesystem
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The last batch that a query is done with."""
+
+    batch: int
+    offsets: Offsets | None
+    """The next of the broker's log; None where the query reads something else."""
+
+
+def queries(root: str) -> list[str]:
+    """The names of the queries that have a checkpoint below `root`. Blocks."""
+    from pyarrow import fs
+
+    system, path = _reach(root)
+    found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return sorted(
+        one.base_name
+        for one in found
+        if one.is_file is False and _is_file(system, f"{one.path}/metadata")
+    )
+
+
+def committed(folder: str) -> Committed | None:
+    """How far the query of a checkpoint is; None where no batch is done. Blocks. Raises MqttError for what is none."""
+    system, path = _reach(folder)
+    batch = _latest(system, f"{path}/commits")
+    if batch < 0:
+        return None
+    name = f"{path}/offsets/{batch}"
+    try:
+        with system.open_input_stream(name) as file:
+            lines = file.read().decode().splitlines()
+        found = [json.loads(line) for line in lines[2:] if line != "-"]
+    except (OSError, ValueError) as error:
+        raise MqttError(
+            f"{name} is not an offset log of Spark ({error}): is {folder} a query's checkpoint?"
+        ) from None
+    if len(found) == 1 and isinstance(found[0], dict) and "log_id" in found[0]:
+        return Committed(batch, Offsets.of(found[0]))
+    return Committed(batch, None)
+
+
+def _reach(folder: str) -> tuple[Any, str]:
+    if folder.startswith("file:"):
+        folder = "/" + folder.removeprefix("file:").lstrip("/")
+    return filesystem(folder.rstrip("/"), {})
+
+
+def _latest(system: Any, path: str) -> int:
+    from pyarrow import fs
+
+    found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return max((int(one.base_name) for one in found if one.base_name.isdecimal()), default=-1)
+
+
+def _is_file(system: Any, path: str) -> bool:
+    return bool(system.get_file_info(path).is_file)
