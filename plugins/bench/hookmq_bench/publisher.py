@@ -11,6 +11,8 @@ from hookmq_bench.tally import Tally
 
 UNBOUNDED: Final = 10_000
 """How many messages may be written in one turn where no window bounds them."""
+BURST: Final = 1 << 20
+"""Bytes of payload that are put in one turn at most; the transport may then say that it has enough."""
 _PUBREL: Final = b"\x62\x02"
 
 
@@ -46,6 +48,7 @@ class Publisher(Connection):
         )
         self._section = section or b""
         self.window = plan.window
+        self._burst = max(1, min(UNBOUNDED, BURST // plan.size))
 
     def limit(self, receive_maximum: int) -> None:
         """Keep to the broker's Receive Maximum, too [MQTT-3.3.4-9]."""
@@ -99,19 +102,24 @@ class Publisher(Connection):
         if self.paused or self.closed:
             return
         window = self.window
-        room = window - self.outstanding if window else UNBOUNDED
+        room = window - self.outstanding if window else self._burst
         if self.quota:
             room = min(room, self.quota - self.sent)
         if self._fixed_rate:
             if room > 0 and self._backlog:
+                room = min(room, self._burst)
                 dues = self._backlog[:room]
                 del self._backlog[:room]
                 self._send(dues)
+                if self._backlog:
+                    self.turns.mark(self)
             return
         # A write for each message that gets free would make many small ones of few large ones.
         if self.running and room > 0 and (room >= window >> 2 or room == self.quota - self.sent):
             now = time.monotonic_ns() + self._offset
-            self._send([now] * room)
+            self._send([now] * min(room, self._burst))
+            if room > self._burst:
+                self.turns.mark(self)
 
     def _send(self, dues: list[int]) -> None:
         number, key, head, filler = self.sent, self._key, self._head, self._filler

@@ -198,21 +198,20 @@ def _judge_messages(plan: Plan, accounts: list[Account], result: Result) -> None
     faults = result.faults
     qos = min([plan.qos, *(one.granted for one in accounts)])
     whole = not result.lost_connections
-    if plan.publishers:
-        if result.duplicates:
-            why = {
-                0: "QoS 0 sends once",
-                1: "QoS 1 sends again only to a connection that came back",
-                2: "QoS 2 delivers once",
-            }[qos]
-            faults.append(f"{result.duplicates:,} duplicates: {why}")
-        if result.reordered and not plan.shared:
-            faults.append(f"{result.reordered:,} messages out of order, of one topic at one QoS")
-        lost = result.lost - result.unacked * plan.copies
-        if qos and lost > 0 and whole:
-            faults.append(
-                f"{lost:,} messages never came: the broker acknowledged them, and no connection was lost"
-            )
+    if result.duplicates:
+        why = {
+            0: "QoS 0 sends once",
+            1: "QoS 1 sends again only to a connection that came back",
+            2: "QoS 2 delivers once",
+        }[qos]
+        faults.append(f"{result.duplicates:,} duplicates: {why}")
+    if result.reordered and not plan.shared:
+        faults.append(f"{result.reordered:,} messages out of order, of one topic at one QoS")
+    lost = result.lost - result.unacked * plan.copies
+    if plan.publishers and qos and lost > 0 and whole:
+        faults.append(
+            f"{lost:,} messages never came: the broker acknowledged them, and no connection was lost"
+        )
     wrong = sum(one.tally.wrong_qos for one in accounts)
     if wrong:
         faults.append(f"{wrong:,} messages came at another QoS than {qos}")
@@ -222,7 +221,12 @@ def _judge_messages(plan: Plan, accounts: list[Account], result: Result) -> None
     if plan.publishers and plan.subscribers and not result.received:
         faults.append("no message came at all")
     if result.lost and not faults:
-        why = "QoS 0 may lose" if not qos else "connections were lost"
+        if not qos:
+            why = "QoS 0 may lose"
+        elif not whole:
+            why = "connections were lost"
+        else:
+            why = "they were never acknowledged" if result.unacked else "nobody here knows why"
         result.notes.append(f"{result.lost:,} messages were lost: {why}")
 
 
@@ -279,11 +283,16 @@ def _warn(plan: Plan, accounts: list[Account], result: Result) -> None:
 
 def _check(limits: Limits, result: Result) -> None:
     failures = result.failures
-    if limits.fail_on_loss and (result.lost or result.unacked or result.lost_connections):
-        failures.append(
-            f"{result.lost:,} messages lost, {result.unacked:,} unacknowledged,"
-            f" {result.lost_connections.total():,} connections lost (--fail-on-loss)"
-        )
+    failed = result.connections.failed if result.connections else 0
+    losses = {
+        "messages lost": result.lost,
+        "unacknowledged": result.unacked,
+        "connections lost": result.lost_connections.total(),
+        "connects failed": failed,
+    }
+    if limits.fail_on_loss and any(losses.values()):
+        told = ", ".join(f"{count:,} {what}" for what, count in losses.items() if count)
+        failures.append(f"{told} (--fail-on-loss)")
     for name, percent, limit in (
         ("p50", 50.0, limits.p50), ("p99", 99.0, limits.p99), ("p999", 99.9, limits.p999),
     ):  # fmt: skip

@@ -1,13 +1,17 @@
 """The command line: what it means, and what is told to who errs."""
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 from hookmq.cli import Parser
 from hookmq.errors import ConfigError
 from hookmq.properties import Properties
-from hookmq_bench.options import add_arguments, limits_of, plan_of
+from hookmq_bench.options import EXAMPLES, add_arguments, limits_of, plan_of
 from hookmq_bench.plan import SCENARIOS, Limits, Plan
+from pages import blocks
+from workspace import ROOT
 
 
 def parser() -> Parser:
@@ -169,3 +173,54 @@ def test_who_confirms_may_load_another_machine() -> None:
     assert planned("pair", "-h", "10.0.0.1", "--yes-remote").target.host == "10.0.0.1"
     assert planned("pair", "-h", "localhost").target.host == "localhost"
     assert planned("pair", "-L", "mqtt://[::1]").target.host == "::1"
+
+
+def shown() -> list[str]:
+    """Every command line of the manual."""
+    found = []
+    for page in (ROOT / "plugins/bench/README.md", ROOT / "docs/how-to/load-test.md"):
+        for block in blocks(page):
+            lines = block.text.replace("\\\n", " ").splitlines()
+            found += [
+                line.removeprefix("$ ")
+                for line in lines
+                if line.removeprefix("$ ").startswith("hookmq bench ")
+            ]
+    found += [line.strip() for line in EXAMPLES.splitlines() if line.startswith("  hookmq bench ")]
+    return [line for line in found if not line.split()[2].endswith(":")]  # that is output
+
+
+@pytest.mark.parametrize("line", shown())
+def test_what_the_manual_shows_is_right(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("ca.pem", "me.pem", "me.key"):
+        (tmp_path / name).touch()
+    words = shlex.split(re.split(r"   +|#", line.strip())[0])
+    assert planned(*words[2:]).scenario == words[2]
+
+
+def test_the_manual_names_every_option() -> None:
+    text = (ROOT / "plugins/bench/README.md").read_text()
+    options = {option for action in parser()._actions for option in action.option_strings}
+    assert {"--rate", "-q", "--cafile", "--max-p99"} < options
+    documented = set(re.findall(r"`(--?[a-zA-Z0-9][-a-z0-9]*)`", text))
+    long_of_short = {
+        "--host",
+        "--port",
+        "--id",
+        "--username",
+        "--pw",
+        "--protocol-version",
+        "--keepalive",
+    }
+    long_of_short |= {
+        "--disable-clean-session",
+        "--session-expiry-interval",
+        "--property",
+        "--debug",
+        "--help",
+    }
+    assert options - documented <= long_of_short
+    assert documented - options == set()

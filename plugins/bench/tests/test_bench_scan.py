@@ -344,6 +344,17 @@ def test_a_fixed_rate_sends_what_is_due_and_stamps_when_it_was(bench: Bench) -> 
     assert [STAMP.unpack_from(packet.payload)[2] for packet in sent(wire)] == [30]
 
 
+@pytest.mark.parametrize("rate", [0.0, 10.0])
+def test_large_messages_are_put_a_few_at_a_time(bench: Bench, rate: float) -> None:
+    one = publisher(bench, vary(rate=rate, payload=bytes(400_000), window=5), "arrival")
+    wire = bench.wire(one)
+    one.running = True
+    for due in range(5 if rate else 0):
+        one.due(due)
+    run(bench, one)
+    assert [len(write) // 400_000 for write in wire.writes] == [2, 2, 1]
+
+
 def test_who_cannot_write_waits(bench: Bench) -> None:
     one = publisher(bench, vary(), "arrival")
     wire = bench.wire(one)
