@@ -209,6 +209,9 @@ class Connection(asyncio.BufferedProtocol):
                 self.transport.write(websocket.wrap(self._connect))
             if answers := websocket.answers():
                 self.transport.write(answers)
+            if closing := websocket.closing:
+                self._reason = self._reason or closing
+                self.transport.close()
         return data
 
     def pause_writing(self) -> None:
@@ -320,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None and not self.closed:
             data = b"".join(out) if len(out) > 1 else out[0]
             if self._websocket is not None:
-                data = self._websocket.wrap(data)
+                data = b"" if self._websocket.closing else self._websocket.wrap(data)
             self.quiet = False
             transport.write(data)
         out.clear()

@@ -6,6 +6,7 @@ from websockets.client import ClientProtocol
 from websockets.exceptions import WebSocketException
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
+from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
@@ -29,6 +30,15 @@ class WebSocket:
             parse_uri(url), subprotocols=[Subprotocol("mqtt")], max_size=None
         )
         self.opened = False
+
+    @property
+    def closing(self) -> str:
+        """Why no more can be sent; '' as long as it can."""
+        protocol = self._protocol
+        if protocol.state in (State.CONNECTING, State.OPEN):
+            return ""
+        closed = protocol.close_rcvd
+        return f"the WebSocket was closed ({closed})" if closed else "the WebSocket was closed"
 
     def hello(self) -> bytes:
         """The request that opens it."""
