@@ -14,6 +14,7 @@ from mqtt_pipelines.progress import Batch, Progress, Reporter, batch
 from mqtt_pipelines.sinks import Written
 from pyspark.sql import SparkSession
 from pyspark_mqtt.errors import MqttError
+from pyspark_mqtt.offsets import Offsets
 from sinking import delta
 
 LOG = "0" * 32
@@ -174,7 +175,7 @@ def test_a_checkpoint_says_how_far_it_is(tmp_path: Path) -> None:
     (tmp_path / "commits" / ".11.tmp").write_text("")
     done = checkpoints.committed(str(tmp_path))
     assert done is not None
-    assert (done.batch, done.offsets) == (10, checkpoints.Offsets(LOG, {0: 12, 1: 7}))
+    assert (done.batch, done.offsets) == (10, Offsets(LOG, {0: 12, 1: 7}))
     (tmp_path / "offsets" / "10").write_text("v1\n{}\nnonsense")
     with pytest.raises(MqttError, match="is not an offset log of Spark"):
         checkpoints.committed(str(tmp_path))
