@@ -22,7 +22,7 @@ PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests t
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash crash-spark powercut soak overload conformance fuzz check format bench wheels clean
+.PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash crash-spark powercut soak overload conformance fuzz check format bench bench-check bench-micro bench-publish wheels clean
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -137,8 +137,22 @@ format: install  ## sort imports, format
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-bench: install   ## compare with mosquitto (Debian package) in one run
-	.venv/bin/python -m bench
+bench: install   ## every load on us, mosquitto, nats, aedes and amqtt; `python -m bench --quick` is a look
+	@.venv/bin/python -m bench.install
+	.venv/bin/python -m bench $(BENCH)
+
+bench-check: install  ## count the system calls of a message, and show that a broken build is noticed
+	@.venv/bin/python -m bench.check
+
+bench-micro: install  ## the steps of a message against the last commit; fails by name where one is slower
+	@.venv/bin/python -m bench.micro $(if $(BASE),--base $(BASE))
+
+bench-publish: install  ## figures, curves and plots of docs/explanation/performance.md, on a quiet machine: about an hour
+	@.venv/bin/python -m bench.install
+	-@$(MAKE) --no-print-directory compiled
+	-.venv/bin/python -m bench $(BENCH) --json bench/results/peers.json
+	-.venv/bin/python -m bench.curves $(BENCH)
+	.venv/bin/python -m bench.render
 
 wheels: install  ## build the wheel of every member into dist/
 	@rm -rf dist

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import signal
 import statistics
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 PAIRS = scenarios.Scenario("", "", "curve", pubs=10, subs=10, window=20, goal=None)
 """The load of curves in which something else grows: 10 pairs, QoS 0, W20."""
+HEAVY = 100_000
+"""From this on one run is enough: filling the broker takes most of the time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,6 +132,18 @@ def point(
     return report.Run(scenario, name, raw), more
 
 
+def keeps(name: str, count: int) -> dict[str, float]:
+    """What HookMQ itself keeps for so many connections, without sockets."""
+    environment = {**os.environ, **peers.PEERS[name].environment}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.held", str(count)],
+        capture_output=True, text=True, check=True, env=environment, cwd=peers.HERE.parent,
+    )  # fmt: skip
+    found: dict[str, float] = json.loads(done.stdout)
+    say(f"{'':23} {name:16}{'without sockets':>12}  {found['kib_each']:8.2f} KiB each")
+    return found
+
+
 def measure(
     curve: Curve, names: list[str], options: argparse.Namespace, limit: int
 ) -> Iterator[dict[str, Any]]:
@@ -138,11 +154,13 @@ def measure(
         if curve.descriptors(value) + 100 > limit:
             reason = f"needs {curve.descriptors(value) + 100} open files of one process, the limit is {limit}"
             say(f"{curve.name:14}{value:>9} left out: {reason}")
-            yield {"value": value, "left_out": reason}
+            ours = [name for name in names if name.startswith("hookmq")]
+            held = {name: keeps(name, value) for name in ours if curve.name == "connections"}
+            yield {"value": value, "left_out": reason, "held": held}
             continue
         runs: dict[str, list[report.Run]] = {name: [] for name in names}
         extra: dict[str, dict[str, float]] = {}
-        for number in range(options.runs):
+        for number in range(1 if value >= HEAVY and curve.name != "payload" else options.runs):
             for name in names if number % 2 == 0 else reversed(names):
                 run, more = point(curve, value, name, options)
                 runs[name].append(run)

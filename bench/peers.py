@@ -45,7 +45,7 @@ auth: {{default: allow}}
 authz: {{default: allow}}
 log: {{level: warning}}
 broker: {{max_packet_size: 4MiB, max_queue_bytes: 8GiB}}
-session: {{queue_messages: 1000000, queue_bytes: 1GiB}}
+session: {{max_inflight: 65535, queue_messages: 1000000, queue_bytes: 1GiB}}
 plugins: PLUGINS
 """
 

@@ -1,0 +1,245 @@
+"""`python -m bench.render`: the results in bench/results become the tables and plots of docs/explanation/performance.md.
+
+The page is prose with marked places; what stands in them, and the plots beside the page, is made here and only here.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import sys
+import tomllib
+from typing import Any
+
+from . import peers, report, svg
+
+PAGE = peers.HERE.parent / "docs" / "explanation" / "performance.md"
+PLOTS = "performance"
+"""The folder of the plots, beside the page."""
+RESULTS = peers.HERE / "results"
+NAMES = {"hookmq-pure": "HookMQ, pure", "hookmq-compiled": "HookMQ, compiled", "hookmq": "HookMQ"}
+
+
+def named(broker: str) -> str:
+    """A broker as the page calls it."""
+    return NAMES.get(broker, broker)
+
+
+def grid(headings: list[str], rows: list[list[str]]) -> str:
+    """A table of Markdown; all columns but the first are numbers."""
+    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def figure(value: float) -> str:
+    """Three digits that count."""
+    digits = max(0, 2 - len(str(int(value))) + 1)
+    return f"{value:,.{digits}f}"
+
+
+def conditions(document: dict[str, Any]) -> str:
+    """On what, when and how."""
+    host, options = document["machine"], document["options"]
+    versions = ", ".join(f"{named(name)} {text}" for name, text in document["versions"].items())
+    left = "; ".join(f"{named(name)}: {why}" for name, why in document["left_out"].items())
+    return (
+        f"{document['started'][:10]}, {host['cpu']}, {host['cores']} cores, {host['memory_gib']:g} GiB, Linux"
+        f" {host['kernel']}, load average before {host['load_average'][0]:.2f}; medians (lowest-highest) of"
+        f" {options['runs']} runs of {options['seconds']:g} s. {versions}."
+        + (f" Left out: {left}." if left else "")
+    )
+
+
+def _cells(document: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in document["rows"]:
+        found.setdefault(row["scenario"], {})[row["broker"]] = row
+    return found
+
+
+def _order(document: dict[str, Any]) -> list[str]:
+    return [name for name in document["versions"] if name != "mosquitto-disk"]
+
+
+def costs(document: dict[str, Any]) -> str:
+    """CPU time for each message, all brokers, with what HookMQ was to reach."""
+    brokers = _order(document)
+    lines = []
+    for cells in _cells(document).values():
+        load = next(iter(cells.values()))["load"]
+        line = [load["title"]]
+        line += [_cost(cells.get(name), load["mode"]) for name in brokers]
+        ours = [row for row in cells.values() if row["build"] and row["cost_ratio"]]
+        line.append(" / ".join(f"{row['cost_ratio']:.1f}" for row in ours) or "")
+        line.append("; ".join(row["goal"] for row in cells.values() if row["goal"]))
+        lines.append(line)
+        if "mosquitto-disk" in cells:
+            shown = _cost(cells["mosquitto-disk"], load["mode"])
+            disk = [f"{load['title']}, mosquitto with `persistence true`", shown]
+            lines.append(disk + [""] * (len(brokers) + 1))
+    return grid(["", *map(named, brokers), "times mosquitto", "goal"], lines)
+
+
+def _cost(row: dict[str, Any] | None, mode: str) -> str:
+    if row is None or row["left_out"]:
+        return "-"
+    if not row["median"]:
+        return "void"
+    unit = " KiB" if mode == "idle" else ""
+    text = figure(row["median"]["cost"]) + unit
+    if row["least"]["cost"] != row["most"]["cost"]:
+        text += f" ({figure(row['least']['cost'])}-{figure(row['most']['cost'])})"
+    return text + ("*" if row["void"] else "")
+
+
+def rates(document: dict[str, Any]) -> str:
+    """Messages a second, with the generator's share of its core where it was the limit."""
+    brokers = _order(document)
+    lines = []
+    for cells in _cells(document).values():
+        load = next(iter(cells.values()))["load"]
+        if load["mode"] in ("open", "idle"):
+            continue
+        line = [load["title"]]
+        for name in brokers:
+            median = (cells.get(name) or {}).get("median")
+            text = report.number(median["rate"]) if median else "-"
+            if median and median["generator"] > report.BUSY:
+                text = f"≥ {text} (gen. {median['generator']:.0%})"
+            line.append(text)
+        lines.append(line)
+    return grid(["", *map(named, brokers)], lines)
+
+
+def latencies(document: dict[str, Any]) -> str:
+    """p50, p99 and p99.9 at fixed rates."""
+    brokers = _order(document)
+    lines = []
+    for cells in _cells(document).values():
+        load = next(iter(cells.values()))["load"]
+        if load["mode"] != "open":
+            continue
+        line = [load["title"]]
+        for name in brokers:
+            median = (cells.get(name) or {}).get("median")
+            parts = [median[key] for key in ("p50", "p99", "p99_9")] if median else []
+            line.append(" / ".join(f"{part:,.0f}" for part in parts) or "void")
+        lines.append(line)
+    return grid(["µs, p50 / p99 / p99.9", *map(named, brokers)], lines)
+
+
+def void(document: dict[str, Any]) -> str:
+    """Which runs count for nothing, and what was left out."""
+    lines = []
+    for row in document["rows"]:
+        why = row["left_out"] and f"left out: {row['left_out']}"
+        if row["void"]:
+            reasons = "; ".join(dict.fromkeys(row["void"]))
+            why = f"{len(row['void'])} of {len(row['runs'])} runs void: {reasons}"
+        if why:
+            lines.append(f"- {row['load']['title']}, {named(row['broker'])}: {why}")
+    return "\n".join(lines) or "None."
+
+
+def quoted(table: dict[str, Any]) -> str:
+    """Brokers that were measured once, elsewhere."""
+    lines = []
+    for broker in table["broker"]:
+        pairs = zip(broker["rate"], broker["cost"], strict=True)
+        cells = [f"{rate}k / {cost:g}" for rate, cost in pairs]
+        lines.append([broker["name"], *cells, *["-"] * (len(table["columns"]) - len(cells))])
+    text = grid(["a second / CPU µs", *table["columns"]], lines)
+    return f"Measured {table['measured']}. {table['loads']}.\n\n{text}"
+
+
+def curves(document: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """The section of the curves, and the plots by file name."""
+    parts, plots = [], {}
+    for curve in document["curves"]:
+        lines: dict[str, list[svg.Point]] = {}
+        notes = []
+        for point in curve["points"]:
+            if "cost" in point:
+                made = svg.Point(point["value"], point["cost"], point["least"], point["most"])
+                lines.setdefault(named(point["broker"]), []).append(made)
+            elif "left_out" in point:
+                notes.append(f"{point['value']:,}: not measured, {point['left_out']}.")
+                notes += [
+                    f"Without sockets {named(broker)} keeps {held['kib_each']:.2f} KiB for each of"
+                    f" {point['value']:,}, {held['rss_mib']:,.0f} MiB in all."
+                    for broker, held in point.get("held", {}).items()
+                ]
+            else:
+                notes.append(
+                    f"{point['value']:,}, {named(point['broker'])}: void, {point['void'][0]}."
+                )
+        plots[f"{curve['name']}.svg"] = svg.chart(
+            curve["title"], curve["x"], "CPU µs for each", lines
+        )
+        held = _memory(curve)
+        parts.append(
+            f"### {curve['title']}\n\n![{curve['title']}]({PLOTS}/{curve['name']}.svg)\n\nClaim: {curve['claim']}."
+            + (f" {' '.join(notes)}" if notes else "")
+            + (f"\n\n{held}" if held else "")
+        )
+    return "\n\n".join(parts), plots
+
+
+def _memory(curve: dict[str, Any]) -> str:
+    """Resident memory at the largest value, for curves in which something is held."""
+    if curve["name"] not in ("subscriptions", "connections", "retained"):
+        return ""
+    measured = [point for point in curve["points"] if "kib_each" in point and "cost" in point]
+    if not measured:
+        return ""
+    most = max(point["value"] for point in measured)
+    told = [
+        f"{named(point['broker'])} {point['rss_mib']:,.0f} MiB, {point['kib_each']:.2f} KiB each"
+        for point in measured
+        if point["value"] == most
+    ]
+    return f"Resident memory with {most:,}: {'; '.join(told)}."
+
+
+def fill(page: str, parts: dict[str, str]) -> str:
+    """The page with what belongs into its places. Raises ValueError for a place that it does not have."""
+    for name, text in parts.items():
+        place = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
+        page, count = place.subn(lambda found, text=text: f"{found[1]}{text}{found[2]}", page)  # type: ignore[misc]
+        if count != 1:
+            raise ValueError(f"{PAGE.name} has no place <!-- {name} -->")
+    return page
+
+
+def render(page: str) -> tuple[str, dict[str, str]]:
+    """The page and its plots, from the results that are there."""
+    document = json.loads((RESULTS / "peers.json").read_text())
+    section, plots = curves(json.loads((RESULTS / "curves.json").read_text()))
+    parts = {
+        "conditions": conditions(document),
+        "costs": costs(document),
+        "rates": rates(document),
+        "latencies": latencies(document),
+        "void": void(document),
+        "quoted": quoted(tomllib.loads((peers.HERE / "quoted.toml").read_text())),
+        "curves": section,
+    }
+    return fill(page, parts), plots
+
+
+def main() -> int:
+    """Write the page and the plots."""
+    page, plots = render(PAGE.read_text())
+    PAGE.write_text(page)
+    folder = PAGE.parent / PLOTS
+    folder.mkdir(exist_ok=True)
+    for name, text in plots.items():
+        (folder / name).write_text(text)
+    written = [PAGE, *(pathlib.Path(folder, name) for name in plots)]
+    print("\n".join(str(path) for path in written))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
