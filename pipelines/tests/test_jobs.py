@@ -1,5 +1,7 @@
 """The jobs as their configurations say; the real broker is killed between two runs; every message is accounted for."""
 
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark_mqtt.publisher import Message
 from rows import ordered
 
+HOOKMQ = Path(sys.executable).with_name("hookmq")
 CONF = Path(__file__).parents[1] / "conf"
 BAD = [b"", b"\xff", b"warm", b'{"battery": 1}', b'{"celsius": "hot"}', b'{"celsius": 1, "at": 5}']
 
@@ -109,6 +112,19 @@ def test_from_the_broker_to_the_tables(spark: SparkSession, broker: Broker) -> N
     assert conf.silver is not None
     batch = dead_letters(open_batch(spark, conf.source), conf.silver)
     assert keys(batch.collect()) == keys(bad)
+
+    # bronze from what was landed as Parquet: the same rows
+    landed = folder / "landed"
+    command = [str(HOOKMQ), "spark", "export", str(folder / "streams"), str(landed), "--tail"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    text = (CONF / "bronze.yaml").read_text()
+    head, rest = text.split("  # The options of")
+    (folder / "landed.yaml").write_text(
+        f"{head}  files: {landed}/telemetry/*\n\ncheckpoints:{rest.partition('checkpoints:')[2]}"
+    )
+    places = [f"tables.bronze.path={folder}/again/bronze", f"checkpoints={folder}/again/c"]
+    once(load(folder / "landed.yaml", places, ["bronze"]), "bronze")
+    assert ordered(rows(spark, folder / "again" / "bronze")) == ordered(bronze)
 
     text = (CONF / "silver.yaml").read_text()
     head, rest = text.split("  mqtt:\n")

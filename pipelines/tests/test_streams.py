@@ -170,6 +170,20 @@ def test_the_same_device_and_time(spark: SparkSession, tmp_path: Path) -> None:
     assert stream.counted("numDroppedDuplicateRows") == 2
 
 
+def test_settings_that_may_change(spark: SparkSession, tmp_path: Path) -> None:
+    """More fields, other times: a query goes on from its checkpoint, and still knows what it had."""
+    from dataclasses import replace
+
+    stream = Stream(spark, tmp_path, lambda raw: silver(raw, BY).drop("new"))
+    log = Log()
+    assert len(stream.add([reading(log, "d1", 0, message_id="a")]).run()) == 1
+    by = replace(BY, schema=f"{BY.schema}, new string", late=30.0, ahead=5.0, slack=0.0)
+    stream.transform = lambda raw: silver(raw, by).drop("new")
+    later = [reading(log, "d1", 1, behind=1, message_id="a"), reading(log, "d1", 32, behind=31)]
+    assert len(stream.add([*later, reading(log, "d1", 33, behind=30)]).run()) == 2
+    assert stream.counted("numDroppedDuplicateRows") == 1
+
+
 def test_a_partition_that_is_read_too_far_ahead(spark: SparkSession, tmp_path: Path) -> None:
     """What arrived in time is dropped all the same where another partition was ahead by more than slack: counted."""
     a, b = Log(0), Log(1)
