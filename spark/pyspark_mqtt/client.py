@@ -179,7 +179,9 @@ class Client:
             ) from None
         except http.client.BadStatusLine as error:
             if isinstance(error, http.client.RemoteDisconnected):
-                raise UnreachableError("It closed the connection.") from None
+                plain = self._url.scheme == "http"
+                hint = " (if it speaks TLS, give `url` with https://)" if plain else ""
+                raise UnreachableError(f"It closed the connection{hint}.") from None
             raise self._not_ours(f"begins {str(error)[:20]!r}") from None
         except ValueError as error:
             raise MqttError(f"The token cannot be sent ({error}).") from None
@@ -222,9 +224,12 @@ class Client:
             return self._not_ours(f"has status {status} and begins {text[:20]!r}")
         stream = f"Stream {self.stream} at {self.address}"
         if status == 401:
+            known = "knows no such token"
+            if not self.options.text("token") and not self.options.text("tokenFile"):
+                given = bool(self.options.text("certFile"))
+                known = "knows nobody of the certificate's name" if given else "wants a token"
             return MqttError(
-                f"{self.address} knows no such token: give the one of the broker's configuration with `token` "
-                "or `tokenFile`."
+                f"{self.address} {known}: give a token of the broker's configuration with `token` or `tokenFile`."
             )
         if status == 403:
             return MqttError(f"{stream}: the token does not open it; ask for one that does.")

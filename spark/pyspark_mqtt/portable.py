@@ -22,7 +22,8 @@ def _arrive(state: bytes) -> Any:
 
         raise ModuleNotFoundError(
             f"pyspark_mqtt cannot be imported on {platform.node()} by {sys.executable} ({error}): install "
-            "pyspark-mqtt on every node, or send it with spark.sparkContext.addPyFile."
+            "pyspark-mqtt on every node; or send it with spark.sparkContext.addPyFile and then call "
+            "spark.dataSource.register(pyspark_mqtt.DefaultSource): what Spark finds by itself goes without."
         ) from None
     import pickle
 
