@@ -29,6 +29,7 @@ SINK: Final = """\
       api: {{bind: "127.0.0.1:{port}", access: [{{token: devices-token-0123456789}}]}}
 """
 EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
+OVERLOADED: Final = "Python worker failed to connect back"
 
 
 class Broker:
@@ -134,11 +135,16 @@ class Spark:
                 env=self._environ,
             )
 
-    def look(self) -> None:
-        """Raises AssertionError when the driver ended, which nothing but its own SIGKILL may make it do."""
+    def ended(self) -> bool:
+        """Whether the driver gave up since Python took longer than Spark waits for it to start, 10 s: that is for a
+        supervisor. Raises AssertionError when it ended for any other reason, which nothing may make it do."""
         assert self.process is not None
         code = self.process.poll()
-        assert code is None, f"the driver ended with {code}: {self.end_of_log()}"
+        if code is None:
+            return False
+        assert OVERLOADED in self.end_of_log(), f"the driver ended with {code}: {self.end_of_log()}"
+        self._gone()
+        return True
 
     def end_of_log(self) -> str:
         """The last it said."""

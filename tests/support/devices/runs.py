@@ -48,6 +48,8 @@ class Summary:
     refused: int = 0
     restarts: int = 0
     """Starts of the broker that had to be repeated."""
+    overloaded: int = 0
+    """Times that the driver gave up on a machine that was too busy to start Python within Spark's 10 s."""
     seconds: float = 0.0
     verdicts: list[Verdict] = field(default_factory=list)
 
@@ -64,7 +66,8 @@ class Summary:
         killed = ", ".join(f"{self.kills[name]} {name}" for name in VICTIMS)
         lines = [
             f"{sum(self.kills.values())} kills ({killed}) in {self.seconds:.0f} s, seed {self.seed}",
-            f"{self.sent} messages sent, {self.acknowledged} acknowledged",
+            f"{self.sent} messages sent, {self.acknowledged} acknowledged; {self.restarts} starts of the broker and"
+            f" {self.overloaded} of the driver had to be repeated",
         ]
         lines += [
             f"{one.table}: {one.rows} rows ({one.repeated} sent again), {one.lost} lost, {one.duplicated} duplicated,"
@@ -198,7 +201,7 @@ class Run:
             if moved and self.fleet.acknowledged > acknowledged:
                 return
             self.fleet.look()
-            self.spark.look()
+            self._supervise()
             if not self.broker.alive():
                 raise Broken("the broker ended by itself")
             if time.monotonic() > until:
@@ -206,6 +209,11 @@ class Run:
                     f"stuck at batches {now}, {self.fleet.acknowledged} acknowledged: {self.spark.end_of_log()}"
                 )
             await asyncio.sleep(0.05)
+
+    def _supervise(self) -> None:
+        if self.spark.ended():
+            self.summary.overloaded += 1
+            self.spark.start(self.command("run"))
 
     async def _kill(self, victim: str, waits: bool) -> None:
         if waits:
@@ -223,15 +231,19 @@ class Run:
             kill = one if victim == "reader" else lambda: self.spark.kill_executor(self.draw)
             until = time.monotonic() + STUCK
             while not kill():
+                self._supervise()
                 assert time.monotonic() < until, f"there is no {victim}"
                 await asyncio.sleep(0.05)
         self.summary.kills[victim] += 1
 
     async def _to_the_end(self, what: str) -> None:
-        self.spark.start(self.command(what))
-        code = await asyncio.to_thread(self.spark.finish, STUCK)
-        if code:
-            raise Broken(f"{what} ended with {code}: {self.spark.end_of_log()}")
+        while True:
+            self.spark.start(self.command(what))
+            if await asyncio.to_thread(self.spark.finish, STUCK) == 0:
+                return
+            if not self.spark.ended():
+                raise Broken(f"{what} failed: {self.spark.end_of_log()}")
+            self.summary.overloaded += 1
 
     def _judge(self, ends: dict[int, int], seconds: float) -> Summary:
         fleet, summary = self.fleet, self.summary
