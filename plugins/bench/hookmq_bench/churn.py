@@ -184,6 +184,7 @@ class Churn:
     async def _storms(self, until: int) -> Mark:
         """All are there; all go at once and come back as fast as they can; again after a while."""
         plan, process = self.plan, self.process
+        count = share(plan.count, plan.processes, process.index) if plan.count else 1 << 62
 
         async def back(client: Client) -> None:
             while not await self._open(client):
@@ -193,7 +194,7 @@ class Churn:
 
         await process.each(self.clients, back)
         while await self._pause(min(plan.storm, (until - time.monotonic_ns()) / SECOND)):
-            if time.monotonic_ns() >= until:
+            if time.monotonic_ns() >= until or self.counts.opened >= count:
                 break
             began = time.monotonic_ns()
             for client in self.clients:

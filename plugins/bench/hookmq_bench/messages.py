@@ -232,6 +232,8 @@ class Messages:
             await asyncio.sleep(STALL)
             for place, publisher in enumerate(self._order):
                 progress = publisher.arrivals + publisher.sent
+                if publisher.closed:
+                    continue
                 if progress == seen[place] and publisher.outstanding > len(publisher.unacked):
                     publisher.forgive()
                     self.process.tally.stalls += 1

@@ -263,6 +263,9 @@ def _warn(plan: Plan, accounts: list[Account], result: Result) -> None:
     for reason, count in result.refused.most_common(5):
         what = "connections failed" if plan.kind.connects else "messages were refused"
         warnings.append(f"{count:,} {what}: {reason}")
+    short = plan.duration and result.seconds < plan.duration * 0.9
+    if short and result.lost_connections and plan.publishers:
+        warnings.append(f"ended after {result.seconds:.1f} s: no publisher was left")
     stalls = sum(one.tally.stalls for one in accounts)
     if stalls:
         warnings.append(

@@ -89,6 +89,9 @@ def test_a_lost_connection_explains_losses() -> None:
     found = result(plan, one)
     assert found.verdict == "lossy"
     assert "1 connections were lost: closed by the broker" in found.warnings
+    assert not any("no publisher was left" in told for told in found.warnings)
+    one.end.at = 4 * SECOND
+    assert "ended after 4.0 s: no publisher was left" in result(plan, one).warnings
 
 
 @pytest.mark.parametrize(
