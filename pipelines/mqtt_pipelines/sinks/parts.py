@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SCHEMA = "path string, size long, rows long, values string, stats string, spans string"
 OPEN = 32
 """Files that a task writes to at a time: with more partition values, the one that waited longest is finished."""
+HELD = 64 << 20
+"""Bytes that a task holds of all its files before it writes them: Spark's batches are smaller than good row groups."""
 INDEXED = 32
 """Columns with statistics, from the first; as Delta's own default."""
 TEXT = 64
@@ -181,12 +183,15 @@ class _Task:
                 one = self.open.pop(values, None)
                 if one is None and len(self.open) >= OPEN:
                     yield self.open.pop(next(iter(self.open))).close()
-                one = one or _File(self, values)
-                one.write(some)
-                if one.size() >= self.target.file_size:
-                    yield one.close()
-                else:
-                    self.open[values] = one  # The last of the dict: the first waited longest.
+                one = self.open[values] = one or _File(self, values)  # The last of the dict.
+                one.add(some)
+            if sum(one.held_bytes for one in self.open.values()) >= min(
+                HELD, self.target.file_size
+            ):
+                for values, one in list(self.open.items()):
+                    one.flush()
+                    if one.stream.tell() >= self.target.file_size:
+                        yield self.open.pop(values).close()
         for one in self.open.values():
             yield one.close()
 
@@ -202,6 +207,8 @@ class _File:
         self.task = task
         self.values = dict(zip(target.partition_by, map(_text, values), strict=True))
         self.spans: list[Span] = []
+        self.held: list[pa.Table] = []
+        self.held_bytes = 0
         self.kept = [
             name
             for name in target.schema.names
@@ -223,17 +230,26 @@ class _File:
             metadata_collector=self.found,
         )
 
-    def write(self, rows: pa.Table) -> None:
+    def add(self, rows: pa.Table) -> None:
+        """Hold some rows."""
         if self.task.keyed:
             self.spans = spans([*self.spans, *spans_of(rows)])
-        self.writer.write_table(rows.select(self.kept))
+        self.held.append(rows.select(self.kept))
+        self.held_bytes += rows.nbytes
 
-    def size(self) -> int:
-        return int(self.stream.tell())
+    def flush(self) -> None:
+        """Write what is held."""
+        import pyarrow as pa
+
+        if self.held:
+            self.writer.write_table(pa.concat_tables(self.held))
+            self.held, self.held_bytes = [], 0
 
     def close(self) -> Part:
+        """Write all, and tell what the file is."""
+        self.flush()
         self.writer.close()
-        size = self.size()
+        size = int(self.stream.tell())
         self.stream.close()
         metadata = self.found[0]
         return Part(
