@@ -332,6 +332,21 @@ def test_columns_that_a_table_lacks(spark: SparkSession, tmp_path: Path, format:
     assert list(faults(held(sink), keys([0, 1, 2]))) == []
 
 
+@each_table
+def test_whatever_a_table_is_partitioned_by(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    sink = table(format, tmp_path, partition_by=("topic", "ingest_date"))
+    topics = ["x" * 60 + "1", "x" * 60 + "2", "../a b/%20=ü", None]
+    rows = messages(0)[: len(topics)].drop_columns("topic")
+    rows = rows.append_column(pa.field("topic", pa.string()), pa.array(topics))
+    sink.write(spark.createDataFrame(rows), 0, "p.rows.a")
+    state: Any = sink.look()
+    found = state.keys(["topic", "ingest_date", "offset"], [Span(LOG, 0, 0, 9), Span(LOG, 1, 0, 9)])
+    wanted = rows.select(["topic", "ingest_date", "offset"]).to_pylist()
+    assert sorted(found.to_pylist(), key=str) == sorted(wanted, key=str)
+
+
 def test_what_an_iceberg_table_needs_to_be_found(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MqttError, match=r"NAMESPACE|such as mqtt\.bronze"):
         iceberg(tmp_path, path="rows").look()
