@@ -79,6 +79,30 @@ def scan(
         yield position, frame
 
 
+def after_damage(data: Data, position: int, offset: int, salt: int) -> tuple[int, Frame] | None:
+    """The first whole frame after `position` that holds records from `offset` on, and where it begins."""
+    whole = data if isinstance(data, bytes) else cast("bytes", data.obj)
+    while (position := whole.find(MAGIC, position + 1)) >= 0:
+        frame = decode(data, position, salt)
+        if frame is not None and frame.offset >= offset:
+            return position, frame
+    return None
+
+
+def known_end(data: Data, position: int, salt: int) -> int:
+    """The largest record number after a frame whose header is whole, from `position` on; 0 if there is none."""
+    whole = data if isinstance(data, bytes) else cast("bytes", data.obj)
+    end = 0
+    position -= 1
+    while (position := whole.find(MAGIC, position + 1)) >= 0:
+        header = bytes(data[position : position + HEADER.size])
+        if len(header) == HEADER.size:
+            _, check, _, _, records, _, offset, _ = HEADER.unpack(header)
+            if check == crc32(header[_CHECKED:], salt):
+                end = max(end, offset + records)
+    return end
+
+
 def lost(data: Data, position: int, offset: int, salt: int) -> bool:
     """Whether a frame somewhere after `position` says that record `offset`, unreadable there, had been synced."""
     whole = data if isinstance(data, bytes) else cast("bytes", data.obj)

@@ -33,6 +33,8 @@ from hookmq.segments.segment import (
     UNNAMED,
     Segment,
     create,
+    log_of,
+    next_good,
     read,
     sync_folder,
     truncate,
@@ -58,7 +60,9 @@ class Trimmed(LookupError):
 class SegmentLog:
     """See the module. `segment_size`: bytes after which a new segment is begun. `sync`: False leaves it to the operating
     system when a flush reaches the disk, so that it survives the end of the process but no power cut. `verify`: False
-    leaves the checksums of all but the last segment for when they are read."""
+    leaves the checksums of all but the last segment for when they are read. `salvage`: what is damaged, which no crash
+    does, is passed over, where else `open` refuses all of it; `read` still stops there, and `next_good` tells where to go
+    on."""
 
     def __init__(
         self,
@@ -68,11 +72,13 @@ class SegmentLog:
         segment_size: int = 64 << 20,
         sync: bool = True,
         verify: bool = True,
+        salvage: bool = False,
     ) -> None:
         self.folder = folder
         self.segment_size = segment_size
         self.sync = sync
         self.verify = verify
+        self.salvage = salvage
         self.id = ""
         """Made up when the log was created: another log has another."""
         self.segments: list[Segment] = []
@@ -132,9 +138,13 @@ class SegmentLog:
                 f"{self.folder} holds files of something else: {', '.join(strange[:3])}"
             )
         paths = [self.folder / name for name in names if name.endswith(SUFFIX)]
+        # Only where one of them shows whose they are: what nobody can read may be anybody's.
+        salvage = next(filter(None, map(log_of, paths)), "") if self.salvage else ""
         for path in paths:
-            segment = read(path, path is paths[-1], self.verify)
+            segment = read(path, path is paths[-1], self.verify, salvage=salvage)
             before = self.segments[-1] if self.segments else segment
+            if salvage and segment.base > before.end:
+                before.end = segment.base
             if segment.log != before.log:
                 raise StoreError(f"{path} belongs to another log than {before.path.name}")
             if segment is not before and segment.base != before.end:
@@ -161,6 +171,18 @@ class SegmentLog:
             raise StoreError(f"{self.folder}: {error.strerror or error}") from error
         self._store, self._commit, self._committed = last.store, last.number, last.number
         return dropped
+
+    def skip(self, number: int) -> None:
+        """Give out no number below `number`: of those between, somebody knows more than the disk does any more. After
+        `recover`, with `salvage`. Blocks. Raises StoreError."""
+        if number <= self.next:
+            return
+        self.segments[-1].end = number
+        self.next = self.flushed = self.readable = number
+        try:
+            self._begin(self._store)
+        except OSError as error:
+            raise StoreError(f"{self.folder}: {error.strerror or error}") from error
 
     def _drop(self, last: CommitId) -> int:
         """A segment goes whole or up to a frame; commits only grow within one store's segments."""
@@ -308,9 +330,18 @@ class SegmentLog:
         return sum(len(frame.payload) for frame in self._pending)
 
     def read(self, offset: int, size: int) -> list[Frame]:
-        """Readable frames from the one that holds record `offset` on, of about `size` bytes of payload, at least one if
-        there is any. Blocks; may be called in any thread. Raises Trimmed, StoreError."""
+        """Readable frames from the one that holds record `offset` on, up to what is damaged, of about `size` bytes of
+        payload, at least one if there is any. Blocks; may be called in any thread. Raises Trimmed; StoreError where that
+        one itself is damaged."""
         return read_frames(list(self.segments), offset, self.readable, size)
+
+    def next_good(self, offset: int) -> int:
+        """Where to go on after `read` of `offset` raised StoreError: the number of the next record that can be read, at
+        most `readable`. Blocks; may be called in any thread. Raises OSError."""
+        for segment in list(self.segments):
+            if segment.base <= offset < segment.end:
+                return min(next_good(segment, offset), self.readable)
+        return min((one.base for one in self.segments if one.base > offset), default=self.readable)
 
     def trim(self, offset: int) -> int:
         """Delete the segments all of whose records are below `offset`, but the last; how many that were. Blocks; may be
@@ -374,11 +405,21 @@ def read_frames(segments: list[Segment], offset: int, end: int, size: int) -> li
     for segment in segments:
         if segment.end <= offset or segment.base >= end:
             continue
-        for frame in _from(segment, offset):
-            if frame.end > end or (found and size <= 0):
+        try:
+            for frame in _from(segment, max(offset, segment.base)):
+                if frame.end > end or (found and size <= 0):
+                    return found
+                if frame.offset > (found[-1].end if found else offset):
+                    break
+                found.append(frame)
+                size -= len(frame.payload)
+            else:
+                continue
+            raise StoreError(f"{segment.path}: record {offset} is missing")
+        except StoreError:
+            if found:
                 return found
-            found.append(frame)
-            size -= len(frame.payload)
+            raise
     return found
 
 

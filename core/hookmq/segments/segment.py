@@ -18,7 +18,7 @@ from typing import Final
 from zlib import crc32
 
 from hookmq.errors import StoreError
-from hookmq.segments.frame import HEADER, Frame, decode, lost, scan
+from hookmq.segments.frame import HEADER, Frame, after_damage, decode, known_end, lost, scan
 
 SUFFIX: Final = ".segment"
 _MAGIC: Final = b"HookMQs1"
@@ -61,6 +61,15 @@ class Segment:
         self.end, self.commit = frame.end, frame.commit
         self.size = after
 
+    def marked(self, offset: int, position: int) -> None:
+        """Have `find` know where the frame of record `offset` begins."""
+        at = bisect_right(self.offsets, offset)
+        if at == 0 or self.offsets[at - 1] != offset:
+            self.positions.insert(
+                at, position
+            )  # first: until the other has it, too, a place before it is found
+            self.offsets.insert(at, offset)
+
     def find(self, offset: int) -> int:
         """A position at or before the frame that holds record `offset`."""
         at = bisect_right(self.offsets, offset) - 1
@@ -83,6 +92,23 @@ class Segment:
                 yield position, frame
         finally:
             os.close(file)
+
+
+def next_good(segment: Segment, offset: int) -> int:
+    """The number of the first record from `offset` on that can be read, where that one cannot; the segment's end if none
+    can. Reading can go on there. Raises OSError."""
+    with mapped(segment.path) as data:
+        position = at = segment.find(offset)
+        for after, frame in scan(data, position, segment.salt):
+            if frame.end > offset:
+                segment.marked(frame.offset, at)
+                return frame.offset
+            at = after
+        found = after_damage(data, at, offset, segment.salt)
+        if found is None:
+            return segment.end
+        segment.marked(found[1].offset, found[0])
+        return found[1].offset
 
 
 def path_of(folder: Path, base: int) -> Path:
@@ -112,24 +138,57 @@ def create(folder: Path, log: str, store: str, base: int) -> Segment:
     return Segment(path, log, store, base, len(head), base, len(head))
 
 
-def read(path: Path, last: bool, verify: bool = True, name: str = "") -> Segment:
+def read(path: Path, last: bool, verify: bool = True, name: str = "", salvage: str = "") -> Segment:
     """What is in a segment. `last`: no segment follows, so that its end may be torn, which is left for `truncate`.
     Without `verify` payloads are not looked at, but in the last. `name`: what it is going to be called. Raises
-    StoreError for what no crash can have done to it, OSError."""
+    StoreError for what no crash can have done to it, OSError. With `salvage`, the id of its log, what is damaged is
+    passed over: no number in it is ever given out again."""
     with mapped(path) as data:
         segment = _head(path, data, name or path.name)
         if segment is None:
-            raise StoreError(f"{path} does not begin as a segment does: it is damaged, or not ours")
+            if not salvage or not path.stem.isdigit():
+                raise StoreError(
+                    f"{path} does not begin as a segment does: it is damaged, or not ours"
+                )
+            base = int(path.name.removesuffix(SUFFIX))
+            segment = Segment(path, salvage, "", base, 0, base, 0)
         at = segment.head
-        for after, frame in scan(data, segment.head, segment.salt, verify or last):
-            if frame.offset != segment.end:
-                raise StoreError(f"{path} has record {frame.offset} where {segment.end} belongs")
-            segment.grown(frame, at, after)
-            at = after
-        torn = at < len(data)
-        if torn and (not last or lost(data, at, segment.end, segment.salt)):
-            raise StoreError(f"{path} is damaged at byte {at}: record {segment.end} had been safe")
-    return segment
+        while True:
+            for after, frame in scan(data, at, segment.salt, verify or last):
+                if frame.offset != segment.end:
+                    raise StoreError(
+                        f"{path} has record {frame.offset} where {segment.end} belongs"
+                    )
+                segment.grown(frame, at, after)
+                at = after
+            torn = at < len(data)
+            if not torn or (
+                last and segment.head and not lost(data, at, segment.end, segment.salt)
+            ):
+                return segment
+            if not salvage:
+                raise StoreError(
+                    f"{path} is damaged at byte {at}: record {segment.end} had been safe"
+                )
+            good = after_damage(data, at - 1, segment.end, segment.salt)
+            if good is None:
+                if last:  # before one that follows, this one's end is known
+                    segment.end = max(segment.end, known_end(data, at, segment.salt))
+                    if not segment.head:
+                        segment.end = max(segment.end, segment.base + len(data) // HEADER.size)
+                segment.size = len(data)
+                return segment
+            at, frame = good
+            segment.end = frame.offset
+            segment.marked(frame.offset, at)
+            segment.head = segment.head or at
+
+
+def log_of(path: Path) -> str:
+    """The id of the log that a file belongs to, '' where it does not begin as a segment does. Raises OSError."""
+    with mapped(path) as data:
+        segment = _head(path, data, path.name)
+        return "" if segment is None else segment.log
 
 
 def _head(path: Path, data: memoryview, name: str) -> Segment | None:

@@ -360,10 +360,10 @@ def segments_of(folder: Folder) -> list[Path]:
     return folder.files()
 
 
-def flip(path: Path, at: int) -> None:
+def flip(path: Path, at: int) -> int:
     content = bytearray(path.read_bytes())
     content[at] ^= 1
-    path.write_bytes(content)
+    return path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
@@ -390,6 +390,88 @@ def test_damage_is_refused_and_nothing_is_lost(
     with pytest.raises(StoreError, match=message):
         folder.open(last=3)
     assert {path.name: path.read_bytes() for path in folder.files()} == before
+
+
+def salvaged(log: SegmentLog) -> list[int]:
+    """The numbers of all records that can be read."""
+    found: list[int] = []
+    at = 0
+    while at < log.readable:
+        try:
+            frames = log.read(at, 1 << 20)
+        except (StoreError, Trimmed):
+            after = log.next_good(at)
+            assert after > at
+            at = after
+            continue
+        found += [frame.offset for frame in frames]
+        at = frames[-1].end if frames else log.readable
+    return found
+
+
+@pytest.mark.parametrize(
+    ("damage", "left"),
+    [
+        (lambda files: flip(files[0], -10), [0, 1, 3, 4, 5, 6, 7, 8]),
+        (lambda files: flip(files[0], -150), [0, 2, 3, 4, 5, 6, 7, 8]),
+        (lambda files: flip(files[0], 3), [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        (lambda files: flip(files[-1], 3), [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        (lambda files: (flip(files[1], 3), flip(files[1], 250)), [0, 1, 2, 3, 5, 6, 7, 8]),
+        (lambda files: os.truncate(files[1], 150), [0, 1, 2, 6, 7, 8]),
+        (lambda files: files[1].write_bytes(b"x" * 150), [0, 1, 2, 6, 7, 8]),
+        (lambda files: files[1].unlink(), [0, 1, 2, 6, 7, 8]),
+        (lambda files: files[0].unlink(), [3, 4, 5, 6, 7, 8]),
+        (lambda files: flip(files[2], 150), [0, 1, 2, 3, 4, 5, 7, 8]),
+        (lambda files: files[2].write_bytes(b"x" * 400), [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_what_is_not_damaged_is_salvaged(
+    folder: Folder, damage: Callable[[list[Path]], object], left: list[int]
+) -> None:
+    folder.open(segment_size=400)
+    for number in range(9):
+        folder.add(number + 1, b"%d" % number * 100)
+    folder.log.close()
+    assert len(folder.files()) == 3
+    damage(folder.files())
+    log = folder.open(last=9, salvage=True)
+    assert salvaged(log) == left
+    assert log.next >= 9  # no number is given out again
+    first = log.next
+    folder.add(10, b"more")
+    assert salvaged(log) == [*left, first]
+    log = folder.open(last=10, salvage=True, verify=False)
+    assert salvaged(log) == [*left, first]
+    assert salvaged(log) == [*left, first]
+    log.trim(log.segments[-1].base)
+    assert salvaged(log)[-1] == first
+
+
+def test_what_rots_under_a_reader_is_passed_over(folder: Folder) -> None:
+    log = folder.open(segment_size=1 << 20)
+    for number in range(9):
+        folder.add(number + 1, b"%d" % number * 100)
+    flip(folder.files()[0], -150)  # in 7
+    assert [frame.offset for frame in log.read(2, 1 << 20)] == [2, 3, 4, 5, 6]
+    with pytest.raises(StoreError, match="damaged at byte"):
+        log.read(7, 1 << 20)
+    assert log.next_good(7) == 8
+    assert [frame.offset for frame in log.read(8, 1 << 20)] == [8]
+    flip(folder.files()[0], -10)
+    assert log.next_good(8) == 9 == log.readable
+    assert log.read(9, 1 << 20) == []
+
+
+def test_what_is_nobodys_is_not_salvaged(folder: Folder) -> None:
+    files = segments_of(folder)
+    for path in files:
+        flip(path, 3)
+    with pytest.raises(StoreError, match="does not begin as a segment does"):
+        folder.open(salvage=True)
+    flip(files[0], 3)
+    (files[0].parent / f"photos{SUFFIX}").write_text("x")
+    with pytest.raises(StoreError, match="not ours"):
+        folder.open(salvage=True)
 
 
 def test_a_segment_of_another_log_is_refused(folder: Folder, tmp_path: Path) -> None:

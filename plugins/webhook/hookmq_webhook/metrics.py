@@ -43,6 +43,7 @@ def register(registry: Any, plugin: Instance) -> None:
         if isinstance(queue, Outbox):
             found["outbox_full"] = queue.spilled
             found["unreadable"] = queue.unreadable
+            found["damaged"] = queue.damaged
         if dead is not None:
             found["dead_letters_full"] = dead.overwritten
         return [({"why": why}, count) for why, count in found.items()]

@@ -9,13 +9,16 @@ from typing import Any, Final, Literal, NamedTuple
 from hookmq.errors import StoreError
 from hookmq.plugin import Message
 from hookmq.runtime import Runtime, Timer
-from hookmq.segments import SegmentLog
+from hookmq.segments import SegmentLog, Trimmed
+from hookmq.segments.frame import Frame
 from hookmq.store import CommitId, StoreFailed
 
 from hookmq_webhook.events import Event, pack, unpack
 from hookmq_webhook.folder import CURSOR, LOG, prepare, write_atomically
 from hookmq_webhook.queues import PER_EVENT, Numbered, Page
 
+Row = tuple[int, int, Numbered | str]
+"""Number, size, and the event, or why it cannot be understood."""
 OnFull = Literal["reject", "dead_letter", "drop"]
 SHARE: Final = 8
 """Segments that a full log has at least: the last one stays although all of it arrived."""
@@ -40,7 +43,8 @@ class Outbox:
 
     `wants` says which topics it keeps messages of, `make` which events a message is; `ready` is called when there may be
     something to send. `spill` gets what does not fit, unless messages are refused then; the commit waits until it called
-    back.
+    back. `lost` is told the numbers, from the first to the one after the last, of events that a damaged disk has taken;
+    what can be read goes on behind them.
 
     `cursor.json` beside the log says what arrived: all below `edge` but those in `open`. It is written once in a while,
     so that after a crash some events are sent again, with the ids that they had.
@@ -60,11 +64,14 @@ class Outbox:
         spill: Callable[[Event, Callable[[StoreFailed | None], None]], None] | None = None,
         *,
         sync: bool = True,
+        lost: Callable[[int, int], None] = lambda first, end: None,
     ) -> None:
         self.name = name
         self.folder = folder
         self.unreadable = 0
         """Events that were there but could not be understood."""
+        self.damaged = 0
+        """Events that the disk has lost."""
         self.spilled = 0
         """Events that did not fit."""
         self._runtime = runtime
@@ -78,6 +85,7 @@ class Outbox:
         self._spill_failure: StoreFailed | None = None
         self._after_spill: list[Callable[[], None]] = []
         self._sync = sync
+        self._told_lost = lost
         self._edge = 0
         self._open: dict[int, int] = {}
         """Sizes of what was handed out and did not arrive yet, by number; 0 where it is not known."""
@@ -101,7 +109,11 @@ class Outbox:
     def _make_log(self) -> SegmentLog:
         size = max(4096, min(64 << 20, self.bounds.max_bytes // SHARE))
         return SegmentLog(
-            self.folder / LOG, self._runtime.run_blocking, segment_size=size, sync=self._sync
+            self.folder / LOG,
+            self._runtime.run_blocking,
+            segment_size=size,
+            sync=self._sync,
+            salvage=True,
         )
 
     # hookmq.store.Journal -------------------------------------------------------------------------------------------
@@ -145,10 +157,11 @@ class Outbox:
         added = self._added
 
         def written(failed: StoreFailed | None) -> None:
-            self._written_to = max(self._written_to, added)
             if failed is not None:
-                done(failed)
-            elif self._spilling:
+                done(failed)  # what was not written still counts
+                return
+            self._written_to = max(self._written_to, added)
+            if self._spilling:
                 self._after_spill.append(lambda: done(self._spill_failure))
             else:
                 done(self._spill_failure)
@@ -172,6 +185,7 @@ class Outbox:
         try:
             self.log.recover(last)
             self._load()
+            self.log.skip(self._edge)
         except BaseException:
             self.log.close()
             raise
@@ -270,12 +284,17 @@ class Outbox:
                 known = error if isinstance(error, Exception) else RuntimeError(repr(error))
                 done([], after, known)
                 return
-            self._handed(found, after, done)
+            gaps, rows = found
+            self._handed(gaps, rows, after, done)
 
         self._runtime.run_blocking(partial(self._read, after, count, size), told)
 
-    def _handed(self, found: list[tuple[int, int, Numbered | str]], after: int, done: Page) -> None:
+    def _handed(
+        self, gaps: list[tuple[int, int]], found: list[Row], after: int, done: Page
+    ) -> None:
         events: list[Numbered] = []
+        for first, end in gaps:
+            self._gap(first, end)
         for number, size, one in found:
             if number >= self._edge:
                 self._edge = number + 1
@@ -292,13 +311,49 @@ class Outbox:
                 self.done(number)
             else:
                 events.append(one)
-        done(events, found[-1][0] + 1 if found else after, None)
+        following = found[-1][0] + 1 if found else gaps[-1][1] if gaps else after
+        done(events, following, None)
 
-    def _read(self, after: int, count: int, size: int) -> list[tuple[int, int, Numbered | str]]:
+    def _gap(self, first: int, end: int) -> None:
+        """What is between these was lost, but for what had arrived before."""
+        gone = [number for number in self._open if first <= number < end]
+        for number in gone:
+            self.done(number)
+        count = len(gone) + max(0, end - max(first, self._edge))
+        if end > self._edge:
+            self._edge = end
+            if self._edge >= self.log.next:
+                self._unread = 0
+        if count:
+            self._damaged(first, end, count)
+
+    def _damaged(self, first: int, end: int, count: int) -> None:
+        self.damaged += count
+        self._dirty = True
+        self._runtime.log(
+            "error", "webhook.outbox_damaged", plugin=self.name, folder=str(self.folder),
+            first=first, end=end, lost=count,
+        )  # fmt: skip
+        self._told_lost(first, end)
+
+    def _read(self, after: int, count: int, size: int) -> tuple[list[tuple[int, int]], list[Row]]:
         """In a thread."""
-        found: list[tuple[int, int, Numbered | str]] = []
+        found: list[Row] = []
+        gaps: list[tuple[int, int]] = []
         log = self.log.id
-        for frame in self.log.read(after, size):
+        frames: list[Frame] = []
+        while not frames and after < self.log.readable:
+            try:
+                frames = self.log.read(after, size)
+            except Trimmed as error:
+                following = error.earliest
+            except StoreError:
+                following = self.log.next_good(after)
+            else:
+                break
+            gaps.append((after, following))
+            after = following
+        for frame in frames:
             if len(found) >= count:
                 break
             number, large = frame.offset, len(frame.payload) + PER_EVENT
@@ -308,7 +363,7 @@ class Outbox:
                 found.append((number, large, str(error)))
                 continue
             found.append((number, large, Numbered(number, event, large, f"{log}-{number}")))
-        return found
+        return gaps, found
 
     def done(self, number: int) -> None:
         self._open_bytes -= self._open.pop(number, 0)
@@ -334,15 +389,20 @@ class Outbox:
 
     def _load(self) -> None:
         """The cursor; without a usable one all is sent again."""
-        earliest, following = self.log.earliest, self.log.next
+        earliest = self.log.earliest
         self._edge, self._open, self._open_bytes = earliest, {}, 0
         try:
             known = json.loads((self.folder / CURSOR).read_bytes())
             if known["log"] != self.log.id:
                 return
-            edge = min(max(int(known["edge"]), earliest), following)
-            self._open = {int(n): 0 for n in sorted(known["open"]) if earliest <= int(n) < edge}
-            self._edge = edge
+            told, waited = int(known["edge"]), sorted(map(int, known["open"]))
+            self._open = {n: 0 for n in waited if earliest <= n < told}
+            # It may be beyond the log's end: what was there, and sent, is gone, and its ids must not come again.
+            self._edge = max(told, earliest)
+            # What was trimmed had arrived: what is missing otherwise was lost.
+            gone = sum(1 for n in waited if n < earliest) + max(0, earliest - told)
+            if gone:
+                self._damaged(min([*waited[:1], told]), earliest, gone)
         except FileNotFoundError:
             return
         except (

@@ -26,7 +26,7 @@ from hookmq.plugin import (
     Subscription,
     hookimpl,
 )
-from hookmq.runtime import Cancel, Runtime
+from hookmq.runtime import Runtime
 from hookmq.store import Journal, StoreFailed
 
 from hookmq_webhook import catalog
@@ -78,7 +78,8 @@ class WebhookPlugin(Plugin):
         self._broker: BrokerHandle | None = None
         self._runtime: Runtime | None = None
         self._stopping = False
-        self._cancels: set[Cancel] = set()
+        self._gaps: list[Numbered] = []
+        self._open = False
 
     def _idle_hooks(self, filters: Filters) -> frozenset[str]:
         types = filters.types
@@ -166,6 +167,7 @@ class WebhookPlugin(Plugin):
             self._bounds(),
             self._spill,
             sync=self.config.outbox.sync,
+            lost=self._lost,
         )
         self._broker, self._runtime = broker, broker.runtime
         return outbox
@@ -213,6 +215,8 @@ class WebhookPlugin(Plugin):
     @hookimpl
     def on_ready(self, broker: BrokerHandle) -> None:
         """All listeners are open."""
+        self._open = True
+        self._tell_gaps()
         if isinstance(self.sender, SenderProcess):
             broker.runtime.spawn(self.sender.start(), lambda _, error: None)
         self._tell(catalog.started(broker.time(), _version()))
@@ -343,6 +347,26 @@ class WebhookPlugin(Plugin):
         # It has no number: what was full gave it none. The id is its own.
         one = Numbered(0, event, 0, f"{self._runtime.token(16)}-0")
         self._keep(one, "the outbox is full", 0, done)
+
+    def _lost(self, first: int, end: int) -> None:
+        """The disk has lost events: whoever looks at the dead letters learns which."""
+        runtime, queue = self._runtime, self.queue
+        assert runtime is not None
+        assert isinstance(queue, Outbox)
+        data = {"first": first, "last": end - 1, "epoch": queue.log.id}
+        one = Numbered(first, Event("gap", runtime.time(), data=data), 0, f"{queue.log.id}-{first}")
+        self._gaps.append(one)
+        if self._open:  # not while the broker starts: the dead letters may not be there yet
+            self._tell_gaps()
+
+    def _tell_gaps(self) -> None:
+        gaps, self._gaps = self._gaps, []
+        for one in gaps:
+            self._keep(one, "the outbox is damaged: these events are lost", 0, self._gap_kept)
+
+    def _gap_kept(self, failed: StoreFailed | None) -> None:
+        if failed is not None and self._runtime is not None:
+            self._runtime.log("error", "webhook.gap_not_kept", reason=failed.reason)
 
     def _keep(self, one: Numbered, reason: str, attempts: int, done: Any) -> None:
         runtime, broker = self._runtime, self._broker

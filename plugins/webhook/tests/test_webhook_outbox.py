@@ -36,11 +36,13 @@ class Box:
         on_full: OnFull = "reject",
         spill: Any = None,
     ) -> None:
+        self.lost: list[tuple[int, int]] = []
         self.runtime = VirtualRuntime()
         self.ready = 0
         self.outbox = Outbox(
             "box", folder, self.runtime, lambda topic: topic != "other", event_of, self._ready,
             Bounds(max_bytes, max_events, on_full), spill,
+            lost=lambda first, end: self.lost.append((first, end)),
         )  # fmt: skip
         self.commit = 0
 
@@ -388,6 +390,78 @@ def test_an_event_that_cannot_be_understood_does_not_stop_the_others(tmp_path: P
     assert (payloads(found), following) == ([b"1", b"2"], 3)
     assert box.outbox.unreadable == 1
     assert box.outbox.waiting == 2
+    box.close()
+
+
+def rot(folder: Path, at: int, segment: int = 0) -> None:
+    path = sorted((folder / "log").glob("*.segment"))[segment]
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_what_rots_while_it_runs_is_passed_over_and_told(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    box.take(*(b"%d" % number * 50 for number in range(6)))
+    size = (box.outbox.disk - 200) // 6
+    rot(tmp_path, -10 - 2 * size)
+    first, following = box.page(0)
+    assert [one.number for one in first] == [0, 1, 2]
+    rest, end = box.page(following)
+    assert [one.number for one in rest] == [4, 5]
+    assert (box.lost, box.outbox.damaged, box.outbox.waiting) == ([(3, 4)], 1, 5)
+    [(level, event, fields)] = box.runtime.logged
+    assert (level, event) == ("error", "webhook.outbox_damaged")
+    assert (fields["first"], fields["end"], fields["lost"]) == (3, 4, 1)
+    for one in (*first, *rest):
+        box.outbox.done(one.number)
+    assert box.outbox.waiting == box.outbox.size == 0
+    assert box.page(end) == ([], 6)
+    box.close()
+    again = Box(tmp_path).open(CommitId("s", 1))
+    assert (again.lost, again.outbox.waiting) == ([], 0)  # it arrived, or was told
+    again.take(b"more")
+    [one], _ = again.page(again.outbox.start)
+    assert (one.number, one.event.payload) == (6, b"more")
+    again.close()
+
+
+def test_what_rots_at_the_end_does_not_stop_what_comes(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    box.take(b"1", b"2")
+    rot(tmp_path, -3)
+    assert payloads(box.page(0)[0]) == [b"1"]
+    found, following = box.page(1)
+    assert (found, following, box.lost) == ([], 2, [(1, 2)])
+    box.take(b"3")
+    assert payloads(box.page(following)[0]) == [b"3"]
+    box.close()
+
+
+def test_a_start_after_damage_tells_what_is_missing(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_bytes=65536).open()
+    for number in range(6):
+        box.take(b"%d" % number * 5000)
+    first, _ = box.page(0, 1)
+    box.outbox.done(first[0].number)
+    box.close()
+    files = sorted((tmp_path / "log").glob("*.segment"))
+    assert len(files) == 3
+    rot(tmp_path, 3, 1)  # its head
+    rot(tmp_path, -10, 1)
+    files[0].unlink()
+    box = Box(tmp_path, max_bytes=65536).open(CommitId("s", 6))
+    found: list[Numbered] = []
+    at = box.outbox.start
+    while True:
+        page, following = box.page(at)
+        found += page
+        if following == at:
+            break
+        at = following
+    assert [one.number for one in found] == [2, 4, 5]
+    assert box.lost == [(1, 2), (3, 4)]  # 0 had arrived
+    assert (box.outbox.damaged, box.outbox.waiting) == (2, 3)
     box.close()
 
 

@@ -28,6 +28,7 @@ from hookmq_webhook.config import (
 )
 from hookmq_webhook.deadletter import DeadLetters, at_once
 from hookmq_webhook.dispatch import Answer, Verdict
+from hookmq_webhook.outbox import Outbox
 from hookmq_webhook.plugin import WebhookPlugin
 from hookmq_webhook.queues import Numbered
 
@@ -525,6 +526,34 @@ def test_dead_letters_are_bounded(tmp_path: Path) -> None:
     assert [n for n in left if n not in (left[0], left[5])] == [o.number for o in again.read()]
     again.close()
     again.add(Numbered(0, event, 0), "why", 1, 1.0, lambda failed: None)
+
+
+def test_what_the_disk_lost_is_a_dead_letter(tmp_path: Path) -> None:
+    store = DurableStore()
+    world, service, plugin = harness(tmp_path, store)
+    service.answer = Answer(Verdict.AGAIN, "down")
+    with world:
+        client = world.connect("one")
+        for number in range(4):
+            client.publish("a", b"%d" % number * 50, qos=1, expect=0)
+    assert isinstance(plugin.queue, Outbox)
+    epoch = plugin.queue.log.id
+    [path] = (tmp_path / "hook" / "log").glob("*.segment")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"2" * 50)] ^= 1
+    path.write_bytes(content)
+    world, service, plugin = harness(tmp_path, store)
+    with world:
+        world.advance(10)
+        assert plugin.dead is not None
+        [gap] = plugin.dead.read()
+        assert gap.event.type == "gap"
+        assert gap.event.data["first"] == gap.event.data["last"]
+        assert gap.id == f"{epoch}-{gap.event.data['first']}"
+        payloads = [n.event.payload for n in service.sent if n.event.type == "message.published"]
+        assert payloads == [b"%d" % number * 50 for number in (0, 1, 3)]
+        assert gap.event.data["first"] not in [n.number for n in service.sent]
+        assert metrics(plugin)['hookmq_webhook_dropped_total{why="damaged"}'] == 1
 
 
 # reload -----------------------------------------------------------------------------------------------------------------
