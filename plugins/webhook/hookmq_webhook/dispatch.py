@@ -262,13 +262,14 @@ class Dispatcher:
         if self._skipped >= SKIPPED * self._policy.window_count:
             return
         for lane in self._lanes.values():
-            while lane.held and len(lane.events) > lane.alone:
+            while lane.held and lane.events:
                 one = lane.events.pop()
                 self._loaded -= 1
                 self._loaded_bytes -= one.size
                 self._skipped += 1
                 lane.resume = one.number
                 self._behind[lane.key] = lane
+            lane.alone = min(lane.alone, len(lane.events))
 
     def _found(
         self, first: int, found: list[Numbered], following: int, error: Exception | None

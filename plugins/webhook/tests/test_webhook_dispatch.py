@@ -15,7 +15,7 @@ from hookmq_webhook.dispatch import SKIPPED, TOGETHER, Answer, Dispatcher, Polic
 from hookmq_webhook.events import Event
 from hookmq_webhook.outbox import Bounds, Outbox
 from hookmq_webhook.queues import MemoryQueue, Numbered
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 ARRIVED = Answer(Verdict.ARRIVED)
@@ -447,6 +447,10 @@ steps = st.one_of(
 
 
 @settings(max_examples=60)
+@example(
+    steps=[("publish", ["b", "b", "a"])], answers=[], concurrency=1, batch=3, window=2, linger=0.0, failures=1,
+    seed=0, stubborn="b",
+)  # fmt: skip
 @given(
     st.lists(steps, min_size=1, max_size=14),
     st.lists(answers, max_size=30),
