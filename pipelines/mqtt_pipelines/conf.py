@@ -21,10 +21,14 @@ from pyspark_mqtt.errors import OptionError
 
 from mqtt_pipelines import sources
 from mqtt_pipelines.jobs import JOBS
+from mqtt_pipelines.progress import Progress
 from mqtt_pipelines.settings import Seconds, Table, required, setting
 from mqtt_pipelines.sources import Source
+from mqtt_pipelines.transforms.anomaly import Anomaly
 from mqtt_pipelines.transforms.gold import Gold
+from mqtt_pipelines.transforms.presence import Presence
 from mqtt_pipelines.transforms.silver import Silver
+from mqtt_pipelines.transforms.sparkplug import Sparkplug
 
 __all__ = ["Conf", "ConfigError", "Spark", "Tables", "load"]
 
@@ -66,8 +70,12 @@ class Conf:
     trigger: Seconds = setting(60.0, "between batches; 0: as soon as possible")
     tables: Tables = Tables()
     spark: Spark = Spark()
+    progress: Progress = Progress()
     silver: Silver | None = field(default=None, metadata={"help": "how payloads are read"})
     gold: Gold | None = field(default=None, metadata={"help": "windows of what silver understands"})
+    presence: Presence | None = field(default=None, metadata={"help": "when a device is online"})
+    anomaly: Anomaly | None = field(default=None, metadata={"help": "which values are an alert"})
+    sparkplug: Sparkplug | None = field(default=None, metadata={"help": "Sparkplug B"})
 
     def __post_init__(self) -> None:
         import re

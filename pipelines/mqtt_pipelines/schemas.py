@@ -95,8 +95,9 @@ PRESENCE: Final = _schema(
         "device": StringType(),
         "online_at": TimestampType(),
         "offline_at": TimestampType(),  # null while it is online
-        "messages": LongType(),
-        "how": StringType(),  # `lifecycle`: it said goodbye or its will did; `gap`: it fell silent
+        "seconds": DoubleType(),  # between them; null while it is online
+        "messages": LongType(),  # without those that say that it came or went
+        "how": StringType(),  # `lifecycle`: it said goodbye or its will did; `gap`: it fell silent; null: it is online
     }
 )
 """A row for each time that a device was online."""
@@ -118,15 +119,16 @@ METRICS: Final = _schema(
     {
         "group_id": StringType(),
         "edge_node": StringType(),
+        "message_type": StringType(),  # NBIRTH, DBIRTH, NDATA or DDATA
         "device": StringType(),  # null for the edge node itself
         "metric": StringType(),
         "event_time": TimestampType(),
         "datatype": StringType(),
-        "value_long": LongType(),
-        "value_double": DoubleType(),
+        "value_long": LongType(),  # integers; DateTime as milliseconds since 1970
+        "value_double": DoubleType(),  # Float and Double; UInt64 beyond 2^63
         "value_boolean": BooleanType(),
-        "value_string": StringType(),
-        "value_bytes": BinaryType(),
+        "value_string": StringType(),  # String, Text, UUID; arrays, DataSet and Template as JSON
+        "value_bytes": BinaryType(),  # Bytes, File, and what arrays came as
         "is_null": BooleanType(),
         "is_historical": BooleanType(),
         **_ORIGIN,

@@ -1,0 +1,247 @@
+"""Sparkplug B: a row for each metric, with the name that its birth certificate gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from mqtt_pipelines import schemas
+from mqtt_pipelines.settings import setting
+from mqtt_pipelines.transforms import tahu
+from mqtt_pipelines.transforms.stateful import Fold, Output, Value, fold, in_order
+
+REASONS: Final = {
+    "bad_topic": "it is under the namespace, but no topic of Sparkplug",
+    "bad_payload": "it is no payload of Sparkplug B; `detail` says why",
+    "unknown_metric": "a metric has no name, and no birth said what its alias is; `detail` has the alias",
+    "bad_value": "a metric's value is not of its data type; `detail` has its name",
+}
+"""Why a message is a dead letter."""
+
+BIRTHS: Final = ("NBIRTH", "DBIRTH")
+_NODE: Final = ("NBIRTH", "NDATA")
+_DEVICE: Final = ("DBIRTH", "DDATA")
+_OTHERS: Final = ("NDEATH", "NCMD", "DDEATH", "DCMD", "STATE")
+"""Types of messages that are neither metrics nor a mistake."""
+_FLAT: Final = (
+    ("event_at", LongType()), ("is_null", BooleanType()), ("is_historical", BooleanType()), ("metric", StringType()),
+    ("datatype", StringType()), ("value_long", LongType()), ("value_double", DoubleType()),
+    ("value_boolean", BooleanType()), ("value_string", StringType()), ("value_bytes", BinaryType()),
+)  # fmt: skip
+_MADE: Final = StructType(
+    [
+        StructField("log_id", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("at", LongType()),
+        StructField("topic", StringType()),
+        StructField("reason", StringType()),
+        StructField("detail", StringType()),
+        *(StructField(name, kind) for name, kind in _FLAT),
+    ]
+)
+_LAST: Final = 253_402_300_800_000_000
+"""µs from 1970 to the year 10000."""
+_WHOLE: Final = tuple(
+    name for name in schemas.RAW.names if name not in ("log_id", "partition", "offset", "topic")
+)
+"""What a dead letter has besides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sparkplug:
+    """``sparkplug:`` where its messages are."""
+
+    namespace: str = setting("spBv1.0", "the first level of their topics")
+
+    def __post_init__(self) -> None:
+        if not self.namespace or set("/+#") & set(self.namespace):
+            raise ValueError("namespace: expected one level of a topic")
+
+
+def metrics(raw: DataFrame, by: Sparkplug) -> DataFrame:
+    """Rows of `schemas.RAW` as rows of `schemas.METRICS`: of births and data, by edge node in the order of the log.
+
+    A message whose metrics are not all understood gives no row: it is one of `dead_letters`.
+    """
+    made = fold(_addressed(raw, by), ["group_id", "edge_node"], Node(), _MADE)
+    return (
+        made.where("reason is null")
+        .withColumns(_levels())
+        .withColumns(
+            {
+                "event_time": f.timestamp_micros("event_at"),
+                "timestamp": f.timestamp_micros("at"),
+            }
+        )
+        .select(*schemas.METRICS.names)
+    )
+
+
+def dead_letters(raw: DataFrame, by: Sparkplug) -> DataFrame:
+    """Those rows of `schemas.RAW` that `metrics` could not understand, as rows of `schemas.DEAD_LETTER`."""
+    whole = StructType(
+        [*_MADE.fields, *(schemas.RAW[name] for name in _WHOLE if name != "timestamp")]
+    )
+    made = fold(_addressed(raw, by, whole=True), ["group_id", "edge_node"], Node(_WHOLE), whole)
+    return (
+        made.where("reason is not null")
+        .withColumn("timestamp", f.timestamp_micros("at"))
+        .select("reason", "detail", *schemas.RAW.names)
+    )
+
+
+def _levels() -> dict[str, Column]:
+    levels = f.split("topic", "/")
+    return {
+        "group_id": f.get(levels, f.lit(1)),
+        "message_type": f.get(levels, f.lit(2)),
+        "edge_node": f.get(levels, f.lit(3)),
+        "device": f.get(levels, f.lit(4)),
+    }
+
+
+def _addressed(raw: DataFrame, by: Sparkplug, whole: bool = False) -> DataFrame:
+    """Sparkplug's messages but for those that hold no metrics, with the edge node that each is of."""
+    levels = f.split("topic", "/")
+    group, kind = f.get(levels, f.lit(1)), f.get(levels, f.lit(2))
+    other = kind.isin(*_OTHERS) | (group == "STATE")
+    found = raw.where(f.col("topic").startswith(by.namespace + "/")).where(
+        ~f.coalesce(other, f.lit(False))
+    )
+    names = ["log_id", "partition", "offset", "topic", "payload"]
+    more = [name for name in _WHOLE if name not in ("payload", "timestamp")] if whole else []
+    return found.select(
+        f.coalesce(group, f.lit("")).alias("group_id"),
+        f.coalesce(f.get(levels, f.lit(3)), f.lit("")).alias("edge_node"),
+        f.unix_micros("timestamp").alias("at"),
+        *names,
+        *more,
+    )
+
+
+class _Mistake(Exception):
+    """A message is a dead letter."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class Node(Fold):
+    """What an edge node's births said: by alias and by name, of the node and of its devices.
+
+    `whole` are columns of the message to give with a dead letter.
+    """
+
+    def __init__(self, whole: Sequence[str] = ()) -> None:
+        self.whole = tuple(name for name in whole if name != "timestamp")
+
+    def begin(self) -> Any:
+        """By device (empty: the node), the aliases with name and type, and the types by name."""
+        return {}
+
+    def rows(self, key: Sequence[Any], state: Any, rows: list[Value]) -> Iterator[Output]:
+        """See `Fold`."""
+        nothing = (None,) * len(self.whole)
+        for row in in_order(rows):
+            place = (row["log_id"], row["partition"], row["offset"], row["at"], row["topic"])
+            try:
+                for made in self._message(state, row):
+                    yield (*place, None, None, *made, *nothing)
+            except _Mistake as mistake:
+                whole = [row[name] for name in self.whole]
+                yield (
+                    *place,
+                    mistake.reason,
+                    mistake.detail or None,
+                    *(None,) * len(_FLAT),
+                    *whole,
+                )
+
+    def _message(self, state: Any, row: Value) -> list[Output]:
+        kind, device = _parsed(row["topic"])
+        try:
+            payload = tahu.decode(bytes(row["payload"] or b""))
+        except ValueError as error:
+            raise _Mistake("bad_payload", str(error)) from None
+        # A birth that is not understood leaves what was known.
+        known = _born(payload) if kind in BIRTHS else state.get(device)
+        found = [_metric(one, payload, known, row["at"]) for one in payload.metrics]
+        if kind == "NBIRTH":
+            state.clear()  # its devices are to be born again, too
+        if kind in BIRTHS:
+            state[device] = known
+        return found
+
+
+def _parsed(topic: str) -> tuple[str, str]:
+    """The type of a message, and its device."""
+    levels = topic.split("/")
+    kind = levels[2] if len(levels) > 2 else ""
+    fits = (len(levels) == 4 and kind in _NODE) or (len(levels) == 5 and kind in _DEVICE)
+    if not fits or not all(levels):
+        raise _Mistake("bad_topic")
+    return kind, levels[4] if kind in _DEVICE else ""
+
+
+def _name(one: Any) -> str:
+    try:
+        return tahu.text(one.name)
+    except ValueError as error:
+        raise _Mistake("bad_payload", f"a metric's name is {error}") from None
+
+
+def _born(payload: Any) -> Any:
+    aliases, types = {}, {}
+    for one in payload.metrics:
+        name, datatype = _name(one), tahu.type_name(one.datatype)
+        types[name] = datatype
+        if one.HasField("alias"):
+            aliases[str(one.alias)] = [name, datatype]
+    return {"aliases": aliases, "types": types}
+
+
+def _metric(one: Any, payload: Any, known: Any, at: int) -> Output:
+    name, datatype = _called(one, known)
+    if one.HasField("timestamp"):
+        at = one.timestamp * 1000
+    elif payload.HasField("timestamp"):
+        at = payload.timestamp * 1000
+    if not 0 <= at < _LAST:
+        raise _Mistake("bad_value", f"{name}: its timestamp is out of range")
+    empty = one.is_null or one.WhichOneof("value") is None
+    try:
+        value = tahu.Value() if empty else tahu.value(one, datatype)
+    except ValueError as error:
+        raise _Mistake("bad_value", f"{name}: {error}") from None
+    return (at, empty, one.is_historical, name, datatype, *value)
+
+
+def _called(one: Any, known: Any) -> tuple[str, str]:
+    """A metric's name and data type."""
+    own = tahu.type_name(one.datatype) if one.HasField("datatype") else ""
+    if name := _name(one):
+        types = known["types"] if known is not None else {}
+        return name, own or types.get(name, "Unknown")
+    if not one.HasField("alias"):
+        raise _Mistake("unknown_metric", "neither name nor alias")
+    found = known["aliases"].get(str(one.alias)) if known is not None else None
+    if found is None:
+        raise _Mistake("unknown_metric", f"alias {one.alias}")
+    return found[0], own or found[1]

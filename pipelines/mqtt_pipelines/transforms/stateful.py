@@ -1,0 +1,165 @@
+"""What depends on what came before, by key: plain Python that streams and batches run alike.
+
+A stream keeps the state between batches with ``transformWithState``, which needs protobuf on every node and the state
+store of RocksDB (`prepare`); a batch folds each key's rows at once with ``applyInArrow``.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StringType, StructField, StructType
+
+from mqtt_pipelines.settings import PipelineError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_STATE: Final = StructType([StructField("state", StringType())])
+
+Value = Mapping[str, Any] | Row
+"""A row, by the names of its columns. Times are whole numbers, microseconds: no time zone is in their way."""
+Output = tuple[Any, ...]
+
+
+class Fold(ABC):
+    """What to do with a key's rows. Is pickled; `state` is made of what JSON has, and may be changed in place."""
+
+    times = False
+    """Whether `wake` is to be called."""
+
+    @abstractmethod
+    def begin(self) -> Any:
+        """The state of a key that nothing is known of."""
+
+    @abstractmethod
+    def rows(self, key: Sequence[Any], state: Any, rows: list[Value]) -> Iterator[Output]:
+        """More rows of a key, in no order."""
+
+    def due(self, state: Any) -> int | None:
+        """The time (µs) after which `wake` has something to do."""
+        return None
+
+    def wake(self, key: Sequence[Any], state: Any, until: int) -> Iterator[Output]:
+        """All rows before `until` (µs) have come."""
+        return iter(())
+
+    def end(self, key: Sequence[Any], state: Any, until: int) -> Iterator[Output]:
+        """There are no more rows, as of `until`: only in a batch."""
+        return iter(())
+
+
+def fold(
+    frame: DataFrame, keys: Sequence[str], by: Fold, schema: StructType, time: str = ""
+) -> DataFrame:
+    """The rows that `by` makes, as `schema` says. A fold with times needs the column `time` (timestamp), of which a
+    stream's watermark tells how far it is."""
+    if frame.isStreaming:
+        return frame.groupBy(*keys).transformWithState(
+            _Processor(by, schema.names), schema, "Append", "EventTime" if by.times else "None"
+        )
+    if by.times:
+        from pyspark.sql import functions as f
+
+        # As far as the newest row of any key.
+        last = frame.agg(f.unix_micros(f.max(time)).alias("_until"))
+        frame = frame.crossJoin(last)
+    return frame.groupBy(*keys).applyInArrow(_at_once(by, schema), schema)
+
+
+def prepare(spark: SparkSession) -> None:
+    """Let queries that are started from now on keep state as `fold` needs it. Raises PipelineError."""
+    try:
+        import google.protobuf  # noqa: F401
+    except ImportError:
+        raise PipelineError(
+            "protobuf is missing, which Spark needs on every node for this job: pip install "
+            '"hookmq-pipelines[stateful]"'
+        ) from None
+    spark.conf.set(PROVIDER, ROCKSDB)
+
+
+def in_order(rows: Iterable[Value]) -> list[Value]:
+    """In the order in which the broker got them: by offset where they are of one partition, else by its clock."""
+    found = list(rows)
+    if len({(row["log_id"], row["partition"]) for row in found}) == 1:
+        return sorted(found, key=lambda row: int(row["offset"]))
+    return sorted(found, key=position)
+
+
+def position(row: Value) -> tuple[int, str, int, int]:
+    """Where a row is among those of all partitions; `at` is the broker's time (µs)."""
+    return row["at"], row["log_id"] or "", row["partition"], row["offset"]
+
+
+class _Processor(StatefulProcessor):
+    """A stream's side of a fold."""
+
+    def __init__(self, by: Fold, names: Sequence[str]) -> None:
+        self.by = by
+        self.row = Row(*names)
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.state = handle.getValueState("state", _STATE)
+
+    def _load(self) -> tuple[Any, int | None]:
+        known = self.state.get()
+        if known is None:
+            return self.by.begin(), None
+        state, timer = json.loads(known[0])
+        return state, timer
+
+    def _store(self, state: Any, before: int | None) -> None:
+        due = self.by.due(state) if self.by.times else None
+        timer = None if due is None else due // 1000 + 1
+        if timer != before:
+            if before is not None:
+                self.handle.deleteTimer(before)
+            if timer is not None:
+                self.handle.registerTimer(timer)
+        self.state.update((json.dumps([state, timer]),))
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        state, timer = self._load()
+        for made in self.by.rows(key, state, list(rows)):
+            yield self.row(*made)
+        self._store(state, timer)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:
+        state, timer = self._load()
+        until = timerValues.getCurrentWatermarkInMs() * 1000
+        for made in self.by.wake(key, state, until):
+            yield self.row(*made)
+        # The timer that fired is gone by itself.
+        fired = expiredTimerInfo.getExpiryTimeInMs()
+        self._store(state, None if timer == fired else timer)
+
+
+def _at_once(by: Fold, schema: StructType) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
+    def whole(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        rows: list[Any] = table.to_pylist()
+        group = [one.as_py() for one in key]
+        state = by.begin()
+        made = list(by.rows(group, state, rows))
+        if by.times:
+            until = rows[0]["_until"]
+            made += by.wake(group, state, until)
+            made += by.end(group, state, until)
+        names = schema.names
+        columns = [list(column) for column in zip(*made, strict=True)] or [[] for _ in names]
+        return pa.table(dict(zip(names, columns, strict=True)), to_arrow_schema(schema))
+
+    return whole
