@@ -22,7 +22,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent
 PACKAGE: Final = ROOT / "hookmq"
 
-COMPILED: Final = ("topics", "router", "qos", "session", "retained", "codec/*", "broker/*")
+COMPILED: Final = (
+    "metrics", "topics", "router", "qos", "session", "retained", "codec/*", "broker/*",
+)  # fmt: skip
 """What every message passes. Not among them: what plugins subclass or implement, what runs once, the asyncio shell."""
 LEFT: Final = {"codec/packets.py", "broker/handle.py"}
 """Of those, what stays as it is: packets become what they are by a trick that only interpreted classes allow, and what

@@ -45,7 +45,7 @@ class Metrics:
 
     def snapshot(self) -> dict[str, int]:
         """Every counter by its name, drops as ``messages_dropped{reason="…",direction="…"}``."""
-        values = {name: getattr(self, name) for name in self.__slots__ if name != "dropped"}
+        values = {name: getattr(self, name) for name in HELP if name != "dropped"}
         for (reason, direction), count in sorted(self.dropped.items()):
             values[f'messages_dropped{{reason="{reason}",direction="{direction}"}}'] = count
         return values

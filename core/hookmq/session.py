@@ -7,16 +7,24 @@ the store (`stored`) and is read a page at a time.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hookmq.qos import Delivery, Outgoing
 from hookmq.reason import ReasonCode
 from hookmq.runtime import Wire
 from hookmq.types import ClientInfo, Subscription, Will
 
+if TYPE_CHECKING:
+    from hookmq.hooks.meter import Pace
 
-class ConnectionView(Protocol):
-    """A session's connection, as the rooms below it use it."""
+
+class ConnectionView:
+    """A session's connection, as the rooms below it use it: the base of `broker.channel.Channel`, which sets and does all
+    this. A class and no protocol, since compiled code finds an attribute of a class by its place."""
+
+    __slots__ = (
+        "alias_maximum", "aliases", "delivers", "max_packet_size", "pace", "problem_information", "wire", "writable",
+    )  # fmt: skip
 
     wire: Wire
     max_packet_size: int
@@ -25,20 +33,23 @@ class ConnectionView(Protocol):
     writable: bool
     aliases: dict[str, int] | None
     alias_maximum: int
-    pace: Any
-    """A `hookmq.hooks.meter.Pace`, or None."""
+    pace: "Pace | None"
 
     def may_send(self) -> bool:
         """Whether `pace` lets one message more leave now; else the session is paused until it does."""
+        raise NotImplementedError
 
     def disconnect(self, code: ReasonCode, reason: str = "") -> None:
         """Tell the client why (MQTT 5) and close."""
+        raise NotImplementedError
 
     def rechain(self) -> None:
         """Look its hook chains up again."""
+        raise NotImplementedError
 
     def forget_decisions(self) -> None:
         """Ask again before anything that was remembered as allowed or denied."""
+        raise NotImplementedError
 
 
 class Due(Protocol):

@@ -13,7 +13,7 @@ from hookmq.hooks.chains import Chains
 from hookmq.properties import EMPTY, Properties
 from hookmq.reason import PacketType, ReasonCode, clamp, v3_connack
 from hookmq.runtime import Wire
-from hookmq.session import Session
+from hookmq.session import ConnectionView, Session
 from hookmq.types import Action, ClientInfo, DisconnectReason, EndedBy, Peer, Scope
 
 
@@ -27,12 +27,12 @@ class Phase(IntEnum):
     CLOSED = 4
 
 
-class Channel:
+class Channel(ConnectionView):
     """See the module's text."""
 
     __slots__ = (
-        "chains", "client", "core", "delivers", "due", "keep_alive", "max_packet_size", "on_end", "peer", "phase",
-        "problem_information", "reading", "scope", "seen", "session", "version", "wire",
+        "chains", "client", "core", "due", "keep_alive", "on_end", "peer", "phase", "reading", "scope", "seen",
+        "session", "version",
     )  # fmt: skip
 
     def __init__(
@@ -84,8 +84,7 @@ class Channel:
 
     def carries(self, session: Session) -> bool:
         """Whether it is still this connection that `session` sends through."""
-        carrier: object = session.connection
-        return carrier is self
+        return session.connection is self
 
     def send_packet(self, packet: Packet) -> None:
         """Encode and send."""

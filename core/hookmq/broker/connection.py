@@ -29,6 +29,8 @@ from hookmq.qos import (
 from hookmq.reason import PacketType, ReasonCode
 from hookmq.session import CLEAN, DIRTY
 
+# A module's own constants are found at once where it is compiled, and those of others only by name.
+_EMPTY: Final = EMPTY
 _PASS_WHILE_WAITING: Final = frozenset(
     (
         PacketType.PUBACK,
@@ -142,7 +144,7 @@ class Connection(Link):
                         permit = memo.get(data[name:stop])
                         if permit is not None and permit.header == header and permit.route.valid:
                             start = stop if header == 0x30 else stop + 2
-                            properties: Properties | None = EMPTY
+                            properties: Properties | None = _EMPTY
                             if five:
                                 if start < after and not data[start]:
                                     start += 1
@@ -206,7 +208,9 @@ class Connection(Link):
                         elif header == 0x50:
                             if session.inflight.get(number) is VOLATILE_2:
                                 session.inflight[number] = VOLATILE_RELEASED
-                                session.out += (PUBREL, PACKET_IDS[number])
+                                out = session.out
+                                out.append(PUBREL)
+                                out.append(PACKET_IDS[number])
                                 core.mark(session)
                                 pos = after
                                 continue
@@ -223,7 +227,9 @@ class Connection(Link):
                                 and not self.answers
                             ):
                                 taken.remove(number)
-                                session.out += (PUBCOMP, PACKET_IDS[number])
+                                out = session.out
+                                out.append(PUBCOMP)
+                                out.append(PACKET_IDS[number])
                                 core.mark(session)
                                 pos = after
                                 continue

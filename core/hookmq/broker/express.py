@@ -252,11 +252,13 @@ def _pass_bytes(
                 last = last + 1 if last < 65535 else 1
             receiver.last_packet_id = last
             if granted == qos:
-                out += (same_head, PACKET_IDS[last], same_tail)
+                out.append(same_head)
             else:
                 if lower is None:
                     lower = b"\x32" + same_head[1:]
-                out += (lower, PACKET_IDS[last], same_tail)
+                out.append(lower)
+            out.append(PACKET_IDS[last])
+            out.append(same_tail)
             inflight[last] = VOLATILE_1 if granted == 1 else VOLATILE_2
         delivered += 1
         if receiver.state == CLEAN:
@@ -264,10 +266,14 @@ def _pass_bytes(
             core.dirty.append(receiver)
     core.metrics.messages_delivered += delivered
     number = data[stop : stop + 2]
+    out = session.out
     if kind == 5 and not route.matched:
-        session.out += (b"\x40\x03" if qos == 1 else b"\x50\x03", number, _NO_MATCH)
+        out.append(b"\x40\x03" if qos == 1 else b"\x50\x03")
+        out.append(number)
+        out.append(_NO_MATCH)
     else:
-        session.out += (PUBACK if qos == 1 else PUBREC, number)
+        out.append(PUBACK if qos == 1 else PUBREC)
+        out.append(number)
     if session.state == CLEAN:
         session.state = DIRTY
         core.dirty.append(session)

@@ -55,11 +55,10 @@ class Link(Channel):
     """One client's connection above its bytes; see the module's text. `Connection` adds those."""
 
     __slots__ = (
-        "alias_maximum", "aliases", "answers", "assigned_id", "authentication_data", "bridge", "carried", "connect",
-        "credential_due", "decision", "decisions", "epoch", "excess", "gone", "held", "held_bytes", "hold_due",
-        "inbound_aliases", "legal", "limits", "max_expiry", "memo", "meter", "offered", "opening", "pace", "paced",
-        "partial", "re_authenticating", "re_authentication", "receive_maximum", "sections", "size", "table",
-        "unacknowledged", "waiting", "wanted", "writable",
+        "answers", "assigned_id", "authentication_data", "bridge", "carried", "connect", "credential_due", "decision",
+        "decisions", "epoch", "excess", "gone", "held", "held_bytes", "hold_due", "inbound_aliases", "legal", "limits",
+        "max_expiry", "memo", "meter", "offered", "opening", "paced", "partial", "re_authenticating",
+        "re_authentication", "receive_maximum", "sections", "size", "table", "unacknowledged", "waiting", "wanted",
     )  # fmt: skip
 
     def __init__(

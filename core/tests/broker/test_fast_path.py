@@ -2,8 +2,8 @@
 
 The same script is played to brokers that differ in this alone: one as it is, one that remembers nothing
 (``authz_cache: 0``), so that every PUBLISH takes the slow path, and one that has no fast path at all (``shortcuts``).
-What every client receives must be the same, byte for byte; without a fast path for acknowledgements a PUBLISH may stand
-elsewhere among packets of other kinds, since room is made for it sooner.
+What every client receives must be the same, byte for byte; without a fast path for acknowledgements, or where messages go
+out in slices, a PUBLISH may stand elsewhere among packets of other kinds, since room is made for it sooner or later.
 """
 
 from collections.abc import Callable
@@ -111,10 +111,15 @@ def compare(
         script(play)
     heard = plain.end()
     assert plain.harness.broker.core.remembered == 0
-    assert forgetful.end() == heard
+    known = [[by_kind(data) for data in one] for one in heard]
+    other = forgetful.end()
+    if "fan_out_slice" in config.get("broker", {}):
+        # An acknowledgement may leave before the next slice or after it.
+        assert [[by_kind(data) for data in one] for one in other] == known
+    else:
+        assert other == heard
     assert forgetful.counted() == plain.counted()
     if exact:
-        known = [[by_kind(data) for data in one] for one in heard]
         assert [[by_kind(data) for data in one] for one in slow.end()] == known
         assert slow.counted() == plain.counted()
     return heard
