@@ -12,6 +12,10 @@ After a run with a sink the stream must hold exactly what was acknowledged, or a
 The second: milliseconds from a PUBLISH to its PUBACK, of one publisher that sends at a fixed rate, while so many readers
 read the whole stream over and over, each over HTTP as fast as it comes. What they get a second is told as well. On a
 machine with few cores readers and publisher take turns: the figures are of all that together.
+
+The last two need Spark and are left out without it (`bench.spark_reading`): rows a second from the log into Parquet,
+beside Spark's own source of Parquet files with the same rows; and milliseconds from a PUBLISH to the table, over the read
+API and over landed files. Everything together takes four to five minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import durable, durable_load, launch
+from . import durable, durable_load, launch, spark_reading
 
 TOKEN = "bench-token-0123456789"
 SINK = """\
@@ -174,7 +178,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each run")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each row")
     parser.add_argument("--rate", type=float, default=200.0, help="messages a second, timed")
-    parser.add_argument("--records", type=float, default=10.0, help="seconds of filling first")
+    parser.add_argument("--records", type=float, default=25.0, help="seconds of filling first")
+    parser.add_argument("--no-spark", action="store_true", help="leave out what needs Spark")
+    parser.add_argument("--spark", type=float, default=15.0, help="seconds of messages timed")
     parser.add_argument("--json", type=pathlib.Path, help="where to write the figures")
     options = parser.parse_args()
     case = durable.Case(1000, 50)
@@ -193,6 +199,7 @@ def main() -> int:
     api = launch.free_port()
     timed: dict[int, list[list[float]]] = {0: [], 2: []}
     speeds: list[float] = []
+    spark: Any = None
     with durable.running(subject(True, api)) as broker:
         durable_load.publish(broker.port, 1000, 50, options.records)
         print(f"\n{sum(stored(api).values()):,} records in the stream, {options.rate:g} msg/s")
@@ -203,19 +210,28 @@ def main() -> int:
                     runs_of.append(latencies(broker.port, options.rate, options.seconds))
                     if readers:
                         speeds.append((counter.value - before) / (time.perf_counter() - began))
-    print(f"{'readers':<8} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}  p99 of each run")
-    for readers, runs_of in timed.items():
-        every_one = sorted(one for run in runs_of for one in run)
-        parts = [every_one[int(len(every_one) * part)] * 1e3 for part in (0.5, 0.99)]
-        each = " ".join(f"{run[int(len(run) * 0.99)] * 1e3:.1f}" for run in runs_of)
-        print(f"{readers:<8} {parts[0]:>8.2f} {parts[1]:>8.2f} {every_one[-1] * 1e3:>8.2f}  {each}")
-    print(f"the two readers got {statistics.median(speeds):,.0f} records/s together")
+        print(f"{'readers':<8} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}  p99 of each run")
+        for readers, runs_of in timed.items():
+            every_one = sorted(one for run in runs_of for one in run)
+            parts = [every_one[int(len(every_one) * part)] * 1e3 for part in (0.5, 0.99)]
+            each = " ".join(f"{run[int(len(run) * 0.99)] * 1e3:.1f}" for run in runs_of)
+            print(
+                f"{readers:<8} {parts[0]:>8.2f} {parts[1]:>8.2f} {every_one[-1] * 1e3:>8.2f}  {each}"
+            )
+        print(f"the two readers got {statistics.median(speeds):,.0f} records/s together")
+        if spark_reading.there() and not options.no_spark:
+            streams = pathlib.Path(f"/proc/{broker.pid}/cwd").readlink() / "spark"
+            spark = spark_reading.report(broker.port, api, streams, options.rounds, options.spark)
+        else:
+            print("\nwithout .venv-spark (make .venv-spark/.synced) nothing of Spark is measured")
     if options.json is not None:
         shown = {
             "rates": rates,
             "p99": {k: [r[int(len(r) * 0.99)] for r in v] for k, v in timed.items()},
         }
-        options.json.write_text(json.dumps(shown | {"records_per_second": speeds}, indent=1))
+        options.json.write_text(
+            json.dumps(shown | {"records_per_second": speeds, "spark": spark}, indent=1)
+        )
     return 0
 
 

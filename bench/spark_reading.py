@@ -1,0 +1,200 @@
+"""The part of ``bench.spark_sink`` that needs Spark: .venv-spark, which `make .venv-spark/.synced` makes, and a Java.
+
+Rows a second from the log into Parquet beside Spark's own source of Parquet files, which reads the same rows; and the
+time from a PUBLISH to the table, over the read API and over landed files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import selectors
+import signal
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from . import durable, durable_load
+
+ROOT = durable.peers_root()
+SPARK = ROOT / ".venv-spark" / "bin"
+PROGRAM = ROOT / "spark" / "tests" / "support" / "benching.py"
+TOKEN = "bench-token-0123456789"
+RATE = 5000
+"""Messages a second, timed."""
+WARM = 4.0
+"""Seconds at the beginning that do not count."""
+
+
+def there() -> bool:
+    """Whether Spark's environment is."""
+    return (SPARK / "python").exists()
+
+
+def options(api: int) -> dict[str, str]:
+    """Of a reader."""
+    return {
+        "url": f"http://127.0.0.1:{api}",
+        "stream": "all",
+        "token": TOKEN,
+        "startingOffsets": "earliest",
+        "minPartitions": "2",
+    }
+
+
+@contextlib.contextmanager
+def spark(what: str, given: dict[str, Any]) -> Iterator[Iterator[Any]]:
+    """The program; what it prints."""
+    environ = {
+        **os.environ,
+        "PYSPARK_PYTHON": str(SPARK / "python"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [SPARK / "python", PROGRAM, what, json.dumps(given)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            env=environ,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        try:
+            yield map(json.loads, process.stdout)
+            if process.wait(120):
+                said.seek(0)
+                raise durable_load.Void(
+                    f"Spark failed: {said.read()[-2000:].decode(errors='replace')}"
+                )
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            process.stdout.close()
+
+
+def throughput(api: int, rounds: int) -> dict[str, list[float]]:
+    """Rows a second, by source."""
+    with tempfile.TemporaryDirectory(prefix="hookmq-bench-") as folder:
+        given = {"read": options(api), "folder": folder, "rounds": rounds}
+        with spark("throughput", given) as told:
+            found: dict[str, list[float]] = next(told, {})
+    if not found:
+        raise durable_load.Void("Spark told nothing")
+    return found
+
+
+def latency(port: int, api: int, streams: pathlib.Path, landing: bool, seconds: float) -> Any:
+    """Of a steady rate of messages: p50, p99 and the longest in milliseconds."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hookmq-bench-"))
+        given: dict[str, Any] = {"folder": folder, "seconds": seconds, "warm": WARM}
+        if landing:
+            given |= {"read": None, "landed": f"{folder}/landed/all/*"}
+            pathlib.Path(folder, "landed").mkdir()
+            # What was there before is not for the clock, and Spark wants a folder with a file when the query starts.
+            export(streams, f"{folder}/landed", "--once", "--tail").wait(120)
+            stack.enter_context(exporting(streams, f"{folder}/landed"))
+        else:
+            given |= {"read": options(api) | {"startingOffsets": "latest"}, "landed": None}
+        told = stack.enter_context(spark("latency", given))
+        if next(told, None) == "started":
+            _steady(port, seconds - 1)
+        found = next(told, None)
+    if found is None:
+        raise durable_load.Void("Spark told nothing")
+    return found
+
+
+def export(streams: pathlib.Path, target: str, *words: str) -> subprocess.Popen[bytes]:
+    """Landing mode."""
+    return subprocess.Popen(
+        [SPARK / "hookmq", "spark", "export", str(streams), target, *words],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@contextlib.contextmanager
+def exporting(streams: pathlib.Path, target: str) -> Iterator[None]:
+    """Landing mode, with a file every second."""
+    process = export(streams, target, "--follow", "--tail", "--roll-time", "1s")
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _steady(port: int, seconds: float) -> None:
+    """Publish at the rate; each payload begins with the time at which it is sent."""
+    with (
+        durable_load.connect(port, b"steady", True) as connection,
+        selectors.DefaultSelector() as ready,
+    ):
+        connection.setblocking(False)
+        ready.register(connection, selectors.EVENT_READ)
+        began = time.perf_counter()
+        sent = acknowledged = 0
+        last = int(seconds * RATE)
+        while acknowledged < last:
+            due = min(last, int((time.perf_counter() - began) * RATE))
+            if due > sent and sent - acknowledged < 30_000:
+                now = time.time_ns()
+                packets = (
+                    durable_load.PUBLISH.pack(
+                        durable_load.FIRST,
+                        durable_load.TOPIC,
+                        number % 65535 + 1,
+                        now,
+                        durable_load.REST,
+                    )
+                    for number in range(sent, due)
+                )
+                connection.setblocking(True)
+                connection.sendall(b"".join(packets))
+                connection.setblocking(False)
+                sent = due
+            ready.select(0.005)
+            with contextlib.suppress(BlockingIOError):
+                acknowledged += _acknowledgements(connection)
+
+
+def _acknowledgements(connection: socket.socket) -> int:
+    """How many came; the rest of a broken one stays for the next time."""
+    data = connection.recv(1 << 16, socket.MSG_PEEK)
+    if not data:
+        raise durable_load.Void("the publisher was disconnected")
+    whole = len(data) // 4 * 4
+    connection.recv(whole)
+    return whole // 4
+
+
+def report(port: int, api: int, streams: pathlib.Path, rounds: int, seconds: float) -> Any:
+    """Print both tables; the figures. The stream has been filled."""
+    found = throughput(api, rounds)
+    [rows] = found["rows"]
+    middle = {name: statistics.median(found[name]) for name in ("log", "files")}
+    print(f"\n{rows:,.0f} rows into Parquet by Spark, local[2], rows/s (median, all)")
+    for name, label in (("log", 'format("mqtt")'), ("files", "Parquet files")):
+        every = " ".join(f"{one:,.0f}" for one in sorted(found[name]))
+        print(
+            f"{label:<18} {middle[name]:>9,.0f}  ({every}) {middle[name] / middle['files']:>6.2f}x"
+        )
+    print(f"\nfrom PUBLISH to the table at {RATE} msg/s, batches as soon as possible")
+    print(f"{'':<18} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8} {'batches':>8}")
+    late = {}
+    for name, landing in (("read API", False), ("landed files", True)):
+        one = late[name] = latency(port, api, streams, landing, seconds)
+        print(
+            f"{name:<18} {one['p50']:>8.0f} {one['p99']:>8.0f} {one['max']:>8.0f} {one['batches']:>8}"
+        )
+    return {"rows_per_second": found, "latency": late}
