@@ -179,8 +179,11 @@ class Client:
             ) from None
         except http.client.BadStatusLine as error:
             if isinstance(error, http.client.RemoteDisconnected):
-                plain = self._url.scheme == "http"
-                hint = " (if it speaks TLS, give `url` with https://)" if plain else ""
+                hint = ""
+                if self._url.scheme == "http":
+                    hint = " (if it speaks TLS, give `url` with https://)"
+                elif self.options.text("certFile"):
+                    hint = " (it may not know the authority of certFile)"
                 raise UnreachableError(f"It closed the connection{hint}.") from None
             raise self._not_ours(f"begins {str(error)[:20]!r}") from None
         except ValueError as error:

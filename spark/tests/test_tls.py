@@ -94,7 +94,7 @@ def test_a_certificate_in_the_place_of_a_token(spark: SparkSession, broker: Secu
     for more, said in (
         ({}, "wants a token"),
         (certificate(broker, "flink"), "knows nobody of the certificate's name"),
-        (certificate(broker, "forged"), "closed the connection"),
+        (certificate(broker, "forged"), "it may not know the authority of certFile"),
     ):
         with pytest.raises(PySparkException) as raised:
             count(spark, options | more | {"fetchOffset.numRetries": "1"})
