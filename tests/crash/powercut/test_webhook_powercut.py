@@ -41,6 +41,7 @@ plugins:
       outbox: {{path: "{folder}/outbox", max_bytes: 128KiB}}
       retry: {{first_delay: 5ms, longest_delay: 20ms, breaker_pause: 10ms}}
       drain: {drain}
+      process: false  # another one would fill the outbox while it starts
 """
 
 
@@ -217,7 +218,8 @@ PLANTED = {
     import json
     from hookmq_webhook.outbox import Outbox
     def cursor(self):
-        return json.dumps({"log": self.log.id, "edge": self.log.next, "open": []}).encode()
+        text = json.dumps({"log": self.log.id, "edge": self.log.next, "open": []}).encode()
+        return lambda: text
     Outbox._cursor = cursor
 """,
 }
