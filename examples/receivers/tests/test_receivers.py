@@ -4,6 +4,10 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -152,6 +156,30 @@ async def test_who_is_believed(front: Front) -> None:
         signed = sign("x", int(time.time()), other, [key_of(SECRETS[0])])
         assert await post({**signed, "Content-Type": "application/json"}, other) == 400
         assert await missing(front) in ((-1, 1), (3, 1))
+
+
+def test_fastapi_is_served_by_uvicorn() -> None:
+    """As the example says at its top."""
+    command = "-m uvicorn --factory fastapi_receiver:from_environment --port 0 --no-use-colors"
+    with subprocess.Popen(
+        [sys.executable, *command.split()],
+        cwd=FOLDER,
+        env={**os.environ, "HOOK_SECRETS": " ".join(SECRETS)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        try:
+            url = next(found[0] for line in lines if (found := re.search(r"http://[\d.:]+", line)))
+            for secret, status in ((SECRETS[1], 204), (new_secret(), 401)):
+                headers, body = request(0, secret)
+                assert (
+                    httpx.post(f"{url}/hook", headers=headers, content=body).status_code == status
+                )
+            assert httpx.get(f"{url}/counts").json()["counts"] == {"hookmq.message.published": 1}
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize("gzip", [0, 1])
