@@ -187,6 +187,17 @@ def builds(versions: dict[str, str]) -> dict[str, str]:
     }
 
 
+def written(document: dict[str, Any]) -> str:
+    """The document as JSON, with one line for each row."""
+    rows = ",\n".join(json.dumps(row) for row in document["rows"])
+    return (
+        json.dumps({**document, "rows": []}, indent=1).replace(
+            '"rows": []', f'"rows": [\n{rows}\n]', 1
+        )
+        + "\n"
+    )
+
+
 def main() -> int:
     """Exit code 0; 1 when a row of HookMQ is void; 2 when it cannot run at all."""
     options = arguments()
@@ -241,7 +252,7 @@ def main() -> int:
         print(f"\n{plugins.table(costs)}")
     target = options.json or RESULTS / f"{started:%Y%m%dT%H%M%SZ}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(document, indent=1) + "\n")
+    target.write_text(written(document))
     say(f"wrote {target} after {document['took_s']} s")
     ours = [row for row in rows if row.build]
     return 1 if any(row.void for row in ours) or any(row.void for row in costs) else 0

@@ -18,7 +18,7 @@ PAGE = peers.HERE.parent / "docs" / "explanation" / "performance.md"
 PLOTS = "performance"
 """The folder of the plots, beside the page."""
 RESULTS = peers.HERE / "results"
-NAMES = {"hookmq-pure": "HookMQ, pure", "hookmq-compiled": "HookMQ, compiled", "hookmq": "HookMQ"}
+NAMES = {"hookmq-pure": "HookMQ pure", "hookmq-compiled": "HookMQ compiled", "hookmq": "HookMQ"}
 
 
 def named(broker: str) -> str:
@@ -41,13 +41,21 @@ def figure(value: float) -> str:
 def conditions(document: dict[str, Any]) -> str:
     """On what, when and how."""
     host, options = document["machine"], document["options"]
-    versions = ", ".join(f"{named(name)} {text}" for name, text in document["versions"].items())
+    versions = "; ".join(f"{named(name)} {text}" for name, text in document["versions"].items())
     left = "; ".join(f"{named(name)}: {why}" for name, why in document["left_out"].items())
+    found = [row["median"] for row in document["rows"] if "waited" in row["median"]]
+    disturbed = sum(median["waited"] > report.WAITED for median in found)
     return (
         f"{document['started'][:10]}, {host['cpu']}, {host['cores']} cores, {host['memory_gib']:g} GiB, Linux"
         f" {host['kernel']}, load average before {host['load_average'][0]:.2f}; medians (lowest-highest) of"
-        f" {options['runs']} runs of {options['seconds']:g} s. {versions}."
+        f" {options['runs']} x {options['seconds']:g} s. {versions}."
         + (f" Left out: {left}." if left else "")
+        + (
+            f" **In {disturbed} of {len(found)} rows other work had a core for more than a tenth of the time: those"
+            " figures are noise.**"
+            if disturbed
+            else ""
+        )
     )
 
 
@@ -205,8 +213,8 @@ def _memory(curve: dict[str, Any]) -> str:
 def fill(page: str, parts: dict[str, str]) -> str:
     """The page with what belongs into its places. Raises ValueError for a place that it does not have."""
     for name, text in parts.items():
-        place = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
-        page, count = place.subn(lambda found, text=text: f"{found[1]}{text}{found[2]}", page)  # type: ignore[misc]
+        place = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        page, count = place.subn(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", page)  # type: ignore[misc]
         if count != 1:
             raise ValueError(f"{PAGE.name} has no place <!-- {name} -->")
     return page

@@ -124,6 +124,9 @@ async def test_faithful_relay_has_no_defect(words: dict[str, str]) -> None:
         ("duplicate", {"window": "20"}, {"duplicates": 1, "lost": 0}),
         ("duplicate", {"mode": "open", "rate": "2000"}, {"duplicates": 1, "lost": 0}),
         ("swap", {"window": "20"}, {"reordered": 1, "lost": 0, "duplicates": 0}),
+        ("drop", {"window": "20", "topology": "shared", **STANDSTILL}, {"lost": 1}),
+        ("duplicate", {"window": "20", "topology": "shared"}, {"duplicates": 1, "lost": 0}),
+        ("swap", {"window": "20", "topology": "shared"}, {"reordered": 1, "duplicates": 0}),
         ("downgrade", {"window": "20", "qos": "1"}, {"wrong_qos": 1, "lost": 0}),
         (
             "unacknowledged",

@@ -1,0 +1,12 @@
+"""bench.held: what it tells is memory that connections keep."""
+
+from __future__ import annotations
+
+from bench import held
+
+
+def test_connections_keep_memory_and_are_all_accepted() -> None:
+    found = held.hold(2000)
+    assert found["count"] == 2000
+    assert 0.5 < found["kib_each"] < 20
+    assert found["rss_mib"] > 10
