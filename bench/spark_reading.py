@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +82,17 @@ def spark(what: str, given: dict[str, Any]) -> Iterator[Iterator[Any]]:
             process.stdout.close()
 
 
+def latest(api: int) -> str:
+    """Where each partition ends now."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{api}/v1/streams/all/offsets",
+        headers={"Authorization": f"Bearer {TOKEN}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return json.dumps({place: one["latest"] for place, one in found["partitions"].items()})
+
+
 def throughput(api: int, rounds: int) -> dict[str, list[float]]:
     """Rows a second, by source."""
     with tempfile.TemporaryDirectory(prefix="hookmq-bench-") as folder:
@@ -104,7 +116,8 @@ def latency(port: int, api: int, streams: pathlib.Path, landing: bool, seconds: 
             export(streams, f"{folder}/landed", "--once", "--tail").wait(120)
             stack.enter_context(exporting(streams, f"{folder}/landed"))
         else:
-            given |= {"read": options(api) | {"startingOffsets": "latest"}, "landed": None}
+            # Not `latest`, which is where the query begins some time after its start.
+            given |= {"read": options(api) | {"startingOffsets": latest(api)}, "landed": None}
         told = stack.enter_context(spark("latency", given))
         if next(told, None) == "started":
             _steady(port, seconds - 1)

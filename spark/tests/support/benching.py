@@ -105,6 +105,7 @@ def latency(given: dict[str, Any]) -> dict[str, Any]:
     )
     # What came while the query warmed up does not count.
     first = rows.agg(f.min("sent")).collect()[0][0]
+    assert first is not None, "nothing came in time"
     late = rows.where(f.col("sent") > first + given["warm"])
     [row] = late.selectExpr(
         "count(*) n", "percentile(ms, array(0.5, 0.99)) p", "max(ms) m"
