@@ -46,7 +46,7 @@ _PLACES: Final = ("device", "metric")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """``anomaly.publish:`` alerts as MQTT messages, each with a `message-id` that stays the same when it is sent again."""
+    """``anomaly.publish:`` alerts as MQTT messages, each with a `message-id` that stays when it is sent again."""
 
     mqtt: Mapping[str, str | int | bool] = field(
         metadata={"help": 'the options of `format("mqtt")` for writing; see pyspark-mqtt'}

@@ -1,7 +1,7 @@
 """What depends on what came before, by key: plain Python that streams and batches run alike.
 
-A stream keeps the state between batches with ``transformWithState``, which needs protobuf on every node and the state
-store of RocksDB (`prepare`); a batch folds each key's rows at once with ``applyInArrow``.
+A stream keeps the state between batches with ``transformWithState``, which needs pandas and protobuf on every node and
+the state store of RocksDB (`prepare`); a batch folds each key's rows at once with ``applyInArrow``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -76,14 +77,20 @@ def fold(
 
 def prepare(spark: SparkSession) -> None:
     """Let queries that are started from now on keep state as `fold` needs it. Raises PipelineError."""
-    try:
-        import google.protobuf  # noqa: F401
-    except ImportError:
+    missing = [name for name in ("pandas", "google.protobuf") if not _importable(name)]
+    if missing:
         raise PipelineError(
-            "protobuf is missing, which Spark needs on every node for this job: pip install "
+            f"{missing[0]} cannot be imported, which Spark needs on every node for this job: pip install "
             '"hookmq-pipelines[stateful]"'
-        ) from None
+        )
     spark.conf.set(PROVIDER, ROCKSDB)
+
+
+def _importable(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # of what it is in
+        return False
 
 
 def in_order(rows: Iterable[Value]) -> list[Value]:
