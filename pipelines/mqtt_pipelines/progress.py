@@ -29,6 +29,8 @@ from mqtt_pipelines.settings import setting
 from mqtt_pipelines.sinks import Written
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from mqtt_pipelines.jobs import Query
 
 log = logging.getLogger("mqtt_pipelines")
@@ -170,6 +172,14 @@ class Reporter(StreamingQueryListener):
         if self.settings.json:
             self._try(self.settings.json, lambda: _append(self.settings.json, self._json(done)))
         self._publish()
+
+    def drain(self, spark: SparkSession, seconds: float = 10.0) -> None:
+        """Wait until Spark has told what it has to tell: before the session is stopped, or the last batch goes untold."""
+        context: Any = spark.sparkContext._jsc
+        try:
+            context.sc().listenerBus().waitUntilEmpty(int(seconds * 1000))
+        except Exception as error:
+            log.warning("The last batches may not have been told: %s", error)
 
     def _publish(self) -> None:
         """Write the metrics anew."""

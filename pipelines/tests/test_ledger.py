@@ -11,7 +11,7 @@ A, B = "0" * 32, "1" * 32
 def noted(table: dict[str, int], app: str, batch_id: int, *found: Span) -> tuple[Span, ...]:
     """Write a batch: what of it was there already; the rest is noted."""
     verdict = ledger.judge(table.get, app, batch_id, found, keyed=True)
-    assert verdict.entries is not None, "the batch is known"
+    assert not verdict.repeated
     table.update(verdict.entries)
     return verdict.done
 
@@ -66,13 +66,34 @@ def test_a_checkpoint_that_was_not_lost_may_write_in_any_order() -> None:
 
 def test_rows_without_offsets_cannot_begin_anew() -> None:
     table: dict[str, int] = {}
-    table |= ledger.judge(table.get, "p.gold.one", 0, (), keyed=False).entries or {}
-    table |= ledger.judge(table.get, "p.gold.one", 1, (), keyed=False).entries or {}
+    table |= ledger.judge(table.get, "p.gold.one", 0, (), keyed=False).entries
+    table |= ledger.judge(table.get, "p.gold.one", 1, (), keyed=False).entries
     with pytest.raises(
         MqttError, match=r"p\.gold wrote .* \(two is new\).* restore the checkpoint"
     ):
         ledger.judge(table.get, "p.gold.two", 0, (), keyed=False)
     assert ledger.judge(table.get, "p.gold.two", 0, (), keyed=True).entries
+
+
+def test_an_older_checkpoint_makes_other_batches_of_the_same_numbers() -> None:
+    table: dict[str, int] = {}
+    for n in range(3):
+        noted(table, "p.q.one", n, Span(A, 0, 10 * n, 10 * n + 9))
+    assert not ledger.judge(table.get, "p.q.one", 1, [Span(A, 0, 10, 49)], keyed=True).repeated
+    assert noted(table, "p.q.one", 1, Span(A, 0, 10, 49)) == (Span(A, 0, 10, 29),)
+    assert noted(table, "p.q.one", 2, Span(A, 0, 50, 59), Span(A, 1, 0, 3)) == ()
+    assert table["p.q.one"] == 2
+    assert ledger.judge(table.get, "p.q.one", 2, [Span(A, 0, 50, 59)], keyed=True).repeated
+    assert noted(table, "p.q.one", 3, Span(A, 0, 60, 69)) == ()
+
+
+def test_an_older_checkpoint_of_rows_without_offsets_is_told() -> None:
+    table: dict[str, int] = {}
+    for n in range(3):
+        table |= ledger.judge(table.get, "p.gold.one", n, (), keyed=False).entries
+    assert ledger.judge(table.get, "p.gold.one", 2, (), keyed=False).repeated
+    with pytest.raises(MqttError, match=r"checkpoint of p\.gold is older .* at batch 1, .* has 2"):
+        ledger.judge(table.get, "p.gold.one", 1, (), keyed=False)
 
 
 def test_spans_of_files_are_one_span() -> None:

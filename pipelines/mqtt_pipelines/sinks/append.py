@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from pyspark import StorageLevel
 from pyspark_mqtt.errors import MqttError
 
 from mqtt_pipelines.sinks import Written, columns, ledger, parts
@@ -85,35 +86,51 @@ def append(
     wait: Callable[[float], None] = time.sleep,
 ) -> Written:
     """Append a batch unless the table has it. Blocks. Raises MqttError if the table will not take it."""
-    state = store.look()
-    if state is not None and ledger.known(state.get, app, batch_id):
-        return Written(0, True, state.version)
     schema = columns.arrow(batch.schema)
     keyed = set(ledger.KEY) <= set(schema.names)
+    state = store.look()
+    if state is None:
+        return _append(store, batch, batch_id, app, keyed, wait)
+    verdict = ledger.judge(state.get, app, batch_id, (), keyed)
+    if not verdict.careful:
+        return _append(store, batch, batch_id, app, keyed, wait)
+    if not keyed:
+        return Written(0, True, state.version)
+    # After a crash, or with another checkpoint: which of the rows are there is looked at before any is written. Once, as
+    # what computes them may remember what it saw.
+    held = batch.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        verdict = ledger.judge(state.get, app, batch_id, spans(held), keyed)
+        if verdict.repeated:
+            return Written(0, True, state.version)
+        return _append(store, _rest(store, held, verdict, app), batch_id, app, keyed, wait)
+    finally:
+        held.unpersist()
+
+
+def _append(
+    store: Store,
+    rows: DataFrame,
+    batch_id: int,
+    app: str,
+    keyed: bool,
+    wait: Callable[[float], None],
+) -> Written:
+    schema = columns.arrow(rows.schema)
     state = store.load(schema)
-    # Before a single file is written: a checkpoint that was lost, where that cannot be made good.
-    ledger.judge(state.get, app, batch_id, (), keyed)
     target = state.target(schema)
-    made = parts.write(batch, target)
+    made = parts.write(rows, target)
     failures = 0
     while True:
-        spans = [span for part in made for span in part.spans]
-        verdict = ledger.judge(state.get, app, batch_id, spans, keyed)
+        found = [span for part in made for span in part.spans]
+        verdict = ledger.judge(state.get, app, batch_id, found, keyed)
         if verdict.repeated or not made:
             parts.remove(target, made)
             return Written(0, verdict.repeated, state.version)
-        if verdict.done:
-            # Only after a lost checkpoint: these files were written for nothing.
+        if verdict.done:  # Another driver wrote some of it meanwhile.
             parts.remove(target, made)
-            log.warning(
-                "%s: %s has another checkpoint than before; of batch %d, what it had written already is left out",
-                store.name,
-                ledger.owner(app),
-                batch_id,
-            )
-            made = parts.write(batch.where(~within(verdict.done)), target)
+            made = parts.write(_rest(store, rows, verdict, app), target)
             continue
-        assert verdict.entries is not None
         if state.commit(made, verdict.entries, app):
             return Written(sum(part.rows for part in made), False, state.version)
         failures += 1
@@ -125,6 +142,27 @@ def append(
             )
         wait(min(MOST, WAIT * 2**failures))
         state = store.load(schema)
+
+
+def _rest(store: Store, rows: DataFrame, verdict: ledger.Verdict, app: str) -> DataFrame:
+    """The rows that are not in the table."""
+    if not verdict.done:
+        return rows
+    log.warning(
+        "%s: the checkpoint of %s is not the one that it was last written with; what is there already is left out",
+        store.name,
+        ledger.owner(app),
+    )
+    return rows.where(~within(verdict.done))
+
+
+def spans(rows: DataFrame) -> list[ledger.Span]:
+    """The first and the last offset of each log and partition; a row without its key has none. Runs the rows."""
+    from pyspark.sql import functions as f
+
+    keyed = rows.select(*ledger.KEY).dropna()
+    edges = keyed.groupBy("log_id", "partition").agg(f.min("offset"), f.max("offset"))
+    return [ledger.Span(*row) for row in edges.collect()]
 
 
 def within(spans: Iterable[ledger.Span]) -> Column:

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame
 
-UNFIT = ("delta.columnMapping.mode", "delta.constraints.", "delta.enableChangeDataFeed")
+UNFIT = (
+    "delta.columnMapping.mode",
+    "delta.constraints.",
+    "delta.enableChangeDataFeed",
+    "delta.setTransactionRetentionDuration",
+)
 """Properties of tables that only an engine that knows them may write."""
 
 

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 NOTE = "mqtt-pipelines."
 """Of the properties that note batches."""
+TIDY = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "commit.manifest-merge.enabled": "true",
+}
+"""Of new tables: a commit a minute leaves no heap of metadata."""
 
 
 class IcebergSink:
@@ -111,7 +116,9 @@ class IcebergSink:
         self.catalog.create_namespace_if_not_exists(self.table.path.rpartition(".")[0])
         try:
             with (
-                self.catalog.create_table_transaction(self.table.path, schema) as transaction,
+                self.catalog.create_table_transaction(
+                    self.table.path, schema, properties=TIDY
+                ) as transaction,
                 transaction.update_spec() as spec,
             ):
                 for column in self.table.partition_by:

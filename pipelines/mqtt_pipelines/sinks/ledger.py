@@ -11,7 +11,7 @@ The last is right where rows have `log_id`, `partition` and `offset`, and the qu
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark_mqtt.errors import MqttError
 
@@ -68,53 +68,73 @@ class Verdict:
     """What to do with a batch."""
 
     repeated: bool = False
-    """It is in the table."""
+    """All of it is in the table."""
+    careful: bool = False
+    """Some of it may be: the checkpoint is not the one that the table was last written with, or is older than it."""
     done: tuple[Span, ...] = ()
-    """What of it is in the table already, by the offsets that its owner had reached before the checkpoint was lost."""
-    entries: Mapping[str, int] | None = None
+    """What of it is in the table."""
+    entries: Mapping[str, int] = field(default_factory=dict)
     """What to note with its rows."""
-
-
-def known(get: Callable[[str], int | None], app: str, batch_id: int) -> bool:
-    """Whether a batch is in the table; `get` looks an entry up."""
-    last = get(app)
-    return last is not None and last >= batch_id
 
 
 def judge(
     get: Callable[[str], int | None], app: str, batch_id: int, found: Iterable[Span], keyed: bool
 ) -> Verdict:
-    """What to do with a batch that has the offsets `found`; `keyed` where its rows have KEY.
+    """What to do with a batch that has the offsets `found`; `get` looks an entry up, `keyed` is whether rows have KEY.
 
-    Raises MqttError for a query that lost its checkpoint and whose rows do not say what they were made of: it would write
-    everything again.
+    A batch whose number is noted is not always the one that was written: of a checkpoint that is older than the table,
+    a backup perhaps, Spark makes other batches with the same numbers. Their offsets tell.
+
+    Raises MqttError for a query whose checkpoint is lost or too old and whose rows do not say what they were made of.
     """
-    if known(get, app, batch_id):
-        return Verdict(repeated=True)
-    name = owner(app)
-    begins = get(app) is None and name != app
-    anew = bool(get(resumed(app))) or (begins and get(name) is not None)
+    name, last = owner(app), get(app)
+    if last is not None and batch_id <= last:
+        if not keyed and batch_id < last:
+            raise MqttError(
+                f"The checkpoint of {name} is older than what it wrote: it is at batch {batch_id}, and the table has "
+                f"{last}. Restore a newer one; or delete checkpoint and table."
+            )
+        return _again(get, app, last, spans(found))
+    anew = bool(get(resumed(app))) or (last is None and name != app and get(name) is not None)
     if anew and not keyed:
         raise MqttError(
             f"{name} wrote to this table with another checkpoint ({app.rpartition('.')[2]} is new), and would write "
             "everything again: restore the checkpoint; or delete the table, too; or give the query another name to "
             "add to what is there."
         )
-    entries = {app: batch_id, name: batch_id} if name == app else {app: batch_id, name: 0}
+    entries = {name: 0, app: batch_id}
     if anew:
         entries[resumed(app)] = 1
     done = []
     for span in spans(found):
         entry = mark(name, span.log_id, span.partition)
-        last = get(entry)
-        last = -1 if last is None else last
-        entries[entry] = max(span.last, last)
+        at = _at(get, entry)
+        entries[entry] = max(span.last, at)
         if not anew:
             continue
         entry = begun(app, span.log_id, span.partition)
         before = get(entry)
         if before is None:
-            before = entries[entry] = last
+            before = entries[entry] = at
         if span.first <= before:
             done.append(Span(span.log_id, span.partition, span.first, before))
-    return Verdict(done=tuple(done), entries=entries)
+    return Verdict(careful=anew, done=tuple(done), entries=entries)
+
+
+def _again(get: Callable[[str], int | None], app: str, last: int, found: list[Span]) -> Verdict:
+    """A batch whose number is noted."""
+    entries, done, repeated = {owner(app): 0, app: last}, [], True
+    for span in found:
+        entry = mark(owner(app), span.log_id, span.partition)
+        at = _at(get, entry)
+        if span.last > at:
+            repeated = False
+            entries[entry] = span.last
+        if span.first <= at:
+            done.append(Span(span.log_id, span.partition, span.first, at))
+    return Verdict(repeated=repeated, careful=True, done=tuple(done), entries=entries)
+
+
+def _at(get: Callable[[str], int | None], entry: str) -> int:
+    found = get(entry)
+    return -1 if found is None else found
