@@ -201,7 +201,8 @@ class Run:
             if moved and self.fleet.acknowledged > acknowledged:
                 return
             self.fleet.look()
-            self._supervise()
+            if self._supervise():
+                until = time.monotonic() + STUCK
             if not self.broker.alive():
                 raise Broken("the broker ended by itself")
             if time.monotonic() > until:
@@ -210,10 +211,12 @@ class Run:
                 )
             await asyncio.sleep(0.05)
 
-    def _supervise(self) -> None:
-        if self.spark.ended():
-            self.summary.overloaded += 1
-            self.spark.start(self.command("run"))
+    def _supervise(self) -> bool:
+        if not self.spark.ended():
+            return False
+        self.summary.overloaded += 1
+        self.spark.start(self.command("run"))
+        return True
 
     async def _kill(self, victim: str, waits: bool) -> None:
         if waits:
