@@ -76,12 +76,15 @@ class Done(NamedTuple):
     text: str
 
 
-def bench(port: int, *words: str, url: str = "mqtt://127.0.0.1:{}") -> Done:
+def bench(port: int, words: str, url: str = "mqtt://127.0.0.1:{}") -> Done:
     """Run it; the result of a run that got that far."""
     done = subprocess.run(
-        [*COMMAND, *words, "-L", url.format(port), "--json", "-", "--quiet"],
-        capture_output=True, text=True, check=False, timeout=WAIT,
-    )  # fmt: skip
+        [*COMMAND, *words.split(), "-L", url.format(port), "--json", "-", "--quiet"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT,
+    )
     result = json.loads(done.stdout) if done.stdout else {}
     return Done(done.returncode, result, done.stderr)
 
@@ -132,9 +135,10 @@ def mosquitto(folder: Path, *settings: str) -> Iterator[int]:
 
 def test_pairs_over_two_processes_with_mqtt_5(broker: Place) -> None:
     code, result, text = bench(
-        broker.tcp, "pair", "--publishers", "6", "--count", "600", "-q", "2", "-V", "5", "--processes", "2",
-        "-D", "publish", "user-property", "k", "v" * 200, "--payload", "1KiB", "--fail-on-loss",
-    )  # fmt: skip
+        broker.tcp,
+        "pair --publishers 6 --count 600 -q 2 -V 5 --processes 2 --payload 1KiB --fail-on-loss"
+        f" -D publish user-property k {'v' * 200}",
+    )
     assert (code, result["verdict"]) == (0, "valid"), text
     assert result["sent"] == result["acked"] == result["received"] == result["expected"] == 600
     assert (result["lost"], result["duplicates"], result["reordered"]) == (0, 0, 0)
@@ -147,11 +151,11 @@ def test_pairs_over_two_processes_with_mqtt_5(broker: Place) -> None:
 def test_a_fixed_rate_over_secure_websockets_with_limits(broker: Place, tmp_path: Path) -> None:
     html = tmp_path / "report.html"
     code, result, text = bench(
-        broker.wss, "fanout", "--subscribers", "3", "--rate", "500", "--duration", "0.6s", "--warm-up", "0.1s",
-        "--ramp-up", "0.1s", "-q", "1", "--cafile", str(broker.folder / "ca.pem"), "--html", str(html),
-        "--max-p99", "1us", "--min-rate", "1e6",
+        broker.wss,
+        "fanout --subscribers 3 --rate 500 --duration 0.6s --warm-up 0.1s --ramp-up 0.1s -q 1"
+        f" --cafile {broker.folder}/ca.pem --html {html} --max-p99 1us --min-rate 1e6",
         url="wss://localhost:{}",
-    )  # fmt: skip
+    )
     assert (code, result["verdict"]) == (1, "valid"), text
     assert result["received"] == result["sent"] * 3 > 0
     assert len(result["failures"]) == 2
@@ -163,29 +167,18 @@ def test_arrivals_cross_processes_with_mosquitto(tmp_path: Path) -> None:
     """Two publish, one subscribes: publishers can go on only if they learn what arrived there."""
     with mosquitto(tmp_path, "max_inflight_messages 0", "max_queued_messages 0") as port:
         code, result, text = bench(
-            port,
-            "fanin",
-            "--publishers",
-            "4",
-            "--count",
-            "800",
-            "--processes",
-            "3",
-            "--window",
-            "5",
+            port, "fanin --publishers 4 --count 800 --processes 3 --window 5"
         )
         assert (code, result["verdict"], result["received"]) == (0, "valid", 800), text
-        shared = bench(
-            port, "fanin", "--publishers", "2", "--subscribers", "3", "--shared", "--count", "300", "-q", "1"
-        )  # fmt: skip
+        shared = bench(port, "fanin --publishers 2 --subscribers 3 --shared --count 300 -q 1")
         assert (shared.code, shared.result["received"]) == (0, 300), shared.text
 
 
 def test_a_full_queue_of_mosquitto_makes_a_run_void(tmp_path: Path) -> None:
     with mosquitto(tmp_path, "max_inflight_messages 1", "max_queued_messages 1") as port:
         code, result, text = bench(
-            port, "fanin", "--publishers", "4", "--count", "2000", "--window", "500", "-q", "1", "--drain", "0.3s"
-        )  # fmt: skip
+            port, "fanin --publishers 4 --count 2000 --window 500 -q 1 --drain 0.3s"
+        )
     assert (code, result["verdict"]) == (1, "void"), text
     assert result["acked"] == 2000
     assert result["lost"] == 2000 - result["received"] > 0
@@ -203,9 +196,9 @@ def test_a_plugin_that_loses_is_found_out(tmp_path: Path) -> None:
     environ = {"PYTHONPATH": str(tmp_path)}
     with serving("-c", "hookmq.yaml", cwd=tmp_path, environ=environ) as served:
         code, result, text = bench(
-            served.ports["tcp"], "pair", "--publishers", "2", "--count", "1000", "--rate", "1e5",
-            "--drain", "0.3s", "--fail-on-loss",
-        )  # fmt: skip
+            served.ports["tcp"],
+            "pair --publishers 2 --count 1000 --rate 1e5 --drain 0.3s --fail-on-loss",
+        )
     assert (code, result["verdict"]) == (1, "lossy"), text
     assert (result["sent"], result["received"], result["lost"]) == (1000, 900, 100)
     assert "QoS 0 may lose" in text
@@ -216,8 +209,10 @@ def test_subscribers_and_publishers_of_different_runs(broker: Place) -> None:
     words = ["-L", f"mqtt://127.0.0.1:{broker.tcp}/apart/{{i}}"]
     with subprocess.Popen(
         [*COMMAND, "sub", *words, "--subscribers", "2", "--count", "100", "--json", "-"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    ) as subscribing:  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as subscribing:
         assert subscribing.stdout is not None
         # Publishing goes on until the subscribers, whenever they were there, have had enough.
         publishing = [
@@ -244,9 +239,9 @@ def test_subscribers_and_publishers_of_different_runs(broker: Place) -> None:
 
 def test_wills_of_those_who_leave_without_a_word(broker: Place) -> None:
     code, result, text = bench(
-        broker.tcp, "churn", "--clients", "10", "--count", "100", "--abrupt", "--will-topic", "wills/{i}",
-        "--will-qos", "1", "--fail-on-loss",
-    )  # fmt: skip
+        broker.tcp,
+        "churn --clients 10 --count 100 --abrupt --will-topic wills/{i} --will-qos 1 --fail-on-loss",
+    )
     assert code == 0, text
     counts = result["connections"]
     assert (counts["opened"], counts["wills_due"], counts["wills_came"]) == (100, 100, 100)
@@ -277,19 +272,7 @@ def seen_by(port: int, client_id: str, topic_filter: str) -> tuple[bool, list[Pu
 
 
 def test_a_storm_finds_the_sessions(broker: Place) -> None:
-    code, result, text = bench(
-        broker.tcp,
-        "churn",
-        "--clients",
-        "20",
-        "--storm",
-        "50ms",
-        "--count",
-        "60",
-        "-c",
-        "-i",
-        "storm",
-    )
+    code, result, text = bench(broker.tcp, "churn --clients 20 --storm 50ms --count 60 -c -i storm")
     assert code == 0, text
     counts = result["connections"]
     assert len(counts["storms"]) == 2
@@ -299,18 +282,7 @@ def test_a_storm_finds_the_sessions(broker: Place) -> None:
 
 def test_nothing_is_left_behind(broker: Place) -> None:
     code, result, text = bench(
-        broker.tcp,
-        "pair",
-        "--publishers",
-        "3",
-        "--count",
-        "30",
-        "-r",
-        "-c",
-        "-i",
-        "left",
-        "-t",
-        "left/{i}",
+        broker.tcp, "pair --publishers 3 --count 30 -r -c -i left -t left/{i}"
     )
     assert (code, result["received"]) == (0, 30), text
     assert seen_by(broker.tcp, "left-s1", "left/#") == (False, [])
@@ -320,8 +292,10 @@ def test_a_terminal_sees_a_line_and_ctrl_c_ends_it_early(broker: Place) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [*COMMAND, "connect", "--clients", "30", "--duration", "60s", "-p", str(broker.tcp)],
-        stdout=subprocess.PIPE, stderr=theirs, text=True,
-    ) as process:  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+    ) as process:
         os.close(theirs)
         seen = b""
         while b"30 open" not in seen:
@@ -336,7 +310,7 @@ def test_a_terminal_sees_a_line_and_ctrl_c_ends_it_early(broker: Place) -> None:
 
 
 def test_what_stops_a_run_is_told_in_a_line(broker: Place) -> None:
-    code, _, text = bench(broker.tcp, "fanin", "--publishers", "2", url="ws://127.0.0.1:{}")
+    code, _, text = bench(broker.tcp, "fanin --publishers 2", url="ws://127.0.0.1:{}")
     assert code == 1
     assert text.startswith("hookmq: subscriber 0: ")
     assert len(text.splitlines()) == 1
