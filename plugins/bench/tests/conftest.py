@@ -1,5 +1,7 @@
 """Connections without sockets."""
 
+from types import SimpleNamespace
+
 import pytest
 from unwired import Bench
 
@@ -8,6 +10,7 @@ from unwired import Bench
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A loop, a turn and a tally, with `now` as the clock of publishers and subscribers."""
     made = Bench()
+    clock = SimpleNamespace(monotonic_ns=lambda: made.now)
     for module in ("publisher", "subscriber"):
-        monkeypatch.setattr(f"hookmq_bench.{module}.time.monotonic_ns", lambda: made.now)
+        monkeypatch.setattr(f"hookmq_bench.{module}.time", clock)
     return made

@@ -365,3 +365,24 @@ def test_who_cannot_write_waits(bench: Bench) -> None:
     one.resume_writing()
     bench.loop.run()
     assert len(sent(wire)) == 4
+
+
+def test_who_is_quiet_pings(bench: Bench) -> None:
+    one = publisher(bench, vary(), "arrival")
+    wire = bench.wire(one)
+    one.keep_alive()
+    bench.loop.run()
+    assert wire.take() == b"\xc0\0"
+    one.keep_alive()  # the answer is still to come
+    bench.loop.run()
+    assert wire.take() == b""
+    feed(one, b"\xd0\0")
+    one.running = True
+    run(bench, one)
+    wire.take()
+    one.keep_alive()  # it has written since
+    bench.loop.run()
+    assert wire.take() == b""
+    one.keep_alive()
+    bench.loop.run()
+    assert wire.take() == b"\xc0\0"
