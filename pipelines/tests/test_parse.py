@@ -166,6 +166,13 @@ def test_times_at_the_edge(spark: SparkSession) -> None:
     }
 
 
+def test_a_payload_is_parsed_once(spark: SparkSession) -> None:
+    raw = frame(spark, [Log().message("{}")])
+    for made in (silver(raw, BY), dead_letters(raw, BY)):
+        plan = made._jdf.queryExecution().optimizedPlan().toString()  # type: ignore[operator]
+        assert plan.count("from_json(") == 1, plan
+
+
 def test_a_payload_of_megabytes(spark: SparkSession) -> None:
     """Longer than a string may be for the parser of JSON: a dead letter, and no end of the query."""
     by = Silver(schema="name string", device=Device(client_id=True))

@@ -12,8 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
+    DecimalType,
     DoubleType,
     FloatType,
+    IntegralType,
     NumericType,
     StringType,
     StructField,
@@ -146,13 +148,14 @@ def judge(raw: DataFrame, by: Silver) -> DataFrame:
     # A parser of one value does not look behind it. Within an object and within an array only one value fits.
     wrapped = f.concat(f.lit('{"p":'), text, f.lit("}"))
     read = f.from_json(wrapped, whole, _OPTIONS)
-    frame = raw.withColumn("_json", f.when(f.is_valid_utf8(text), read)).withColumn(
-        PARSED, f.col("_json.p")
-    )
+    # Else the optimizer would put the parser into the filter wherever a test below names its result: parsed ten times.
+    once = f.explode(f.array(f.when(f.is_valid_utf8(text), read)))
+    frame = raw.select("*", once.alias("_json")).withColumn(PARSED, f.col("_json.p"))
     single = f.json_array_length(f.concat(f.lit("["), text, f.lit("]"))) == 1
     fields = {one.name: f.col(PARSED).getField(one.name) for one in payload.fields}
     wrong = [_named(one, _is_wrong(one, fields[one.name], text)) for one in payload.fields]
-    missing = [_named(one, fields[one.name].isNull()) for one in payload.fields if not one.nullable]
+    needed = [one for one in payload.fields if not one.nullable]
+    missing = [_named(one, fields[one.name].isNull()) for one in needed]
     frame = frame.withColumn(DEVICE, _device(by, fields)).withColumn(
         EVENT_TIME, _event_time(by, payload, fields)
     )
@@ -170,8 +173,8 @@ def judge(raw: DataFrame, by: Silver) -> DataFrame:
         "not_utf8": ~f.is_valid_utf8(text),
         "bad_json": ~f.coalesce(single, f.lit(False)) | (brace & f.col(PARSED).isNull()),
         "not_an_object": ~brace,
-        "wrong_type": reduce(lambda a, b: a | f.coalesce(b, f.lit(False)), infinite, corrupt),
-        "missing_field": f.size(_list(missing)) > 0,
+        "wrong_type": _any([corrupt, *(f.coalesce(test, f.lit(False)) for test in infinite)]),
+        "missing_field": _any([fields[one.name].isNull() for one in needed]),
         "missing_device": no_device,
         "bad_time": f.col(EVENT_TIME).isNull(),
         "late": behind > int(by.late * 1e6),
@@ -200,6 +203,10 @@ def _seek(found: StructType, name: str, key: str) -> None:
 
 def _named(one: StructField, test: Column) -> Column:
     return f.when(test, one.name)
+
+
+def _any(tests: list[Column]) -> Column:
+    return reduce(lambda one, other: one | other, tests, f.lit(False))
 
 
 def _list(names: list[Column]) -> Column:
@@ -239,5 +246,9 @@ def _event_time(by: Silver, payload: StructType, fields: dict[str, Column]) -> C
         )
     per_second = _PER_SECOND[by.event_time.unit]
     possible = value.between(0, _LAST_SECOND * per_second)
-    micros = (value.cast("decimal(38,6)") * (1_000_000 // per_second)).cast("long")
+    if isinstance(kind, DecimalType):
+        value = value.cast("decimal(38,6)")
+    elif isinstance(kind, IntegralType):
+        value = value.cast("long")
+    micros = f.round(value * (1_000_000 // per_second)).cast("long")
     return f.when(possible, f.timestamp_micros(micros))
