@@ -75,6 +75,22 @@ def test_a_message_as_it_was_published(spark: SparkSession, broker: Broker) -> N
     assert rows[b""].retain
 
 
+def test_any_payload_and_topics_of_every_legal_character(
+    spark: SparkSession, broker: Broker
+) -> None:
+    payloads = [b"", b"\x00", b"{", b"\xff\xfe\x80", b'"\xed\xa0\x80"', "\U0010ffff".encode()]
+    characters = [chr(code) for code in range(1, 0x110000) if not 0xD800 <= code < 0xE000]
+    legal = [one for one in characters if one not in "+#"]
+    topics = ["".join(legal[at : at + 16_000]) for at in range(0, len(legal), 16_000)]
+    topics += ["/", "//", " ", "a" * 65_535]
+    broker.publish(Message("payloads", payload) for payload in payloads)
+    broker.publish(Message(topic, b"%d" % n) for n, topic in enumerate(topics))
+    rows = batch(spark, broker).orderBy("partition", "offset").collect()
+    assert [bytes(row.payload) for row in rows if row.topic == "payloads"] == payloads
+    found = {row.topic: int(row.payload) for row in rows if row.topic != "payloads"}
+    assert found == {topic: n for n, topic in enumerate(topics)}
+
+
 def test_filters_are_the_brokers(spark: SparkSession, broker: Broker) -> None:
     broker.publish(numbered(0, 210))
     frame = batch(spark, broker, topics="site/3/+,site/5/#")
