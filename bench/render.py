@@ -164,6 +164,7 @@ def quoted(table: dict[str, Any]) -> str:
 def curves(document: dict[str, Any]) -> tuple[str, dict[str, str]]:
     """The section of the curves, and the plots by file name."""
     parts, plots = [], {}
+    order = ("mosquitto", *NAMES.values())
     for curve in document["curves"]:
         lines: dict[str, list[svg.Point]] = {}
         notes = []
@@ -183,7 +184,7 @@ def curves(document: dict[str, Any]) -> tuple[str, dict[str, str]]:
                     f"{point['value']:,}, {named(point['broker'])}: void, {point['void'][0]}."
                 )
         plots[f"{curve['name']}.svg"] = svg.chart(
-            curve["title"], curve["x"], "CPU µs for each", lines
+            curve["title"], curve["x"], "CPU µs for each", lines, order
         )
         held = _memory(curve)
         parts.append(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 720, 380
 LEFT, RIGHT, TOP, BOTTOM = 64, 150, 44, 52
-COLOURS = ("#9e3d22", "#1f6f8b", "#12355b", "#7a7a7a", "#5d8a3a")
+COLOURS = ("#9e3d22", "#1f6f8b", "#c98a1b", "#7a7a7a", "#5d8a3a")
 
 
 class Point(NamedTuple):
@@ -45,10 +45,12 @@ class Axis:
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Where a line and a number stand: powers of ten, or some five steps."""
+        """Where a line and a number stand: powers of ten, and 2 and 5 of each if they are few; or some five steps."""
         if self.log:
             first, last = round(math.log10(self.low)), round(math.log10(self.high))
-            return [10.0**power for power in range(first, last + 1)]
+            digits = (1, 2, 5) if last - first < 3 else (1,)
+            found = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
+            return [value for value in found if value <= self.high]
         step = max(1, math.ceil(self.high / 5))
         return [float(value) for value in range(0, int(self.high) + 1, step)]
 
@@ -61,8 +63,15 @@ def short(value: float) -> str:
     return f"{value:g}"
 
 
-def chart(title: str, x: str, y: str, lines: Mapping[str, Sequence[Point]]) -> str:
-    """The chart as a text; `lines` by name, each with at least one point."""
+def chart(
+    title: str,
+    x: str,
+    y: str,
+    lines: Mapping[str, Sequence[Point]],
+    order: Sequence[str] = (),
+) -> str:
+    """The chart as a text; `lines` by name, each with at least one point. Names that are in `order` have the colour of
+    their place there, in every chart the same."""
     points = [point for line in lines.values() for point in line]
     across = Axis((point.x for point in points), LEFT, WIDTH - RIGHT)
     up = Axis((v for p in points for v in (p.least, p.most)), HEIGHT - BOTTOM, TOP)
@@ -82,7 +91,8 @@ def chart(title: str, x: str, y: str, lines: Mapping[str, Sequence[Point]]) -> s
         made.append(_line(LEFT, up.at(value), WIDTH - RIGHT, up.at(value), "#e4e4e4"))
         made.append(_text(LEFT - 6, up.at(value) + 4, short(value), "end"))
     for number, (name, line) in enumerate(lines.items()):
-        colour = COLOURS[number % len(COLOURS)]
+        place_of = order.index(name) if name in order else number
+        colour = COLOURS[place_of % len(COLOURS)]
         path = " ".join(f"{across.at(p.x):.1f},{up.at(p.y):.1f}" for p in line)
         made.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for p in line:
