@@ -21,6 +21,7 @@ from hookmq.errors import HookMQError
 from mqtt_pipelines import run as runner
 from mqtt_pipelines.conf import Conf, load
 from mqtt_pipelines.jobs import JOBS, build
+from mqtt_pipelines.progress import Reporter
 from mqtt_pipelines.settings import PipelineError
 
 MAINTENANCE: Final = "mqtt_pipelines.cli_maintain"
@@ -51,11 +52,20 @@ Add = Callable[[str, str, Command], Parser]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit code. A mistake is one line on stderr; ``HOOKMQ_DEBUG=1`` shows the traceback."""
+    """Run a command and return the exit code. A mistake is one line on stderr; ``HOOKMQ_DEBUG=1`` shows the traceback.
+
+    Without `arguments` it is the process's own command, and ends the process.
+    """
+    if arguments is None:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # All is done and written; a thread of a library in Rust or C++ may abort an interpreter that ends by itself.
+        os._exit(code)
     try:
-        parsed = parser().parse(list(sys.argv[1:] if arguments is None else arguments))
-        code: int = parsed.run(parsed)
-        return code
+        parsed = parser().parse(list(arguments))
+        done: int = parsed.run(parsed)
+        return done
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except KeyboardInterrupt:
@@ -141,7 +151,13 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         runner.on_signals(stop)  # Not before: Spark has a handler of its own, which is in the way.
         queries = build(spark, conf, arguments.jobs)
-        runner.run(spark, queries, conf.name, once=arguments.once, stop=stop)
+        reporter = Reporter(conf.name, conf.progress)
+        spark.streams.addListener(reporter)
+        told = reporter.written
+        try:
+            runner.run(spark, queries, conf.name, once=arguments.once, observe=told, stop=stop)
+        finally:
+            reporter.drain(spark)
     finally:
         spark.stop()
     return 0

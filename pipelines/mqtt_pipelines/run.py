@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -30,11 +31,16 @@ Observer = Callable[[Query, int, Written], None]
 def session(conf: "Conf") -> SparkSession:
     """The session that ``spark-submit`` set up, or one as the configuration says. Times are UTC."""
     builder = SparkSession.builder.appName(f"mqtt-pipelines {conf.name}")
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it; its --master stays.
+    submitted: set[str] = set()
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit set it.
+        SparkContext._ensure_initialized()
+        submitted = {name for name, _ in SparkConf().getAll()}
+    else:
         builder = builder.master(conf.spark.master)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in conf.spark.settings.items():
-        builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)
+        if name not in submitted:
+            builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)
     return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
 
 

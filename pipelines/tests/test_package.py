@@ -52,16 +52,19 @@ def test_the_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_job_by_spark_submit(spark: SparkSession, tmp_path: Path) -> None:
     main(["package", str(tmp_path)])
-    names = ("spark.ui.enabled", "spark.driver.host", "spark.driver.extraJavaOptions")
+    names = (
+        "spark.ui.enabled", "spark.driver.host", "spark.driver.extraJavaOptions", "spark.sql.shuffle.partitions",
+    )  # fmt: skip
     settings = [f"--conf={name}={spark.conf.get(name)}" for name in names]
     with running(tmp_path, stream={"name": "telemetry"}) as broker:
-        broker.publish([Message("plant/d1/state", b"%d" % n) for n in range(50)])
+        broker.publish([Message("plant/d1/state", b'{"celsius": %d}' % n) for n in range(50)])
         done = subprocess.run(
             [
                 SUBMIT, "--master", "local[1]", *settings, "--py-files", tmp_path / "mqtt_pipelines.zip",
-                tmp_path / "pipelines.py", "run", "bronze", "--once", "-c", CONF / "bronze.yaml",
+                tmp_path / "pipelines.py", "run", "silver", "--once", "-c", CONF / "silver.yaml",
                 "-o", f"source.mqtt.url=http://127.0.0.1:{broker.api_port}",
-                "-o", "spark.master=local[7]",
+                "-o", "spark.master=local[7]", "-o", "silver.event_time.field=",
+                "-o", "silver.schema=celsius int",
             ],
             cwd=tmp_path,
             env=os.environ | {"SPARK_TOKEN": TOKEN, "PYSPARK_PYTHON": sys.executable},
@@ -71,5 +74,8 @@ def test_a_job_by_spark_submit(spark: SparkSession, tmp_path: Path) -> None:
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-    rows = spark.read.parquet(str(tmp_path / "data" / "bronze")).collect()
-    assert sorted(int(row.payload) for row in rows) == list(range(50))
+    rows = spark.read.parquet(str(tmp_path / "data" / "silver")).collect()
+    assert sorted(row.celsius for row in rows) == list(range(50))
+    # What spark-submit is told counts: one partition of shuffles, not the configuration's four.
+    state = tmp_path / "data" / "checkpoints" / "silver" / "state" / "0"
+    assert [folder.name for folder in state.iterdir() if folder.name.isdecimal()] == ["0"]

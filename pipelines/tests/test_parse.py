@@ -169,7 +169,7 @@ def test_times_at_the_edge(spark: SparkSession) -> None:
 def test_a_payload_is_parsed_once(spark: SparkSession) -> None:
     raw = frame(spark, [Log().message("{}")])
     for made in (silver(raw, BY), dead_letters(raw, BY)):
-        plan = made._jdf.queryExecution().optimizedPlan().toString()  # type: ignore[operator]
+        plan = made._jdf.queryExecution().optimizedPlan().toString()
         assert plan.count("from_json(") == 1, plan
 
 
