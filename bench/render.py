@@ -78,15 +78,16 @@ def costs(document: dict[str, Any]) -> str:
         load = next(iter(cells.values()))["load"]
         line = [load["title"]]
         line += [_cost(cells.get(name), load["mode"]) for name in brokers]
-        ours = [row for row in cells.values() if row["build"] and row["cost_ratio"]]
-        line.append(" / ".join(f"{row['cost_ratio']:.1f}" for row in ours) or "")
+        for key in ("cost_ratio", "rival_ratio"):
+            ours = [row[key] for row in cells.values() if row["build"] and row[key]]
+            line.append(" / ".join(f"{ratio:.1f}" for ratio in ours))
         line.append("; ".join(row["goal"] for row in cells.values() if row["goal"]))
         lines.append(line)
         if "mosquitto-disk" in cells:
             shown = _cost(cells["mosquitto-disk"], load["mode"])
             disk = [f"{load['title']}, mosquitto with `persistence true`", shown]
-            lines.append(disk + [""] * (len(brokers) + 1))
-    return grid(["", *map(named, brokers), "times mosquitto", "goal"], lines)
+            lines.append(disk + [""] * (len(brokers) + 2))
+    return grid(["", *map(named, brokers), "times mosquitto", "times nats", "goal"], lines)
 
 
 def _cost(row: dict[str, Any] | None, mode: str) -> str:

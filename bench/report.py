@@ -89,7 +89,8 @@ class Row:
 
     A ratio above 1 means better than mosquitto: `cost_ratio` is its cost divided by this one's,
     `rate_ratio` this rate divided by its. None without mosquitto in the same run. `beside` is this cost divided by that
-    of the scenario that the goal names, by the same broker. `build` is that of a HookMQ: compiled or pure.
+    of the scenario that the goal names, by the same broker.
+    `latency_ratio` is this p50 divided by mosquitto's. `build` is that of a HookMQ: compiled or pure.
     """
 
     scenario: Scenario
@@ -105,6 +106,7 @@ class Row:
     rate_ratio: float | None = None
     rival_ratio: float | None = None
     beside: float | None = None
+    latency_ratio: float | None = None
 
     def goal(self) -> str:
         """The goal and whether HookMQ meets it, as text; empty for other brokers and without a goal."""
@@ -142,6 +144,8 @@ class Row:
         if "store" in self.median:
             notes.append(f"stored for {self.median['store']:.2f} us")
         if "p50" in self.median:
+            if self.build and self.latency_ratio is not None:
+                notes.append(f"p50 {self.latency_ratio:.2f}x mosquitto's")
             notes.append("p50 {p50:.0f} p99 {p99:.0f} p99.9 {p99_9:.0f} us".format(**self.median))
         return "; ".join(notes)
 
@@ -169,6 +173,9 @@ def summarise(runs: Iterable[Run], builds: Mapping[str, str] | None = None) -> l
         rate_too = row.cost_ratio and "rate" in row.median and row.scenario.mode != "open"
         if rate_too:
             row.rate_ratio = row.median["rate"] / rows[row.scenario.name, BASELINE].median["rate"]
+        if row.cost_ratio and "p50" in row.median:
+            base = rows[row.scenario.name, BASELINE].median
+            row.latency_ratio = row.median["p50"] / base["p50"]
         if row.build:
             row.rival_ratio = _ratio(rows.get((row.scenario.name, RIVAL)), row)
         if row.scenario.goal and row.scenario.goal.beside:
@@ -268,6 +275,7 @@ def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "rate_ratio": row.rate_ratio,
             "rival_ratio": row.rival_ratio,
             "beside": row.beside,
+            "latency_ratio": row.latency_ratio,
             "build": row.build,
             "goal": row.goal(),
             "left_out": row.left_out,

@@ -20,6 +20,7 @@ def row(broker: str, cost: float, **more: Any) -> dict[str, Any]:
         "least": median | {"cost": cost * 0.9},
         "most": median,
         "cost_ratio": 8 / cost,
+        "rival_ratio": None,
         "build": "",
         "goal": "",
         "left_out": "",
@@ -44,9 +45,9 @@ def test_page_and_plots_are_those_of_the_results() -> None:
 
 
 def test_costs_have_spread_ratio_and_goal() -> None:
-    ours = row("hookmq-pure", 0.8, build="pure", goal=">= 10x met")
+    ours = row("hookmq-pure", 0.8, build="pure", goal=">= 10x met", rival_ratio=1.55)
     *_, line = render.costs(document(row("mosquitto", 8.0), ours)).splitlines()
-    assert line == "| pairs | 8.00 (7.20-8.00) | 0.80 (0.72-0.80) | 10.0 | >= 10x met |"
+    assert line == "| pairs | 8.00 (7.20-8.00) | 0.80 (0.72-0.80) | 10.0 | 1.6 | >= 10x met |"
 
 
 def test_void_and_left_out_are_told_with_their_reasons() -> None:

@@ -72,6 +72,16 @@ def test_behind_the_rival_is_said() -> None:
     assert rows[0].rival_ratio is None
 
 
+def test_latency_beside_mosquitto_is_said() -> None:
+    def at(broker: str, p50: float) -> report.Run:
+        return run(broker, 1.0, latency_us={"p50": p50, "p99": 90.0, "p99_9": 99.0})
+
+    rows = report.summarise([at("mosquitto", 30.0), at("hookmq", 33.0)], BUILDS)
+    assert rows[1].latency_ratio == pytest.approx(1.1)
+    assert "p50 1.10x mosquitto's" in rows[1].notes()
+    assert "mosquitto's" not in rows[0].notes()
+
+
 def test_what_a_broker_cannot_do_is_left_out_and_not_void() -> None:
     (row,) = report.summarise([report.Run(FANIN, "nats", left_out="no websockets")])
     assert row.void == []
