@@ -37,7 +37,7 @@ class Receiver:
         return found
 
     async def wait(self, until: Callable[[], bool], seconds: float = 20) -> None:
-        """Return when `until` is true; looked at after each request."""
+        """Return when `until` is true; looked at after each request, and after its answer."""
         async with asyncio.timeout(seconds), self.changed:
             await self.changed.wait_for(until)
 
@@ -48,9 +48,11 @@ class Receiver:
         async with self.changed:
             self.changed.notify_all()
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if callable(answer):
-            return await answer(request)
-        return web.Response(status=answer)
+        try:
+            return await answer(request) if callable(answer) else web.Response(status=answer)
+        finally:
+            async with self.changed:  # what was waited for may be what the answer did
+                self.changed.notify_all()
 
     async def never(self, request: web.Request) -> web.StreamResponse:
         """Answers when it is released."""
