@@ -1,6 +1,7 @@
 """Landing mode: files whole or not at all, none missing and none twice, whoever dies when. Rows are lines of JSON here;
 that Parquet holds the same is tested beside Spark."""
 
+import argparse
 import hashlib
 import itertools
 import json
@@ -17,8 +18,9 @@ from typing import Any, BinaryIO
 import fsspec  # type: ignore[import-untyped]
 import pytest
 from hookmq.errors import StoreError
-from hookmq_spark_sink import block, files
+from hookmq_spark_sink import block, cli, files
 from hookmq_spark_sink.export import manifest as manifests
+from hookmq_spark_sink.export import run
 from hookmq_spark_sink.export.exporter import Exporter, Rules
 from hookmq_spark_sink.export.manifest import Manifest, read_last
 from hookmq_spark_sink.export.parquet import Part
@@ -537,6 +539,94 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(PlaceError, match="file/all: Not a directory"):
         put(Folder(tmp_path / "file"), "all/a.parquet", b"")
+
+
+# the command ----------------------------------------------------------------------------------------------------------
+
+
+class Group:
+    """As `hookmq.cli.commands.Group`, of one command."""
+
+    def __init__(self) -> None:
+        self.parser = argparse.ArgumentParser()
+
+    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:
+        return self.parser
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    monkeypatch.setattr(run, "Parquet", lambda compression: Lines())
+    monkeypatch.setattr(run, "EVERY", 0.0)
+    monkeypatch.setattr(run, "lower_priority", lambda: None)
+    group = Group()
+    cli.register(group)
+
+    def call(*words: object) -> int:
+        arguments = group.parser.parse_args(["export", *map(str, words)])
+        code: int = arguments.run(arguments)
+        return code
+
+    return call
+
+
+def test_a_gap_is_an_exit_code(
+    command: Callable[..., int], keep: Keep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, lake, metrics = keep(segment_size=4096), tmp_path / "lake", tmp_path / "m.prom"
+    fill(kept, *range(10))
+    assert command(kept.path, lake, "--tail", "--metrics", metrics) == 0
+    assert "all: 1 files, 1 in all with 10 messages" in capsys.readouterr().err
+    fill(kept, *range(60))
+    kept.open(retention_bytes=8192)
+    kept.look()
+    missing = kept.stream.earliest[0] - 10
+    assert command(kept.path, lake, "--tail", "--metrics", metrics) == 3
+    assert (
+        f"{missing} messages from offset 10 to {9 + missing} were removed"
+        in capsys.readouterr().err
+    )
+    shown = metrics.read_text()
+    assert f'hookmq_spark_export_missing_total{{stream="all"}} {missing}\n' in shown
+    assert f'hookmq_spark_export_rows_total{{stream="all"}} {70 - missing}\n' in shown
+    assert 'hookmq_spark_export_waiting_messages{stream="all"} 0\n' in shown
+    assert "hookmq_spark_export_failures_total 0\n" in shown
+    assert command(kept.path, lake, "--tail") == 0
+    (kept.stream.folder / "state").unlink()
+    with pytest.raises(StoreError, match="no broker said how far readers may go: start it"):
+        command(kept.path, lake)
+    with pytest.raises(UsageError, match="holds no stream other"):
+        command(kept.path, lake, "--stream", "other")
+
+
+def test_it_goes_on_when_a_place_failed(
+    command: Callable[..., int],
+    keep: Keep,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept = keep()
+    fill(kept, *range(10))
+    store = Unreliable(Folder(tmp_path / "lake"))
+    store.fail = {1: "before", 2: "before", 4: "after"}
+    monkeypatch.setattr(run, "open_place", lambda target: store)
+    rounds = run.Job.round
+
+    def watched(job: run.Job, stop: Callable[[], bool]) -> int:
+        done = rounds(job, stop)
+        if not done:  # all of it is there
+            os.kill(os.getpid(), signal.SIGTERM)
+        return done
+
+    monkeypatch.setattr(run.Job, "round", watched)
+    metrics = tmp_path / "m.prom"
+    words = ("--follow", "--tail", "--roll-time", "0", "--metrics", metrics)
+    assert command(kept.path, "lake", *words) == 0
+    said = capsys.readouterr().err
+    assert said.count("no answer; it is tried again") == 1  # of the same failure
+    assert "hookmq_spark_export_failures_total 3\n" in metrics.read_text()
+    assert Target(store).rows() == expected(kept)
 
 
 # killed anywhere ------------------------------------------------------------------------------------------------------
