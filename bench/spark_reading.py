@@ -31,6 +31,8 @@ RATE = 5000
 """Messages a second, timed."""
 WARM = 4.0
 """Seconds at the beginning that do not count."""
+TAIL = 4.0
+"""Seconds that the last messages have to come."""
 
 
 def there() -> bool:
@@ -120,7 +122,7 @@ def latency(port: int, api: int, streams: pathlib.Path, landing: bool, seconds: 
             given |= {"read": options(api) | {"startingOffsets": latest(api)}, "landed": None}
         told = stack.enter_context(spark("latency", given))
         if next(told, None) == "started":
-            _steady(port, seconds - 1)
+            _steady(port, seconds - TAIL)
         found = next(told, None)
     if found is None:
         raise durable_load.Void("Spark told nothing")
