@@ -25,12 +25,17 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=8, help="at least 4, so that each is killed")
     parser.add_argument("--seed", type=int, help="repeats the choices of a run")
     parser.add_argument("--rate", type=float, default=600, help="messages a second")
+    parser.add_argument(
+        "--planted", action="store_true", help="a sink without transactions, which must be found"
+    )
     options = parser.parse_args()
     if options.kills < len(VICTIMS):
         parser.error(f"--kills: at least {len(VICTIMS)}")
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
     folder = Path(tempfile.mkdtemp(prefix="hookmq-devices-"))
-    run = Run(folder, seed, options.rate, lambda line: print(line, flush=True))
+    run = Run(
+        folder, seed, options.rate, lambda line: print(line, flush=True), planted=options.planted
+    )
     try:
         summary = asyncio.run(run.run(options.kills))
     except AssertionError as error:

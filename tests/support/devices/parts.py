@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,7 +102,7 @@ class Broker:
 class Spark:
     """A driver in a session of processes of its own."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.said = folder / "spark.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -119,7 +119,6 @@ class Spark:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(folder / "local"),
             "PYSPARK_PYTHON": str(SPARK / "bin" / "python"),
-            **(environ or {}),
         }
 
     def start(self, arguments: Sequence[str | Path]) -> None:

@@ -11,7 +11,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ from devices.parts import PARTITIONS, TOKEN, Broker, Spark, batches
 
 VICTIMS: Final = ("executor", "reader", "broker", "driver")
 QUERIES: Final = ("bronze", "silver", "dead_letter")
-TABLES: Final = ROOT / "pipelines" / "tests" / "support" / "tables.py"
+SUPPORT: Final = ROOT / "pipelines" / "tests" / "support"
 STUCK: Final = 240.0
 """Seconds without a batch after which something is broken."""
 EARLY: Final = 0.1
@@ -78,7 +78,7 @@ class Summary:
 
 
 class Run:
-    """The whole, in `folder`."""
+    """The whole, in `folder`. `planted`: silver has no transactions, which must be found."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Run:
         seed: int,
         rate: float,
         say: Say,
-        environ: Mapping[str, str] | None = None,
+        planted: bool = False,
     ) -> None:
         self.folder = folder
         self.say = say
@@ -94,7 +94,8 @@ class Run:
         self.draw = random.Random(seed)
         self.fleet = Fleet(6, rate, seed)
         self.broker = Broker(folder / "broker")
-        self.spark = Spark(folder / "spark", environ)
+        self.spark = Spark(folder / "spark")
+        self.planted = planted
         self.tables = folder / "tables"
         self.config = self.configure()
 
@@ -106,9 +107,10 @@ class Run:
     def command(self, what: str) -> list[str | Path]:
         """Of the driver: `run`, `drain` or `tell`."""
         if what == "tell":
-            return [TABLES, self.tables]
+            return [SUPPORT / "tables.py", self.tables]
+        program = [SUPPORT / "planted.py"] if self.planted else ["-m", "mqtt_pipelines"]
         once = ["--once"] if what == "drain" else []
-        return ["-m", "mqtt_pipelines", "run", "bronze", "silver", *once, "-c", self.config]
+        return [*program, "run", "bronze", "silver", *once, "-c", self.config]
 
     def configure(self) -> Path:
         """What the driver runs: a driver and two executors that are processes of their own, as small as they get."""

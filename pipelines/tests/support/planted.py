@@ -1,0 +1,28 @@
+"""`hookmq-pipelines` with a bug that tests/crash/devices must find: Delta tables are appended to without a transaction.
+
+python planted.py run bronze silver -c FILE
+
+After each write it waits for a moment, so that a kill between write and note does not take luck.
+"""
+
+import sys
+import time
+
+from deltalake import write_deltalake
+from mqtt_pipelines import cli
+from mqtt_pipelines.sinks import Written
+from mqtt_pipelines.sinks.delta import DeltaSink
+from pyspark.sql import DataFrame
+
+
+def write(self: DeltaSink, batch: DataFrame, batch_id: int, app: str) -> Written:
+    """What everybody writes first."""
+    rows = batch.toArrow()
+    write_deltalake(self.root, rows, mode="append")
+    time.sleep(2)
+    return Written(rows.num_rows)
+
+
+if __name__ == "__main__":
+    setattr(DeltaSink, "write", write)  # noqa: B010
+    sys.exit(cli.main())
