@@ -62,6 +62,8 @@ class Batch:
     """Messages that the broker had and the query has not read, by partition; nothing where the source does not tell."""
     late: int = 0
     """Rows that came after the watermark and were dropped."""
+    duplicates: int = 0
+    """Rows that agree with one that came before, and were dropped."""
     state_rows: int = 0
     """Rows that stateful operators remember."""
     watermark: str = ""
@@ -77,6 +79,7 @@ class Batch:
         if self.lag:
             each = ", ".join(f"{p}: {rows}" for p, rows in sorted(self.lag.items()))
             told += f", lag {sum(self.lag.values())} ({each})"
+        told += f", {self.duplicates} duplicates" if self.duplicates else ""
         return told + (f", {self.late} too late" if self.late else "")
 
 
@@ -91,6 +94,9 @@ def batch(told: Mapping[str, Any]) -> Batch:
         timestamp=told["timestamp"],
         lag=_lag(told.get("sources", [])),
         late=sum(state.get("numRowsDroppedByWatermark", 0) for state in states),
+        duplicates=sum(
+            state.get("customMetrics", {}).get("numDroppedDuplicateRows", 0) for state in states
+        ),
         state_rows=sum(state.get("numRowsTotal", 0) for state in states),
         watermark=told.get("eventTime", {}).get("watermark", ""),
     )
@@ -166,6 +172,7 @@ class Reporter(StreamingQueryListener):
             self._last[done.query] = done
             self._add(done.query, "read_rows", done.rows)
             self._add(done.query, "late_rows", done.late)
+            self._add(done.query, "duplicate_rows", done.duplicates)
             self._add(done.query, "batches", 1)
         if self.settings.lines:
             self._say(done.line())
@@ -205,6 +212,7 @@ class Reporter(StreamingQueryListener):
             "rows_per_second": round(done.rate, 3),
             "lag": {str(p): rows for p, rows in sorted(done.lag.items())},
             "late": done.late,
+            "duplicates": done.duplicates,
             "state_rows": done.state_rows,
             "watermark": done.watermark,
         }
@@ -261,6 +269,7 @@ TOTALS = {
     "written_rows": "Rows that were added to tables.",
     "repeated_batches": "Batches that came again after a crash and were in the table already.",
     "late_rows": "Rows that came after the watermark and were dropped.",
+    "duplicate_rows": "Rows that agreed with an earlier one and were dropped.",
 }
 """Counters since the start of the process."""
 GAUGES: dict[str, tuple[str, Callable[[Batch], float]]] = {

@@ -35,14 +35,20 @@ def told(**more: Any) -> dict[str, Any]:
                 "latestOffset": {"log_id": LOG, "0": 130, "1": 50},
             }
         ],
-        "stateOperators": [{"numRowsTotal": 12, "numRowsDroppedByWatermark": 2}],
+        "stateOperators": [
+            {
+                "numRowsTotal": 12,
+                "numRowsDroppedByWatermark": 2,
+                "customMetrics": {"numDroppedDuplicateRows": 7},
+            }
+        ],
         "eventTime": {"watermark": "2026-11-20T11:50:00.000Z"},
         **more,
     }
 
 
 def test_a_batch_in_a_line() -> None:
-    line = "silver batch 3: 5000 rows in 2.0 s, 2500 rows/s, lag 30 (0: 30, 1: 0), 2 too late"
+    line = "silver batch 3: 5000 rows in 2.0 s, 2500 rows/s, lag 30 (0: 30, 1: 0), 7 duplicates, 2 too late"
     assert batch(told()).line() == line
     plain = batch(told(name=None, sources=[{"endOffset": {"logOffset": 2}}], stateOperators=[]))
     assert plain.line() == "7a batch 3: 5000 rows in 2.0 s, 2500 rows/s"
@@ -86,6 +92,7 @@ def test_metrics_and_json(tmp_path: Path) -> None:
         f"mqtt_pipelines_batches_total{{{one}}} 2",
         f"mqtt_pipelines_repeated_batches_total{{{one}}} 1",
         f"mqtt_pipelines_late_rows_total{{{one}}} 4",
+        f"mqtt_pipelines_duplicate_rows_total{{{one}}} 14",
         f"mqtt_pipelines_batch{{{one}}} 4",
         f"mqtt_pipelines_rows_per_second{{{one}}} 617283.5",
         f'mqtt_pipelines_lag_rows{{{one},partition="0"}} 30',
