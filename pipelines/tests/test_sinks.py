@@ -24,9 +24,11 @@ from mqtt_pipelines.sinks.iceberg import IcebergSink, IcebergState
 from mqtt_pipelines.sinks.ledger import Span
 from mqtt_pipelines.sinks.mqtt import MqttSink
 from mqtt_pipelines.sinks.parts import Part
+from pyiceberg.exceptions import CommitStateUnknownException
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark_mqtt.errors import MqttError
+from restcatalog import serving
 from sinking import TABLES, delta, held, iceberg, made, table
 
 each_table = pytest.mark.parametrize("format", TABLES)
@@ -315,6 +317,23 @@ def test_who_always_comes_last_says_so_and_leaves_nothing_behind(
     with pytest.raises(MqttError, match=f"other writers came first {TRIES} times in a row"):
         sink.write(frame(spark, 1), 1, "p.rows.a")
     assert sorted(tmp_path.rglob("part-*")) == files
+
+
+def test_a_rest_catalog(spark: SparkSession, tmp_path: Path) -> None:
+    with serving(tmp_path) as catalog:
+        options = {"uri": catalog.uri}
+        sink, other = (iceberg(tmp_path, options=options) for _ in range(2))
+        assert sink.write(frame(spark, 0), 0, "p.rows.a").rows == 20
+        assert other.write(frame(spark, 0), 0, "p.rows.a").repeated
+        before = catalog.commits
+        catalog.answers += [409]  # Done, and the client's library asked twice: now it is there.
+        assert sink.write(frame(spark, 1), 1, "p.rows.a").rows == 20
+        catalog.answers += [504]  # Done, and nobody was told.
+        with pytest.raises(CommitStateUnknownException):
+            sink.write(frame(spark, 2), 2, "p.rows.a")
+        assert sink.write(frame(spark, 2), 2, "p.rows.a").repeated
+        assert catalog.commits == before + 2
+        assert list(faults(held(sink), keys([0, 1, 2]))) == []
 
 
 # Columns

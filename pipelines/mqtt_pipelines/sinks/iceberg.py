@@ -2,7 +2,7 @@
 
 The commit notes the batch as properties of the table, which stay when snapshots expire, and, for people, in the summary
 of the snapshot. Every commit says which snapshot it builds on: if another came first it is refused, and what the table
-notes is looked at again. pyiceberg's own retries are off, since they would not look.
+notes is looked at again. pyiceberg's own retries are cut short, since they would not look.
 """
 
 from __future__ import annotations
@@ -132,6 +132,10 @@ class IcebergSink:
         return IcebergState(self, self.catalog.load_table(self.table.path))
 
 
+class _OthersCameFirstError(Exception):
+    """Ends a commit that may not be made again as it is. Not one of pyiceberg's: after its own it deletes manifests."""
+
+
 class IcebergState:
     """An Iceberg table at a snapshot."""
 
@@ -140,9 +144,10 @@ class IcebergState:
         self.table = table
         snapshot = table.current_snapshot()
         self.version = str(snapshot.snapshot_id) if snapshot else ""
-        # Only in this copy: what a transaction sends are its updates.
+        # Only in this copy: what a transaction sends are its updates. One try, then a look; see `commit`.
+        once = {"commit.retry.num-retries": "1", "commit.retry.min-wait-ms": "0"}
         table.metadata = table.metadata.model_copy(
-            update={"properties": {**table.metadata.properties, "commit.retry.num-retries": "0"}}
+            update={"properties": {**table.metadata.properties, **once}}
         )
 
     def get(self, entry: str) -> int | None:
@@ -182,18 +187,30 @@ class IcebergState:
 
         root = f"{self.table.location()}/data"
         batch = {"app-id": app, "batch-id": str(entries.get(app, ""))}
+        transaction = self.table.transaction()
+        transaction.set_properties({NOTE + name: str(value) for name, value in entries.items()})
+        transaction.add_files(
+            [f"{root}/{part.path}" for part in made],
+            snapshot_properties=batch,
+            check_duplicate_files=False,  # Their names are nobody else's.
+        )
+        ours = transaction.table_metadata.current_snapshot_id
+        refresh = self.table.refresh
+
+        def look() -> IcebergTable:
+            """What pyiceberg does before it tries again: our snapshot may be there, although it was told no."""
+            found = refresh()
+            if ours is None or found.snapshot_by_id(ours) is None:
+                raise _OthersCameFirstError
+            return found
+
+        self.table.refresh = look  # type: ignore[method-assign]
         try:
-            with self.table.transaction() as transaction:
-                transaction.set_properties(
-                    {NOTE + name: str(value) for name, value in entries.items()}
-                )
-                transaction.add_files(
-                    [f"{root}/{part.path}" for part in made],
-                    snapshot_properties=batch,
-                    check_duplicate_files=False,  # Their names are nobody else's.
-                )
-        except CommitFailedException:
+            transaction.commit_transaction()
+        except (CommitFailedException, _OthersCameFirstError):
             return False
+        finally:
+            self.table.refresh = refresh  # type: ignore[method-assign]
         snapshot = self.table.current_snapshot()
         self.version = str(snapshot.snapshot_id) if snapshot else ""
         return True
