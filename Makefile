@@ -7,7 +7,8 @@ SECONDS ?= 60
 CUTS ?= 1000
 SEEDS ?= 1000
 KILLS ?= 100
-KILLS_COMPILED ?= 10
+SEEDS_COMPILED ?= 300
+KILLS_COMPILED ?= 5
 MINUTES ?= 10
 SIMULATE = .venv/bin/python -m hookmq.testing.sim --seeds $(SEEDS)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
@@ -53,10 +54,10 @@ compiled: install  ## compile the hot path with mypyc: the platform wheel in dis
 	@.venv/bin/python core/compiling.py unpack dist/hookmq-*-cp*.whl
 	@.venv/bin/hookmq version
 
-test-compiled: compiled  ## the same tests on the compiled build, SEEDS simulated lives and KILLS_COMPILED kills
+test-compiled: compiled  ## the same tests on the compiled build, a few hundred simulated lives and a few kills
 	HOOKMQ_BUILD=compiled HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
 	HOOKMQ_BUILD=compiled $(PYTEST) -m slow tests/packaging/test_compiled.py
-	HOOKMQ_BUILD=compiled $(SIMULATE)
+	HOOKMQ_BUILD=compiled $(SIMULATE) --seeds $(SEEDS_COMPILED)
 	HOOKMQ_BUILD=compiled .venv/bin/python tests/crash/run.py --kills $(KILLS_COMPILED)
 
 test-all: install  ## the slow runs: wheels, kills under load, simulated crashes; each with its time
