@@ -150,9 +150,12 @@ class Spark:
         return self.said.read_text(errors="replace")[-4000:]
 
     def finish(self, seconds: float) -> int:
-        """Wait until it ends by itself; the exit code."""
+        """Wait until it ends by itself; the exit code. Raises AssertionError when it does not."""
         assert self.process is not None
-        code = self.process.wait(seconds)
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it takes too long: {self.end_of_log()}") from None
         self._gone()
         return code
 

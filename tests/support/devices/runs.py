@@ -244,7 +244,7 @@ class Run:
     async def _to_the_end(self, what: str) -> None:
         while True:
             self.spark.start(self.command(what))
-            if await asyncio.to_thread(self.spark.finish, STUCK) == 0:
+            if await asyncio.to_thread(self.spark.finish, 2 * STUCK) == 0:
                 return
             if not self.spark.ended():
                 raise Broken(f"{what} failed: {self.spark.end_of_log()}")
