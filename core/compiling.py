@@ -81,7 +81,7 @@ def tag() -> str:
 
 def missing() -> str:
     """What this machine lacks to compile, and how to get it; '' for nothing."""
-    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         return (
             f"a C compiler ({compiler}) is needed and was not found: "

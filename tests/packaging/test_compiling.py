@@ -1,0 +1,80 @@
+"""What is compiled, of what it is made, and what a machine needs for it."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from workspace import ROOT
+
+CORE = ROOT / "core"
+
+
+@pytest.fixture(scope="module")
+def compiling() -> ModuleType:
+    """`core/compiling.py`, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("compiling", CORE / "compiling.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def names(paths: list[Path]) -> set[str]:
+    return {path.relative_to(CORE / "hookmq").as_posix() for path in paths}
+
+
+def test_what_every_message_passes_is_compiled(compiling: ModuleType) -> None:
+    found = names(compiling.modules())
+    assert {"router.py", "qos.py", "broker/connection.py", "codec/decoder.py"} <= found
+    assert not {"plugin.py", "types.py", "store.py", "broker/handle.py"} & found
+    assert not [name for name in found if name.startswith(("hooks/", "testing/", "cli/"))]
+
+
+def test_what_constants_and_types_come_from_counts_as_source(compiling: ModuleType) -> None:
+    found = names(compiling.sources())
+    assert names(compiling.modules()) <= found
+    assert {"__init__.py", "reason.py", "types.py", "store.py", "hooks/run.py"} <= found
+    assert not [name for name in found if name.startswith(("testing/", "cli/", "server/"))]
+
+
+def test_every_way_of_importing_counts(compiling: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "any.py"
+    file.write_text(
+        "import hookmq.codec.header\n"
+        "from hookmq.broker import table\n"
+        "if False:\n    from hookmq.types import Message\n"
+        "import os, pluggy\n"
+    )
+    assert names(list(compiling._imports(file))) == {
+        "__init__.py", "codec/__init__.py", "codec/header.py", "broker/__init__.py", "broker/table.py", "types.py",
+    }  # fmt: skip
+
+
+def test_who_has_no_compiler_is_told_what_to_install() -> None:
+    for environ, lacks in (({"CC": "no-such-cc"}, "no-such-cc"), ({"PATH": ""}, "a C compiler")):
+        done = subprocess.run(
+            [sys.executable, CORE / "compiling.py", "check"],
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+        assert done.returncode == 1
+        assert re.match(rf"Cannot compile: .*{lacks}.* apt install gcc", done.stderr)
+        assert "HookMQ runs without, as pure Python." in done.stderr
+
+
+def test_types_are_checked_and_compiled_by_one_version_of_mypy() -> None:
+    project = tomllib.loads((CORE / "pyproject.toml").read_text())
+    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    assert hook["enable-by-default"] is False
+    assert f"mypy=={version('mypy')}" in hook["dependencies"]
+    assert not [one for one in project["project"]["dependencies"] if one.startswith("mypy")]
