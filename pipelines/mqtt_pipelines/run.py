@@ -1,5 +1,6 @@
 """Queries, started and stopped: all of what a job builds, until they are done, one fails, or a signal comes."""
 
+import logging
 import os
 import signal
 import sys
@@ -18,11 +19,16 @@ from mqtt_pipelines.sinks import Sink, Written
 if TYPE_CHECKING:
     from mqtt_pipelines.conf import Conf
 
+log = logging.getLogger("mqtt_pipelines")
 QUERY_ID = "sql.streaming.queryId"
 WAIT = 0.2
 """Seconds between looks at the queries while they run."""
 GRACE = 30.0
 """Seconds that a batch may take to its end when the queries are stopped."""
+
+STARTS = 5
+BUSY = "Python worker failed to connect back"
+"""How often a query is started that ends so."""
 
 Observer = Callable[[Query, int, Written], None]
 """Told what became of each batch of a `Sink`: the query, the batch's id, what was written."""
@@ -79,22 +85,47 @@ def run(
 ) -> None:
     """Run queries to their end; blocks. The first that fails ends the others and is raised as Spark reports it.
 
-    `stop` ends them between two batches: a batch that is being written is finished, as long as that takes.
+    `stop` ends them between two batches: one that is being written is finished, if that takes no longer than GRACE.
     """
     stop = stop or threading.Event()
     running: list[StreamingQuery] = []
     try:
-        running += [start(spark, query, app, once, observe) for query in queries]
-        while any(query.isActive for query in running) and not stop.wait(WAIT):
-            for query in running:
-                if error := query.exception():
+        # One after the other, or a machine that is busy is too slow for all of them.
+        for query in queries:
+            if stop.is_set():
+                break
+            running.append(_begun(spark, query, app, once, observe, stop))
+        while any(one.isActive for one in running) and not stop.wait(WAIT):
+            for one in running:
+                if error := one.exception():
                     raise error
-        for query in running:
-            if not stop.is_set() and (error := query.exception()):
+        for one in running:
+            if not stop.is_set() and (error := one.exception()):
                 raise error
     finally:
-        for query in running:
-            _stop(query)
+        for one in running:
+            _stop(one)
+
+
+def _begun(
+    spark: SparkSession,
+    query: Query,
+    app: str,
+    once: bool,
+    observe: Observer | None,
+    stop: threading.Event,
+) -> StreamingQuery:
+    """Start a query, and wait until it has found its source: Spark asks a new Python process, which must answer within
+    seconds. On a machine that is too busy for that, once more."""
+    for left in reversed(range(STARTS)):
+        begun = start(spark, query, app, once, observe)
+        while begun.isActive and "Initializing" in str(begun.status["message"]):
+            if stop.wait(WAIT):
+                break
+        if BUSY not in str(begun.exception() or "") or not left:
+            break
+        log.warning("Python was too slow to start for query %s: once more", query.name)
+    return begun
 
 
 def _stop(query: StreamingQuery) -> None:

@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakelog import FakeLog, record, serving
@@ -86,6 +88,36 @@ def test_stopped_between_batches_and_gone_on(spark: SparkSession, tmp_path: Path
         run.run(spark, [query("b", waiting), query("c", Memory(fail))], "app")
     assert "disk full" in str(raised.value)
     assert spark.streams.active == []
+
+
+def test_python_that_is_too_slow_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Started:
+        isActive = False
+        status = {"message": "Terminated with exception", "isTriggerActive": False}
+        lastProgress = None
+
+        def __init__(self, error: str | None) -> None:
+            self.error = None if error is None else PySparkException(error)
+
+        def exception(self) -> PySparkException | None:
+            return self.error
+
+        def stop(self) -> None:
+            pass
+
+    def runs(*errors: str | None) -> int:
+        left = list(errors)
+        monkeypatch.setattr(run, "start", lambda *_: Started(left.pop(0)))
+        query: Any = SimpleNamespace(name="a")
+        spark: Any = None
+        run.run(spark, [query], "app")
+        return len(errors) - len(left)
+
+    assert runs(run.BUSY, f"[X] {run.BUSY}.", None) == 3
+    with pytest.raises(PySparkException, match="failed to connect back"):
+        runs(*[run.BUSY] * 5)
+    with pytest.raises(PySparkException, match="refused"):
+        runs("refused", None)
 
 
 @pytest.mark.parametrize(
