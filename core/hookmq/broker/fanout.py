@@ -12,14 +12,16 @@ once and is itself served at once, so that the commit waits for one job and not 
 
 from collections import deque
 from functools import partial
+from typing import Final
 
 from hookmq.broker.core import Core
 from hookmq.broker.deliver import offer
 from hookmq.broker.retain import retain
 from hookmq.broker.routes import Route, Target
 from hookmq.broker.shared import offer_group
+from hookmq.codec import encode_properties, encode_publish_parts
 from hookmq.qos import Acknowledgement, Outgoing
-from hookmq.session import Session
+from hookmq.session import BEHIND, Session
 from hookmq.types import Direction, DropReason, Message
 
 
@@ -27,7 +29,7 @@ class FanOut:
     """One message's way to many targets, `done` of them served; the first `kept` outlive their connections."""
 
     __slots__ = (
-        "acknowledgement", "done", "kept", "outgoing", "route", "sender", "targets", "waiter",
+        "acknowledgement", "done", "kept", "outgoing", "packets", "route", "sender", "targets", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +48,27 @@ class FanOut:
         self.waiter = waiter
         self.done = 0
         self.kept = 0
+        message = outgoing.message
+        shared = not (message.qos or message.retain or message.expires_at is not None)
+        self.packets: dict[int, bytes] | None = {} if shared else None
+        """The packet that all plain receivers of a kind take; None for a message that is not the same for all."""
+
+    def packet(self, core: Core, kind: int) -> bytes:
+        """The packet for plain receivers of `kind`; empty where each must be looked at."""
+        if self.packets is None:
+            return b""
+        found = self.packets.get(kind)
+        if found is None:
+            message = self.outgoing.message
+            section = encode_properties(message.properties) if kind == 5 else None
+            head, tail = encode_publish_parts(
+                message.topic.encode(), message.payload, 0, False, False, section
+            )
+            found = head + tail
+            if len(found) > core.largest_packet:  # a plugin made it so; see `kind_of`
+                found = b""
+            self.packets[kind] = found
+        return found
 
 
 def publish(
@@ -64,7 +87,7 @@ def publish(
         len(route.targets) > core.settings.broker.fan_out_slice
         or collecting.outgoing.message.topic == message.topic
     ):
-        _collect(core, collecting, collecting.kept)
+        _serve_slice(core, [collecting], collecting.kept)
     if message.retain:  # [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
         retain(core, message)
     for journal in route.journals:
@@ -145,7 +168,7 @@ def _cut(core: Core, job: FanOut, spread: bool) -> None:
         core.collecting = job
         core.committer.hold()
     else:
-        _collect(core, job, job.kept)
+        _serve_slice(core, [job], job.kept)
     if job.waiter is not None:
         job.waiter.hold()
     if core.settings.broker.async_fan_out:
@@ -161,43 +184,77 @@ def _cut(core: Core, job: FanOut, spread: bool) -> None:
     jobs.append(job)
 
 
-def _collect(core: Core, job: FanOut, end: int) -> None:
-    """Serve targets up to `end`."""
+def _serve_slice(core: Core, jobs: list[FanOut], end: int) -> None:
+    """Serve targets up to `end` with the messages of `jobs`, which have the same targets and have served as many."""
     sessions = core.sessions
-    message = job.outgoing.message
+    first = jobs[0]
+    shared = 0
     try:
-        for target in job.targets[job.done : end]:
+        for target in first.targets[first.done : end]:
             session = target.session
-            if sessions.get(session.client_id) is session:
-                _serve(core, target, job.outgoing, job.sender, job.waiter)
-            else:  # left between two slices
-                core.dropped(message, session.client, DropReason.SESSION_ENDED, Direction.OUT)
+            if sessions.get(session.client_id) is not session:  # left between two slices
+                for job in jobs:
+                    message = job.outgoing.message
+                    core.dropped(message, session.client, DropReason.SESSION_ENDED, Direction.OUT)
+                continue
+            plain = target.plain and session.kind != 0
+            for job in jobs:
+                packet = b""
+                if plain and session.state != BEHIND:
+                    packet = job.packet(core, session.kind)
+                if packet:
+                    session.out.append(packet)
+                    core.mark(session)
+                    shared += 1
+                else:
+                    _serve(core, target, job.outgoing, job.sender, job.waiter)
     finally:  # or one fault of ours would hold up everybody's commits
-        job.done = end
-        if core.collecting is job and end >= job.kept:
-            core.collecting = None
-            core.committer.release()
-            core.schedule()
+        core.metrics.messages_delivered += shared
+        for job in jobs:
+            job.done = end
+            if core.collecting is job and end >= job.kept:
+                core.collecting = None
+                core.committer.release()
+                core.schedule()
+
+
+def _together(waiting: deque[FanOut]) -> list[FanOut]:
+    """The first jobs that can be served in one pass over their targets: those that came while others were served. So each
+    receiver gets their messages in one write, and the cost of a message does not rise as soon as fan-outs are cut."""
+    first = waiting[0]
+    jobs: list[FanOut] = []
+    for job in waiting:
+        if job.targets is not first.targets or job.done != first.done or len(jobs) == _TOGETHER:
+            break
+        jobs.append(job)
+    return jobs
 
 
 def _slice(core: Core, topic: str) -> None:
-    """Serve the next slice of the first job of `topic`."""
-    jobs = core.fan_outs[topic]
-    job = jobs[0]
-    end = min(job.done + core.settings.broker.fan_out_slice, len(job.targets))
-    core.guarded(partial(_collect, core, job, end))
-    if job.done == len(job.targets):
-        jobs.popleft()
-        if job.waiter is not None:
-            job.waiter.met()
-        if job.acknowledgement is not None:
-            job.acknowledgement.met()
-    if jobs:
+    """Serve the next slice of the first jobs of `topic`."""
+    waiting = core.fan_outs[topic]
+    jobs = _together(waiting)
+    first = jobs[0]
+    share = max(1, core.settings.broker.fan_out_slice // len(jobs))
+    end = min(first.done + share, len(first.targets))
+    core.guarded(partial(_serve_slice, core, jobs, end))
+    if end == len(first.targets):
+        for job in jobs:
+            waiting.popleft()
+            if job.waiter is not None:
+                job.waiter.met()
+            if job.acknowledgement is not None:
+                job.acknowledgement.met()
+    if waiting:
         core.runtime.call_soon(partial(_slice, core, topic))
     else:
         del core.fan_outs[topic]
-        if job.route.simple or not job.route.valid:
+        if first.route.simple or not first.route.valid:
             # What was learnt meanwhile is that there is no fast path. Of a large route that is so anyhow, and to compile
             # it for every message would take longer than a slice.
             core.router.invalidate(topic)
     core.schedule()
+
+
+_TOGETHER: Final = 64
+"""Fan-outs that are served in one pass."""

@@ -58,6 +58,47 @@ def test_one_slice_a_turn(broker_harness: Make) -> None:
     assert [when.count(turn) for turn in dict.fromkeys(when)] == [2, 2, 2, 1]
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_came_meanwhile_is_served_in_one_pass(broker_harness: Make, qos: int) -> None:
+    """A receiver gets the messages of all fan-outs that were cut at the same time in one write."""
+    harness = broker_harness(config={"broker": {"fan_out_slice": 4}})
+    subs = subscribers(harness, 8, qos)
+    pub = harness.connect("pub")
+    written = [len(sub.wire.writes) for sub in subs]
+    later(harness, pub, *((b"%d" % number, qos) for number in range(4)))
+    turns(harness, lambda: None)
+    assert [len(sub.wire.writes) - written[i] for i, sub in enumerate(subs)] == [1] * 8
+    when = [sub.wire.writes[written[i]].turn for i, sub in enumerate(subs)]
+    assert [when.count(turn) for turn in dict.fromkeys(when)] == [1] * 8  # four messages a slice
+    for sub in subs:
+        assert [m.payload for m in sub.messages] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_plain_receivers_of_a_slice_share_the_bytes(broker_harness: Make, version: int) -> None:
+    harness = sliced(broker_harness)
+    subs = subscribers(harness, 6, 0, version=version)
+    written = [len(sub.wire.writes) for sub in subs]
+    harness.connect("pub").publish("t", b"x" * 100)
+    packets = {sub.wire.writes[written[i]].data for i, sub in enumerate(subs)}
+    assert len(packets) == 1
+    assert len({id(sub.wire.writes[written[i]].data) for i, sub in enumerate(subs)}) == 1
+    assert harness.broker.metrics.messages_delivered == 6
+
+
+def test_a_receiver_that_is_slow_is_not_plain(broker_harness: Make) -> None:
+    """What it cannot take waits for it or is dropped and counted, as without slices."""
+    harness = sliced(broker_harness)
+    subs = subscribers(harness, 6, 0)
+    subs[3].pause()
+    pub = harness.connect("pub")
+    for number in range(3):
+        pub.publish("t", b"%d" % number)
+    assert [len(sub.messages) for sub in subs] == [3, 3, 3, 0, 3, 3]
+    subs[3].resume()
+    assert [m.payload for m in subs[3].messages] == [b"0", b"1", b"2"]
+
+
 @pytest.mark.parametrize("version", [4, 5])
 def test_acknowledged_when_all_were_handed_the_message(broker_harness: Make, version: int) -> None:
     harness = sliced(broker_harness)
