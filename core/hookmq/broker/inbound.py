@@ -41,7 +41,15 @@ from hookmq.reason import PacketType, ReasonCode, clamp
 from hookmq.session import Session
 from hookmq.store import DropReceived, PutReceived
 from hookmq.topics import validate_topic
-from hookmq.types import Action, Direction, DisconnectReason, DropReason, EndedBy, Message
+from hookmq.types import (
+    Action,
+    Direction,
+    DisconnectReason,
+    DropReason,
+    EndedBy,
+    Message,
+    make_message,
+)
 
 _TOPIC_ALIAS = 0x23
 _SUBSCRIPTION_IDENTIFIER = 0x0B
@@ -79,7 +87,7 @@ def on_publish(connection: Link, packet: Packet) -> None:
             return
     now = core.runtime.time()
     interval = properties.message_expiry_interval if properties is not EMPTY else None
-    message = Message(
+    message = make_message(
         topic,
         packet.payload,
         qos,

@@ -98,7 +98,9 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
     if connection.pace is not None:
         connection.pace.sent()
     if delivery.qos == 0:
-        session.out += (head, tail)
+        out = session.out
+        out.append(head)
+        out.append(tail)
         core.mark(session)
         if stored and session.durable:
             core.committer.add(Dequeue(session.owner, delivery.seq))
@@ -134,7 +136,10 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
             core.schedule()
             settle(core, delivery)
             return
-    session.out += (head, PACKET_IDS[number], tail)
+    out = session.out
+    out.append(head)
+    out.append(PACKET_IDS[number])
+    out.append(tail)
     core.mark(session)
     settle(core, delivery)
 

@@ -1275,7 +1275,7 @@ def test_a_message_that_no_plugin_wants_is_never_made(
     def made(*args: Any, **options: Any) -> Message:
         raise AssertionError("a message was made")
 
-    monkeypatch.setattr(inbound, "Message", made)
+    monkeypatch.setattr(inbound, "make_message", made)
     for number in range(5):
         pub.publish("t", b"%d" % number, qos, expect=0)
         sub.expect_message("t")
