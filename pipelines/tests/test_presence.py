@@ -91,6 +91,8 @@ def test_coming_going_and_silence(spark: SparkSession, tmp_path: Path) -> None:
     assert told(stream.run()) == [expected[1], expected[5]]
     assert told(stream.add(*batches[3:]).run()) == expected
     assert stream.counted("numRowsDroppedByWatermark") == 0
+    [kept] = stream.progress[-1]["stateOperators"]
+    assert kept["numRowsTotal"] == 1  # d6; those that are gone are not kept
 
 
 def test_only_what_is_said(spark: SparkSession) -> None:

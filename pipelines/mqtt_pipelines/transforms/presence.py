@@ -155,6 +155,10 @@ class Sessions(Fold):
             times.append(state["open"][1] + self.gap)
         return min(times, default=None)
 
+    def forgotten(self, state: Any) -> bool:
+        """See `Fold`."""
+        return state["open"] is None and not state["events"]
+
     def wake(self, key: Sequence[Any], state: Any, until: int) -> Iterator[Output]:
         """See `Fold`."""
         events = sorted(state["events"])

@@ -52,6 +52,10 @@ class Fold(ABC):
         """All rows before `until` (µs) have come."""
         return iter(())
 
+    def forgotten(self, state: Any) -> bool:
+        """Whether there is nothing in a state that `begin` would not have, so that it need not be kept."""
+        return False
+
     def end(self, key: Sequence[Any], state: Any, until: int) -> Iterator[Output]:
         """There are no more rows, as of `until`: only in a batch."""
         return iter(())
@@ -132,7 +136,10 @@ class _Processor(StatefulProcessor):
                 self.handle.deleteTimer(before)
             if timer is not None:
                 self.handle.registerTimer(timer)
-        self.state.update((json.dumps([state, timer]),))
+        if self.by.forgotten(state):
+            self.state.clear()
+        else:
+            self.state.update((json.dumps([state, timer]),))
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         state, timer = self._load()

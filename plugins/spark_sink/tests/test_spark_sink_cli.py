@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -139,3 +140,12 @@ def test_export_of_what_is_not_there(run: Run, kept: Any) -> None:
     for words in (("--file-size", "many"), ("--once", "--follow"), ("--compression", "lzo")):
         with pytest.raises(SystemExit):
             run("export", kept.path, "lake", *words)
+
+
+def test_the_broker_imports_nothing_of_it() -> None:
+    code = (
+        "import sys, hookmq_spark_sink.plugin, hookmq_spark_sink.cli\n"
+        "print([n for n in sys.modules if n.startswith(('pyarrow', 'fsspec', 'hookmq_spark_sink.export'))])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"
