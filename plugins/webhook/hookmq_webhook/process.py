@@ -22,6 +22,8 @@ LIVES: Final = 3
 """Processes that may die over the same events before that counts as an attempt."""
 LONGEST: Final = 30.0
 """Seconds between two starts of a process that dies again and again."""
+SILENT: Final = 30.0
+"""Seconds beyond the longest request after which a process that answers nothing is taken to be stuck, and killed."""
 ENDS: Final = 2.0
 """Seconds that a process has to end before it is killed."""
 
@@ -131,6 +133,8 @@ class SenderProcess:
         self._starting: asyncio.Task[_Life] | None = None
         self._delay = 0.0
         self._closed = False
+        self.patience = SILENT
+        """Seconds for `SILENT`."""
 
     async def start(self) -> None:
         """Have the process there before the first events. Raises OSError."""
@@ -179,9 +183,20 @@ class SenderProcess:
         life.waiting[serial] = promise
         life.transport.write(data)
         try:
-            return await promise
+            while not promise.done():
+                answers, seconds = life.answers, self._longest()
+                await asyncio.wait((promise,), timeout=seconds)
+                if not promise.done() and life.answers == answers and life.process.poll() is None:
+                    # Stopped, or stuck: its own timeouts are no help then, and nothing would ever be sent again.
+                    self._log("error", "webhook.sender_stuck", seconds=seconds)
+                    life.process.kill()
+            return promise.result()
         finally:
             life.waiting.pop(serial, None)
+
+    def _longest(self) -> float:
+        """Seconds within which a process answers something: a token, a request, and what that is redirected to."""
+        return (self.config.redirects + 2) * self.config.timeout + self.patience
 
     async def _start(self) -> _Life:
         """The process that all who wait for one share. Raises OSError."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import MappingProxyType
@@ -94,6 +95,23 @@ async def test_when_it_dies_what_it_had_is_sent_again(receiver: Any, make: Make)
     assert [one["id"] for one in receiver.events] == ["e-7", "e-7"]
     assert pid(sender) != first
     assert (sender.restarts, logged) == (1, ["webhook.sender_died"])
+
+
+async def test_one_that_is_stuck_is_killed(receiver: Any, make: Make) -> None:
+    logged: list[str] = []
+    sender = make(logged, timeout=0.1)
+    assert await sender.send(event(6)) == ARRIVED
+    sender.patience = 0.0
+    first = pid(sender)
+    os.kill(first, signal.SIGSTOP)
+    sending = asyncio.create_task(sender.send(event(7)))
+    while "webhook.sender_stuck" not in logged:
+        await asyncio.wait((sending,), timeout=0.05)
+    sender.patience = 60.0  # the next one may take its time to start
+    assert await sending == ARRIVED
+    assert [one["id"] for one in receiver.events] == ["e-6", "e-7"]
+    assert pid(sender) != first
+    assert logged == ["webhook.sender_stuck", "webhook.sender_died"]
 
 
 async def test_one_that_cannot_live_is_no_busy_loop(
