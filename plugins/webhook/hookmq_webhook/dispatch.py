@@ -135,9 +135,11 @@ class Dispatcher:
         key: Callable[[Numbered], str],
         policy: Policy,
         breaker: Breaker,
+        log: Callable[..., None] | None = None,
     ) -> None:
         self.counts = Counts()
         self._runtime = runtime
+        self._log = log or runtime.log
         self._queue = queue
         self._send = send
         self._bury = bury
@@ -168,6 +170,8 @@ class Dispatcher:
         self._timers: dict[int, tuple[Timer, Callable[[], None]]] = {}
         self._serial = 0
         self._held_until = float("-inf")
+        self._failing = False
+        """The circuit opened, and the service did not answer since."""
         self.begun = False
         self._stopped = False
         self._idle: Callable[[], None] | None = None
@@ -311,7 +315,7 @@ class Dispatcher:
         lane.events.append(one)
 
     def _unreadable(self, error: Exception) -> None:
-        self._runtime.log("error", "webhook.queue_unreadable", reason=str(error))
+        self._log("error", "webhook.queue_unreadable", reason=str(error))
         self._more = True
         self._later(5.0, self._read)
 
@@ -437,13 +441,25 @@ class Dispatcher:
             self.counts.seconds += self._runtime.now() - began
             if error is not None or answer is None:
                 answer = Answer(Verdict.AGAIN, f"{type(error).__name__}: {error}")
+            opened = self._breaker.opened
             ask.end(answer.verdict is not Verdict.AGAIN)
             self._answered(parcel, answer)
+            self._tell(answer, self._breaker.opened > opened)
             self._pump()
             self._read()
             self._rest()
 
         self._cancels[serial] = self._runtime.spawn(self._send(parcel.events), answered)
+
+    def _tell(self, answer: Answer, opened: bool) -> None:
+        """The log has a line when the service fails and one when it is back, whatever lies in between."""
+        if answer.verdict is Verdict.AGAIN:
+            if opened and not self._failing:
+                self._failing = True
+                self._log("warning", "webhook.service_failing", reason=answer.reason)
+        elif self._failing:
+            self._failing = False
+            self._log("info", "webhook.service_back", waiting=self._queue.waiting)
 
     def _answered(self, parcel: Parcel, answer: Answer) -> None:
         policy = self._policy
@@ -508,7 +524,7 @@ class Dispatcher:
             if self._stopped:
                 return
             if failed:
-                self._runtime.log("error", "webhook.not_buried", id=one.id, reason=failed)
+                self._log("error", "webhook.not_buried", id=one.id, reason=failed)
                 self._later(BURY_AGAIN, lambda: self._give_up(parcel, reason))
                 return
             self.counts.given_up += 1

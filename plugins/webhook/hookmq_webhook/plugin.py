@@ -202,8 +202,9 @@ class WebhookPlugin(Plugin):
         retry = config.retry
         self.breaker = Breaker(retry.breaker_failures, retry.breaker_pause, runtime.now)
         self.dispatcher = Dispatcher(
-            runtime, self.queue, self._send, self._bury, self._key, _policy(config), self.breaker
-        )
+            runtime, self.queue, self._send, self._bury, self._key, _policy(config), self.breaker,
+            broker.log,
+        )  # fmt: skip
         if isinstance(self.queue, MemoryQueue):
             self.dispatcher.begin()
 

@@ -212,6 +212,23 @@ def test_an_open_circuit_burns_no_attempts() -> None:
     assert world.buried == [(0, "status 500", 5)]
 
 
+def test_the_log_says_once_that_the_service_fails_and_once_that_it_is_back() -> None:
+    policy = Policy(first_delay=0.01, longest_delay=0.01, concurrency=1)
+    answers = {3: ARRIVED, 7: REFUSED}  # a refusal, too, is an answer of a service that is well
+    world = World(policy, lambda events, n: (0.0, answers.get(n, AGAIN)), failures=2, pause=1.0)
+    world.put("a", "b", "c")
+    logged = world.runtime.logged
+    world.run(0.9)
+    assert logged == [("warning", "webhook.service_failing", {"reason": "status 500"})]
+    world.run(0.5)
+    assert logged[1:2] == [("info", "webhook.service_back", {"waiting": 2})]
+    world.run(20)
+    assert [name for _, name, _ in logged[2:4]] == [
+        "webhook.service_failing",
+        "webhook.service_back",
+    ]
+
+
 def test_while_one_tries_whether_it_is_back_the_others_wait_for_it() -> None:
     def answer(events: Sequence[Numbered], n: int) -> tuple[float, Answer]:
         return (0.0, AGAIN) if n <= 2 else (3.0, ARRIVED)
