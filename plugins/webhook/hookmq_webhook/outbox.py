@@ -11,6 +11,7 @@ from hookmq.plugin import Message
 from hookmq.runtime import Runtime, Timer
 from hookmq.segments import SegmentLog, Trimmed
 from hookmq.segments.frame import Frame
+from hookmq.segments.log import LOCK
 from hookmq.store import CommitId, StoreFailed
 
 from hookmq_webhook.events import Event, pack, unpack
@@ -347,6 +348,9 @@ class Outbox:
                 frames = self.log.read(after, size)
             except Trimmed as error:
                 following = error.earliest
+                if not (self.log.folder / LOCK).exists():
+                    # Moved away, or not mounted: what is not there to be read is not lost yet.
+                    raise FileNotFoundError(f"{self.log.folder} is gone") from None
             except StoreError:
                 following = self.log.next_good(after)
             else:

@@ -465,6 +465,24 @@ def test_a_start_after_damage_tells_what_is_missing(tmp_path: Path) -> None:
     box.close()
 
 
+def test_a_folder_that_was_moved_away_is_no_loss(tmp_path: Path) -> None:
+    folder, away = tmp_path / "here", tmp_path / "away"
+    box = Box(folder).open()
+    for number in range(3):
+        box.take(b"%d" % number)
+    folder.rename(away)
+    told: list[Any] = []
+    box.outbox.page(0, 10, 1 << 20, lambda *found: told.append(found))
+    box.runtime.run_until_idle()
+    ((events, following, error),) = told
+    assert (events, following) == ([], 0)
+    assert isinstance(error, FileNotFoundError)
+    assert (box.lost, box.outbox.damaged) == ([], 0)
+    away.rename(folder)
+    assert [one.number for one in box.page(0)[0]] == [0, 1, 2]
+    box.close()
+
+
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Box(tmp_path / "a").open().close()
     held = Box(tmp_path / "a").open()
