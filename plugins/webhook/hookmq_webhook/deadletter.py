@@ -62,11 +62,16 @@ class DeadLetters:
         """Dead letters that went because the file was full."""
         self._max_bytes = max_bytes
         self._run_blocking = run_blocking
-        size = max(4096, max_bytes // SHARE)
-        self._log = SegmentLog(folder / LOG, run_blocking, segment_size=size, sync=sync)
+        self._sync = sync
+        self._log = self._make_log()
         self._replayed: set[int] = set()
         self._trimming = False
+        self._reopening = False
         self._opened = False
+
+    def _make_log(self) -> SegmentLog:
+        size = max(4096, self._max_bytes // SHARE)
+        return SegmentLog(self.folder / LOG, self._run_blocking, segment_size=size, sync=self._sync)
 
     def open(self) -> None:
         """Take the folder. Raises StoreError."""
@@ -101,6 +106,7 @@ class DeadLetters:
             return
         if self._log.failure is not None:  # it would wait in memory for a write that never comes
             done(StoreFailed(self._log.failure))
+            self._reopen()
             return
         record = (_FORMAT, one.id, one.number, pack(one.event), reason, attempts, time)
         self._log.append(None, marshal.dumps(record, _MARSHAL))
@@ -108,6 +114,31 @@ class DeadLetters:
         self._log.flush(done)
         if self._log.size > self._max_bytes and not self._trimming:
             self._trim()
+
+    def _reopen(self) -> None:
+        """After a failure, which may have been a full disk: what is safe in the file is read again, and a later `add`
+        finds it in order, or fails once more."""
+        if self._reopening or self._trimming:
+            return
+        self._reopening = True
+        before, fresh = self._log, self._make_log()
+        before.close()  # its lock is the other's
+
+        def take() -> None:
+            prepare(self.folder, _KNOWN, (LOG,))
+            fresh.open()
+            fresh.recover(_STORE)
+
+        def taken(_: object, error: BaseException | None) -> None:
+            self._reopening = False
+            if error is not None or not self._opened:
+                fresh.close()
+                return
+            self._log = fresh
+            if fresh.id != before.id:
+                self._replayed = set()
+
+        self._run_blocking(take, taken)
 
     def _trim(self) -> None:
         segments = self._log.segments

@@ -506,6 +506,39 @@ def test_a_failed_disk_does_not_fill_the_memory_with_dead_letters(tmp_path: Path
     dead.close()
 
 
+def test_dead_letters_are_kept_again_when_the_disk_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hookmq_webhook.events import Event
+
+    dead = DeadLetters(tmp_path / "dead", at_once, 65536)
+    dead.open()
+
+    def add(number: int) -> bool:
+        said: list[Any] = []
+        dead.add(Numbered(number, Event("x.y", 1.0), 0, f"q-{number}"), "why", 1, 1.0, said.append)
+        return said == [None]
+
+    def full(file: int, data: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    assert add(0)
+    dead.replayed([0])()
+    assert add(1)
+    monkeypatch.setattr("os.write", full)
+    for _ in range(4):
+        assert not add(2)
+    monkeypatch.undo()
+    assert add(2) or add(2)  # the first may be what has it look again
+    assert [one.number for one in dead.read()] == [1, 2]
+    assert dead.waiting == 2
+    dead.close()
+    again = DeadLetters(tmp_path / "dead", at_once, 65536)
+    again.open()  # nobody else holds it
+    assert [one.number for one in again.read()] == [1, 2]
+    again.close()
+
+
 def test_dead_letters_are_bounded(tmp_path: Path) -> None:
     dead = DeadLetters(tmp_path / "dead", at_once, 65536)
     dead.open()
