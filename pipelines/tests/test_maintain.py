@@ -4,6 +4,7 @@ log whose pipeline began in its middle."""
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,17 @@ def test_only_what_is_missing_is_added(spark: SparkSession, tmp_path: Path, form
     sink = table(format, tmp_path)
     sink.write(frame(spark, 1), 0, "p.rows.a")
     every = frame(spark, 0, 1, 2)
-    assert maintain.add_missing(sink, every, WHOLE, "p.rows!backfill") == Added(40, 20)
-    assert maintain.add_missing(sink, every, WHOLE, "p.rows!backfill") == Added(0, 60)
+
+    def killed(piece: Sequence[Span], one: Added) -> None:
+        assert (piece, one) == (WHOLE[:1], Added(20, 10))
+        raise InterruptedError
+
+    for told, wanted in ((killed, None), (lambda *_: None, Added(20, 40))):
+        with suppress(InterruptedError):
+            found = maintain.backfill(
+                sink, lambda _: every, WHOLE, "p.rows!backfill", size=100, told=told
+            )
+            assert found == wanted
     some = [Span(LOG, 0, 30, 30)]
     assert maintain.add_missing(sink, frame(spark, 3), some, "p.rows!backfill") == Added(1, 0)
     assert list(faults(held(sink), [*keys([0, 1, 2]), (LOG, 0, 30)])) == []
@@ -236,8 +246,8 @@ def test_a_table_is_filled_up(command: Command, log: FakeLog, tmp_path: Path) ->
     assert '"lag": 5' in command("lag", "--json", "--max", "4", code=1)
     command("lag", "--max", "5")
 
-    # Up to where the query is, in commits of fourteen offsets; what comes after is the query's.
-    said = command("backfill", "bronze", "--slice", "14", "--from", '{"0": 2, "1": -2}')
+    # Up to where the query is; what comes after is the query's.
+    said = command("backfill", "bronze", "--from", '{"0": 2, "1": -2}')
     assert said.splitlines() == ["added: 13", "present: 15"]
     assert places(tmp_path / "bronze") == once(2, 0, last=15)
     command("run", "bronze")
