@@ -97,7 +97,9 @@ def test_tries_end(log: FakeLog) -> None:
         log.options | {"fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "700"}
     )
     log.faults += ["drop"] * 6
-    with pytest.raises(MqttError, match=r"tried 3 times: It closed the connection .*. Is the broker"):
+    with pytest.raises(
+        MqttError, match=r"tried 3 times: It closed the connection .*. Is the broker"
+    ):
         Client(options, waits.append).log()
     assert waits == [0.7, 0.7]
 
