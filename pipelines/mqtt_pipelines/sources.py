@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from mqtt_pipelines import schemas
 from mqtt_pipelines.settings import setting
+
+_OF_STREAMS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,40 +51,19 @@ def open_stream(spark: SparkSession, source: Source) -> DataFrame:
 def open_batch(
     spark: SparkSession, source: Source, start: str | None = None, end: str | None = None
 ) -> DataFrame:
-    """The messages from `start` to `end`: ``earliest``, ``latest``, or JSON by partition as of `startingOffsets`."""
+    """The messages, of a stream from `start` to `end`: ``earliest``, ``latest``, or JSON as `startingOffsets` takes it.
+
+    What the configuration says of both edges holds for those that are not given.
+    """
     if source.files:
-        return _between(spark.read.schema(schemas.RAW).parquet(source.files), start, end)
-    given: dict[str, Any] = {
-        name: value
-        for name, value in options(source).items()
-        if name.lower() not in ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
+        return spark.read.schema(schemas.RAW).parquet(source.files)
+    given = {
+        name: value for name, value in options(source).items() if name.lower() not in _OF_STREAMS
     }
-    for name, value in (("startingOffsets", start), ("endingOffsets", end)):
-        if value is not None:
-            given = {k: v for k, v in given.items() if k.lower() != name.lower()} | {name: value}
+    for name, edge in (("startingOffsets", start), ("endingOffsets", end)):
+        if edge is not None:
+            given = {k: v for k, v in given.items() if k.lower() != name.lower()} | {name: edge}
     return spark.read.format("mqtt").schema(schemas.RAW).options(**given).load()
-
-
-def _between(frame: DataFrame, start: str | None, end: str | None) -> DataFrame:
-    import json
-
-    for edge, compare in ((start, ">="), (end, "<")):
-        if edge is None or edge in ("earliest", "latest"):
-            continue
-        given = json.loads(edge)
-        log_id = given.pop("log_id", None)
-        arms = [
-            f"(partition = {int(p)} and offset {compare} {int(offset)})"
-            for p, offset in given.items()
-            if int(offset) >= 0
-        ]
-        free = [str(int(p)) for p, offset in given.items() if int(offset) < 0]
-        if free:
-            arms.append(f"partition in ({', '.join(free)})")
-        frame = frame.where(" or ".join(arms))
-        if log_id is not None:
-            frame = frame.where(frame.log_id == log_id)
-    return frame
 
 
 def _text(value: str | int | bool) -> str:
