@@ -6,18 +6,18 @@ Each may be run again, and beside a pipeline that runs.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hookmq.errors import HookMQError
-from pyspark_mqtt.client import Client
 from pyspark_mqtt.errors import MqttError
 from pyspark_mqtt.offsets import Log, Offsets, bounded, resolve
-from pyspark_mqtt.options import READ, reading
+from pyspark_mqtt.options import READ
 
 from mqtt_pipelines import checkpoints, sources
 from mqtt_pipelines.conf import Conf
+from mqtt_pipelines.lag import broker
 from mqtt_pipelines.settings import Table
 from mqtt_pipelines.sinks import open_sink
 from mqtt_pipelines.sinks.delta import DeltaSink
@@ -237,11 +237,8 @@ def backfill(arguments: argparse.Namespace) -> int:
 
 def _wanted(conf: Conf, at: "Position", first: str, last: str) -> tuple[Log, list[Span], int]:
     """The log, the offsets to look at, how many the query has yet to come to."""
-    client = Client(reading(sources.options(conf.source)))
-    try:
-        log = client.log()
-    finally:
-        client.close()
+    log = broker(conf)
+    assert log is not None
     edges: list[Offsets] = []
     for option, text in (("--from", first), ("--to", last)):
         try:
@@ -352,79 +349,15 @@ def _letters(
 
 def lag(arguments: argparse.Namespace) -> int:
     """``lag``."""
+    from mqtt_pipelines import lag as work
+
     conf = _conf(arguments)
-    log: Log | None = None
-    if conf.source.mqtt:
-        client = Client(reading(sources.options(conf.source)))
-        try:
-            log = client.log()
-        finally:
-            client.close()
-    rows = [
-        row for query in checkpoints.queries(conf.checkpoints) for row in _lag(conf, query, log)
-    ]
+    rows = work.rows(conf)
     if not rows:
         raise MqttError(f"{conf.checkpoints} holds no query's checkpoint: has the pipeline run?")
-    if arguments.json:
-        for row in rows:
-            print(json.dumps(row))
-    else:
-        _print(rows)
+    print("\n".join(map(json.dumps, rows)) if arguments.json else work.table(rows))
     worst = max((row["lag"] or 0 for row in rows), default=0)
     return int(arguments.max is not None and worst > arguments.max)
-
-
-COLUMNS: Final = ("query", "batch", "partition", "latest", "next", "lag", "table", "note")
-
-
-def _lag(conf: Conf, query: str, log: Log | None) -> Iterable[dict[str, Any]]:
-    """A row for each partition of what a query reads."""
-    done = checkpoints.committed(f"{conf.checkpoints}/{query}")
-    empty: dict[str, Any] = dict.fromkeys(COLUMNS) | {"query": query, "note": ""}
-    if done is None:
-        yield empty | {"note": "no batch is done yet"}
-        return
-    row = empty | {"batch": done.batch}
-    if done.offsets is None or log is None:
-        yield row | {"note": "does not read the broker's stream"}
-        return
-    if done.offsets.log_id != log.log_id:
-        yield row | {"note": f"read log {done.offsets.log_id}; the broker's is {log.log_id}"}
-        return
-    noted = _noted(conf, query)
-    for partition, latest in sorted(log.latest.items()):
-        at = done.offsets.next.get(partition, 0)
-        last = noted(log.log_id, partition)
-        note = "" if at >= log.earliest[partition] else "what comes next is gone from the broker"
-        yield row | {
-            "partition": partition,
-            "latest": latest,
-            "next": at,
-            "lag": max(0, latest - at),
-            "table": last,
-            "note": note,
-        }
-
-
-def _noted(conf: Conf, query: str) -> Any:
-    """The last offset that a query's table has, by log and partition; None where it does not say."""
-    found = getattr(conf.tables, query, None)
-    sink = None if found is None else open_sink(found)
-    state = sink.look() if isinstance(sink, DeltaSink | IcebergSink) else None
-    return lambda log_id, partition: (
-        None if state is None else state.get(mark(f"{conf.name}.{query}", log_id, partition))
-    )
-
-
-def _print(rows: Sequence[Mapping[str, Any]]) -> None:
-    texts = [list(COLUMNS)] + [
-        ["-" if row[name] is None else str(row[name]) for name in COLUMNS] for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    for text in texts:
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(text, widths, strict=True)).rstrip()
-        )
 
 
 def _say(text: str) -> None:
