@@ -38,14 +38,22 @@ def options(source: Source) -> dict[str, str]:
     return given
 
 
-def open_stream(spark: SparkSession, source: Source) -> DataFrame:
-    """The messages as a stream."""
+def open_stream(spark: SparkSession, source: Source, query: str) -> DataFrame:
+    """The messages as a stream for a query of this name.
+
+    To the broker each query is a consumer of its own, GROUP.QUERY: of two that reported under one name the faster one
+    would let retention delete what the other has yet to read.
+    """
     if source.files:
         reader = spark.readStream.schema(schemas.RAW)
         return reader.option("maxFilesPerTrigger", source.max_files_per_trigger).parquet(
             source.files
         )
-    return spark.readStream.format("mqtt").schema(schemas.RAW).options(**options(source)).load()
+    given = options(source)
+    for name in given:
+        if name.lower() == "consumergroup":
+            given[name] = f"{given[name]}.{query}"
+    return spark.readStream.format("mqtt").schema(schemas.RAW).options(**given).load()
 
 
 def open_batch(

@@ -31,10 +31,22 @@ def test_batches(spark: SparkSession, log: FakeLog, tmp_path: Path) -> None:
     assert offsets(open_batch(spark, source, end='{"0": 8, "1": 4}')) == [(0, 7)]
     some = open_batch(spark, source, '{"0": 2, "1": -2}', '{"0": 4, "1": 1}')
     assert offsets(some) == [(0, 2), (0, 3), (1, 0)]
-    assert open_stream(spark, source).schema == schemas.RAW
+    assert open_stream(spark, source, "q").schema == schemas.RAW
 
     folder = str(tmp_path / "landed")
     some.write.parquet(folder)
     files = Source(files=folder)
     assert offsets(open_batch(spark, files)) == offsets(some)
-    assert open_stream(spark, files).schema == schemas.RAW
+    assert open_stream(spark, files, "q").schema == schemas.RAW
+
+
+def test_each_query_is_a_consumer_of_its_own(
+    spark: SparkSession, log: FakeLog, tmp_path: Path
+) -> None:
+    source = Source(mqtt={**log.options, "consumerGroup": "plant"})
+    for name in ("bronze", "silver"):
+        writer = open_stream(spark, source, name).writeStream.format("noop")
+        writer = writer.option("checkpointLocation", str(tmp_path / name))
+        writer.trigger(availableNow=True).start().awaitTermination()
+    told = {path.partition("/consumers/")[2] for path in log.asked if "/consumers/" in path}
+    assert told == {"plant.bronze/commit", "plant.silver/commit"}

@@ -26,17 +26,18 @@ def build(spark: SparkSession, conf: "Conf") -> list[Query]:
     assert by is not None
     prepare(spark)
 
-    def found() -> DataFrame:
-        return alerts(silver(open_stream(spark, conf.source), payload), by)
+    def found(query: str) -> DataFrame:
+        return alerts(silver(open_stream(spark, conf.source, query), payload), by)
 
     queries = []
     if by.publish is not None:
         sink = MqttSink(by.publish.options, (*KEY, "metric"), f"{conf.name}-alert")
-        frame = messages(found(), by.publish.topic)
+        frame = messages(found("anomaly"), by.publish.topic)
         queries.append(Query("anomaly", frame, sink, f"{conf.checkpoints}/anomaly", conf.trigger))
     if conf.tables.alerts is not None:
         table = open_sink(conf.tables.alerts)
-        queries.append(Query("alerts", found(), table, f"{conf.checkpoints}/alerts", conf.trigger))
+        frame = found("alerts")
+        queries.append(Query("alerts", frame, table, f"{conf.checkpoints}/alerts", conf.trigger))
     if not queries:
         raise PipelineError(
             "job anomaly has nowhere to put alerts: give anomaly.publish or tables.alerts."

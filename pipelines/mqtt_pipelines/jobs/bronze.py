@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
     """One query: ``bronze``."""
     assert conf.tables.bronze is not None
-    frame = bronze(open_stream(spark, conf.source))
+    frame = bronze(open_stream(spark, conf.source, "bronze"))
     sink = open_sink(conf.tables.bronze)
     return [Query("bronze", frame, sink, f"{conf.checkpoints}/bronze", conf.trigger)]

@@ -17,6 +17,6 @@ def build(spark: SparkSession, conf: "Conf") -> list[Query]:
     """One query: ``dead_letter``."""
     assert conf.silver is not None
     assert conf.tables.dead_letter is not None
-    frame = dead_letters(open_stream(spark, conf.source), conf.silver)
+    frame = dead_letters(open_stream(spark, conf.source, "dead_letter"), conf.silver)
     sink = open_sink(conf.tables.dead_letter)
     return [Query("dead_letter", frame, sink, f"{conf.checkpoints}/dead_letter", conf.trigger)]

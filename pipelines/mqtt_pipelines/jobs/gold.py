@@ -19,6 +19,6 @@ def build(spark: SparkSession, conf: "Conf") -> list[Query]:
     assert conf.silver is not None
     assert conf.gold is not None
     assert conf.tables.gold is not None
-    frame = gold(silver(open_stream(spark, conf.source), conf.silver), conf.gold)
+    frame = gold(silver(open_stream(spark, conf.source, "gold"), conf.silver), conf.gold)
     sink = open_sink(conf.tables.gold)
     return [Query("gold", frame, sink, f"{conf.checkpoints}/gold", conf.trigger)]

@@ -19,6 +19,6 @@ def build(spark: SparkSession, conf: "Conf") -> list[Query]:
     assert conf.presence is not None
     assert conf.tables.presence is not None
     prepare(spark)
-    frame = presence(open_stream(spark, conf.source), conf.presence)
+    frame = presence(open_stream(spark, conf.source, "presence"), conf.presence)
     sink = open_sink(conf.tables.presence)
     return [Query("presence", frame, sink, f"{conf.checkpoints}/presence", conf.trigger)]

@@ -18,7 +18,7 @@ def build(spark: SparkSession, conf: "Conf") -> list[Query]:
     """Two queries: ``silver`` and ``dead_letter``."""
     assert conf.silver is not None
     assert conf.tables.silver is not None
-    frame = silver(open_stream(spark, conf.source), conf.silver)
+    frame = silver(open_stream(spark, conf.source, "silver"), conf.silver)
     sink = open_sink(conf.tables.silver)
     query = Query("silver", frame, sink, f"{conf.checkpoints}/silver", conf.trigger)
     return [query, *dead_letter.build(spark, conf)]

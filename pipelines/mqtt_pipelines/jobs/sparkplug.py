@@ -20,12 +20,12 @@ def build(spark: SparkSession, conf: "Conf") -> list[Query]:
     assert by is not None
     assert tables.metrics is not None
     prepare(spark)
-    frame = metrics(open_stream(spark, conf.source), by)
+    frame = metrics(open_stream(spark, conf.source, "metrics"), by)
     sink = open_sink(tables.metrics)
     queries = [Query("metrics", frame, sink, f"{conf.checkpoints}/metrics", conf.trigger)]
     if tables.dead_letter is not None:
-        frame = dead_letters(open_stream(spark, conf.source), by)
         name = "sparkplug_dead_letter"
+        frame = dead_letters(open_stream(spark, conf.source, name), by)
         sink = open_sink(tables.dead_letter)
         queries.append(Query(name, frame, sink, f"{conf.checkpoints}/{name}", conf.trigger))
     return queries
