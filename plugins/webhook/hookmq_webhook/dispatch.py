@@ -170,6 +170,7 @@ class Dispatcher:
         self._timers: dict[int, tuple[Timer, Callable[[], None]]] = {}
         self._serial = 0
         self._held_until = float("-inf")
+        self._unreadable_at: float | None = None
         self._failing = False
         """The circuit opened, and the service did not answer since."""
         self.begun = False
@@ -215,9 +216,11 @@ class Dispatcher:
 
     @property
     def oldest_age(self) -> float:
-        """Seconds since the oldest event in memory happened; 0 where there is none."""
+        """Seconds since the oldest event in memory happened, or since the queue cannot be read; 0 where there is none."""
         times = [one.event.time for lane in self._lanes.values() for one in lane.events]
         times += [one.event.time for parcel in self._parcels for one in parcel.events]
+        if self._unreadable_at is not None:
+            times.append(self._unreadable_at)
         return max(0.0, self._runtime.time() - min(times)) if times else 0.0
 
     @property
@@ -285,6 +288,7 @@ class Dispatcher:
         if error is not None:
             self._unreadable(error)
             return
+        self._unreadable_at = None
         at = min(following, self._next) if following > first else self._next
         for one in found:
             if one.number >= self._next or self._full():
@@ -315,6 +319,8 @@ class Dispatcher:
         lane.events.append(one)
 
     def _unreadable(self, error: Exception) -> None:
+        if self._unreadable_at is None:
+            self._unreadable_at = self._runtime.time()
         self._log("error", "webhook.queue_unreadable", reason=str(error))
         self._more = True
         self._later(5.0, self._read)
@@ -326,6 +332,7 @@ class Dispatcher:
         if error is not None:
             self._unreadable(error)
             return
+        self._unreadable_at = None
         if following > self._next:
             self._more = True  # there may be more behind what fitted
         self._next = following

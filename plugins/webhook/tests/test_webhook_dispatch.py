@@ -409,8 +409,10 @@ def test_a_queue_that_cannot_be_read_is_read_again() -> None:
     world.put("a")
     world.run(1)
     assert [event for _, event, _ in world.runtime.logged] == ["webhook.queue_unreadable"]
+    assert world.dispatcher.oldest_age == 1.0  # what waits there is older
     world.run(10)
     assert world.arrived == [0]
+    assert world.dispatcher.oldest_age == 0.0
 
 
 # under every interleaving -----------------------------------------------------------------------------------------------
