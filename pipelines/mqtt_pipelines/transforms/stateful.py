@@ -122,10 +122,9 @@ class _Processor(StatefulProcessor):
         self.state = handle.getValueState("state", _STATE)
 
     def _load(self) -> tuple[Any, int | None]:
-        known = self.state.get()
-        if known is None:
+        if not self.state.exists():  # `get` would have Spark log a warning for each new key
             return self.by.begin(), None
-        state, timer = json.loads(known[0])
+        state, timer = json.loads(self.state.get()[0])
         return state, timer
 
     def _store(self, state: Any, before: int | None) -> None:
