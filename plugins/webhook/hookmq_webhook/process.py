@@ -183,8 +183,11 @@ class SenderProcess:
         life.waiting[serial] = promise
         life.transport.write(data)
         try:
+            seconds = (
+                self._longest()
+            )  # as the process has it now: with another timeout it goes on with this one
             while not promise.done():
-                answers, seconds = life.answers, self._longest()
+                answers = life.answers
                 await asyncio.wait((promise,), timeout=seconds)
                 if not promise.done() and life.answers == answers and life.process.poll() is None:
                     # Stopped, or stuck: its own timeouts are no help then, and nothing would ever be sent again.
