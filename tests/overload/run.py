@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from pressure.overload import MEGABYTE, SCENARIOS, STORM
 
-
 SPARE = 1000
 """Open files besides the connections of a storm."""
 
