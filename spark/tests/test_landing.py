@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType
 from pyspark_mqtt.publisher import Message
 from pyspark_mqtt.schema import READABLE
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 SCHEMA = StructType([StructField(name, kind) for name, kind in READABLE.items()])
 HOOKMQ = Path(sys.executable).with_name("hookmq")
 
