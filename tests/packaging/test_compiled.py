@@ -88,6 +88,18 @@ def test_one_byte_of_source_that_was_edited_runs(copy: Path, name: str) -> None:
     assert told(copy)[0] == "compiled"
 
 
+@pytest.mark.timeout(180)
+def test_both_builds_live_the_same_lives() -> None:
+    """The same seeds give the same traces: every packet, record and event of them, in their order."""
+    lives = (
+        "from hookmq.testing.sim import make_plan, run\n"
+        "print([run(make_plan(seed)).hash for seed in range(12)])"
+    )
+    told = [run(ROOT / "core", "-c", lives, HOOKMQ_BUILD=build) for build in ("pure", "compiled")]
+    assert not any(done.returncode for done in told), [done.stderr for done in told]
+    assert told[0].stdout == told[1].stdout
+
+
 @pytest.mark.slow
 def test_the_wheel_is_for_this_platform_and_runs_compiled(tmp_path: Path) -> None:
     wheels = sorted((ROOT / "dist").glob("hookmq-*-cp*.whl"))

@@ -100,7 +100,7 @@ def problems(bug: Bug) -> list[str]:
 
 def plant(bug: Bug, folder: pathlib.Path) -> None:
     """Copy what it changes to `folder` and plant the bug there."""
-    ignore = shutil.ignore_patterns("__pycache__", "*.so")
+    ignore = shutil.ignore_patterns("__pycache__", "*.so", "_compiled")
     for name in bug.packages:
         shutil.copytree(package(name), folder / name, ignore=ignore)
     for change in bug.changes:
@@ -111,6 +111,7 @@ def plant(bug: Bug, folder: pathlib.Path) -> None:
 def simulate(folder: pathlib.Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the simulator on the core in `folder`."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["HOOKMQ_BUILD"] = "pure"  # what is planted is source
     return subprocess.run(
         [sys.executable, "-m", "hookmq.testing.sim", *arguments],
         env=environment,
