@@ -154,8 +154,16 @@ def test_what_a_killed_driver_had_written_is_there_once(
     # It was killed where it hurts: the rows are there, and Spark does not know.
     assert list(faults(held(sink, spark), keys([0, 1]))) == []
     assert (killed.folder / "checkpoints" / name / "offsets" / "1").exists()
-    assert committed(killed.folder, name) == ["0"]
+    # But for files, where the moment between is Spark's own: a machine that is busy may miss it.
+    assert committed(killed.folder, name) in (["0"], ["0", "1"] if name == "files" else [])
     land(killed.folder / "landed", [2])
+    finish(spark, killed.folder, name, sink)
+    assert committed(killed.folder, name) == ["0", "1", "2"]
+    assert list(faults(held(sink, spark), keys([0, 1, 2]))) == []
+    # What is left where it is not missed.
+    for file in (killed.folder / "checkpoints" / name / "commits").glob("*2*"):
+        file.unlink()
+    assert committed(killed.folder, name) == ["0", "1"]
     finish(spark, killed.folder, name, sink)
     assert committed(killed.folder, name) == ["0", "1", "2"]
     assert list(faults(held(sink, spark), keys([0, 1, 2]))) == []
@@ -380,6 +388,12 @@ def test_whatever_a_table_is_partitioned_by(
     found = state.keys(["topic", "ingest_date", "offset"], [Span(LOG, 0, 0, 9), Span(LOG, 1, 0, 9)])
     wanted = rows.select(["topic", "ingest_date", "offset"]).to_pylist()
     assert sorted(found.to_pylist(), key=str) == sorted(wanted, key=str)
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_where_a_delta_table_is(tmp_path: Path, prefix: str) -> None:
+    assert delta(tmp_path, path=f"{prefix}{tmp_path}/t").root == f"{tmp_path}/t"
+    assert delta(tmp_path, path="s3://b/t").root == "s3://b/t"
 
 
 def test_what_an_iceberg_table_needs_to_be_found(spark: SparkSession, tmp_path: Path) -> None:

@@ -39,7 +39,10 @@ class DeltaSink:
 
     def __init__(self, table: Table, wait: Callable[[float], None] = time.sleep) -> None:
         self.table = table
-        self.root = table.path if "://" in table.path else os.path.abspath(table.path)
+        path = table.path
+        if path.startswith("file:"):  # As Spark writes it, with one slash or three.
+            path = "/" + path.removeprefix("file:").lstrip("/")
+        self.root = path if "://" in path else os.path.abspath(path)
         self.options = dict(table.options)
         self.wait = wait
 
