@@ -194,6 +194,17 @@ class Spark:
             end(pid)
 
 
+def written(table: Path) -> int:
+    """Batches that are in a table: of Delta's log, or that of Spark's file sink."""
+    log = table / "_delta_log"
+    try:
+        names = os.listdir(log if log.exists() else table / "_spark_metadata")
+    except OSError:
+        return 0
+    numbers = [name.partition(".")[0] for name in names if not name.endswith(".crc")]
+    return max((int(number) + 1 for number in numbers if number.isdecimal()), default=0)
+
+
 def batches(checkpoint: Path) -> int:
     """The last batch that a query finished, from 1; 0 for none."""
     try:

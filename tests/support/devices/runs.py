@@ -20,7 +20,7 @@ from workspace import ROOT
 
 from devices.fleet import Fleet, Topic
 from devices.judging import Row, Verdict, judge
-from devices.parts import PARTITIONS, TOKEN, Broker, Spark, batches
+from devices.parts import PARTITIONS, TOKEN, Broker, Spark, batches, written
 
 VICTIMS: Final = ("executor", "reader", "broker", "driver")
 QUERIES: Final = ("bronze", "silver", "dead_letter")
@@ -42,6 +42,8 @@ class Summary:
 
     seed: int
     kills: Counter[str] = field(default_factory=Counter)
+    between: int = 0
+    """Of the driver's, those after a batch was in a table and before Spark noted that it is done."""
     sent: int = 0
     acknowledged: int = 0
     sessions_lost: int = 0
@@ -66,6 +68,7 @@ class Summary:
         killed = ", ".join(f"{self.kills[name]} {name}" for name in VICTIMS)
         lines = [
             f"{sum(self.kills.values())} kills ({killed}) in {self.seconds:.0f} s, seed {self.seed}",
+            f"{self.between} of the driver's between the write of a batch and Spark's note of it",
             f"{self.sent} messages sent, {self.acknowledged} acknowledged; {self.restarts} starts of the broker and"
             f" {self.overloaded} of the driver had to be repeated",
         ]
@@ -225,7 +228,9 @@ class Run:
             await self._all_go_on()
         await asyncio.sleep(self.draw.uniform(0, 1.5))
         if victim == "driver":
-            await asyncio.to_thread(self.spark.kill)
+            # The first in the one moment that transactions are for; others there, or at any.
+            moments = (*QUERIES, "") if self.summary.kills[victim] else ("silver",)
+            await self._kill_driver(self.draw.choice(moments))
             self.spark.start(self.command("run"))
         elif victim == "broker":
             await asyncio.to_thread(self.broker.kill, self.draw)
@@ -240,6 +245,22 @@ class Run:
                 assert time.monotonic() < until, f"there is no {victim}"
                 await asyncio.sleep(0.05)
         self.summary.kills[victim] += 1
+
+    async def _kill_driver(self, table: str) -> None:
+        """At once, or as soon as another batch is in a table."""
+        if table:
+            before = written(self.tables / table)
+            until = time.monotonic() + STUCK
+            while (now := written(self.tables / table)) == before:
+                if self._supervise():
+                    until = time.monotonic() + STUCK
+                if time.monotonic() > until:
+                    raise Broken(f"stuck at batch {now} of {table}: {self.spark.end_of_log()}")
+                await asyncio.sleep(0.001)
+            noted = batches(self.tables / "checkpoints" / table)
+        await asyncio.to_thread(self.spark.kill)
+        if table:
+            self.summary.between += noted == batches(self.tables / "checkpoints" / table)
 
     async def _to_the_end(self, what: str) -> None:
         while True:
