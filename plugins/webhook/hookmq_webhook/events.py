@@ -7,6 +7,9 @@ from typing import Any, Final, NamedTuple
 _FORMAT: Final = 1
 _MARSHAL: Final = 4
 """The version of marshal that every Python of ours writes and reads: what waits outlives an upgrade."""
+_BEGINS: Final = frozenset({b")\x09", b"\xa9\x09"})
+"""What a tuple of nine begins with, whether or not marshal thinks that it may be referred to. Looked at first: marshal makes
+room for whatever number stands there."""
 
 
 class Event(NamedTuple):
@@ -33,12 +36,14 @@ def pack(event: Event) -> bytes:
 
 def unpack(data: bytes) -> Event:
     """The event of `pack`. Raises ValueError for anything else that a checksum let through."""
+    if data[:2] not in _BEGINS:
+        raise ValueError("not a packed event: it does not begin as one")
     try:
         form, *fields = marshal.loads(data)
         if form != _FORMAT:
             raise ValueError(f"of format {form}")
         event = Event(*fields)
-    except (EOFError, TypeError, ValueError) as error:
+    except (EOFError, TypeError, ValueError, MemoryError) as error:
         raise ValueError(f"not a packed event: {error}") from error
     if not isinstance(event.type, str) or not isinstance(event.data, dict):
         raise ValueError("not a packed event: fields of other types")

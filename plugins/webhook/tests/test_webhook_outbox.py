@@ -15,7 +15,7 @@ from hookmq_webhook.events import Event, pack, unpack
 from hookmq_webhook.folder import CURSOR, default_folder, write_atomically
 from hookmq_webhook.outbox import Bounds, OnFull, Outbox
 from hookmq_webhook.queues import MemoryQueue, Numbered
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 START = CommitId("s", 0)
@@ -569,6 +569,9 @@ def test_events_are_unpacked_as_they_were(event: Event) -> None:
     assert unpack(pack(event)) == event
 
 
+@example(
+    b"(\xff\xff\xff\x7f"
+)  # a tuple of two thousand million: marshal would take the memory for it
 @given(st.binary(max_size=200))
 def test_what_is_no_event_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="not a packed event"):
