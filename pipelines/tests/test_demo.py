@@ -6,14 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from broker import ROOT
 
 DEMO = ROOT / "pipelines" / "demo" / "run.py"
 
 
+@pytest.mark.timeout(
+    420
+)  # Spark and all else on what may be a busy machine; it ends with the first rows.
 def test_until_somebody_stops_it(tmp_path: Path) -> None:
     command = [
-        sys.executable, str(DEMO), "--devices", "200", "--seconds", "240", "--folder", str(tmp_path),
+        sys.executable, str(DEMO), "--devices", "200", "--seconds", "300", "--folder", str(tmp_path),
     ]  # fmt: skip
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
