@@ -8,8 +8,8 @@ _FORMAT: Final = 1
 _MARSHAL: Final = 4
 """The version of marshal that every Python of ours writes and reads: what waits outlives an upgrade."""
 _BEGINS: Final = frozenset({b")\x09", b"\xa9\x09"})
-"""What a tuple of nine begins with, whether or not marshal thinks that it may be referred to. Looked at first: marshal makes
-room for whatever number stands there."""
+"""What a tuple of nine begins with, whether or not marshal thinks that it may be referred to. Looked at first:
+marshal makes room for whatever number stands there."""
 
 
 class Event(NamedTuple):
