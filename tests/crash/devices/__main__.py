@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python tests/crash/devices")
     parser.add_argument("--kills", type=int, default=8, help="at least 4, so that each is killed")
     parser.add_argument("--seed", type=int, help="repeats the choices of a run")
-    parser.add_argument("--rate", type=float, default=600, help="messages a second")
+    parser.add_argument("--rate", type=float, default=300, help="messages a second")
     parser.add_argument(
         "--planted", action="store_true", help="a sink without transactions, which must be found"
     )
