@@ -7,8 +7,10 @@ names say that they hold secrets or payloads are dropped here, whoever logs them
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import IO, Any, Final, Literal
 
 Format = Literal["auto", "text", "json"]
@@ -35,6 +37,10 @@ _PLAIN: Final = frozenset(
 
 LONGEST: Final = 1000
 """Characters of a field that are written."""
+WAITING: Final = 4 << 20
+"""Characters of lines that wait to be written."""
+PATIENCE: Final = 2.0
+"""Seconds that the end of the process waits for who reads the log."""
 
 
 def is_dropped(name: str) -> bool:
@@ -148,13 +154,88 @@ def chosen_format(wanted: Format, stream: IO[str]) -> Literal["text", "json"]:
     return wanted
 
 
+class AsideHandler(logging.Handler):
+    """Writes lines to `stream` in a thread of its own, many at a time: who reads slowly, or not at all (a full pipe, a
+    terminal that was stopped), holds up nobody. At most `WAITING` characters wait; lines that come on top are
+    lost, and ``log.lost`` behind those that waited says how many."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        super().__init__()
+        self.stream = stream
+        self._lines: list[str] = []
+        self._waiting = 0
+        self._lost = 0
+        self._ended = False
+        self._changed = threading.Condition()
+        self._writing = False
+        self._thread = threading.Thread(target=self._write, name="hookmq-log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Format, and leave the rest to the thread. Does not block."""
+        try:
+            line = self.format(record) + "\n"
+        except Exception:
+            self.handleError(record)
+            return
+        with self._changed:
+            if self._waiting + len(line) > WAITING:
+                self._lost += 1
+                return
+            self._lines.append(line)
+            self._waiting += len(line)
+            self._changed.notify_all()
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._lines or self._lost or self._ended):
+                    self._changed.wait()
+                if not self._lines and not self._lost:
+                    return
+                lines, self._lines = self._lines, []
+                lost, self._lost = self._lost, 0
+                self._writing = True
+            if lost:
+                lines.append(self._told(lost))
+            with suppress(OSError, ValueError):  # nobody is there to be told
+                self.stream.write("".join(lines))
+                self.stream.flush()
+            with self._changed:
+                self._waiting = sum(map(len, self._lines))
+                self._writing = False
+                self._changed.notify_all()
+
+    def _told(self, lost: int) -> str:
+        fields = {"lines": lost}
+        attributes = {"name": "hookmq", "levelno": logging.WARNING, "levelname": "WARNING"}
+        record = logging.makeLogRecord(
+            {**attributes, "msg": "log.lost", "event": "log.lost", "fields": fields}
+        )
+        return self.format(record) + "\n"
+
+    def flush(self) -> None:
+        """Wait until all is written, `PATIENCE` seconds at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._lines or self._writing), PATIENCE)
+
+    def close(self) -> None:
+        """Write what waits, as `flush`, and end the thread."""
+        self.flush()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        super().close()
+
+
 def configure(
     level: str = "info", format: Format = "auto", stream: IO[str] | None = None
 ) -> logging.Handler:
-    """Log what is at least `level` to `stream` (stderr by default), in `format`. Replaces what an earlier call set up, so
-    that a reload may call it. Returns the handler in use."""
+    """Log what is at least `level` to `stream`, in `format`; by default to stderr, which is written by a thread. Replaces
+    what an earlier call set up, so that a reload may call it. Returns the handler in use."""
+    aside = stream is None
     stream = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(stream)
+    handler = AsideHandler(stream) if aside else logging.StreamHandler(stream)
     text = chosen_format(format, stream) == "text"
     handler.setFormatter(TextFormatter(stream.isatty()) if text else JsonFormatter())
     handler.addFilter(DropSecrets())
@@ -163,6 +244,7 @@ def configure(
     for old in root.handlers[:]:
         if old.get_name() == "hookmq":
             root.removeHandler(old)
+            old.close()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)  # libraries tell only what matters
     logging.getLogger("hookmq").setLevel(LEVELS[level])

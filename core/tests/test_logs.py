@@ -3,7 +3,9 @@
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -120,3 +122,56 @@ def test_a_field_has_an_end(stream: io.StringIO, form: Any) -> None:
     assert len(text) < 4000
     assert "(65535 characters)" in text or "(65535 \\u2026" in text
     assert "z" * 1000 in text
+
+
+def test_nobody_reads(stream: io.StringIO) -> None:
+    """A pipe that is full holds up nobody; what is lost is counted, and the order kept."""
+    reading, writing = os.pipe()
+    handler = logs.AsideHandler(os.fdopen(writing, "w"))
+    handler.setFormatter(logs.JsonFormatter())
+    logger = logging.getLogger("hookmq.test_nobody_reads")
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    sent = 3 * logs.WAITING // 1000
+    for number in range(sent):
+        logger.info(
+            "x" * 1000, extra={"event": "filled", "fields": {"number": number, "text": "x" * 900}}
+        )
+    with os.fdopen(reading) as pipe:
+        seen: list[dict[str, Any]] = []
+        while not seen or seen[-1]["event"] != "log.lost":
+            seen.append(json.loads(pipe.readline()))
+        logger.info("", extra={"event": "after", "fields": {}})
+        assert json.loads(pipe.readline())["event"] == "after"
+        logger.removeHandler(handler)
+        handler.close()
+    *lines, lost = seen
+    assert [line["number"] for line in lines] == list(range(len(lines)))
+    assert lost["lines"] == sent - len(lines) > 0
+    assert lost["level"] == "warning"
+    handler.stream.close()
+
+
+def test_all_is_written_at_the_end() -> None:
+    stream = io.StringIO()
+    handler = logs.AsideHandler(stream)
+    handler.setFormatter(logs.TextFormatter(False))
+    for number in range(1000):
+        handler.emit(logging.LogRecord("hookmq", logging.INFO, "", 0, f"n{number}", (), None))
+    handler.close()
+    assert [f"n{n}" in line for n, line in enumerate(stream.getvalue().splitlines())] == [
+        True
+    ] * 1000
+
+
+def test_a_stream_that_breaks_breaks_nothing_else() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    handler = logs.AsideHandler(os.fdopen(writing, "w"))
+    for _ in range(3):
+        handler.emit(logging.LogRecord("hookmq", logging.INFO, "", 0, "x", (), None))
+        handler.flush()
+    handler.close()
+    with suppress(BrokenPipeError):
+        handler.stream.close()
