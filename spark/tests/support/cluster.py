@@ -25,7 +25,14 @@ if __name__ == "__main__":
     try:
         print("there", frame.count())
     except PySparkException as error:
-        print("missing", *(line for line in str(error).splitlines() if "pyspark_mqtt" in line))
+        print(
+            "missing",
+            *(
+                line
+                for line in str(error).splitlines()
+                if "Error: " in line and "pyspark_mqtt" in line
+            ),
+        )
     spark.sparkContext.addPyFile(archive)
     spark.dataSource.register(DefaultSource)
     print("there", spark.read.format("mqtt").options(**options).load().count())
