@@ -138,8 +138,14 @@ def compile_into(folder: Path) -> Path:
     lines += [
         f"{value}  {path.relative_to(made).as_posix()}" for path, value in digests(binaries).items()
     ]
-    (made / "SHA256SUMS").write_text("\n".join(lines) + "\n")
+    (made / "SHA256SUMS").write_text(manifest(lines), encoding="utf-8")
     return made
+
+
+def manifest(lines: list[str]) -> str:
+    """The text of SHA256SUMS: `lines`, and the digest of those, so that one that is not whole is told."""
+    text = "".join(line + "\n" for line in lines)
+    return f"{text}{hashlib.sha256(text.encode()).hexdigest()}  SHA256SUMS\n"
 
 
 def _up(path: Path) -> str:

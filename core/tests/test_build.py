@@ -4,12 +4,14 @@ import hashlib
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
+from types import ModuleType
 
 import hookmq
 import pytest
-from hookmq.build import SUFFIX, SUMS, TAG, VARIABLE, Build, choose
+from hookmq.build import LIBRARY, SUFFIX, SUMS, TAG, VARIABLE, Build, choose
 from hookmq.router import Router
 
 Package = Path
@@ -37,15 +39,27 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
     folder = package / "_compiled" / TAG
     (package / "codec").mkdir(parents=True)
     (folder / "hookmq").mkdir(parents=True)
-    lines = []
     for name in ("router.py", "codec/header.py"):
         (package / name).write_text(f"# {name}\n")
-        digest = hashlib.sha256((package / name).read_bytes()).hexdigest()
-        lines.append(f"{digest}  ../../{name}\n")
-    (folder / "hookmq" / f"router{SUFFIX}").write_bytes(b"")
-    lines.append(f"{'0' * 64}  hookmq/router{SUFFIX}\n")
-    (folder / SUMS).write_text("".join(lines))
+    (folder / "hookmq" / f"router{SUFFIX}").write_bytes(b"the module")
+    (folder / f"{LIBRARY}{SUFFIX}").write_bytes(b"no library")
+    monkeypatch.setitem(sys.modules, LIBRARY, ModuleType(LIBRARY))  # has been loaded
+    write(package, *FILES)
     return package
+
+
+FILES = ("../../router.py", "../../codec/header.py", f"hookmq/router{SUFFIX}", LIBRARY + SUFFIX)
+
+
+def write(package: Package, *names: str) -> Path:
+    """Write a manifest of `names`, as `core/compiling.py` does."""
+    folder = package / "_compiled" / TAG
+    text = "".join(
+        f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names
+    )
+    file = folder / SUMS
+    file.write_text(f"{text}{hashlib.sha256(text.encode()).hexdigest()}  {SUMS}\n")
+    return file
 
 
 def test_what_was_compiled_of_this_source_runs(package: Package) -> None:
@@ -81,6 +95,74 @@ def test_a_source_that_is_gone_differs(package: Package) -> None:
 def test_nothing_was_compiled(package: Package) -> None:
     (package / "_compiled" / TAG).rename(package / "_compiled" / "of another python")
     assert choose(str(package)) == Build("pure", f"nothing was compiled for {TAG}")
+
+
+@pytest.mark.parametrize("size", [0, 5])
+@pytest.mark.parametrize("name", FILES[2:])
+def test_half_a_library_is_not_loaded(package: Package, name: str, size: int) -> None:
+    """Mapped, it would end the process with SIGBUS."""
+    before = list(sys.meta_path)
+    os.truncate(package / "_compiled" / TAG / name, size)
+    reason = f"the compiled build is damaged: {name} is not what was compiled"
+    assert choose(str(package)) == Build("pure", reason)
+    assert sys.meta_path == before
+
+
+@pytest.mark.parametrize("damage", [
+    lambda text: b"", lambda text: b"rubbish\n", lambda text: b"\xff\xfe" * 99, lambda text: text[:-1],
+    lambda text: text[: len(text) // 2], lambda text: b"".join(text.splitlines(keepends=True)[:-1]),
+    lambda text: b"".join(text.splitlines(keepends=True)[1:]), lambda text: text.replace(b"\n", b"\r\n"),
+    lambda text: text + b"\n",
+])  # fmt: skip
+def test_a_manifest_that_is_not_whole_is_not_believed(
+    package: Package, damage: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = package / "_compiled" / TAG / SUMS
+    manifest.write_bytes(damage(manifest.read_bytes()))
+    reason = f"the compiled build is damaged: {SUMS} is not as it was written"
+    assert choose(str(package)) == Build("pure", reason)
+    monkeypatch.setenv(VARIABLE, "compiled")
+    with pytest.raises(ImportError, match=r"HOOKMQ_BUILD is 'compiled', but .* is damaged"):
+        choose(str(package))
+
+
+@pytest.mark.parametrize("name", ["../../../outside.py", f"../outside{SUFFIX}", "/dev/null"])
+def test_nothing_outside_of_the_package_is_read(package: Package, name: str) -> None:
+    folder = package / "_compiled" / TAG
+    for outside in (package.parent / "outside.py", folder.parent / f"outside{SUFFIX}"):
+        outside.write_text("")
+    write(package, *FILES, name)
+    reason = f"the compiled build is damaged: {SUMS} is not as it was written"
+    assert choose(str(package)) == Build("pure", reason)
+
+
+def test_a_manifest_that_cannot_be_read(package: Package) -> None:
+    manifest = package / "_compiled" / TAG / SUMS
+    manifest.unlink()
+    manifest.mkdir()
+    build = choose(str(package))
+    assert build.kind == "pure"
+    assert build.reason.startswith("the compiled build cannot be read: ")
+
+
+def test_a_library_that_does_not_load_here(
+    package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs a newer C library, say, or lies where nothing may be run from."""
+    before = list(sys.meta_path)
+    monkeypatch.delitem(sys.modules, LIBRARY)
+    build = choose(str(package))
+    assert build.kind == "pure"
+    assert build.reason.startswith("the compiled build cannot be loaded: ")
+    assert LIBRARY in build.reason
+    assert sys.meta_path == before
+
+
+def test_a_manifest_without_the_library(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, LIBRARY)
+    write(package, *FILES[:2])
+    reason = f"the compiled build cannot be loaded: No module named '{LIBRARY}'"
+    assert choose(str(package)) == Build("pure", reason)
 
 
 def test_the_source_runs_where_it_is_asked_for(

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hookmq.build import SUFFIX, _listed
 from workspace import ROOT
 
 CORE = ROOT / "core"
@@ -55,6 +56,16 @@ def test_every_way_of_importing_counts(compiling: ModuleType, tmp_path: Path) ->
     assert names(list(compiling._imports(file))) == {
         "__init__.py", "codec/__init__.py", "codec/header.py", "broker/__init__.py", "broker/table.py", "types.py",
     }  # fmt: skip
+
+
+def test_the_manifest_is_as_hookmq_reads_it(compiling: ModuleType) -> None:
+    lines = ["12  ../../a.py", f"34  hookmq/a{SUFFIX}"]
+    text = compiling.manifest(lines).encode()
+    assert _listed(text.splitlines(keepends=True)) == {
+        "../../a.py": "12",
+        f"hookmq/a{SUFFIX}": "34",
+    }
+    assert _listed(text.replace(b"12", b"13").splitlines(keepends=True)) is None
 
 
 def test_who_has_no_compiler_is_told_what_to_install() -> None:
