@@ -32,6 +32,8 @@ class Build(NamedTuple):
 
     kind: str
     reason: str
+    unused: bool = False
+    """There are compiled modules for this interpreter, and for a reason that nobody asked for they do not run."""
 
     def __str__(self) -> str:
         return f"{self.kind} ({self.reason})"
@@ -72,7 +74,7 @@ def choose(package: str) -> Build:
     except (FileNotFoundError, NotADirectoryError):
         build = Build("pure", f"nothing was compiled for {TAG}")
     except OSError as error:
-        build = Build("pure", f"the compiled build cannot be read: {error}")
+        build = _unused(f"the compiled build cannot be read: {error}")
     else:
         build = _judge(package, folder, lines)
     if wanted and build.kind != wanted:
@@ -80,12 +82,16 @@ def choose(package: str) -> Build:
     return build
 
 
+def _unused(reason: str) -> Build:
+    return Build("pure", reason, True)
+
+
 def _judge(package: str, folder: str, lines: Sequence[bytes]) -> Build:
     from hashlib import sha256
 
     listed = _listed(lines)
     if listed is None:
-        return Build("pure", f"the compiled build is damaged: {SUMS} is not as it was written")
+        return _unused(f"the compiled build is damaged: {SUMS} is not as it was written")
     changed: list[str] = []
     extensions: dict[str, str] = {}
     for name, digest in listed.items():
@@ -102,10 +108,10 @@ def _judge(package: str, folder: str, lines: Sequence[bytes]) -> Build:
             extensions[name.removesuffix(SUFFIX).replace("/", ".")] = file
         else:
             # Half a library is not refused by the loader: it is mapped, and the process dies of SIGBUS.
-            return Build("pure", f"the compiled build is damaged: {name} is not what was compiled")
+            return _unused(f"the compiled build is damaged: {name} is not what was compiled")
     if changed:
         more = f" and {len(changed) - 1} more differ" if len(changed) > 1 else " differs"
-        return Build("pure", f"the compiled build is of other source: {changed[0]}{more}")
+        return _unused(f"the compiled build is of other source: {changed[0]}{more}")
     return _use(extensions)
 
 
@@ -137,5 +143,5 @@ def _use(extensions: Mapping[str, str]) -> Build:
         ImportError
     ) as error:  # of a newer C library, or on a file system that nothing may be run from
         sys.meta_path.remove(finder)
-        return Build("pure", f"the compiled build cannot be loaded: {error}")
+        return _unused(f"the compiled build cannot be loaded: {error}")
     return Build("compiled", f"of this source, for {TAG}")

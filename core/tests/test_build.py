@@ -81,7 +81,7 @@ def test_one_byte_that_was_edited_and_the_source_runs(package: Package, name: st
     file = package / name
     file.write_bytes(file.read_bytes()[:-1] + b" ")
     reason = f"the compiled build is of other source: hookmq/{name} differs"
-    assert choose(str(package)) == Build("pure", reason)
+    assert choose(str(package)) == Build("pure", reason, True)
     assert sys.meta_path == before
 
 
@@ -89,7 +89,7 @@ def test_a_source_that_is_gone_differs(package: Package) -> None:
     (package / "router.py").unlink()
     (package / "codec/header.py").write_text("")
     reason = "the compiled build is of other source: hookmq/router.py and 1 more differ"
-    assert choose(str(package)) == Build("pure", reason)
+    assert choose(str(package)) == Build("pure", reason, True)
 
 
 def test_nothing_was_compiled(package: Package) -> None:
@@ -104,7 +104,7 @@ def test_half_a_library_is_not_loaded(package: Package, name: str, size: int) ->
     before = list(sys.meta_path)
     os.truncate(package / "_compiled" / TAG / name, size)
     reason = f"the compiled build is damaged: {name} is not what was compiled"
-    assert choose(str(package)) == Build("pure", reason)
+    assert choose(str(package)) == Build("pure", reason, True)
     assert sys.meta_path == before
 
 
@@ -120,7 +120,7 @@ def test_a_manifest_that_is_not_whole_is_not_believed(
     manifest = package / "_compiled" / TAG / SUMS
     manifest.write_bytes(damage(manifest.read_bytes()))
     reason = f"the compiled build is damaged: {SUMS} is not as it was written"
-    assert choose(str(package)) == Build("pure", reason)
+    assert choose(str(package)) == Build("pure", reason, True)
     monkeypatch.setenv(VARIABLE, "compiled")
     with pytest.raises(ImportError, match=r"HOOKMQ_BUILD is 'compiled', but .* is damaged"):
         choose(str(package))
@@ -133,7 +133,7 @@ def test_nothing_outside_of_the_package_is_read(package: Package, name: str) -> 
         outside.write_text("")
     write(package, *FILES, name)
     reason = f"the compiled build is damaged: {SUMS} is not as it was written"
-    assert choose(str(package)) == Build("pure", reason)
+    assert choose(str(package)) == Build("pure", reason, True)
 
 
 def test_a_manifest_that_cannot_be_read(package: Package) -> None:
@@ -142,6 +142,7 @@ def test_a_manifest_that_cannot_be_read(package: Package) -> None:
     manifest.mkdir()
     build = choose(str(package))
     assert build.kind == "pure"
+    assert build.unused
     assert build.reason.startswith("the compiled build cannot be read: ")
 
 
@@ -153,6 +154,7 @@ def test_a_library_that_does_not_load_here(
     monkeypatch.delitem(sys.modules, LIBRARY)
     build = choose(str(package))
     assert build.kind == "pure"
+    assert build.unused
     assert build.reason.startswith("the compiled build cannot be loaded: ")
     assert LIBRARY in build.reason
     assert sys.meta_path == before
@@ -162,7 +164,7 @@ def test_a_manifest_without_the_library(package: Package, monkeypatch: pytest.Mo
     monkeypatch.delitem(sys.modules, LIBRARY)
     write(package, *FILES[:2])
     reason = f"the compiled build cannot be loaded: No module named '{LIBRARY}'"
-    assert choose(str(package)) == Build("pure", reason)
+    assert choose(str(package)) == Build("pure", reason, True)
 
 
 def test_the_source_runs_where_it_is_asked_for(
@@ -185,3 +187,4 @@ def test_compiled_or_an_error(package: Package, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_build_says_what_it_is() -> None:
     assert str(Build("pure", "why")) == "pure (why)"
+    assert not Build("pure", "why").unused

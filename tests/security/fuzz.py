@@ -397,6 +397,7 @@ def fuzz(
     done = 0
     end = time.monotonic() + seconds
     while done < inputs and time.monotonic() < end:
+        seed = bool(queue)
         data = queue.pop() if queue else mutate(rng, rng.choice(corpus), corpus, words)
         SEEN[:] = bytes(len(SEEN))
         done += 1
@@ -410,7 +411,9 @@ def fuzz(
             print(f"{name}: input {done} failed, kept in {path}: {data.hex()[:400]}")
             return done, len(reached), False
         lines = {at for at, seen in enumerate(SEEN[: _Marks.count]) if seen} if any(SEEN) else set()
-        if not lines <= reached or not corpus:
+        if (
+            seed or not lines <= reached
+        ):  # compiled modules have no lines: then the seeds are all there is
             reached |= lines
             corpus.append(data)
     return done, len(reached), True

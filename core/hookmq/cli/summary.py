@@ -176,6 +176,8 @@ def banner(config: Config, hooks: Hooks, addresses: Mapping[str, str]) -> str:
         kind = promise(hooks)
         lines.append(f"  data     {folder}{f' ({kind}: {SURVIVES[kind]})' if kind else ''}")
     lines += [f"  note     {notice.text}" for notice in notices(config, hooks)]
+    if BUILD.unused:
+        lines.append(f"  note     {BUILD.reason}")
     tcp = next((one for one in local if one.type == "tcp"), None)
     if tcp is not None:
         at = _options(tcp)

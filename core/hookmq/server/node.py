@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1, Signals
 from typing import Any, Final
 
+from hookmq import BUILD
 from hookmq.errors import ConfigError, StoreError
 from hookmq.server.extensions import Extensions
 from hookmq.server.http import Site, State
@@ -191,7 +192,7 @@ class Node:
             gc.set_threshold(*GC_THRESHOLDS)
             notify("READY=1")
             self._beat()
-            self.runtime.log("info", "node.started", listeners=self.addresses())
+            self.runtime.log("info", "node.started", build=str(BUILD), listeners=self.addresses())
             await self._stop_wanted.wait()
             notify("STOPPING=1")
             self.runtime.log("info", "node.stopping")

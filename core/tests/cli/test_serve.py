@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import hookmq
 import pytest
 from hookmq.cli import main
 
@@ -63,7 +64,9 @@ def test_it_serves_reloads_and_stops(loop: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "hookmq.yaml"
     path.write_text(CONFIG)
     with serving("-c", str(path), "--loop", loop) as server:
-        where = server.event("node.started")["listeners"]
+        started = server.event("node.started")
+        assert started["build"] == str(hookmq.BUILD)
+        where = started["listeners"]
         events = [entry["event"] for entry in server.seen]
         assert "auth.anonymous" in events
         assert "store.memory" in events
@@ -204,6 +207,20 @@ def test_the_banner_names_the_folder(
     place = tmp_path / "some/where"
     assert f"  data     {place} (os: survives the end of the process, not a power cut)\n" in text
     assert "forgets" not in text
+
+
+def test_the_banner_says_why_a_compiled_build_does_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from hookmq.build import Build
+    from hookmq.cli.summary import banner
+    from hookmq.config.model import default_config
+    from hookmq.hooks.manager import Hooks
+
+    for build, said in ((Build("pure", "why so", True), True), (Build("pure", "why so"), False)):
+        monkeypatch.setattr("hookmq.BUILD", build)
+        text = banner(default_config(environ={}), Hooks(), {})
+        assert ("  note     why so\n" in text) == said
 
 
 def test_the_banner_says_what_to_try() -> None:
