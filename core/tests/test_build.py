@@ -11,7 +11,7 @@ from types import ModuleType
 
 import hookmq
 import pytest
-from hookmq.build import LIBRARY, SUFFIX, SUMS, TAG, VARIABLE, Build, choose
+from hookmq.build import LIBRARY, SUFFIX, SUMS, TAG, VARIABLE, Build, _Finder, choose
 from hookmq.router import Router
 
 Package = Path
@@ -34,7 +34,8 @@ def test_the_tests_run_the_build_they_were_asked_to_run() -> None:
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
     """A folder like hookmq's, with two sources and what was compiled of them."""
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    others = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    monkeypatch.setattr(sys, "meta_path", others)
     package = tmp_path / "hookmq"
     folder = package / "_compiled" / TAG
     (package / "codec").mkdir(parents=True)
