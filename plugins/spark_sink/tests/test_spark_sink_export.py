@@ -423,6 +423,27 @@ def test_a_manifest_that_is_gone_or_damaged(exports: Exports) -> None:
     assert again.target.files(log) == files_before
 
 
+@pytest.mark.parametrize("change", ["next", "file", "gap", "start"])
+def test_a_manifest_that_was_edited(exports: Exports, change: str) -> None:
+    """To believe it would leave messages out, or export them again."""
+    at = f"all/{exports.kept.stream.log.id}/_manifest/000001.json"
+    fill(exports.kept, *range(20))
+    exports.all()
+    text = json.loads(exports.place.read(at))
+    if change == "next":
+        text["next"]["0"] -= 1
+    elif change == "file":
+        text["files"].pop()
+    elif change == "gap":
+        text["gaps"].append({"partition": 0, "first": 3, "last": 4, "found": ""})
+    else:
+        text["start"]["0"] += 1
+    put(exports.place, at, json.dumps(text).encode())
+    fill(exports.kept, *range(5))
+    with pytest.raises(StoreError, match=r"000001\.json is damaged"):
+        Exports(exports.kept, exports.place).all()
+
+
 class Without:
     """A place in which what is in a folder was lost."""
 
@@ -597,6 +618,20 @@ def test_a_gap_is_an_exit_code(
         command(kept.path, lake)
     with pytest.raises(UsageError, match="holds no stream other"):
         command(kept.path, lake, "--stream", "other")
+
+
+def test_what_waits_is_told_to_who_tries_it(
+    command: Callable[..., int], keep: Keep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, lake = keep(segment_size=1 << 20), tmp_path / "lake"
+    fill(kept, *range(10))
+    assert command(kept.path, lake) == 0
+    assert (
+        "all: no files yet; 10 wait in the log's newest file, from which --tail"
+        in capsys.readouterr().err
+    )
+    assert command(kept.path, lake, "--tail") == 0
+    assert "no files yet" not in capsys.readouterr().err
 
 
 def test_it_goes_on_when_a_place_failed(

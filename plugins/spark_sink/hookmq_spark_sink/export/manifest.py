@@ -125,12 +125,30 @@ def read_last(place: Place, folder: str) -> Manifest | None:
             [Gap(**one) for one in text["gaps"]],
             Totals(**text["totals"]),
         )
+        _check(manifest)
         manifest.roll()
         return manifest
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreError(
             f"{place.url}/{name} is damaged ({error!r}): move it away, and what is there is counted anew"
         ) from None
+
+
+def _check(manifest: Manifest) -> None:
+    """Raises ValueError where what is listed does not lead to `next`: somebody edited it, and to go on from there would
+    leave messages out."""
+    at = dict(manifest.start) if manifest.sequence == 1 else {}
+    listed = [(one.partition, one.first, one.last) for one in manifest.files]
+    listed += [(one.partition, one.first, one.last) for one in manifest.gaps]
+    for partition, first, last in sorted(listed):
+        if first != at.get(partition, first) or last < first:
+            raise ValueError(
+                f"offset {first} of partition {partition} is not where the last file ends"
+            )
+        at[partition] = last + 1
+    for partition, end in at.items():
+        if manifest.next.get(partition) != end:
+            raise ValueError(f"next of partition {partition} is not {end}, where its files end")
 
 
 def _offsets(given: dict[str, Any]) -> dict[int, int]:

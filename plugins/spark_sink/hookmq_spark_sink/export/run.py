@@ -100,6 +100,16 @@ class Job:
         self.write_metrics()
         return done
 
+    def tell_what_waits(self) -> None:
+        """Who tries it for the first time wonders where the files are."""
+        if self._rules.tail:
+            return
+        for name, one in self.exporters.items():
+            if one.waiting and one.manifest is not None and not one.manifest.totals.files:
+                say(
+                    f"{name}: no files yet; {one.waiting:,} wait in the log's newest file, from which --tail exports, too"
+                )
+
     def write_metrics(self) -> None:
         """For node_exporter's textfile collector, if that is wanted. Raises StoreError."""
         if self._metrics is None:
@@ -179,6 +189,7 @@ def once(job: Job, stopped: threading.Event) -> int:
     if stopped.is_set():
         say("stopped before it was done; the next run goes on")
         return 1
+    job.tell_what_waits()
     return GAPS if job.gaps else 0
 
 
