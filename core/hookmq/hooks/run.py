@@ -14,12 +14,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from hookmq.errors import ProtocolError
 from hookmq.hooks.chains import Call, Calls, cacheable, narrow
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits, least
 from hookmq.hooks.waiting import FAILED, Failed, Waiting, failure, nonsense
 from hookmq.properties import Properties
 from hookmq.reason import ReasonCode
 from hookmq.runtime import Cancel, Runtime
+from hookmq.topics import validate_topic
 from hookmq.types import Message, Subscription
 
 _ACCEPT: Final = Accept()
@@ -384,6 +386,8 @@ def _replacement(call: Call, old: Any, new: Any) -> Any:
     """`new`, checked and with what a plugin may not change put back; `FAILED` if it cannot stand for `old`."""
     if isinstance(old, Message) and isinstance(new, Message):
         wrong = _wrong_message(old, new)
+        if not wrong and call.hook == "on_deliver" and new.topic != old.topic:
+            wrong = _wrong_topic(new.topic)  # after the other hooks the broker itself looks
         if not wrong:
             if (new.sender, new.origin, new.received_at) == (
                 old.sender,
@@ -414,6 +418,14 @@ def _wrong_message(old: Message, new: Message) -> str:
     if new.expires_at is not None and type(new.expires_at) not in (int, float):
         return "whose expires_at is no time"
     return _wrong_qos(old.qos, new.qos)
+
+
+def _wrong_topic(topic: str) -> str:
+    try:
+        validate_topic(topic)
+    except ProtocolError as error:
+        return f"whose topic cannot be: {error.detail}"
+    return ""
 
 
 def _wrong_subscription(old: Subscription, new: Subscription) -> str:

@@ -6,7 +6,7 @@ consent. Every verdict is immutable, so a plugin may keep and return the same on
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from hookmq.reason import ReasonCode
 
@@ -73,8 +73,20 @@ class Accept:
                 f"{code.text} is no refusal: expiry_code takes codes of 0x80 and above"
             )
         object.__setattr__(self, "expiry_code", code)
-        if self.data is not None and not isinstance(self.data, bytes):
-            raise TypeError(f"data is {type(self.data).__name__}: bytes or None")
+        for name, kind, words in _ACCEPTED:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"{name} is {type(value).__name__}: {words} or None")
+
+
+# Compiled code would refuse others, but later, where nobody knows any more which plugin it was.
+_ACCEPTED: Final[tuple[tuple[str, Any, str], ...]] = (
+    ("identity", str, "str"),
+    ("claims", Mapping, "a mapping"),
+    ("expires_at", (int, float), "epoch seconds"),
+    ("limits", Limits, "Limits"),
+    ("data", bytes, "bytes"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -604,6 +604,9 @@ DELIVERIES: list[tuple[Any, str, Any, str]] = [
     (SUBSCRIPTION, "drop", None, "error"),
     (MESSAGE.replace(qos=2), "pass", MESSAGE, "error"),
     (MESSAGE.replace(qos=2), "drop", None, "error"),
+    (MESSAGE.replace(topic="t/#"), "pass", MESSAGE, "error"),
+    (MESSAGE.replace(topic="t" * 65_536), "pass", MESSAGE, "error"),
+    (MESSAGE.replace(topic="\0"), "drop", None, "error"),
     (_coroutine, "pass", MESSAGE, "error"),
     (_coroutine, "drop", None, "error"),
 ]

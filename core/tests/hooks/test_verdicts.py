@@ -69,3 +69,19 @@ def test_limits_tighten_one_by_one() -> None:
 )
 def test_least_takes_none_for_no_bound(first: Any, second: Any, lower: Any) -> None:
     assert least(first, second) == least(second, first) == lower
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"identity": 5}, "identity is int: str or None"),
+        ({"claims": ["admin"]}, "claims is list: a mapping or None"),
+        ({"expires_at": "soon"}, "expires_at is str: epoch seconds or None"),
+        ({"limits": {"queue_messages": 1}}, "limits is dict: Limits or None"),
+        ({"data": "text"}, "data is str: bytes or None"),
+    ],
+)
+def test_an_accept_that_cannot_be(changes: Any, words: str) -> None:
+    """It is refused where it is made, so that the plugin is named, in both builds."""
+    with pytest.raises(TypeError, match=words):
+        Accept(**changes)

@@ -303,13 +303,18 @@ def _check_topic(topic: str, scenario: str, arguments: argparse.Namespace) -> No
         )
 
 
+MOST: Final = 268_000_000
+TOO_MUCH: Final = "--payload: MQTT has no packets above 256 MiB"
+
+
 def _payload(arguments: argparse.Namespace) -> bytes:
     """What follows the stamp."""
     if arguments.payload_file is not None:
         if arguments.payload is not None:
             raise ConfigError("give --payload or --payload-file, not both")
         try:
-            filler: bytes = arguments.payload_file.read_bytes()
+            with arguments.payload_file.open("rb") as file:
+                filler: bytes = file.read(MOST + 1)
         except OSError as error:
             raise ConfigError(
                 f"--payload-file: {arguments.payload_file}: {error.strerror}"
@@ -320,9 +325,11 @@ def _payload(arguments: argparse.Namespace) -> bytes:
             raise ConfigError(
                 f"--payload: at least {STAMP.size} bytes: each message says whose it is, its number and its time"
             )
+        if wanted > MOST:  # before so much is asked of the memory
+            raise ConfigError(TOO_MUCH)
         filler = b"x" * (wanted - STAMP.size)
-    if len(filler) > 268_000_000:
-        raise ConfigError("--payload: MQTT has no packets above 256 MiB")
+    if len(filler) > MOST:
+        raise ConfigError(TOO_MUCH)
     return filler
 
 

@@ -130,6 +130,7 @@ def test_limits() -> None:
         ("pair --ramp-up 5s", "--ramp-up needs a --rate"),
         ("pair --payload 23", "at least 24 bytes"),
         ("pub --payload 300MiB", "256 MiB"),
+        ("pub --payload 99999GiB", "256 MiB"),
         ("pub --payload 64 --payload-file x", "not both"),
         ("pub --payload-file /no/such/file", "No such file"),
         ("pub -t a/#", "is a filter"),
