@@ -6,13 +6,14 @@ Exit codes: 0 done, 1 failed while running, 2 wrong configuration or arguments.
 import argparse
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from hookmq.cli import Formatter, Parser
 from hookmq.config.problems import nearest
@@ -39,12 +40,25 @@ the file. Durations are written `250ms`, `5s`, `2m`, `1h30m`, `7d`; `{$env: NAME
 `{$file: PATH}` from a file. Paths of tables and checkpoints are relative to the folder in which the command is started,
 and may be URLs.
 """
+JAVA_ENDED: Final = (
+    "Java ended while it was needed: killed, without memory, or stopped together with Python. "
+    "Started again, it goes on."
+)
 CURES: Final = {
-    "JAVA_GATEWAY_EXITED": "Spark needs Java 17 or newer: install it, or let JAVA_HOME name one.",
+    "JAVA_GATEWAY_EXITED": "Java ended before Spark began; if it says nothing above: Spark needs Java 17 or newer, on "
+    "the PATH or named by JAVA_HOME.",
+    "CONCURRENT_STREAM_LOG_UPDATE": "Another process runs this query with the same checkpoint: let one of them run. "
+    "Nothing was written twice.",
+    "does not exist in the JVM": JAVA_ENDED,
+    "Answer from Java side is empty": JAVA_ENDED,
+    "Error while sending or receiving": JAVA_ENDED,
     "DATA_SOURCE_NOT_FOUND": 'Spark does not find format("mqtt"): PYSPARK_PYTHON must name a Python with pyspark-mqtt, '
     "on every node.",
 }
 """What helps where Spark's report does not say so, by a mark in it."""
+
+OURS: Final = re.compile(r"\bpyspark_mqtt\.errors\.\w+: (.+)")
+"""A line of Spark's reports that holds an exception of ours: at its start, or behind what Spark was about to do."""
 
 Command = Callable[[argparse.Namespace], int]
 Add = Callable[[str, str, Command], Parser]
@@ -196,15 +210,18 @@ def reference(_: argparse.Namespace) -> int:
 
 
 def cause(error: BaseException) -> str:
-    """The line that says what went wrong: Spark's reports hold it as the last that names our exceptions."""
+    """The line that says what went wrong: in Spark's reports the last that names our exceptions."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours: list[Any] = [line for line in lines if line.startswith("pyspark_mqtt.errors.")]
-    if ours:
-        return str(ours[-1]).partition(": ")[2]
+    if ours := OURS.findall(text):
+        return str(ours[-1]).strip()
     for mark, cure in CURES.items():
         if mark in text:
             return cure
     if isinstance(error, HookMQError):
         return text
+    if lines and lines[0].startswith("An error occurred while calling") and lines[1:]:
+        return lines[1].removeprefix(
+            ": "
+        )  # Java's own exception; Python's call of it tells nobody anything.
     return lines[0] if lines else type(error).__name__

@@ -25,6 +25,7 @@ from mqtt_pipelines.progress import Progress
 from mqtt_pipelines.settings import Seconds, Table, required, setting
 from mqtt_pipelines.sources import Source
 from mqtt_pipelines.transforms.anomaly import Anomaly
+from mqtt_pipelines.transforms.ddl import mistake
 from mqtt_pipelines.transforms.gold import Gold
 from mqtt_pipelines.transforms.presence import Presence
 from mqtt_pipelines.transforms.silver import Silver
@@ -84,6 +85,8 @@ class Conf:
             raise ValueError(
                 "name: expected 1 to 64 of A-Z a-z 0-9 _ . - with a letter or digit first"
             )
+        if not self.checkpoints:
+            raise ValueError("checkpoints: expected a folder or URL, found nothing")
 
 
 def load(
@@ -113,6 +116,10 @@ def load(
     assert conf is not FAILED
     _need(conf, jobs, root, problems)
     _check_source(conf.source, root, problems)
+    _check_tables(conf.tables, root, problems)
+    if conf.silver is not None and (wrong := mistake(conf.silver.schema)):
+        at: Keys = ("silver", "schema")
+        problems.add(root.at(at).place, at, wrong)
     problems.check()
     result: Conf = conf
     return result
@@ -137,3 +144,22 @@ def _check_source(source: Source, root: Node, problems: Problems) -> None:
         mqtt_options.reading(sources.options(source))
     except OptionError as error:
         problems.add(root.at(keys).place, keys, str(error))
+
+
+def _check_tables(tables: Tables, root: Node, problems: Problems) -> None:
+    """Spark's file sink knows batches by their numbers alone: of two queries in one folder it would take the batches of
+    one for those of the other, and leave their rows out."""
+    seen: dict[str, str] = {}
+    for name in Tables.__slots__:
+        table: Table | None = getattr(tables, name)
+        if table is None or table.format == "iceberg":
+            continue
+        folder = os.path.normpath(table.path.removeprefix("file:"))
+        other = seen.setdefault(folder, name)
+        if other != name and "files" in (table.format, getattr(tables, other).format):
+            keys: Keys = ("tables", name, "path")
+            problems.add(
+                root.at(keys).place,
+                keys,
+                f"is that of tables.{other}, too; a table of format files needs a folder of its own",
+            )

@@ -26,8 +26,9 @@ WAIT = 0.2
 GRACE = 30.0
 """Seconds that a batch may take to its end when the queries are stopped."""
 
-STARTS = 5
 BUSY = "Python worker failed to connect back"
+"""What Spark says of a machine that is too busy to start Python."""
+STARTS = 5
 """How often a query is started that ends so."""
 
 Observer = Callable[[Query, int, Written], None]
@@ -43,6 +44,7 @@ def session(conf: "Conf") -> SparkSession:
         submitted = {name for name, _ in SparkConf().getAll()}
     else:
         builder = builder.master(conf.spark.master)
+        builder = builder.config("spark.ui.showConsoleProgress", "false")  # Batches are told.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in conf.spark.settings.items():
         if name not in submitted:

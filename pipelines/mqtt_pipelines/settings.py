@@ -44,3 +44,7 @@ class Table:
         default_factory=dict,
         metadata={"help": "storage options of delta, properties of iceberg's catalog"},
     )
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ValueError("path: expected a folder, a URL or a name, found nothing")

@@ -60,6 +60,10 @@ def test_the_cause_of_a_report() -> None:
         "pyspark_mqtt.errors.UnreachableError: http://h:1: Connection refused\n\nJVM stacktrace:\n"
     )
     assert cause(Exception(report)) == "http://h:1: Connection refused"
+    within = "[PYTHON_X] Failed when it did x: pyspark_mqtt.errors.MqttError: Stream a: there is none.\n at x"
+    assert cause(Exception(within)) == "Stream a: there is none."
     assert "JAVA_HOME" in cause(Exception("[JAVA_GATEWAY_EXITED] Java gateway process exited"))
     assert cause(Exception("one\ntwo")) == "one"
+    java = "An error occurred while calling o7.start.\n: java.io.IOException: Mkdirs failed\n\tat x"
+    assert cause(Exception(java)) == "java.io.IOException: Mkdirs failed"
     assert cause(ValueError()) == "ValueError"

@@ -70,6 +70,11 @@ def test_a_file_for_each_job(job: str) -> None:
         ("name: plant", "name: a/b", "name: expected 1 to 64 of"),
         ("  dead_letter: {path: d}\n", "", "tables.dead_letter: this key is missing, and job silver needs it"),
         ("version: 1", "version: 2", "version: expected 1"),
+        ("checkpoints: c", "checkpoints: ''", "checkpoints: expected a folder or URL, found nothing"),
+        ("path: s, ", "path: '', ", "path: expected a folder, a URL or a name, found nothing"),
+        ("path: d}", "path: ./s/}", "tables.dead_letter.path: is that of tables.silver, too"),
+        ("a int", "a dubble", "silver.schema: 'dubble' in 'a dubble' is no type of Spark; did you mean 'double'?"),
+        ("a int", "a int,", "silver.schema: field 2 is empty"),
     ],
 )  # fmt: skip
 def test_mistakes(tmp_path: Path, old: str, new: str, said: str) -> None:

@@ -125,7 +125,12 @@ def test_python_that_is_too_slow_to_start(monkeypatch: pytest.MonkeyPatch) -> No
     [
         ("silver", ["source.mqtt.url=http://127.0.0.1:1"], 1, "Connection refused"),
         ("silver", ["source.mqtt.stream=other"], 1, "no stream other"),
-        ("silver", ["silver.schema=celsius dubble"], 2, "silver.schema is no DDL"),
+        (
+            "silver",
+            ["silver.schema=celsius double not"],
+            2,
+            "double, at bigint`: [PARSE_SYNTAX_ERROR]",
+        ),
         ("gold", ["gold.metrics.0=warmth"], 2, "gold.metrics names 'warmth', which is no column"),
         ("gold", ["gold.metrics.0=device"], 2, "gold.metrics names 'device', which is string"),
         ("gold", ["tables.gold.path=/proc/none"], 1, "/proc/none"),

@@ -114,7 +114,7 @@ def payload_schema(by: Silver) -> StructType:
     try:
         found = StructType.fromDDL(by.schema)
     except PySparkException as error:
-        why = next(iter(str(error).splitlines()), "")
+        why = next(iter(str(error).strip().splitlines()), "")
         raise PipelineError(
             f"silver.schema is no DDL such as `celsius double, at bigint`: {why}"
         ) from None
@@ -165,7 +165,7 @@ def judge(raw: DataFrame, by: Silver) -> DataFrame:
         if isinstance(one.dataType, DoubleType | FloatType)
     ]
     corrupt = f.col(f"_json.{_CORRUPT}").isNotNull()
-    brace = f.ltrim(text, f.lit(" \t\r\n")).startswith("{")
+    brace = text.rlike(r"\A[ \t\r\n]*\{")
     behind = f.unix_micros("timestamp") - f.unix_micros(EVENT_TIME)
     no_device = f.col(DEVICE).isNull() | (f.col(DEVICE) == "")
     tests: dict[str, Column] = {
