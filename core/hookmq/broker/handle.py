@@ -75,14 +75,22 @@ class Handle:
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties
     ) -> Message:
         core = self._core
+        # What is of another type compiled code would refuse in the later turn, where no plugin hears of it.
+        for name, given, kind in (
+            ("topic", topic, str), ("QoS", qos, int), ("payload", payload, bytes), ("retain", retain, bool),
+            ("properties", properties, Properties),
+        ):  # fmt: skip
+            if not isinstance(given, kind):
+                raise PluginError(
+                    self._plugin,
+                    f"cannot publish: {name} is {type(given).__name__}, not {kind.__name__}",
+                )
         try:
             validate_topic(topic, core.settings.broker.max_topic_levels)
         except ProtocolError as error:
             raise PluginError(self._plugin, f"cannot publish: {error.detail}") from error
         if qos not in (0, 1, 2):
             raise PluginError(self._plugin, f"cannot publish: QoS {qos!r}")
-        if not isinstance(payload, bytes):
-            raise PluginError(self._plugin, "cannot publish: the payload is not bytes")
         now = core.runtime.time()
         interval = properties.message_expiry_interval
         return Message(

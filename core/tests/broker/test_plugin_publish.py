@@ -133,6 +133,29 @@ def test_what_mqtt_does_not_know_is_refused_at_once(
     assert not harness.clock.tasks
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"topic": 5}, "topic is int, not str"),
+        ({"qos": 1.0}, "QoS is float, not int"),
+        ({"payload": "text"}, "payload is str, not bytes"),
+        ({"retain": 1}, "retain is int, not bool"),
+        ({"properties": {}}, "properties is dict, not Properties"),
+    ],
+)
+def test_what_is_of_another_type_is_refused_at_once(
+    harness: Harness, changes: dict[str, Any], words: str
+) -> None:
+    """In both builds: not in the later turn, where no plugin would hear of it."""
+    broker = harness.handle("mine")
+    given: dict[str, Any] = {"topic": "t", "payload": b"x"} | changes
+    for publish in (broker.publish, broker.publish_and_wait):
+        with pytest.raises(PluginError, match=f"plugin 'mine': cannot publish: {words}"):
+            publish(**given)
+    harness.settle()
+    assert not harness.clock.tasks
+
+
 # --- waiting ------------------------------------------------------------------------------------------------------------
 
 
