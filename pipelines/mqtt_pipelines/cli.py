@@ -220,6 +220,10 @@ def cause(error: BaseException) -> str:
             return cure
     if isinstance(error, HookMQError):
         return text
+    if isinstance(
+        error, ConnectionRefusedError
+    ):  # By Java's gateway; what a broker refuses is an error of its own.
+        return JAVA_ENDED
     if lines and lines[0].startswith("An error occurred while calling") and lines[1:]:
         return lines[1].removeprefix(
             ": "

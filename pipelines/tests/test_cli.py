@@ -67,3 +67,5 @@ def test_the_cause_of_a_report() -> None:
     java = "An error occurred while calling o7.start.\n: java.io.IOException: Mkdirs failed\n\tat x"
     assert cause(Exception(java)) == "java.io.IOException: Mkdirs failed"
     assert cause(ValueError()) == "ValueError"
+    assert cause(ConnectionRefusedError(111, "refused")).startswith("Java ended")
+    assert cause(Exception("x.SparkSession does not exist in the JVM")).startswith("Java ended")
