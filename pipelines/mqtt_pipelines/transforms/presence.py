@@ -117,7 +117,7 @@ def _kind(by: Presence) -> Column:
     text = f.col("payload").cast("string")
     if by.lifecycle.field:
         text = f.get_json_object(text, f"$['{by.lifecycle.field}']")
-    text = f.lower(f.trim(text, f.lit(" \t\r\n\0")))
+    text = f.lower(f.btrim(text, f.lit(" \t\r\n\0")))
     said = (
         f.when(text.isin([one.lower() for one in by.lifecycle.online]), ONLINE)
         .when(text.isin([one.lower() for one in by.lifecycle.offline]), OFFLINE)
