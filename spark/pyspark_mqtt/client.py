@@ -186,8 +186,10 @@ class Client:
                     hint = " (it may not know the authority of certFile)"
                 raise UnreachableError(f"It closed the connection{hint}.") from None
             raise self._not_ours(f"begins {str(error)[:20]!r}") from None
-        except ValueError as error:
-            raise MqttError(f"The token cannot be sent ({error}).") from None
+        except ValueError:  # What it says holds the token.
+            raise MqttError(
+                "The token cannot be sent: it must be one line of letters, digits and signs of ASCII."
+            ) from None
         except ssl.SSLError as error:
             if "WRONG_VERSION_NUMBER" not in str(error):
                 raise UnreachableError(f"{_said(error)}.") from None

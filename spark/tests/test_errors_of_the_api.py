@@ -158,6 +158,14 @@ def test_a_token(log: FakeLog, tmp_path: Any) -> None:
         client(log, tokenFile=str(tmp_path / "none")).log()
 
 
+@pytest.mark.parametrize("token", ["s3cret\nX-Other: 1", "s3cret\N{EURO SIGN}"])
+def test_a_token_that_cannot_be_sent_is_not_told(log: FakeLog, token: str) -> None:
+    with pytest.raises(MqttError, match="The token cannot be sent: it must be one line") as raised:
+        client(log, token=token).log()
+    assert "s3cret" not in str(raised.value)
+    assert raised.value.__suppress_context__
+
+
 def test_a_stream_that_is_not_there(log: FakeLog) -> None:
     with pytest.raises(MqttError, match="no stream other"):
         client(log, stream="other").log()
