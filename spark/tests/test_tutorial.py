@@ -55,7 +55,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
                 break
         (tmp_path / "to_delta.py").write_text(files["to_delta.py"].replace("1890", api))
         publishing = [shlex.split(line) for line in commands if line.startswith("hookmq pub")]
-        assert len(publishing) == 4
+        assert len(publishing) == 5
         for _, *arguments in publishing:
             run(HOOKMQ, *arguments, "-p", mqtt)
         assert "python to_delta.py" in commands
