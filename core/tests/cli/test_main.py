@@ -54,7 +54,7 @@ def test_version(capsys: Captured) -> None:
     assert main(["version", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["python"].startswith(sys.version.split()[0])
-    assert (found["build"], found["build_reason"]) == BUILD
+    assert (found["build"], found["build_reason"]) == (BUILD.kind, BUILD.reason)
 
 
 @pytest.mark.parametrize(
