@@ -147,6 +147,8 @@ class Committer:
             self._pending -= 1
             if self._pending == 0 and self._failed is not None:
                 self._commit(commit, ready, True)
+                # A store in memory is done by now, and nobody else may come to start what was collected meanwhile.
+                self.flush()
 
         for journal in self.journals:
             try:

@@ -343,3 +343,17 @@ def test_a_client_of_3_1_1_is_not_acknowledged_and_sends_it_again(
     pub.reconnect()
     pub.publish("t", b"not taken", qos, expect=0)
     assert [m.payload for _, m in journal.appended] == [b"taken", b"not taken"]
+
+
+def test_what_was_collected_during_a_flush_is_committed_after_it(broker_harness: Make) -> None:
+    """With a store that is done at once, and though nobody whom the first commit answers is there any more."""
+    journal = RecordingJournal(slow=True)
+    harness = broker_harness(journals=[journal])
+    pub, other = harness.connect("pub"), harness.connect("other")
+    pub.publish("t", b"x", 1, expect=None)
+    other.publish("t", b"y", 1, expect=None)
+    pub.drop()
+    journal.finish()
+    journal.finish()
+    other.expect(Puback)
+    assert journal.topics == ["t", "t"]
