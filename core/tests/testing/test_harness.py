@@ -1,5 +1,6 @@
 """The harness: a broker that starts, stops, restarts and reloads in memory, and what can be seen of it."""
 
+import ast
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -322,10 +323,12 @@ def test_the_plugin_imports_nothing_of_hookmq() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
     )
-    assert (
-        done.stdout.strip()
-        == "['hookmq', 'hookmq.build', 'hookmq.testing', 'hookmq.testing.pytest_plugin']"
-    )
+    names = set(ast.literal_eval(done.stdout)) - {
+        "hookmq__mypyc"
+    }  # the library of a compiled build
+    assert names == {
+        "hookmq", "hookmq.build", "hookmq.testing", "hookmq.testing.pytest_plugin"
+    }  # fmt: skip
 
 
 def test_every_name_is_there() -> None:
