@@ -69,7 +69,6 @@ test-all: install  ## the slow runs: wheels, kills under load, simulated crashes
 	}; \
 	export HYPOTHESIS_PROFILE=ci HOOKMQ_BUILD=pure; \
 	for folder in $(PARTS); do part "slow tests of $$folder" $(PYTEST) --dist loadfile -m slow $$folder; done; \
-	part "simulation of $(SEEDS) seeds" $(SIMULATE); \
 	part "the compiled build" $(MAKE) --no-print-directory test-compiled; \
 	part "Spark" $(MAKE) --no-print-directory test-spark; \
 	part "devices to tables" $(MAKE) --no-print-directory crash-spark KILLS=6; \
