@@ -6,6 +6,7 @@
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -61,3 +62,6 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    # All is written; a thread of deltalake may abort an interpreter that ends by itself.
+    os._exit(0)
