@@ -25,6 +25,9 @@ SETTINGS = {
 }
 
 
+STATUS = pytest.StashKey[int]()
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session; ``format("mqtt")`` is found in it without being registered."""
@@ -38,3 +41,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remember how it went."""
+    session.config.stash[STATUS] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """All is told: a thread of a library in Rust or C++ may abort an interpreter that ends by itself."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if STATUS in config.stash:
+        os._exit(config.stash[STATUS])
