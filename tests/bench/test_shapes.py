@@ -206,12 +206,15 @@ class Counting(Plugin):
 def test_each_plugin_is_called_once_and_costs_the_same() -> None:
     totals = []
     for count in (1, 2, 3, 4):
-        plugins = [make_plugin(Counting, {}, f"p{number}") for number in range(count)]
-        with Harness(plugins) as harness:
-            receiver(harness, "one", "bench/load")
-            found = cost(harness.connect("pub", version=4), packet("bench/load"), warm=3)
-        assert [one.plugin.seen for one in plugins] == [4] * count  # type: ignore[attr-defined]
-        assert found["Counting.on_publish"] == count
-        totals.append(found.total())
+        least = []
+        for _ in range(3):  # of calls of hooks one in 64 is timed, which is a call more
+            plugins = [make_plugin(Counting, {}, f"p{number}") for number in range(count)]
+            with Harness(plugins) as harness:
+                receiver(harness, "one", "bench/load")
+                found = cost(harness.connect("pub", version=4), packet("bench/load"), warm=3)
+            assert [one.plugin.seen for one in plugins] == [4] * count  # type: ignore[attr-defined]
+            assert found["Counting.on_publish"] == count
+            least.append(found.total())
+        totals.append(min(least))
     steps = {after - before for before, after in pairwise(totals)}
     assert len(steps) == 1
