@@ -145,11 +145,13 @@ async def test_kills_lose_nothing(tmp_path: Path) -> None:
 EARLY = """\
 import sys
 if "serve" in sys.argv:
+    import asyncio
     from hookmq_webhook.outbox import Outbox
 
     def flush(self, commit, done):
         done(None)
-        self.log.flush(lambda failed: self._ready())
+        later = asyncio.get_running_loop().call_later
+        later(0.5, lambda: self.log.flush(lambda failed: self._ready()))
 
     Outbox.flush = flush
 """
@@ -177,7 +179,7 @@ def test_the_judge_sees_each_breach() -> None:
 async def test_an_acknowledgement_before_the_outbox_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted bug: the commit does not wait for the outbox."""
+    """The planted bug: the commit does not wait for the outbox, whose disk is slow so that a kill comes between."""
     folder = tmp_path / "planted"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(EARLY)

@@ -76,16 +76,24 @@ class Channel:
             self._loop.remove_writer(self._connection.fileno())
 
     def _read(self) -> None:
-        try:
-            data = self._connection.recv(_CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.close()
-            self._ended()
-            return
+        # All that is there, to the end: where the other end left something unread, the kernel reports an error
+        # once, and uvloop looks at such a socket no more: the end would never be heard.
+        while True:
+            try:
+                data = self._connection.recv(_CHUNK)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                self._ended()
+                return
+            self._take(data)
+            if self._loop is None:  # closed by who was told
+                return
+
+    def _take(self, data: bytes) -> None:
         buffer = self._in
         buffer += data
         start = 0

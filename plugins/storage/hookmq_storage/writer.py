@@ -93,11 +93,16 @@ class Checkpoints:
         self._error: sqlite3.Error | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
-    def after_commit(self) -> None:
-        """To be called between two commits. Raises sqlite3.Error if the log could not be moved: an fsync that failed is
-        final, whose ever it was."""
+    def check(self) -> None:
+        """Raise sqlite3.Error if the log could not be moved: an fsync that failed is final, whose ever it was. Before a
+        commit is told, too: Linux reports a failed write to every open file (fsync(2)), other systems to the first that
+        asks, and that may have been this thread, with the commit's own pages."""
         if self._error is not None:
             raise self._error
+
+    def after_commit(self) -> None:
+        """To be called between two commits. Raises sqlite3.Error as `check` does."""
+        self.check()
         engine = self._engine
         size = engine.wal_size()
         if size <= engine.limits.wal:
@@ -199,6 +204,7 @@ def _write(
         if parts:
             batch, parts = parts + batch, []
         number = engine.commit(batch)
+        checkpoints.check()
         took = time.perf_counter() - began
         told = (DONE, number, engine.next_message, took, engine.size(), engine.wal_size())
         connection.sendall(frame(told))

@@ -1,23 +1,27 @@
 """The writer's process: large frames, a bounded log, what it does when something ends."""
 
+import asyncio
 import os
 import signal
 import socket
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from hookmq.errors import StoreError
 from hookmq.store import CommitId, Enqueue, PutMessage, PutRetained, Record, StoreFailed
 from hookmq.testing.runtime import VirtualRuntime
 from hookmq.types import Message
 from hookmq_storage.database import Limits
 from hookmq_storage.folder import DATABASE, MARK, Mark, holder, read_mark
+from hookmq_storage.process import Channel
 from hookmq_storage.store import SQLiteStore
-from hookmq_storage.writer import Checkpoints, _read
+from hookmq_storage.writer import FAILED, Checkpoints, _read, frame
 
 
 def opened(folder: Path, loop: Any, **options: Any) -> SQLiteStore:
@@ -50,6 +54,32 @@ def close(store: SQLiteStore, loop: Any) -> None:
 def pid_of(store: SQLiteStore) -> int:
     assert store._process is not None
     return store._process.process.pid
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_end_is_heard_behind_an_answer_where_something_was_left_unread(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """As a writer ends whose disk failed with commits under way: the kernel reports an error, and uvloop calls for it
+    only once."""
+    ours, theirs = socket.socketpair()
+    told: list[Any] = []
+    loop = new_loop()
+
+    def ended() -> None:
+        told.append("ended")
+        loop.stop()
+
+    channel = Channel(ours, told.append, ended)
+    channel.start(loop)
+    channel.send(["a commit nobody reads"])
+    theirs.sendall(frame((FAILED, "disk")))
+    theirs.close()
+    guard = loop.call_later(10.0, loop.stop)
+    loop.run_forever()
+    guard.cancel()
+    loop.close()
+    assert told == [(FAILED, "disk"), "ended"]
 
 
 def test_a_broker_that_is_gone_already_is_no_error(tmp_path: Path, loop: Any) -> None:

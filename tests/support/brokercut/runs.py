@@ -96,7 +96,7 @@ def record_failure(work: Path, seed: int, failing: int) -> Recording:
     assert "I/O error" in failed[0], failed
     assert set(load.farewells) == {SHUTTING_DOWN}, load.farewells
     _free(recorder.folder)
-    return recorder.recording()
+    return recorder.recording(whole=False)
 
 
 def write_config(work: Path, folder: Path) -> Path:

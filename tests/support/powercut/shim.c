@@ -129,10 +129,12 @@ struct known {
   uint8_t state;
   uint8_t durable; /* O_SYNC or O_DSYNC */
   uint8_t appends;
+  uint8_t told; /* of the sync that failed */
   uint64_t inode;
 };
 #define KNOWN 65536
 static struct known known[KNOWN];
+static _Atomic uint64_t failed; /* the inode whose sync failed */
 
 static int below(const char *path) {
   return strncmp(path, root, root_length) == 0 && (path[root_length] == '/' || path[root_length] == 0);
@@ -157,6 +159,7 @@ static void ask(int file, const struct stat *status, struct known *one) {
     one->inode = status->st_ino;
     one->durable = (flags & O_DSYNC) != 0; /* O_SYNC has its bits */
     one->appends = (flags & O_APPEND) != 0;
+    one->told = one->inode == atomic_load(&failed);
   }
 }
 
@@ -479,6 +482,20 @@ MOVED(linkat, LINK, (int from, const char *old, int to, const char *new, int fla
 
 /* --- making safe: sync_file_range makes nothing safe, so it is not here -------------------------------------------- */
 
+/* Whether a sync is the one to fail, or comes after it by another open file: Linux reports a failed write once to each
+   file that was open then (fsync(2)), also to one whose own sync was under way. */
+static int fails(int file, const struct known *one) {
+  if (atomic_load(&failed) != one->inode || file >= KNOWN || known[file].told) return 0;
+  known[file].told = 1;
+  return 1;
+}
+
+static int fail(const struct known *one, int64_t before) {
+  event(FAILED, one->inode, before, 0, NULL, NULL);
+  errno = EIO;
+  return -1;
+}
+
 #define SYNCING(name)                                                               \
   int name(int file) {                                                              \
     REAL(name)                                                                      \
@@ -486,11 +503,12 @@ MOVED(linkat, LINK, (int from, const char *old, int to, const char *new, int fla
     int there = ours(file, &one);                                                   \
     int64_t before = there ? (int64_t)tail() : 0;                                   \
     if (there && atomic_fetch_add(&recorded->syncs, 1) + 1 == recorded->failing) {  \
-      event(FAILED, one.inode, before, 0, NULL, NULL);                              \
-      errno = EIO;                                                                  \
-      return -1;                                                                    \
+      atomic_store(&failed, one.inode);                                             \
+      if (file < KNOWN) known[file].told = 1;                                       \
+      return fail(&one, before);                                                    \
     }                                                                               \
     int result = real(file);                                                        \
+    if (there && fails(file, &one)) return fail(&one, before);                      \
     if (result == 0 && there) event(SYNC, one.inode, before, 0, NULL, NULL);        \
     return result;                                                                  \
   }
