@@ -62,7 +62,7 @@ def run(
 ) -> dict[str, Any]:
     """Run one load against the broker on 127.0.0.1:`port` and return what it printed.
 
-    `words` are its keys (main.c), `pids` the broker's processes, whose CPU time it reads at both ends of
+    `words` are its keys (arguments.c), `pids` the broker's processes, whose CPU time it reads at both ends of
     the measured interval. Blocks. Raises GeneratorError when the generator reports an error: the
     broker refused, closed a connection, answered against the protocol, or did not answer for
     `timeout` seconds.

@@ -26,7 +26,7 @@ class Goal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scenario:
-    """One load. Fields up to `transport` are keys of the generator (load/main.c).
+    """One load. Fields up to `transport` are keys of the generator (load/arguments.c).
 
     `window` counts the messages that each publisher may have outstanding end to end; `rate` is messages a second of
     all publishers together; `payload` and `level` (4 or 5) are those of the command line where they are None.

@@ -2,9 +2,10 @@
  *
  * One thread, one epoll set, MQTT 3.1.1 (level 4) or 5.0 (level 5) over TCP, TLS or WebSocket.
  * bench/generator.py compiles and runs it; it prints one JSON object on stdout and exits 0, or prints
- * {"error": ...} and exits 1. `load key=value ...`; the keys are the table in main.c.
+ * {"error": ...} and exits 1. `load key=value ...`; the keys are the table in arguments.c.
  *
- * main.c     arguments, modes
+ * arguments.c what was asked for
+ * main.c     modes
  * accounts.c clocks, the broker's CPU time and memory, latencies
  * wire.c     connections: dialling, TLS, WebSocket frames, buffers
  * packets.c  what is sent: CONNECT, SUBSCRIBE, PUBLISH
@@ -31,7 +32,7 @@ enum { MAX_PIDS = 64, MAX_EVENTS = 1024, READ_SIZE = 256 * 1024, SECOND = 100000
 /* What a payload begins with: run, publisher, sequence number; where it fits, the time. */
 enum { STAMP = 16, TIMED_STAMP = 24 };
 
-/* ---- main.c */
+/* ---- arguments.c */
 
 extern struct settings {
     const char *mode, *topology, *transport;
@@ -44,6 +45,8 @@ extern struct settings {
 extern uint32_t run_number;
 
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+/* `words` from the command line into `arg`. */
+void parse_arguments(int count, char **words);
 
 /* ---- accounts.c */
 

@@ -6,6 +6,7 @@ held by the core (a PUBLISH holds those behind it, acknowledgements and PINGREQ 
 when the meter says so, so that no deadline turns a limit into a refusal. What a meter raises ends the connection.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,23 +26,23 @@ Go = Callable[[Over | None], None]
 """Told that a PUBLISH that waited may go on (None), or is refused after all."""
 
 
-class Charge:
+class Charge(ABC):
     """What each PUBLISH to a topic counts against. It is asked about one at a time, in their order."""
 
     __slots__ = ()
 
+    @abstractmethod
     def take(self, size: int) -> bool:
         """Whether a PUBLISH of `size` bytes (its Remaining Length) may go on now; if so, it is counted. Called for every
         message, so it should take well below a microsecond."""
-        raise NotImplementedError
 
+    @abstractmethod
     def over(self, size: int, qos: int, go: Go) -> Cancel | Over:
         """`take` said no: refuse it, or have it wait and call `go`, in a later turn: with None once it was counted.
         Calling the `Cancel` says that nobody waits any more."""
-        raise NotImplementedError
 
 
-class Pace:
+class Pace(ABC):
     """What each message that leaves for a client counts against."""
 
     __slots__ = ()
@@ -49,21 +50,21 @@ class Pace:
     drops: bool = False
     """Whether messages of QoS 0 are dropped rather than wait."""
 
+    @abstractmethod
     def ready(self) -> bool:
         """Whether a message may leave now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sent(self) -> None:
         """A message leaves: count it. Follows a `ready` that said yes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait(self, go: Callable[[], None]) -> Cancel:
         """`ready` said no: call `go`, in a later turn, when it says yes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def dropped(self) -> str:
         """A message of QoS 0 is dropped on its account: the limit's name."""
-        raise NotImplementedError
 
 
 class Meter:
