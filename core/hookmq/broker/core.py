@@ -14,6 +14,7 @@ from hookmq.broker.groups import Group
 from hookmq.broker.routes import Route, Subscriber, Target
 from hookmq.codec import Limits
 from hookmq.hooks.chains import Chains, narrow
+from hookmq.hooks.depth import at_depth
 from hookmq.hooks.entry import PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.specs import OBSERVERS, BrokerHandle
@@ -38,6 +39,11 @@ def _observed(hooks: Hooks) -> frozenset[str]:
         for name in OBSERVERS
         if any(not one.instance.disabled for one in hooks.registry.get(name, ()))
     )
+
+
+def _call_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
 
 
 class Core:
@@ -106,11 +112,15 @@ class Core:
         )
         self.on_drop = None
         """Told of every drop at once, of those of no message too: observers are told later. The simulator needs it."""
+        self.later: list[Callable[[], None]] = []
+        """What observers are told once what this turn has for clients has left, and before anything newer."""
         self.on_failure: Callable[[str], None] | None = None
         """Told once when a commit failed: the shell tells clients and ends the process."""
 
     def use(self, settings: Settings, hooks: Hooks) -> None:
         """Go on with other settings and hooks: every route and every remembered decision is made anew."""
+        if self.later:
+            self.tell()
         self.settings = settings
         self.hooks = hooks
         self.observed = _observed(hooks)
@@ -135,6 +145,8 @@ class Core:
         self.scheduled = False
         self.committer.flush()
         self.flush()
+        if self.later:
+            self.runtime.call_soon(self.tell)
 
     def flush(self) -> None:
         """One write for every session with packets."""
@@ -203,6 +215,8 @@ class Core:
             self.on_drop(message, client, reason, direction, detail)
         if message is None or "on_dropped" not in self.observed:
             return
+        if self.later:
+            self.tell()
         client_id = client.client_id if client is not None else None
         listener = client.listener if client is not None else ""
         why = Dropped(reason, direction, client_id, detail)
@@ -210,12 +224,21 @@ class Core:
 
     def observe(self, hook: str, client: ClientInfo | None, *args: object) -> None:
         """Tell the observers of `hook` about `client`; free where nobody observes it."""
+        if self.later:
+            self.tell()
         if hook in self.observed:
             listener = client.listener if client is not None else ""
             self.hooks.observers.notify(hook, listener, client, *args)
 
+    def tell(self) -> None:
+        """Tell the observers what was left for later."""
+        later, self.later = self.later, []
+        at_depth(0, _call_all, later)  # it answers nothing, whatever it is told in the course of
+
     def observe_retained(self, topic: str, message: Message | None) -> None:
         """Tell the observers of retained messages; None: cleared."""
+        if self.later:
+            self.tell()
         if "on_retained" in self.observed:
             self.hooks.observers.notify("on_retained", "", topic, message)
 

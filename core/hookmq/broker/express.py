@@ -4,6 +4,7 @@ in its way (`Link.remember`). What is left is to hand it on.
 Where all receivers are plain and end with their connections, not even a `Message` is made: the bytes that came in go out.
 """
 
+from functools import partial
 from typing import Final
 
 from hookmq.broker.deliver import offer
@@ -87,6 +88,11 @@ def _message(
         now,
         None if interval is None else now + interval,
     )
+
+
+def _tell(connection: Link, route: Route, payload: bytes, qos: int, properties: Properties) -> None:
+    message = _message(connection, route, payload, qos, properties)
+    connection.core.observe("on_published", connection.client, message, route.matched)
 
 
 def queue_one(
@@ -265,6 +271,9 @@ def _pass_bytes(
             receiver.state = DIRTY
             core.dirty.append(receiver)
     core.metrics.messages_delivered += delivered
+    if "on_published" in core.observed:
+        # The client need not wait until there is a message to tell of.
+        core.later.append(partial(_tell, connection, route, data[start:after], qos, properties))
     number = data[stop : stop + 2]
     out = session.out
     if kind == 5 and not route.matched:

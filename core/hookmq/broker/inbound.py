@@ -243,9 +243,9 @@ def _learn(connection: Link, session: Session, packet: Publish, message: Message
         if known is None or known[2] != inf:
             return
     route = core.router.lookup(topic)
-    simple = "on_published" not in core.observed and topic not in core.fan_outs
+    simple = topic not in core.fan_outs
     if packet.qos == 0:
-        simple = simple and route.simple
+        simple = simple and route.simple and "on_published" not in core.observed
     else:
         simple = (
             simple

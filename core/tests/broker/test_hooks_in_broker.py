@@ -4,16 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.broker import inbound
+from hookmq.broker import express, inbound
 from hookmq.codec import (
     Auth,
     Connack,
+    Disconnect,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
     Suback,
+    encode,
 )
 from hookmq.errors import PluginError
 from hookmq.hooks.entry import HookOptions
@@ -32,6 +34,7 @@ from hookmq.types import (
     Message,
     SessionEvent,
     Subscription,
+    make_message,
 )
 
 Make = Callable[..., Harness]
@@ -989,6 +992,76 @@ def test_on_published_counts_what_matched(broker_harness: Make) -> None:
     assert [call.message.qos for call in calls] == [0, 1, 1, 2, 0, 0]
     clients = [call.client.client_id if call.client else None for call in calls]
     assert clients == ["pub"] * 5 + [None]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_publisher_has_its_acknowledgement_before_a_message_is_made_for_observers(
+    broker_harness: Make, monkeypatch: pytest.MonkeyPatch, qos: int
+) -> None:
+    harness, plugin = one_plugin(broker_harness, "on_published")
+    sub, pub = harness.connect("sub"), harness.connect("pub")
+    sub.subscribe("t", 1)
+    pub.publish("t", b"first", qos)
+    order: list[str] = []
+    make, write = make_message, pub.wire.write
+
+    def made(*args: Any) -> Message:
+        order.append("made")
+        return make(*args)
+
+    def written(data: bytes) -> None:
+        order.append("written")
+        write(data)
+
+    monkeypatch.setattr(express, "make_message", made)
+    monkeypatch.setattr(pub.wire, "write", written)
+    pub.publish("t", b"second", qos, expect=0)
+    assert order[:2] == ["written", "made"]
+    calls = told(plugin, harness)
+    assert [(one.message.payload, one.message.qos, one.matched) for one in calls] == [
+        (b"first", qos, 1), (b"second", qos, 1),
+    ]  # fmt: skip
+    assert {one.client.client_id for one in calls} == {"pub"}
+
+
+def test_what_observers_are_told_later_is_still_in_order(broker_harness: Make) -> None:
+    hooks = ("on_published", "on_disconnect", "on_dropped", "on_retained")
+    harness, plugin = one_plugin(broker_harness, *hooks)
+    harness.connect("away", session_expiry_interval=60).subscribe("full/#")
+    pub = harness.connect("pub")
+    for topic in ("a", "b"):
+        pub.publish(topic, b"", 1)
+    told(plugin, harness)
+    before = len(plugin.calls())
+    packets = (
+        Publish("a", b"1", 1, packet_id=1),
+        Publish("k", b"2", 1, True, packet_id=2),
+        Publish("b", b"3", 1, packet_id=3),
+        Disconnect(),
+    )
+    pub.connection.feed(b"".join(encode(packet, pub.version) for packet in packets))
+    seen = [
+        (call.hook, b"" if call.hook == "on_disconnect" else call.message.payload)
+        for call in told(plugin, harness)[before:]
+    ]
+    assert seen == [
+        ("on_published", b"1"), ("on_retained", b"2"), ("on_published", b"2"), ("on_published", b"3"),
+        ("on_disconnect", b""),
+    ]  # fmt: skip
+
+
+def test_what_observers_are_told_later_is_told_before_others_take_their_place(
+    broker_harness: Make,
+) -> None:
+    harness, plugin = one_plugin(broker_harness, "on_published")
+    pub = harness.connect("pub")
+    pub.publish("t", b"first", 1)
+    core = harness.broker.core
+    pub.connection.feed(encode(Publish("t", b"second", 1, packet_id=9), pub.version))
+    assert len(core.later) == 1
+    core.use(core.settings, core.hooks)
+    assert core.later == []
+    assert [one.message.payload for one in told(plugin, harness)] == [b"first", b"second"]
 
 
 def test_on_delivered_when_the_flow_is_complete(broker_harness: Make) -> None:
