@@ -75,6 +75,7 @@ async def test_what_it_sends_and_counts(receiver: Any, make: Make) -> None:
     assert receiver.events[0]["data"]["qos"] == 1
     assert (sender.sent, sender.statuses) == (3, {200: 1, 503: 1, 400: 1})
     assert sender.bytes == sum(len(body) for *_, body in receiver.requests)
+    assert os.sched_getscheduler(pid(sender)) == os.SCHED_BATCH  # it takes no core from the broker
     shown = command_line(pid(sender))
     assert b"hookmq_webhook.child" in shown
     assert b"bearer-word" not in shown
