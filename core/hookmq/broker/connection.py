@@ -223,7 +223,7 @@ class Connection(Link):
                                 header == 0x62
                                 and taken is not None
                                 and number in taken
-                                and not session.durable
+                                and not (session.durable and core.recording)
                                 and not self.answers
                             ):
                                 taken.remove(number)

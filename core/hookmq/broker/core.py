@@ -88,6 +88,9 @@ class Core:
         if store is None:
             store = hooks.provide_store(settings) or MemoryStore(runtime.token(8))
         self.store = store
+        self.recording = type(store) is not MemoryStore
+        """Whether queues and packet ids go through the store. The one in memory would only hold a second time, for as
+        long, what sessions hold themselves."""
         self.journals = hooks.provide_journals(settings) if journals is None else tuple(journals)
         self.committer = Committer(store, self.journals, self._commit_failed, self.guarded)
         self.next_message_id = store.next_message_id()

@@ -45,7 +45,7 @@ def offer(
         waiter.hold()
         delivery.waiter = waiter
     if has_room(session) and first_in_line(session):
-        if session.durable:
+        if session.durable and core.recording:
             take_number(session, delivery)
         start(core, session, delivery, stored=False)
         return
@@ -170,7 +170,7 @@ def send_retained(core: Core, session: Session) -> None:
             continue
         outgoing, subscription = found
         room -= outgoing.size
-        if session.durable:
+        if session.durable and core.recording:
             outgoing = outgoing.anew()
         qos = min(outgoing.message.qos, subscription.qos)
         offer(core, session, outgoing, qos, True, identifiers_of(subscription), subscription)

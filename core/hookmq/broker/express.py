@@ -183,7 +183,7 @@ def pass_on(
         if taken is None:
             taken = session.received = set()
         taken.add(number)
-        if session.durable:
+        if session.durable and core.recording:
             committer.add(PutReceived(session.client_id, number))
     message = _message(connection, permit.route, data[start:after], qos, properties)
     matched = publish(core, message, session, acknowledgement)

@@ -226,7 +226,7 @@ def _take_id(connection: Link, session: Session, packet_id: int) -> None:
     if session.received is None:
         session.received = set()
     session.received.add(packet_id)
-    if session.durable:
+    if session.durable and connection.core.recording:
         connection.core.committer.add(PutReceived(session.client_id, packet_id))
 
 
@@ -371,7 +371,7 @@ def on_pubrel(connection: Link, packet: Packet) -> None:
     if taken is not None and packet.packet_id in taken:
         taken.discard(packet.packet_id)
         answer = Acknowledgement(connection.release, PUBCOMP + PACKET_IDS[packet.packet_id])
-        if session.durable:
+        if session.durable and core.recording:
             core.committer.add(DropReceived(session.client_id, packet.packet_id))
             answer.hold()
             core.committer.then(answer.met)

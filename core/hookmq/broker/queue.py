@@ -26,7 +26,8 @@ def enqueue(core: Core, session: Session, delivery: Delivery) -> None:
     [MQTT311-3.1.2-5]."""
     if not _admit(core, session, delivery, session.queued, qos0=False):
         return
-    if session.durable:
+    recorded = session.durable and core.recording
+    if recorded:
         take_number(session, delivery)
         core.committer.add(entry_of(core, session, delivery))
     session.queued += 1
@@ -36,7 +37,7 @@ def enqueue(core: Core, session: Session, delivery: Delivery) -> None:
     if queue is None:
         queue = session.queue = deque()
     size = delivery.outgoing.size
-    if session.durable and (
+    if recorded and (
         session.stored
         or len(queue) >= core.settings.session.queue_page
         or core.loaded_bytes + size > core.settings.broker.queue_memory

@@ -82,7 +82,7 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
                 # It has a record of its own: what is sent again must be what was sent.
                 delivery.original, message = message, changed
                 delivery.outgoing = Outgoing(changed)
-                if stored and session.durable and delivery.qos:
+                if stored and delivery.seq and delivery.qos:
                     core.committer.add(Dequeue(session.owner, delivery.seq))
                     stored = False
     if refused:  # [MQTT-3.3.2-5]: the copy whose delivery has not begun is dropped
@@ -102,7 +102,7 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
         out.append(head)
         out.append(tail)
         core.mark(session)
-        if stored and session.durable:
+        if stored and delivery.seq:
             core.committer.add(Dequeue(session.owner, delivery.seq))
         if "on_delivered" in core.observed:
             core.observe("on_delivered", session.client, message, 0)
@@ -114,7 +114,7 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
     session.inflight[number] = delivery  # [MQTT-4.3.2-3, 4.3.3-3] [MQTT311-4.3.2-1]
     if core.settings.session.retry_interval:
         delivery.sent_at = core.runtime.now()
-    if session.durable:
+    if delivery.seq and session.durable:
         if stored:
             core.committer.add(SetPacket(session.owner, delivery.seq, number, False))
         else:

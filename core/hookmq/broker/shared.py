@@ -58,7 +58,7 @@ def _deliver_shared(
     retain = subscription.retain_as_published and outgoing.message.retain
     identifiers = identifiers_of(subscription)  # [MQTT-3.3.4-5]: a copy of its own
     delivery = Delivery(outgoing, qos, retain, identifiers, subscription, group)
-    if qos and session.durable:
+    if qos and session.durable and core.recording:
         take_number(session, delivery)
     start(core, session, delivery, stored=False)
 
@@ -89,7 +89,7 @@ def _wait_in_group(core: Core, group: Group, outgoing: Outgoing, front: bool = F
     group.queued += 1
     group.queued_bytes += size
     core.queued_bytes += size
-    if group.durable:
+    if core.recording and group.durable:
         if front:
             # Before everything else that waits: the sequence runs downwards there.
             delivery.seq = group.first_seq = group.first_seq - 1

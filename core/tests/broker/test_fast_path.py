@@ -27,7 +27,7 @@ from hookmq.codec import (
     frame,
 )
 from hookmq.properties import EMPTY, Properties
-from hookmq.testing import Harness, MemoryClient
+from hookmq.testing import DurableStore, Harness, MemoryClient
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +44,8 @@ class Play:
     heard: list[list[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.harness = Harness(config=self.config)
+        paged = self.config.get("session", {}).get("queue_page") == 1
+        self.harness = Harness(config=self.config, store=DurableStore() if paged else None)
         self.harness.broker.core.shortcuts = not self.slow
 
     def connect(self, **options: Any) -> MemoryClient:

@@ -16,7 +16,7 @@ from hookmq.codec import (
     encode,
 )
 from hookmq.store import MemoryStore, Queued
-from hookmq.testing import Harness, MemoryClient
+from hookmq.testing import DurableStore, Harness, MemoryClient
 
 Make = Callable[..., Harness]
 VERSIONS = (3, 4, 5)
@@ -240,18 +240,20 @@ def test_what_is_unfinished_from_before(broker_harness: Make) -> None:
 # --- bounds of a queue --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", [1, 2, 256])
+@pytest.mark.parametrize("page", [1, 2, None])
 @pytest.mark.parametrize("online", [False, True])
 @pytest.mark.parametrize("bound", ["queue_messages", "queue_bytes", "max_queue_bytes"])
 @pytest.mark.parametrize("policy", ["newest", "oldest", "disconnect"])
-def test_bounds(broker_harness: Make, policy: str, bound: str, online: bool, page: int) -> None:
+def test_bounds(
+    broker_harness: Make, policy: str, bound: str, online: bool, page: int | None
+) -> None:
     """In messages, in bytes, and in bytes of all together; in memory and in the store; each drop counted under its
     reason. The publisher is acknowledged whatever becomes of a copy."""
     size = 4 if bound == "queue_messages" else 4 * len("t0")
-    session: dict[str, Any] = {"queue_drop": policy, "queue_page": page}
+    session: dict[str, Any] = {"queue_drop": policy, "queue_page": page or 256}
     config = {"session": session, "broker": {}}
     config["broker" if bound == "max_queue_bytes" else "session"][bound] = size
-    harness = broker_harness(config=config)
+    harness = broker_harness(store=DurableStore() if page else None, config=config)
     client = harness.connect("c", auto_ack=False, receive_maximum=1, **KEPT)
     client.subscribe("t", 1)
     if online:
@@ -486,7 +488,7 @@ def test_a_long_queue_is_read_page_by_page(
 ) -> None:
     """[MQTT-4.5.0-1, 4.6.0-5]: all come, in order, no more than a page is ever in memory; also while others
     arrive."""
-    harness = broker_harness(config={"session": {"queue_page": page}})
+    harness = broker_harness(store=DurableStore(), config={"session": {"queue_page": page}})
     client = harness.connect("c", receive_maximum=window, **KEPT)
     client.subscribe("t", qos)
     client.drop()
@@ -522,7 +524,7 @@ def test_a_long_queue_is_read_page_by_page(
 @pytest.mark.parametrize("page", [1, 3])
 def test_interrupted_between_pages(broker_harness: Make, page: int) -> None:
     """A client that comes and goes gets everything once, apart from what it had not acknowledged."""
-    harness = broker_harness(config={"session": {"queue_page": page}})
+    harness = broker_harness(store=DurableStore(), config={"session": {"queue_page": page}})
     client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
     client.subscribe("t", 1)
     client.drop()

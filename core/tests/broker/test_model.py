@@ -72,6 +72,10 @@ class Person:
             self.forget()
 
 
+class Recording(MemoryStore):
+    """In memory, and given every record as a store on a disk is: queues have pages."""
+
+
 class Clients(RuleBasedStateMachine):
     """See the module's text."""
 
@@ -107,7 +111,7 @@ class Clients(RuleBasedStateMachine):
         people: list[tuple[int, bool, bool, int | None, list[tuple[str, int]]]],
     ) -> None:
         self.recorder = HookRecorder("on_dropped")
-        self.store = MemoryStore()
+        self.store = MemoryStore() if page > 3 else Recording()
         self.queue_qos0 = queue_qos0
         self.inflight = inflight
         self.harness = Harness(

@@ -135,7 +135,8 @@ def test_a_session_that_ends_with_its_connection_keeps_all_in_memory(broker_harn
 
 def test_what_was_read_belongs_to_the_subscription_as_it_is(broker_harness: Make) -> None:
     recorder = HookRecorder("on_deliver")
-    harness = broker_harness(plugins=[recorder], config={"session": {"queue_page": 1}})
+    config = {"session": {"queue_page": 1}}
+    harness = broker_harness(plugins=[recorder], store=DurableStore(), config=config)
     client = harness.connect("c", **KEPT)
     client.subscribe("t", 1, identifier=7)
     client.drop()
@@ -220,3 +221,27 @@ def test_the_least_code_that_refuses(broker_harness: Make) -> None:
     client.ack(client.messages[0], 0x80)
     harness.settle()
     assert harness.metrics.dropped == {("refused", "out"): 1}
+
+
+def test_where_nothing_outlives_the_process_nothing_is_recorded(broker_harness: Make) -> None:
+    """What waits, or is in flight, is held once: by the session, in no second copy by the store."""
+    harness = broker_harness(config={"session": {"queue_page": 1}})
+    client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
+    client.subscribe("t", 2)
+    shared = harness.connect("s", **KEPT)
+    shared.subscribe("$share/g/t", 1)
+    shared.drop()
+    pub = harness.connect("p", **KEPT)
+    records = harness.broker.core.committer.added
+    for number in range(6):
+        pub.publish("t", b"%d" % number, 1 + number % 2)
+    session = harness.broker.sessions["c"]
+    assert (session.queued, session.stored, len(session.queue or ())) == (4, 0, 4)
+    client.drop()
+    client.reconnect(auto_ack=True)
+    assert [m.payload for m in client.messages[2:]] == [b"%d" % number for number in range(6)]
+    shared.reconnect()
+    assert [m.payload for m in shared.messages] == [b"%d" % number for number in range(6)]
+    assert (session.queued, session.queued_bytes, session.inflight) == (0, 0, {})
+    # Two sessions left a connection and came back, and the store in memory is told so, as any other.
+    assert harness.broker.core.committer.added - records == 3

@@ -367,7 +367,7 @@ def test_what_is_in_the_store_only_is_dropped_when_it_is_read(
 
 
 def test_what_is_in_the_store_and_may_be_read_by_another_filter(broker_harness: Make) -> None:
-    harness, rights, _ = start(broker_harness, queue_page=1)
+    harness, rights, _ = start(broker_harness, store=DurableStore(), queue_page=1)
     one = harness.connect("one", session_expiry_interval=600)
     one.subscribe([("t/1", 2), ("t/#", 1)])
     one.disconnect()
@@ -429,7 +429,7 @@ def test_without_a_plugin_nobody_is_asked_at_resume(broker_harness: Make) -> Non
 
 
 def test_subscribing_again_after_the_right_came_back(broker_harness: Make) -> None:
-    harness, rights, _ = start(broker_harness, queue_page=1)
+    harness, rights, _ = start(broker_harness, store=DurableStore(), queue_page=1)
     one, pub = away(harness, ["t"], 3)
     rights.take("t")
     one.reconnect()
