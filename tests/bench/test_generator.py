@@ -97,7 +97,7 @@ async def relay(fault: str) -> AsyncIterator[int]:
 async def load(port: int, **words: str) -> dict[str, Any]:
     """One short run of one publisher and one subscriber against the relay on that port."""
     return await asyncio.to_thread(
-        generator.run, {**SHORT, **words}, port=port, pids=[os.getpid()], timeout=20
+        generator.run, {**SHORT, **words}, port=port, pids=[os.getpid()], timeout=60
     )
 
 
@@ -166,7 +166,7 @@ def test_mosquitto_delivers_all(name: str, level: int) -> None:
     (scenario,) = scenarios.select(name)
     words = scenario.arguments(payload=64, level=level, seconds=0.2, warmup=0.05)
     with launch.running("mosquitto", core=None, variant=scenario.variant) as broker:
-        raw = generator.run(words, port=broker.port, pids=broker.pids(), timeout=20)
+        raw = generator.run(words, port=broker.port, pids=broker.pids(), timeout=60)
     run = report.Run(scenario, "mosquitto", raw)
     assert run.defects() == ""
     assert raw["sent_total"] == raw["delivered_total"] > 0
@@ -182,7 +182,7 @@ def test_mosquitto_delivers_all_of_what_is_routed_or_kept(name: str, level: int)
     small = {"wildcard": {"topics": "500"}, "offline": {"clients": "5", "topics": "100"}}
     words |= small.get(name, {"topics": "300"} if name == "retained" else {})
     with launch.running("mosquitto", core=None) as broker:
-        raw = generator.run(words, port=broker.port, pids=broker.pids(), timeout=20)
+        raw = generator.run(words, port=broker.port, pids=broker.pids(), timeout=60)
     assert report.Run(scenario, "mosquitto", raw).defects() == ""
     assert raw["delivered"] >= 300
 
@@ -229,7 +229,7 @@ def test_command_prints_a_table_and_writes_every_run(tmp_path: pathlib.Path) -> 
 def test_fanout_counts_each_subscriber() -> None:
     words = {**SHORT, "topology": "all", "pubs": "1", "subs": "7", "window": "10"}
     with launch.running("mosquitto", core=None) as broker:
-        raw = generator.run(words, port=broker.port, pids=broker.pids(), timeout=20)
+        raw = generator.run(words, port=broker.port, pids=broker.pids(), timeout=60)
     assert raw["delivered_total"] == 7 * raw["sent_total"] > 0
     assert raw["lost"] == raw["duplicates"] == raw["stray"] == 0
 
@@ -239,9 +239,9 @@ def test_connect_and_idle_against_mosquitto() -> None:
     with launch.running("mosquitto", core=None) as broker:
         pids = broker.pids()
         words = {"mode": "connect", "inflight": "8", **SHORT}
-        assert generator.run(words, port=broker.port, pids=pids, timeout=20)["connects"] > 0
+        assert generator.run(words, port=broker.port, pids=pids, timeout=60)["connects"] > 0
         words = {"mode": "idle", "clients": "100", "seconds": "0.1"}
-        raw = generator.run(words, port=broker.port, pids=pids, timeout=20)
+        raw = generator.run(words, port=broker.port, pids=pids, timeout=60)
     assert raw["clients"] == 100
     assert raw["lost"] == 0
     assert raw["rss_after_kib"] >= raw["rss_before_kib"] > 0

@@ -32,11 +32,11 @@ class Peer:
         self.writer.write(data)
 
     async def read(self, size: int) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self.reader.readexactly(size)
 
     async def read_to_end(self) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self.reader.read()
 
     async def packet(self) -> bytes:
@@ -55,7 +55,7 @@ class WebSocket(Peer):
     async def upgrade(self, *lines: str) -> None:
         """The handshake."""
         self.writer.write(UPGRADE.format("".join(f"{line}\r\n" for line in lines)).encode())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             self.head = await self.reader.readuntil(b"\r\n\r\n")
         assert self.head.startswith(b"HTTP/1.1 101"), self.head
 

@@ -14,7 +14,7 @@ KILLS = 20
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_many_kills(tmp_path: Path) -> None:
     counts = kill_and_check(tmp_path, KILLS)
     assert counts.kills == KILLS + 1

@@ -108,7 +108,7 @@ class Plant:
     def metrics(self) -> str:
         """What the exporter shows."""
         url = f"http://127.0.0.1:{self.served.ports['metrics']}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             text: str = answer.read().decode()
         return text
 
@@ -226,7 +226,7 @@ def _handshake(plant: Plant, certificate: str, strange: bool) -> None:
     context = plant.tls(certificate, strange)
     address = ("127.0.0.1", plant.served.ports["devices"])
     with (
-        socket.create_connection(address, 10) as plain,
+        socket.create_connection(address, 60) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as sock,
     ):
         # In TLS 1.3 the client's certificate is refused after the client's part of the handshake.
@@ -239,7 +239,7 @@ class Wire:
     """A client that can renew its token, which paho cannot."""
 
     def __init__(self, plant: Plant, data: str) -> None:
-        plain = socket.create_connection(("127.0.0.1", plant.served.ports["apps"]), 20)
+        plain = socket.create_connection(("127.0.0.1", plant.served.ports["apps"]), 60)
         self.sock = plant.tls().wrap_socket(plain, server_hostname="localhost")
         self.decoder = Decoder(5, server=False)
         self.waiting: list[Packet] = []
@@ -277,7 +277,7 @@ def test_a_token_ends_and_one_that_is_renewed_does_not(plant: Plant) -> None:
     answer = wire.renew(plant.token("board", exp=now + 600, groups=groups))
     assert isinstance(answer, Auth)
     assert answer.code == 0
-    assert ending.ends.get(timeout=20) == 0xA0
+    assert ending.ends.get(timeout=60) == 0xA0
     ending.paho.loop_stop()
     wire.send(Pingreq())
     assert isinstance(wire.next(), Pingresp)
@@ -297,12 +297,12 @@ def test_rules_that_change_end_what_was_granted(plant: Plant) -> None:
         assert app.subscribe("plant/+/data/#", 1) == 1
         plant.write("acl.yaml", "group: [dashboards, operators]", "group: [operators]")
         plant.served.wait_for("acl.loaded")
-        assert app.ends.get(timeout=20) == 0x87
+        assert app.ends.get(timeout=60) == 0x87
         with plant.client("apps", "board", username="u", password=board) as again:
             assert again.subscribe("plant/+/data/#", 1) == 0x87
             assert meter.publish("plant/meter7/data/flow", b"x", 1) == 0x10
         plant.write("devices.yaml", "  meter7:\n", "  meter6:\n")
-        assert meter.ends.get(timeout=20) == 0x87
+        assert meter.ends.get(timeout=60) == 0x87
     finally:
         meter.paho.loop_stop()
         app.paho.loop_stop()
@@ -315,12 +315,15 @@ def test_who_is_too_fast_is_slowed_down_or_refused(plant: Plant) -> None:
         plant.client("devices", "meter7", cert="meter7") as meter,
     ):
         assert app.subscribe("plant/+/data/#", 1) == 1
-        sent = [b"%d" % number for number in range(70)]
-        for payload in sent:
-            meter.post("plant/meter7/data/flow", payload, 1)
-        assert app.payloads(70) == sent
-        assert 'outcome="throttled"' in plant.metrics()
-        assert [meter.pubacks.get(timeout=10)[1] for _ in sent] == [0] * 70
+        sent: list[bytes] = []
+        # Who needs longer for 70 messages than the limit's rate allows sends more: each time as many as all before.
+        while 'outcome="throttled"' not in plant.metrics():
+            more = [b"%d" % number for number in range(len(sent), 2 * len(sent) + 70)]
+            for payload in more:
+                meter.post("plant/meter7/data/flow", payload, 1)
+            assert app.payloads(len(more)) == more
+            sent += more
+        assert [meter.pubacks.get(timeout=60)[1] for _ in sent] == [0] * len(sent)
         codes = [meter.publish("plant/meter7/alarms", b"", 1) for _ in range(7)]
         assert codes == [0x10] * 5 + [0x97] * 2
     while plant.served.wait_for("ratelimit.limited")["limit"] != "ratelimit/alarms":

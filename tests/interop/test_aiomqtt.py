@@ -25,14 +25,14 @@ def client(
     """A client of the broker on loopback."""
     return aiomqtt.Client(
         "127.0.0.1", port, identifier="aio-" + uuid4().hex, protocol=version, will=will, tls_context=tls,
-        transport="websockets" if path else "tcp", websocket_path=path, timeout=10,
+        transport="websockets" if path else "tcp", websocket_path=path, timeout=60,
     )  # fmt: skip
 
 
 async def payloads(messages: aiomqtt.MessagesIterator, count: int) -> list[bytes]:
     """The payloads of the next `count` messages."""
     got: list[bytes] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for message in messages:
             assert isinstance(message.payload, bytes)
             got.append(message.payload)
@@ -59,7 +59,7 @@ async def test_retained(broker: Served, topic: str, version: ProtocolVersion) ->
     async with client(broker.ports["tcp"], version) as one:
         await one.publish(topic, b"kept", 1, retain=True)
         await one.subscribe(topic, 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             message = await anext(aiter(one.messages))
         assert (message.payload, message.retain) == (b"kept", True)
         await one.publish(topic, b"", 1, retain=True)

@@ -26,7 +26,7 @@ def tool(name: str) -> str:
 
 def run(*words: str, feed: bytes = b"") -> bytes:
     """Run a program to its end; what it printed. It must succeed."""
-    done = subprocess.run(words, input=feed, capture_output=True, timeout=20, check=False)
+    done = subprocess.run(words, input=feed, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, (words, done.returncode, done.stderr)
     return done.stdout
 
@@ -55,7 +55,7 @@ def test_pub_to_sub(broker: Served, topic: str, version: str, qos: str) -> None:
     with listening(broker, topic, *sub) as subscriber:
         lines = b"one\ntwo\nthree\nfour\nfive\n"
         run(tool("mosquitto_pub"), *at, "-t", f"{topic}/a", "-q", qos, "-l", feed=lines)
-        output, _ = subscriber.communicate(timeout=10)
+        output, _ = subscriber.communicate(timeout=60)
         assert output == lines
         assert subscriber.returncode == 0
 
@@ -105,7 +105,7 @@ def test_request_and_response(broker: Served, topic: str) -> None:
             assert request.payload == b"how much?"
             assert request.properties is not None
             service.publish(request.properties.ResponseTopic, b"42", 1)  # type: ignore[attr-defined]
-            output, _ = asker.communicate(timeout=10)
+            output, _ = asker.communicate(timeout=60)
             assert output == b"42\n"
 
 
@@ -139,7 +139,7 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield port
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -25,7 +25,7 @@ def test_round_trip(broker: Served, folder: Path, topic: str, transport: str, ve
     words = [node, str(FOLDER / "roundtrip.js"), url, version, topic]
     if transport in ("wss", "tls"):
         words.append(str(folder / "ca.pem"))
-    done = subprocess.run(words, capture_output=True, timeout=30, check=False, cwd=FOLDER)
+    done = subprocess.run(words, capture_output=True, timeout=120, check=False, cwd=FOLDER)
     assert done.returncode == 0, done.stderr.decode()
     told = json.loads(done.stdout)
     assert told["granted"] == [2]

@@ -62,7 +62,7 @@ def test_a_large_message_over_every_transport(
 def test_a_broker_of_another_authority_is_not_trusted(broker: Served, folder: Path) -> None:
     stranger = ssl.create_default_context(cafile=str(folder / "other-ca.pem"))
     with (
-        socket.create_connection(("127.0.0.1", broker.ports["tls"]), 10) as sock,
+        socket.create_connection(("127.0.0.1", broker.ports["tls"]), 60) as sock,
         pytest.raises(ssl.SSLCertVerificationError),
     ):
         stranger.wrap_socket(sock, server_hostname="localhost")
@@ -155,7 +155,7 @@ def test_the_second_client_of_one_id_takes_over(
     first = Client(broker.ports["tcp"], me, version)
     first.connect()
     with Client(broker.ports["tcp"], me, version):
-        code = first.ends.get(timeout=10)
+        code = first.ends.get(timeout=60)
         if version == V5:
             assert code == 0x8E
     first.paho.loop_stop()
@@ -211,7 +211,7 @@ def test_subscription_identifiers_come_back(broker: Served, topic: str) -> None:
     with Client(broker.ports["tcp"], name(), V5) as one:
         identified = properties(PacketTypes.SUBSCRIBE, SubscriptionIdentifier=77)
         one.paho.subscribe(topic, 1, properties=identified)
-        assert one.subacks.get(timeout=10) == [1]
+        assert one.subacks.get(timeout=60) == [1]
         one.publish(topic, b"", 1)
         got = given(one.message().properties)
         assert got.SubscriptionIdentifier == [77]

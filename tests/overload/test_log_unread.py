@@ -38,8 +38,14 @@ def test_clients_are_served_while_nobody_reads_the_log(tmp_path: Path) -> None:
             entry = json.loads(process.stderr.readline())
         (address,) = entry["listeners"].values()
         asyncio.run(come_and_go(int(address.rpartition(":")[2])))
+        # Now it is read. Who ends waits a moment for its reader only: so first what was held up, and then the end.
+        last = f'"client_id": "client-{CLIENTS - 1}"'
+        lines: list[str] = []
+        while not (lines and "client.disconnected" in lines[-1] and last in lines[-1]):
+            lines.append(process.stderr.readline())
+            assert lines[-1], "the log ended"
         process.terminate()
-        lines = process.stderr.read().splitlines()
+        lines += process.stderr.read().splitlines()
         assert process.wait(WAIT) == 0
     finally:
         process.kill()

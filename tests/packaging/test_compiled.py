@@ -37,7 +37,7 @@ def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=160,
     )
 
 
@@ -88,7 +88,7 @@ def test_one_byte_of_source_that_was_edited_runs(copy: Path, name: str) -> None:
     assert told(copy)[0] == "compiled"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_both_builds_live_the_same_lives() -> None:
     """The same seeds give the same traces: every packet, record and event of them, in their order."""
     lives = (

@@ -76,7 +76,7 @@ def test_who_has_no_compiler_is_told_what_to_install() -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=120,
         )
         assert done.returncode == 1
         assert re.match(rf"Cannot compile: .*{lacks}.* apt install gcc", done.stderr)

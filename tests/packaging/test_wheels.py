@@ -14,7 +14,7 @@ from recording import V5, Client
 from serving import serving
 from workspace import ROOT, Member, members
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ALL = [pytest.param(member, id=member.name) for member in members()]
 ENVIRON = {
     name: value

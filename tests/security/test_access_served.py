@@ -175,7 +175,7 @@ def test_a_slow_service_stalls_only_its_own_client(
                 assert answers == {0x40, 0xD0}
                 writers.append(writer)
 
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(other(number) for number in range(others)))
             assert not stalled.done()
             service.release()
@@ -301,7 +301,7 @@ def test_no_secret_is_told_anywhere(service: Answers, tmp_path: Path) -> None:
             f"http://127.0.0.1:{served.ports['http']}/metrics",
             headers={"Authorization": f"Bearer {EXPORTER}"},
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             metrics = answer.read().decode()
         said = ended(served)
     shown = _cli(tmp_path, "config", "show", "-c", "hookmq.yaml")

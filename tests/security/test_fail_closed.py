@@ -269,7 +269,7 @@ def test_serve_opens_nothing_when_something_is_wrong(tmp_path: Path) -> None:
             [*HOOKMQ, "serve", "-c", str(tmp_path / "f")],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=120,
             check=False,
         )
         assert ended.returncode == code, ended.stderr
@@ -279,7 +279,7 @@ def test_serve_opens_nothing_when_something_is_wrong(tmp_path: Path) -> None:
 
 def code_of(port: int, data: bytes) -> int:
     """The code of CONNACK."""
-    with socket.create_connection(("127.0.0.1", port), 20) as sock:
+    with socket.create_connection(("127.0.0.1", port), 60) as sock:
         sock.sendall(data)
         answer = sock.recv(100)
     assert answer[0] == 0x20
@@ -308,7 +308,7 @@ def test_no_reload_opens_what_was_closed(tmp_path: Path) -> None:
                 code_of(served.ports["tcp"], m.connect("c", username="u", password=SECRET.encode()))
                 == 0x87
             )
-            with socket.create_connection(("127.0.0.1", served.ports["http"]), 20) as sock:
+            with socket.create_connection(("127.0.0.1", served.ports["http"]), 60) as sock:
                 sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert sock.recv(100).startswith(b"HTTP/1.1 401")
         path.unlink()

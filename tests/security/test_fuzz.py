@@ -12,7 +12,11 @@ FUZZ = [sys.executable, str(Path(__file__).with_name("fuzz.py"))]
 
 def fuzz(*arguments: str) -> list[str]:
     ended = subprocess.run(
-        [*FUZZ, *arguments], capture_output=True, text=True, timeout=300, check=False
+        [*FUZZ, "--seconds", "600", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout.splitlines()
@@ -44,6 +48,6 @@ def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_longer(tmp_path: Path) -> None:
-    fuzz("--seconds", "100", "--keep", str(tmp_path))
+    fuzz("--seed", "2", "--inputs", "20000", "--keep", str(tmp_path))

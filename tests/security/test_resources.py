@@ -328,7 +328,7 @@ def test_once(tmp_path: Path, what: Attack, connect: str, _: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("what", "connect", "memory"), ATTACKS)
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_again_and_again(

@@ -17,7 +17,7 @@ BLOCK = 25
 HERE = pathlib.Path(__file__).parent
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("start", range(0, 250, BLOCK))
 def test_every_promise_is_kept(start: int) -> None:
     for seed in range(start, start + BLOCK):
@@ -88,7 +88,7 @@ def test_a_planted_bug_applies_to_the_core_as_it_is(bug: Bug) -> None:
 def test_a_planted_bug_is_found_and_made_short(tmp_path: pathlib.Path) -> None:
     bug = next(bug for bug in bugs() if bug.name == "window_off_by_one")
     plant(bug, tmp_path)
-    found = simulate(tmp_path, "--seed", "0", "--shrink", "--seconds", "3")
+    found = simulate(tmp_path, "--seed", "0", "--shrink", "--seconds", "120")
     assert found.returncode == 1, found.stdout + found.stderr
     assert "window" in found.stdout
     assert "def test_window_0()" in found.stdout

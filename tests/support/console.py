@@ -150,7 +150,7 @@ class Console:
         )
         request = urllib.request.Request(self._moved(arguments[-1]), method=method, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=60) as response:
                 text: str = response.read().decode()
         except urllib.error.HTTPError as error:
             with error:

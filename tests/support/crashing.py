@@ -1,6 +1,8 @@
 """``hookmq serve`` with a store on disk, to be killed, and clients that see what it promised."""
 
+import random
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -25,6 +27,20 @@ plugins:
 """
 
 
+def free_port() -> int:
+    """A port that nobody else is given while its broker is down: below those that the kernel hands out."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(max(1024, low - 16_000), low)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
 class Crashing:
     """A broker over the store in ``folder/data``, on the same port after every start. `more` are further plugins, each
     a line of YAML."""
@@ -33,7 +49,7 @@ class Crashing:
         self.folder = folder
         self.durability = durability
         self.more = more
-        self.port = 0
+        self.port = free_port()
         self.served: Served | None = None
         self._reader: threading.Thread | None = None
         self.clients: list[Client] = []
@@ -121,6 +137,7 @@ class Client:
     """A client of paho with a session that stays; it comes back by itself and sends again what was not acknowledged."""
 
     def __init__(self, broker: Crashing, name: str, clean: bool = False) -> None:
+        self.name = name
         self.got: list[tuple[str, bytes, bool]] = []
         self.acked: list[int] = []
         """Numbers of what was published, as they were acknowledged."""
@@ -146,15 +163,20 @@ class Client:
         properties.SessionExpiryInterval = 0 if clean else 3600
         self.client.connect("127.0.0.1", broker.port, clean_start=clean, properties=properties)
         self.client.loop_start()
-        self.wait(lambda: bool(self.present))
         # paho goes on with CONNACK after `on_connect`: what is published meanwhile it sends and counts twice, and may
         # wait for ever for room. An answer to something else says that it is done.
-        self.subscribe(f"none/{name}", 0)
+        self.back(0)
 
     def wait(self, until: Any) -> None:
         """Return when `until` is true."""
         with self.changed:
             assert self.changed.wait_for(until, WAIT), f"{until} within {WAIT} s"
+
+    def back(self, times: int) -> None:
+        """Return when it was let in more often than `times`, and what was on its way then is sent again. What is
+        published before that overtakes it: paho sends that as soon as there is a connection."""
+        self.wait(lambda: len(self.present) > times)
+        self.subscribe(f"none/{self.name}", 0)
 
     def subscribe(self, filter: str, qos: int) -> None:
         """Subscribe, and return when that is granted."""
@@ -208,4 +230,4 @@ class Client:
             self.changed.notify_all()
 
 
-__all__ = ["Client", "Crashing", "crashing"]
+__all__ = ["Client", "Crashing", "crashing", "free_port"]

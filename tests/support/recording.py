@@ -10,7 +10,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-WAIT = 10.0
+WAIT = 60.0
 V31, V311, V5 = (
     MQTTProtocolVersion.MQTTv31,
     MQTTProtocolVersion.MQTTv311,

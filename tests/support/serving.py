@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 HOOKMQ = (sys.executable, "-m", "hookmq.cli")
-WAIT = 20.0
+WAIT = 60.0
 """Seconds that a process may take for anything; it is never waited for in full unless something is wrong."""
 
 

@@ -160,7 +160,7 @@ def key_server_beside() -> Iterator[KeyServer]:
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
     thread.start()
     try:
-        yield ready.get(timeout=10)
+        yield ready.get(timeout=60)
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join(10)

@@ -78,7 +78,7 @@ def test_over_tls(broker: Any, kind: str, capfdbinary: Captured) -> None:
     assert capfdbinary.readouterr().out == b"x\n"
     # in a process of its own, for paho leaves the socket of a failed handshake to the garbage collector
     command = [sys.executable, "-m", "hookmq.cli", "pub", *options, *words, "--tls", "-m", "x"]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=120)
     assert done.returncode == 1
     assert b"certificate verify failed" in done.stderr
 

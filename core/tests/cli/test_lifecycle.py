@@ -108,7 +108,7 @@ async def test_the_life_of_two_plugins(
     running = asyncio.create_task(serve(load(path), hooks, arguments))
 
     async def until(last: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not told or told[-1] != last:
                 wake.clear()
                 await wake.wait()
@@ -129,7 +129,7 @@ async def test_the_life_of_two_plugins(
     ]
     told.clear()
     os.kill(os.getpid(), signal.SIGTERM)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await running
     assert told == ["b shutdown True shut", "a shutdown True shut", "a close shut"]
 
@@ -166,7 +166,7 @@ async def test_a_store_that_fails_ends_it(tmp_path: pathlib.Path) -> None:
 
     hooks = Hooks.of(Full(None, Context("full")))
     with pytest.raises(StoreError, match=r"the store failed: .*disk full"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await serve(
                 load(path), hooks, argparse.Namespace(config=str(path), option=[], data_dir=None)
             )

@@ -277,10 +277,12 @@ def test_a_real_package_is_found(tmp_path: pathlib.Path) -> None:
     (info / "entry_points.txt").write_text("[hookmq.plugins]\ncmd = hq_cmd:Cmd\nbad = hq_bad:Bad\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from hookmq.cli import main; sys.exit(main())"
     run = [sys.executable, "-c", code]
-    done = subprocess.run([*run, "cmd"], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run([*run, "cmd"], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (0, "did\n")
     assert "hookmq: warning: plugin 'bad' (hq-cmd 1.0): importing hq_bad:Bad" in done.stderr
-    done = subprocess.run([*run, "--help"], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(
+        [*run, "--help"], capture_output=True, text=True, check=False, timeout=120
+    )
     assert done.returncode == 0
     assert ["cmd", "do"] in [line.split() for line in done.stdout.splitlines()]
 

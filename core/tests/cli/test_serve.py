@@ -152,7 +152,7 @@ def test_a_wrong_configuration_is_refused_and_the_old_one_holds(tmp_path: pathli
 
 def run(*words: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "hookmq.cli", "serve", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_an_address_that_is_taken_exits_with_4() -> None:

@@ -58,7 +58,7 @@ class FakeConnection:
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
@@ -99,7 +99,7 @@ class FakeBroker:
         return connection
 
     async def next(self) -> FakeConnection:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self._queue.get()
 
     def start(self, done: Callable[[BaseException | None], None]) -> None:

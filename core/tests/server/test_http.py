@@ -125,7 +125,7 @@ async def ask() -> AsyncIterator[Ask]:
 async def until(condition: Callable[[], bool]) -> None:
     """Return when `condition` holds, looked at in every turn of the loop."""
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             turned = loop.create_future()
             loop.call_soon(turned.set_result, None)
@@ -137,7 +137,7 @@ async def exchange(node: Node, data: bytes) -> bytes:
     host, _, port = node.addresses()["http"].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         answer = await reader.read()
     writer.close()
     return answer
@@ -349,7 +349,7 @@ async def test_who_does_not_read_is_cut_off(begin: Begin, dial: Any) -> None:
     _, writer = await dial(node.addresses()["http"], limit=1024)
     writer.write(b"GET /plugins/web/endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
     gate = node.listeners["http"].gate
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await until(lambda: bool(gate.entered))
         await gate.emptied()
     assert node.connections() == {"http": 0}
@@ -516,7 +516,7 @@ async def test_a_plugins_listener_brings_clients(begin: Begin, dial: Any, log: A
         await full.readexactly(1)
     assert node.connections() == {"back": 1}
     writer.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await node.listeners["back"].gate.emptied()
     reader, writer = await dial(address)
     writer.write(CONNECT)
@@ -524,7 +524,7 @@ async def test_a_plugins_listener_brings_clients(begin: Begin, dial: Any, log: A
     node.listeners["back"].apply(backwards(max_connections=5))
     assert await node.reload_certificates()
     stopping = asyncio.create_task(node.stop())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert await reader.read() == b""
         await stopping
     with pytest.raises(OSError, match=r"refused|Connect call failed"):

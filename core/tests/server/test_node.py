@@ -39,7 +39,7 @@ async def runtime(log: Any) -> AsyncIterator[AsyncioRuntime]:
 
 
 async def closed(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         try:
             return await reader.read()
         except ConnectionError:
@@ -104,7 +104,7 @@ async def test_second_request_does_not_wait(broker: Any, dial: Any, runtime: Any
     os.kill(os.getpid(), signal.SIGINT)
     await until(lambda: "node.stopping" in log.events())
     os.kill(os.getpid(), signal.SIGINT)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await running
     del running
     gc.collect()
@@ -115,7 +115,7 @@ async def test_second_request_does_not_wait(broker: Any, dial: Any, runtime: Any
 
 async def until(condition: Any) -> None:
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             future = loop.create_future()
             loop.call_later(0.005, future.set_result, None)
@@ -153,7 +153,7 @@ async def test_run_until_a_signal(
         os.kill(os.getpid(), signal.SIGHUP)
         await until(lambda: "node.reloaded" in log.events())
         os.kill(os.getpid(), number)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await running
         manager.setblocking(False)
         told = []

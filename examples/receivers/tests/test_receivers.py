@@ -27,7 +27,7 @@ from serving import serving
 
 FOLDER = Path(__file__).parents[1]
 SECRETS = [new_secret(), new_secret()]
-WAIT = 20.0
+WAIT = 60.0
 
 
 def load(name: str) -> ModuleType:

@@ -12,7 +12,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from serving import Served, serving
 
-WAIT = 10.0
+WAIT = 60.0
 BEFORE = """\
 rules:
   - {allow: [publish, subscribe], who: {user: [ann, pub]}, topic: "#"}

@@ -426,10 +426,10 @@ def test_a_lock_on_a_file_that_was_replaced_is_no_lock(
         monkeypatch.setattr("hookmq_auth_password.files.fcntl.flock", flock)
         writer = threading.Thread(target=lambda: put(file, "yaml", [New("new", ALICE)]))
         writer.start()
-        old = tried.get(timeout=10)
+        old = tried.get(timeout=60)
         other.rename(file)
         real(first, fcntl.LOCK_UN)
-        assert tried.get(timeout=10) == file.stat().st_ino != old
+        assert tried.get(timeout=60) == file.stat().st_ino != old
         assert "new" not in names(file)
         real(second, fcntl.LOCK_UN)
         writer.join(10)

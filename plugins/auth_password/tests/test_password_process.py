@@ -38,7 +38,7 @@ async def code(port: int, username: str | None, password: str | None) -> int:
     """What aiomqtt, in MQTT 5, is answered."""
     try:
         async with aiomqtt.Client(
-            "127.0.0.1", port, username=username, password=password, protocol=aiomqtt.ProtocolVersion.V5, timeout=10
+            "127.0.0.1", port, username=username, password=password, protocol=aiomqtt.ProtocolVersion.V5, timeout=60
         ):  # fmt: skip
             return 0
     except aiomqtt.MqttCodeError as error:
@@ -55,7 +55,7 @@ async def ended(port: int, username: str, password: str, by: Callable[[], object
         ) as client:
             await client.subscribe("a")
             by()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 async for _ in client.messages:
                     pass
     except aiomqtt.MqttError:
@@ -167,7 +167,7 @@ def test_mosquitto_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> 
         assert answers == [0, 5, 0, 0]
     finally:
         running.terminate()
-        running.communicate(timeout=10)
+        running.communicate(timeout=60)
 
 
 def ask(place: Path, name: str, password: bytes) -> int:

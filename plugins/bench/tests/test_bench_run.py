@@ -33,7 +33,7 @@ from hookmq_bench.cli import run
 from hookmq_bench.options import add_arguments
 from serving import serving
 
-WAIT = 30.0
+WAIT = 60.0
 # The command as it is, without looking at all the other plugins first.
 ALONE = """\
 import sys

@@ -66,7 +66,7 @@ def test_throttled_clients_lose_nothing(
         for payload in sent:
             sender.post(f"t/{version}/{qos}", payload, qos)
         assert receiver.payloads(60) == sent
-        codes = [sender.pubacks.get(timeout=10)[1] for _ in sent]
+        codes = [sender.pubacks.get(timeout=60)[1] for _ in sent]
         assert codes == [0] * 60
 
 
@@ -82,7 +82,7 @@ def test_more_than_is_held_stays_on_the_wire(broker: Served) -> None:
 
 
 def ask(broker: Served, method: str, path: str) -> tuple[int, bytes]:
-    connection = HTTPConnection("127.0.0.1", broker.ports["http"], timeout=10)
+    connection = HTTPConnection("127.0.0.1", broker.ports["http"], timeout=60)
     with closing(connection):
         connection.request(method, path)
         answer = connection.getresponse()
@@ -96,7 +96,7 @@ def test_refused_and_then_shut_out(broker: Served) -> None:
     codes = [client.publish("t", b"", 1) for _ in range(6)]
     assert codes == [0x10] * 3 + [0x97] * 3
     client.post("t", b"", 0)
-    assert client.ends.get(timeout=10) == 0x96
+    assert client.ends.get(timeout=60) == 0x96
     client.paho.loop_stop()
     again = Client(port, "strict", V5)
     assert again.connect()[0] == 0x8A

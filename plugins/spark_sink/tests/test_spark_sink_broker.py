@@ -61,7 +61,7 @@ def ask(served: Served, path: str) -> tuple[int, bytes]:
         headers={"Authorization": f"Bearer {TOKEN}"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -245,7 +245,7 @@ class Publisher:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_kill_nine(tmp_path: Path) -> None:
     config = write(tmp_path, segment_size=4096, retention_time=0)
     draw = random.Random(11)

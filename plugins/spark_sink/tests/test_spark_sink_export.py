@@ -667,7 +667,7 @@ def test_it_goes_on_when_a_place_failed(
 # killed anywhere ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(180)  # hundreds of fsyncs, which others' may delay
+@pytest.mark.timeout(600)  # hundreds of fsyncs, which others' may delay
 def test_killed_at_every_call_of_the_system(keep: Keep, tmp_path: Path) -> None:
     """A process exports and is killed at its 1st, 2nd, 3rd... call that changes something; another one goes on when more
     was published. In a process without threads, since it forks."""

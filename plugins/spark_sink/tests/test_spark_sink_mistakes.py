@@ -79,7 +79,7 @@ def kept(tmp_path: Path, stream: str = "all") -> dict[str, list[bytes]]:
 def refused(path: str, **options: Any) -> str:
     """The line that a broker says which does not start."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
-        [*HOOKMQ, "serve", "-c", path], capture_output=True, text=True, timeout=30, **options
+        [*HOOKMQ, "serve", "-c", path], capture_output=True, text=True, timeout=120, **options
     )
     assert done.returncode != 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -168,7 +168,7 @@ def test_a_disk_without_room_ends_the_broker_and_nothing_acknowledged_is_lost(
             break
         acknowledged.append(payload)
     line.close()
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
     assert 30 < len(acknowledged) < 42
     assert said.splitlines()[-1].endswith("spark/all/log: File too large")

@@ -93,7 +93,7 @@ async def test_it_counts_and_ends_with_its_pipe(keep: Keep) -> None:
             size = len(await answer.read())
         process = reader._process
         assert process is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not reader.counts["bytes"]:
                 await asyncio.get_running_loop().run_in_executor(None, lambda: None)
         assert reader.counts["reads"] == 1

@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_cure(tmp_path: Path) -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
@@ -92,7 +92,7 @@ def test_two_brokers_without_a_configuration(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=120,
         )
         assert done.returncode == 1
         assert f"is in use by process {first.process.pid}: two brokers cannot" in done.stderr

@@ -61,7 +61,8 @@ def test_a_writer_that_dies_ends_the_broker(tmp_path: Path) -> None:
 def test_a_disk_that_hangs_does_not_keep_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(support, "CONFIG", support.CONFIG + "broker: {{shutdown_timeout: 300ms}}\n")
+    usual = support.CONFIG
+    monkeypatch.setattr(support, "CONFIG", usual + "broker: {{shutdown_timeout: 300ms}}\n")
     with crashing(tmp_path) as broker:
         one = Client(broker, "one")
         one.publish(1, "kept", 1, retain=True)
@@ -79,6 +80,7 @@ def test_a_disk_that_hangs_does_not_keep_the_broker(
             in broker.served.errors[-1]
         )
         assert one.acked == [1]
+        monkeypatch.setattr(support, "CONFIG", usual)
         broker.start()
         one.wait(lambda: one.acked == [1, 2])
         one.close()

@@ -170,7 +170,7 @@ def test_a_log_that_cannot_be_moved_is_a_disk_that_fails(tmp_path: Path, code: i
     checkpoints._db = failing  # type: ignore[assignment]
     store.commit([PutRetained(Message("t", b"x", 1, True))], lambda result: None)
     checkpoints.after_commit()
-    assert failing.asked.acquire(timeout=10)
+    assert failing.asked.acquire(timeout=60)
     assert checkpoints._moved.wait(10)
     if code == sqlite3.SQLITE_IOERR:
         with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):

@@ -36,7 +36,7 @@ class Receiver:
             found += one if isinstance(one, list) else [one]
         return found
 
-    async def wait(self, until: Callable[[], bool], seconds: float = 20) -> None:
+    async def wait(self, until: Callable[[], bool], seconds: float = 60) -> None:
         """Return when `until` is true; looked at after each request, and after its answer."""
         async with asyncio.timeout(seconds), self.changed:
             await self.changed.wait_for(until)

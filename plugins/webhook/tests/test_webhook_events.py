@@ -18,7 +18,7 @@ from hookmq_webhook.catalog import CATALOG, PAYLOAD
 from hookmq_webhook.reference import schema
 from serving import Served, serving
 
-WAIT = 20.0
+WAIT = 60.0
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 RICH = (
     m.content_type("application/json") + m.payload_format(1) + m.response_topic("answers") + m.correlation(b"\x01\xff")

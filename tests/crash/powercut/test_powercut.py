@@ -33,13 +33,13 @@ def test_some_power_cuts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_many_power_cuts(tmp_path: Path) -> None:
     check(tmp_path, messages=600, lives=3, cuts=120, real=24)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("failing", [60, 75, 91])
 def test_a_sync_that_fails_ends_the_broker_and_nothing_acknowledged_is_missing(
     tmp_path: Path, failing: int
@@ -56,7 +56,7 @@ def test_a_planted_bug_applies_to_the_plugin_as_it_is(bug: Bug) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", planted(), ids=lambda bug: bug.name)
 def test_a_power_cut_finds_what_is_planted(bug: Bug, tmp_path: Path) -> None:
     assert find(bug, tmp_path), f"{bug.name} was not found within {bug.cuts} cuts"

@@ -191,7 +191,7 @@ def cut_and_check(recording: Recording, cuts: int) -> Report:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_what_was_acknowledged_is_in_the_outbox_after_a_power_cut(tmp_path: Path) -> None:
     recording = record(tmp_path, messages=240, lives=3)
     report = cut_and_check(recording, 100)
@@ -226,7 +226,7 @@ PLANTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_power_cut_finds_what_is_planted(bug: str, tmp_path: Path) -> None:
     folder = tmp_path / "planted"

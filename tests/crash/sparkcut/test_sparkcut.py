@@ -17,7 +17,7 @@ TESTS = HERE.parents[2] / "plugins" / "spark_sink" / "tests"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_power_cuts(tmp_path: Path) -> None:
     recording = record(tmp_path, 20, messages=240)
     report = cut_and_check(recording, 60, 20)
@@ -31,7 +31,7 @@ def test_a_planted_bug_applies_to_the_plugin_as_it_is(bug: Bug) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.cuts > 1], ids=lambda bug: bug.name)
 def test_a_power_cut_finds_what_is_planted(bug: Bug, tmp_path: Path) -> None:
     plant(bug, tmp_path)
@@ -42,7 +42,7 @@ def test_a_power_cut_finds_what_is_planted(bug: Bug, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.cuts == 1], ids=lambda bug: bug.name)
 def test_a_test_of_the_plugin_finds_what_is_planted(bug: Bug, tmp_path: Path) -> None:
     plant(bug, tmp_path)

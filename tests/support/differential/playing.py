@@ -12,7 +12,7 @@ from typing import Any
 import mqttbytes as m
 from differential.telling import Teller, arranged
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds that a broker may take to answer; waited for in full only when something is wrong."""
 Step = dict[str, list[str]]
 Script = Callable[["Play"], None]

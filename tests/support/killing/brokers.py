@@ -4,14 +4,13 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from crashing import Crashing
+from crashing import Crashing, free_port
 from serving import WAIT
 
 MOSQUITTO = """\
@@ -50,26 +49,12 @@ class Broker(Protocol):
         """SIGTERM; the exit code."""
 
 
-def free_port() -> int:
-    """A port that nobody else is given while its broker is down: below those that the kernel hands out."""
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(max(1024, low - 16_000), low)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-
-
 class HookMQ:
     """`hookmq serve` with a store in `folder`."""
 
     def __init__(self, folder: Path, durability: str) -> None:
         self._broker = Crashing(folder, durability)
-        self.port = self._broker.port = free_port()
+        self.port = self._broker.port
 
     def spawn(self) -> None:
         """As Broker."""

@@ -244,8 +244,8 @@ class Client(asyncio.Protocol):
 
 
 async def _answer(waiting: "asyncio.Future[bytes]") -> bytes | None:
-    done, _ = await asyncio.wait([waiting], timeout=30)
-    assert done, "no answer within 30 s"
+    done, _ = await asyncio.wait([waiting], timeout=60)
+    assert done, "no answer within 60 s"
     return None if waiting.cancelled() else waiting.result()
 
 

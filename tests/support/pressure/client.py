@@ -92,7 +92,7 @@ class Client(asyncio.Protocol):
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
-    async def until(self, wanted: Callable[[], bool], seconds: float = 30) -> bool:
+    async def until(self, wanted: Callable[[], bool], seconds: float = 60) -> bool:
         """Whether `wanted` comes true before the connection ends and within `seconds`."""
         try:
             async with asyncio.timeout(seconds):

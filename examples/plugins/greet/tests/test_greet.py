@@ -32,7 +32,7 @@ plugins:
 
 def metrics(broker: Served) -> str:
     with urllib.request.urlopen(
-        f"http://127.0.0.1:{broker.ports['http']}/metrics", timeout=10
+        f"http://127.0.0.1:{broker.ports['http']}/metrics", timeout=60
     ) as page:
         text: str = page.read().decode()
     return text
