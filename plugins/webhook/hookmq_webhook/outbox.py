@@ -51,7 +51,7 @@ class Outbox:
     so that after a crash some events are sent again, with the ids that they had.
     """
 
-    rereads = True
+    bounded = False
 
     def __init__(
         self,
@@ -368,6 +368,12 @@ class Outbox:
                 continue
             found.append((number, large, Numbered(number, event, large, f"{log}-{number}")))
         return gaps, found
+
+    def taken(self, number: int) -> None:
+        """It is on the disk wherever else it is."""
+
+    def left(self, number: int) -> None:
+        """As `taken`."""
 
     def done(self, number: int) -> None:
         self._open_bytes -= self._open.pop(number, 0)

@@ -1,13 +1,16 @@
 """Where events wait: in memory, bounded, or on disk (`hookmq_webhook.outbox`), where they outlive the broker. Both number
 them from 0 and hand them out in that order; of what arrived they are told by `done`, in any order."""
 
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Final, Literal, NamedTuple, Protocol
 
 from hookmq_webhook.events import Event
 
 Drop = Literal["oldest", "newest"]
+SLACK: Final = 64
+"""What is gone may take so much room, beyond as much again as what is there."""
 PER_EVENT: Final = 64
 """Bytes that an event costs beside what it holds."""
 
@@ -28,8 +31,8 @@ Page = Callable[[list[Numbered], int, Exception | None], None]
 class Queue(Protocol):
     """What the dispatcher takes events from."""
 
-    rereads: bool
-    """Whether `page` tells what it told before and is not `done` once more, to whoever begins there."""
+    bounded: bool
+    """Whether it gives events up by itself, so that any number of them may be left in it."""
 
     @property
     def start(self) -> int:
@@ -41,7 +44,14 @@ class Queue(Protocol):
 
     def page(self, after: int, count: int, size: int, done: Page) -> None:
         """Tell `done` the next events from number `after` on: at most `count`, of about `size` bytes; at once or later.
-        That the next page begins where this one did says that there is nothing more for now."""
+        That the next page begins where this one did says that there is nothing more for now. What was told and is not
+        `done` is told again to whoever begins there."""
+
+    def taken(self, number: int) -> None:
+        """The dispatcher has this one in memory."""
+
+    def left(self, number: int) -> None:
+        """And not any more, or never: it will ask again."""
 
     def done(self, number: int) -> None:
         """This one needs no further attempt."""
@@ -49,10 +59,10 @@ class Queue(Protocol):
 
 class MemoryQueue:
     """For `best_effort`: bounded in events and bytes, also those on their way; what is too much is dropped and told to
-    `dropped`. `name` begins the ids of its events."""
+    `dropped`, the oldest of those that the dispatcher does not have. `name` begins the ids of its events."""
 
     start = 0
-    rereads = False
+    bounded = True
 
     def __init__(
         self,
@@ -67,11 +77,17 @@ class MemoryQueue:
         self._max_bytes = max_bytes
         self._drop = drop
         self._dropped = dropped
-        self._events: deque[Numbered] = deque()
+        self._rows: list[Numbered] = []
+        """In order, some of them gone already."""
+        self._sizes: dict[int, int] = {}
+        """By number, of those that are there."""
         self._bytes = 0
         self._next = 0
-        self._handed: dict[int, int] = {}
-        """Sizes of what is on its way, by number."""
+        self._taken: set[int] = set()
+        self._left: list[int] = []
+        """A heap of those that were left; some of them taken again, or gone."""
+        self._told = 0
+        """The number after the last that was ever told."""
 
     def bound(self, max_events: int, max_bytes: int, drop: Drop) -> None:
         """Other bounds, for what comes from now on."""
@@ -79,7 +95,7 @@ class MemoryQueue:
 
     @property
     def waiting(self) -> int:
-        return len(self._events) + len(self._handed)
+        return len(self._sizes)
 
     @property
     def size(self) -> int:
@@ -91,29 +107,69 @@ class MemoryQueue:
         size = size_of(event)
         numbered = Numbered(self._next, event, size, f"{self._name}-{self._next}")
         self._next += 1
-        while self.waiting and (
-            self.waiting >= self._max_events or self._bytes + size > self._max_bytes
+        while self._sizes and (
+            len(self._sizes) >= self._max_events or self._bytes + size > self._max_bytes
         ):
-            if self._drop == "newest" or not self._events:
+            oldest = self._oldest() if self._drop == "oldest" else None
+            if oldest is None:
                 self._dropped(event)
                 return
-            oldest = self._events.popleft()
-            self._bytes -= oldest.size
+            self._remove(oldest.number)
             self._dropped(oldest.event)
-        self._events.append(numbered)
+        self._rows.append(numbered)
+        self._sizes[numbered.number] = size
         self._bytes += size
 
+    def _oldest(self) -> Numbered | None:
+        """Of those that the dispatcher does not have."""
+        while self._left:
+            number = heappop(self._left)
+            if number in self._sizes and number not in self._taken:
+                return self._rows[self._at(number)]
+        for at in range(self._at(self._told), len(self._rows)):
+            if self._rows[at].number in self._sizes:
+                self._told = self._rows[at].number  # those before it are not looked at again
+                return self._rows[at]
+        return None
+
+    def _at(self, number: int) -> int:
+        return bisect_left(self._rows, number, key=_number)
+
     def page(self, after: int, count: int, size: int, done: Page) -> None:
-        taken: list[Numbered] = []
-        while self._events and len(taken) < count and (size > 0 or not taken):
-            one = self._events.popleft()
-            size -= one.size
-            self._handed[one.number] = one.size
-            taken.append(one)
-        done(taken, taken[-1].number + 1 if taken else after, None)
+        told: list[Numbered] = []
+        for at in range(self._at(after), len(self._rows)):
+            if len(told) >= count or (size <= 0 and told):
+                break
+            one = self._rows[at]
+            if one.number in self._sizes:
+                size -= one.size
+                told.append(one)
+        following = told[-1].number + 1 if told else after
+        self._told = max(self._told, following)
+        done(told, following, None)
+
+    def taken(self, number: int) -> None:
+        self._taken.add(number)
+
+    def left(self, number: int) -> None:
+        self._taken.discard(number)
+        heappush(self._left, number)
+        if len(self._left) > 2 * len(self._sizes) + SLACK:
+            there = {n for n in self._left if n in self._sizes and n not in self._taken}
+            self._left = sorted(there)
 
     def done(self, number: int) -> None:
-        self._bytes -= self._handed.pop(number)
+        self._taken.discard(number)
+        self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        self._bytes -= self._sizes.pop(number)
+        if len(self._rows) > 2 * len(self._sizes) + SLACK:
+            self._rows = [one for one in self._rows if one.number in self._sizes]
+
+
+def _number(one: Numbered) -> int:
+    return one.number
 
 
 def size_of(event: Event) -> int:

@@ -11,10 +11,11 @@ from hookmq.breaker import Breaker
 from hookmq.plugin import Message
 from hookmq.store import CommitId, StoreFailed
 from hookmq.testing.runtime import VirtualRuntime
-from hookmq_webhook.dispatch import SKIPPED, TOGETHER, Answer, Dispatcher, Policy, Verdict
+from hookmq_webhook.dispatch import TOGETHER, Answer, Dispatcher, Policy, Verdict
 from hookmq_webhook.events import Event
 from hookmq_webhook.outbox import Bounds, Outbox
 from hookmq_webhook.queues import MemoryQueue, Numbered
+from hookmq_webhook.window import SKIPPED
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -571,13 +572,43 @@ def test_what_is_left_behind_is_bounded(tmp_path: Path) -> None:
     life.end(True)
 
 
-def test_memory_cannot_be_read_again() -> None:
-    world = World(
-        Policy(window_count=2), lambda events, n: (0.0, AGAIN if events[0].number < 2 else ARRIVED)
-    )
-    world.put("bad", "bad", "bad", "a")
-    world.run(300)
-    assert (world.arrived, world.dispatcher.skipped) == ([], 0)
+@pytest.mark.parametrize("most", [10_000, 30])
+def test_a_key_that_fails_for_ever_stops_no_other_in_memory(most: int) -> None:
+    """More of its events than the window has room for, and than the queue has."""
+    service = {"bad": True}
+
+    def answer(events: Sequence[Numbered], n: int) -> tuple[float, Answer]:
+        return 0.0, AGAIN if service["bad"] and events[0].event.client == "bad" else ARRIVED
+
+    world = World(Policy(window_count=4, concurrency=2), answer)
+    dropped: list[Event] = []
+    world.queue = MemoryQueue("q", most, 1 << 30, "oldest", dropped.append)
+    world.dispatcher = Dispatcher(
+        world.runtime, world.queue, world.send, world.bury, lambda one: one.event.client or "",
+        Policy(window_count=4, concurrency=2), world.breaker,
+    )  # fmt: skip
+    world.dispatcher.begin()
+    keys: list[str] = []
+    for _ in range(60):
+        for key in ("bad", "a", "bad", "bad", "b"):
+            keys.append(key)
+            world.put(key)
+        world.run(2)
+        assert world.dispatcher.loaded <= 4
+        assert world.queue.waiting <= most
+    well = [n for n, key in enumerate(keys) if key != "bad"]
+    assert sorted(world.arrived) == well
+    assert world.queue.waiting + len(dropped) == keys.count("bad")
+    assert world.queue.waiting >= min(most, keys.count("bad")) - 2  # but for room for a and b
+    assert {event.client for event in dropped} <= {"bad"}
+    service["bad"] = False
+    world.run(1000)
+    assert len(world.arrived) == len(keys) - len(dropped)
+    for key in ("a", "b", "bad"):
+        mine = [n for n in world.arrived if keys[n] == key]
+        assert mine == sorted(mine)
+    assert world.dispatcher.idle
+    assert (world.queue.waiting, world.queue.size, world.dispatcher.skipped) == (0, 0, 0)
 
 
 class Life:
