@@ -129,12 +129,14 @@ def _array(block: Block, data: pa.Buffer, field: pa.Field, log_id: str) -> pa.Ar
         return None if found is None else data.slice(*found)
 
     if field.name == "partition":
-        return pa.repeat(pa.scalar(block.partition, pa.int32()), count)
+        return pa.repeat(_scalar(pa.int32(), block.partition.to_bytes(4, "little")), count)
     if field.name == "log_id":
-        return pa.repeat(pa.scalar(log_id, pa.string()), count)
+        return pa.repeat(_scalar(pa.string(), log_id.encode()), count)
     if field.name == "offset" and not block.sparse:
-        ones = pa.repeat(pa.scalar(1, pa.int64()), count)
-        return pc.cumulative_sum(ones, start=block.base - 1)
+        one, start = (
+            _scalar(pa.int64(), n.to_bytes(8, "little", signed=True)) for n in (1, block.base - 1)
+        )
+        return pc.cumulative_sum(pa.repeat(one, count), start=start)
     column = IDS[field.name]
     if field.name == "headers":
         return _headers(part, count, field.type)
@@ -150,6 +152,16 @@ def _array(block: Block, data: pa.Buffer, field: pa.Field, log_id: str) -> pa.Ar
     return pa.Array.from_buffers(
         field.type, count, [part(VALIDITY), part(OFFSETS), part(DATA)], null_count=nulls
     )
+
+
+def _scalar(kind: pa.DataType, data: bytes) -> pa.Scalar:
+    """One value, by its bytes. ``pa.scalar`` imports pandas wherever that is installed: a second for each new worker."""
+    import pyarrow as pa
+
+    buffers = [None, pa.py_buffer(data)]
+    if pa.types.is_string(kind):
+        buffers.insert(1, pa.py_buffer(bytes(4) + len(data).to_bytes(4, "little")))
+    return pa.Array.from_buffers(kind, 1, buffers)[0]
 
 
 def _headers(part: Any, count: int, kind: pa.ListType) -> pa.Array:

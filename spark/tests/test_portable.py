@@ -1,10 +1,12 @@
-"""What an executor says that lacks this package. No Spark in here, but Spark's pickler and processes of their own."""
+"""What executors import, and what one says that lacks this package. No Spark in here, but Spark's pickler and processes
+of their own."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from fakelog import encode, record
 from pyspark.cloudpickle import dumps
 from pyspark_mqtt import DefaultSource
 from pyspark_mqtt.options import reading, writing
@@ -55,3 +57,33 @@ def test_an_executor_without_the_package_says_so(sent: tuple[Path, str]) -> None
     said = load(sent[0], there=False).stderr.splitlines()[-1]
     assert said.startswith("ModuleNotFoundError: pyspark_mqtt cannot be imported on ")
     assert "install pyspark-mqtt on every node" in said
+
+
+READER = """\
+import sys
+asked = []
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        asked.append(name)
+sys.meta_path.insert(0, Finder())
+from pyspark_mqtt.arrow import batches
+from pyspark_mqtt.blocks import parse
+from pyspark_mqtt.offsets import Range
+from pyspark_mqtt.schema import READABLE, Column
+with open({file!r}, "rb") as file:
+    block = parse(memoryview(file.read()))
+[batch] = batches([(block, 7)], [Column(name) for name in READABLE], Range(3, 0, 9), 10_000, "an-id")
+print(batch.select(["partition", "log_id", "offset"]).to_pylist())
+print([name for name in ("pyarrow", "pandas", "pyspark.pandas") if name in asked])
+"""
+
+
+def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
+    """It takes a second where it is installed, in each new worker; pyarrow imports it for `pa.scalar` and `pa.array`."""
+    file = tmp_path / "block"
+    rows = [record("a", b"1", headers=[("k", b"v")]), record("b", b"2", client_id=None)]
+    file.write_bytes(encode(3, 7, rows))
+    code = READER.format(file=str(file))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ids = [{"partition": 3, "log_id": "an-id", "offset": offset} for offset in (7, 8)]
+    assert done.stdout.splitlines() == [str(ids), "['pyarrow']"], done.stderr
