@@ -78,13 +78,15 @@ def test_a_count_is_a_promise_or_is_not() -> None:
 EARLY = """\
 import sys
 if "serve" in sys.argv:
+    import asyncio
     from hookmq.store import CommitId
     from hookmq_storage.store import SQLiteStore
 
     wait = SQLiteStore.commit
 
     def commit(self, records, done):
-        wait(self, records, lambda result: None)
+        later = asyncio.get_running_loop().call_later
+        later(0.5, lambda: wait(self, records, lambda result: None))
         done(CommitId(self.identity, self._number + 1))
 
     SQLiteStore.commit = commit
@@ -95,7 +97,7 @@ if "serve" in sys.argv:
 def test_an_acknowledgement_before_the_commit_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted bug: PUBACK while the commit is under way. It takes a kill within that time, so there are several."""
+    """The planted bug: PUBACK while the commit is under way, on a disk so slow that a kill comes within that time."""
     folder = tmp_path / "planted"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(EARLY)

@@ -19,6 +19,8 @@ GONE = 0x92
 """Packet Identifier not found: the PUBREL before the crash had come."""
 SHUTTING_DOWN = 0x8B
 """What a broker may still say whose writer was killed a moment before it."""
+UNAVAILABLE = (0x88, 3)
+"""The same in CONNACK, of MQTT 5.0 and 3.1.1."""
 Will = tuple[str, bytes, int, int]
 """Topic, payload, QoS and delay in seconds."""
 
@@ -228,7 +230,9 @@ class Client(asyncio.Protocol):
             waiting.set_result(body)
 
     def _refused(self, packet: str, code: int) -> None:
-        if code == SHUTTING_DOWN:
+        if code == SHUTTING_DOWN or (
+            self.ledger.dying and packet == "CONNACK" and code in UNAVAILABLE
+        ):
             return
         self.counts.refused += 1
         if len(self.ledger.refusals) < 20:

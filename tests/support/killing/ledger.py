@@ -153,6 +153,8 @@ class Ledger:
         """By topic, whether a will must come (True) or must not (False); of others either is right."""
         self.refusals: list[str] = []
         """The first of them."""
+        self.dying = False
+        """Whether the broker is being killed: one whose writer went first may still say that it is not available."""
         self._waiting: list[asyncio.Future[None]] = []
 
     def stream(self, topic: str, qos: int, retained: bool = False, cleared: bool = False) -> Stream:

@@ -149,12 +149,14 @@ class Run:
             self.counts.early += 1
             self.broker.spawn()
         await asyncio.to_thread(self.broker.ready)
+        self.ledger.dying = False
         if self.kill:
             await self._look()  # before anything new is published
         self.up.set()
 
     async def _die(self) -> None:
         self.up.clear()
+        self.ledger.dying = True
         self.broker.kill(self.rng)
 
     async def _round(self, tasks: list["asyncio.Task[None]"]) -> None:
