@@ -664,6 +664,47 @@ def test_it_goes_on_when_a_place_failed(
     assert Target(store).rows() == expected(kept)
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["no folder", "no stream"])
+def test_it_waits_for_a_stream_that_comes(
+    there: bool,
+    command: Callable[..., int],
+    keep: Keep,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept, lake, later = keep(), tmp_path / "lake", tmp_path / "later"
+    fill(kept, *range(10))
+    if there:
+        later.mkdir()
+    rounds, looks = run.Job.round, 0
+
+    def watched(job: run.Job, stop: Callable[[], bool]) -> int:
+        nonlocal looks
+        done = rounds(job, stop)
+        looks += 1
+        if looks == 3:
+            later.mkdir(exist_ok=True)
+            kept.stream.folder.rename(later / "all")
+        elif looks > 3 and not done:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return done
+
+    monkeypatch.setattr(run.Job, "round", watched)
+    words = ("--follow", "--tail", "--roll-time", "0")
+    with pytest.raises(UsageError, match="is no folder" if not there else "holds no streams"):
+        command(later, lake, "--tail")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file is no folder"):  # nor will it ever be one
+        command(tmp_path / "file", lake, *words)
+    wanted = expected(kept)
+    assert command(later, lake, *words) == 0
+    said = capsys.readouterr().err
+    what = "holds no streams" if there else "is no folder"
+    assert said.count(f"later {what} yet: it waits for a broker to make it\n") == 1
+    assert Target(Folder(lake)).rows() == wanted
+
+
 # killed anywhere ------------------------------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ GAPS: Final = 3
 
 
 class Job:
-    """The exporters of a folder's streams. Raises UsageError for a stream that is not there."""
+    """The exporters of a folder's streams. Raises UsageError for one that is not there, unless it may come yet."""
 
     def __init__(self, arguments: argparse.Namespace, place: Place, format: Format) -> None:
         self.folder: Path = arguments.folder
@@ -50,15 +50,26 @@ class Job:
         self._succeeded = 0.0
         self._waits = ""
         self.find()
-        for name in self.wanted:
-            if name not in self.exporters:
-                raise UsageError(f"{self.folder} holds no stream {name}")
-        if not self.exporters:
-            raise UsageError(f"{self.folder} holds no streams")
+        if missing := self.missing():
+            if not self._follow:
+                raise UsageError(missing)
+            say(f"{missing} yet: it waits for a broker to make it")
+
+    def missing(self) -> str:
+        """What is not there of what is to be exported."""
+        if not self.folder.is_dir():
+            return f"{self.folder} is no folder"
+        if lacking := [name for name in self.wanted if name not in self.exporters]:
+            return f"{self.folder} holds no stream {', '.join(lacking)}"
+        return "" if self.exporters else f"{self.folder} holds no streams"
 
     def find(self) -> None:
         """Streams that are new."""
-        for one in sorted(self.folder.iterdir()):
+        try:
+            there = sorted(self.folder.iterdir())
+        except FileNotFoundError:
+            return
+        for one in there:
             name = one.name
             if name in self.exporters or (self.wanted and name not in self.wanted):
                 continue
@@ -161,7 +172,7 @@ def export(arguments: argparse.Namespace) -> int:
     """The exit code. Raises UsageError, StoreError."""
     if arguments.consumer and not NAME.fullmatch(arguments.consumer):
         raise UsageError(f"--consumer {arguments.consumer!r}: letters, digits, _ . -")
-    if not arguments.folder.is_dir():
+    if not arguments.folder.is_dir() and (arguments.folder.exists() or not arguments.follow):
         raise UsageError(f"{arguments.folder} is no folder")
     format = Parquet(arguments.compression)
     place = open_place(arguments.target)
