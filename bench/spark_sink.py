@@ -180,7 +180,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=200.0, help="messages a second, timed")
     parser.add_argument("--records", type=float, default=25.0, help="seconds of filling first")
     parser.add_argument("--no-spark", action="store_true", help="leave out what needs Spark")
-    parser.add_argument("--spark", type=float, default=20.0, help="seconds of messages timed")
+    parser.add_argument("--spark", type=float, default=30.0, help="seconds of messages timed")
     parser.add_argument("--json", type=pathlib.Path, help="where to write the figures")
     options = parser.parse_args()
     case = durable.Case(1000, 50)
