@@ -70,6 +70,9 @@ class Runtime(Protocol):
         """Log `event` (a stable dotted name such as ``client.connected``) at `level`: ``debug``, ``info``, ``warning`` or
         ``error``. `fields` never hold payloads or secrets."""
 
+    def logs(self, level: str) -> bool:
+        """Whether anybody reads what is logged at `level`; where nobody does, its fields need not be made."""
+
 
 class Wire(Protocol):
     """The transport under one connection. No call blocks or raises, also after the end."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from hookmq.broker.channel import Phase
+from hookmq.broker.channel import LARGEST_PACKET, Phase
 from hookmq.broker.connack import FOREVER, connack, seconds
 from hookmq.broker.deliver import pump
 from hookmq.broker.link import Link
@@ -22,7 +22,7 @@ from hookmq.codec import Connect
 from hookmq.hooks.meter import Meter, Meters
 from hookmq.hooks.verdicts import Accept, Deny, Limits
 from hookmq.hooks.waiting import failure, nonsense
-from hookmq.properties import Properties
+from hookmq.properties import EMPTY, Properties
 from hookmq.reason import ReasonCode
 from hookmq.session import BEHIND, CLEAN, Session
 from hookmq.types import (
@@ -98,11 +98,12 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
         most = max(256, lower(broker.max_packet_size, limits.max_packet_size))
         connection.limits = replace(connection.limits, max_packet_size=most)
     connection.max_expiry = _max_expiry(core.settings.session.max_expiry, limits)
-    granted = _expiry(connect, connection.max_expiry)
-    if len(connack(connection, granted, connect, False)) > connection.max_packet_size:
-        # [MQTT-3.1.2-24]: what CONNACK must tell does not fit, so that nothing can be granted
-        connection.refuse(ReasonCode.PACKET_TOO_LARGE, "CONNACK exceeds Maximum Packet Size")
-        return
+    if connection.max_packet_size < LARGEST_PACKET:
+        granted = _expiry(connect, connection.max_expiry)
+        if len(connack(connection, granted, connect, False)) > connection.max_packet_size:
+            # [MQTT-3.1.2-24]: what CONNACK must tell does not fit, so that nothing can be granted
+            connection.refuse(ReasonCode.PACKET_TOO_LARGE, "CONNACK exceeds Maximum Packet Size")
+            return
     added = core.committer.added
     session = core.sessions.get(client.client_id)  # [MQTT-3.1.3-2] [MQTT311-3.1.3-2]
     if session is not None and _elsewhere(connection, session):  # created while this one waited
@@ -182,7 +183,8 @@ def _attach(
     session.durable = session.expiry > 0 or session.durable
     set_will(session, will)
     # [MQTT-4.9.0-1]: of this connection alone
-    session.window = min(properties.receive_maximum or 65535, settings.max_inflight, 65534)
+    receive_maximum = properties.receive_maximum if properties is not EMPTY else None
+    session.window = min(receive_maximum or 65535, settings.max_inflight, 65534)
     session.queue_messages = lower(settings.queue_messages, limits.queue_messages)
     session.max_subscriptions = lower(settings.max_subscriptions, limits.max_subscriptions)
     connection.carried = len(session.received) if session.received else 0
@@ -275,7 +277,6 @@ def accepted(connection: Link, session: Session, epoch: int, present: bool, limi
     connection.phase = Phase.OPEN
     connection.opening = False
     session.paused -= 1
-    connection.due.cancel()
     session.state = CLEAN if connection.writable and not session.paused else BEHIND
     # [MQTT-3.1.4-5, 3.2.0-2] [MQTT311-3.1.4-4]
     connection.send(connack(connection, session.expiry, connect, present))
@@ -284,17 +285,18 @@ def accepted(connection: Link, session: Session, epoch: int, present: bool, limi
     connection.watch_keep_alive()
     watch_credential(connection)
     core.metrics.connections_accepted += 1
-    core.runtime.log(
-        "info",
-        "client.connected",
-        client_id=client.client_id,
-        username=client.username,
-        identity=client.identity,
-        peer=str(client.peer),
-        listener=client.listener,
-        version=client.version,
-        session="resumed" if present else "created",
-    )
+    if core.runtime.logs("info"):
+        core.runtime.log(
+            "info",
+            "client.connected",
+            client_id=client.client_id,
+            username=client.username,
+            identity=client.identity,
+            peer=str(client.peer),
+            listener=client.listener,
+            version=client.version,
+            session="resumed" if present else "created",
+        )
     if present:
         core.metrics.sessions_resumed += 1
     core.observe("on_session", client, SessionEvent.RESUMED if present else SessionEvent.CREATED)
@@ -311,7 +313,8 @@ def accepted(connection: Link, session: Session, epoch: int, present: bool, limi
 
 def _without_secrets(connect: Connect) -> Connect | None:
     """What later packets are checked against; the password is not kept."""
-    method = connect.properties.authentication_method
+    properties = connect.properties
+    method = properties.authentication_method if properties is not EMPTY else None
     if method is None:
         return _NO_METHOD
     kept = Properties(authentication_method=method)

@@ -154,16 +154,18 @@ class Broker:
                 reason.code is ReasonCode.SUCCESS or connection.version < 5
             )  # [MQTT-3.14.4-3] [MQTT311-3.14.4-3]: only a normal DISCONNECT takes the will along
             will = session.will is not None and not keeps_will
-            told = DisconnectReason(reason.code, reason.by, will, reason.error)
-            core.runtime.log(
-                "info",
-                "client.disconnected",
-                client_id=client.client_id,
-                code=f"0x{reason.code:02X}",
-                by=reason.by.value,
-                error=reason.error or None,
-            )
-            core.observe("on_disconnect", client, told)
+            if core.runtime.logs("info"):
+                core.runtime.log(
+                    "info",
+                    "client.disconnected",
+                    client_id=client.client_id,
+                    code=f"0x{reason.code:02X}",
+                    by=reason.by.value,
+                    error=reason.error or None,
+                )
+            if "on_disconnect" in core.observed:
+                told = DisconnectReason(reason.code, reason.by, will, reason.error)
+                core.observe("on_disconnect", client, told)
             leave(core, session, not keeps_will)
         if self._drained is not None and not self.connections:
             self._finish_drain()

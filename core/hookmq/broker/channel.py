@@ -5,6 +5,7 @@ Nothing is received here: `Link` adds what the client says and what waits for it
 
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Final
 
 from hookmq.broker.core import Core
 from hookmq.codec import Connack, Disconnect, Packet, encode
@@ -15,6 +16,9 @@ from hookmq.reason import PacketType, ReasonCode, clamp, v3_connack
 from hookmq.runtime import Wire
 from hookmq.session import ConnectionView, Session
 from hookmq.types import Action, ClientInfo, DisconnectReason, EndedBy, Peer, Scope
+
+LARGEST_PACKET: Final = 268435460
+"""Bytes of the largest packet that MQTT knows."""
 
 
 class Phase(IntEnum):
@@ -31,7 +35,7 @@ class Channel(ConnectionView):
     """See the module's text."""
 
     __slots__ = (
-        "chains", "client", "core", "due", "keep_alive", "on_end", "peer", "phase", "reading", "scope", "seen",
+        "chains", "client", "core", "due", "goodbye", "keep_alive", "on_end", "peer", "phase", "reading", "scope", "seen",
         "session", "version",
     )  # fmt: skip
 
@@ -54,13 +58,15 @@ class Channel(ConnectionView):
         self.version = 0
         self.client: ClientInfo | None = None
         self.session: Session | None = None
-        self.max_packet_size = 268435460
+        self.max_packet_size = LARGEST_PACKET
         self.problem_information = True
+        self.goodbye = False
+        """Whether the client said that it leaves: it sends nothing more [MQTT-3.14.4-1] [MQTT311-3.14.4-2]."""
         self.reading = True
         """Whether bytes of the client are taken in; see `Link.stop_reading`."""
         self.keep_alive = 0.0
         self.seen = core.runtime.now()
-        self.due = core.deadlines.after(scope.connect_timeout, self._connect_timeout)
+        self.due = core.deadlines.after(scope.connect_timeout, self.overdue)
 
     def use_chains(self, chains: Chains) -> None:
         """Go by these hook chains from now on."""
@@ -197,15 +203,22 @@ class Channel(ConnectionView):
         self.phase = Phase.CLOSED
         self.due.cancel()
         self._let_go()
+        self.goodbye = reason.by is EndedBy.CLIENT
         self.wire.close()
         self.on_end(self, reason)
 
     def _let_go(self) -> None:
         """Stop what waits; part of the end."""
 
-    def _connect_timeout(self) -> None:
+    def overdue(self) -> None:
+        """By now the client must have said CONNECT, and whoever decides must have decided. Of one that got in meanwhile
+        the keep alive is looked at from now on."""
+        if self.phase is Phase.OPEN:
+            self._check_keep_alive()
+        elif self.phase in (Phase.DECIDING, Phase.CHALLENGED):
+            self.refuse(ReasonCode.SERVER_UNAVAILABLE, "took too long to connect")
         # [MQTT-3.14.0-1]: nothing is said to who has not said CONNECT
-        if self.phase is Phase.NEW:
+        elif self.phase is Phase.NEW:
             self.end(
                 DisconnectReason(
                     ReasonCode.KEEP_ALIVE_TIMEOUT, EndedBy.SERVER, error="no CONNECT in time"
@@ -214,9 +227,13 @@ class Channel(ConnectionView):
 
     def watch_keep_alive(self) -> None:
         """Expect a packet within one and a half times the keep alive, from now on [MQTT-3.1.2-22] [MQTT311-3.1.2-24]."""
+        silence = self.keep_alive * 1.5
+        if silence and self.due.call is not None and self.due.when <= self.seen + silence:
+            # The deadline for getting in comes before, and looks: who leaves soon needs no other.
+            return
         self.due.cancel()
-        if self.keep_alive:
-            self.due = self.core.deadlines.after(self.keep_alive * 1.5, self._check_keep_alive)
+        if silence:
+            self.due = self.core.deadlines.after(silence, self._check_keep_alive)
 
     def _check_keep_alive(self) -> None:
         if self.phase is not Phase.OPEN:
@@ -225,7 +242,8 @@ class Channel(ConnectionView):
         left = self.keep_alive * 1.5 - silent
         if left > 0 or not self.reading:
             # Reading stopped on our account: the client's packets cannot be seen, so that silence means nothing.
-            self.due = self.core.deadlines.after(max(left, 1.0), self._check_keep_alive)
+            again = max(left, 0.01 if self.reading else 1.0)
+            self.due = self.core.deadlines.after(again, self._check_keep_alive)
             return
         self.core.metrics.keep_alive_timeouts += 1
         self.disconnect(

@@ -9,6 +9,8 @@ from hookmq.reason import ReasonCode
 
 FOREVER = 0xFFFFFFFF
 """A session expiry interval that never ends."""
+_ACCEPTED = encode(Connack(0, False), 4)
+_PRESENT = encode(Connack(0, True), 4)
 
 
 def seconds(interval: int) -> float:
@@ -24,7 +26,7 @@ def connack(connection: Link, expiry: float, connect: Connect, present: bool) ->
     if version < 5:
         connection.keep_alive = float(keep_alive)
         # 3.1 knows no session present flag: that byte is reserved
-        return encode(Connack(0, present and version == 4), version)
+        return _PRESENT if present and version == 4 else _ACCEPTED
     imposed: int | None = None
     if broker.server_keep_alive:
         imposed = broker.server_keep_alive

@@ -28,7 +28,7 @@ class Deadline:
         self.owner = owner
 
     def __lt__(self, other: "Deadline") -> bool:
-        return (self.when, self.order) < (other.when, other.order)
+        return self.when < other.when or (self.when == other.when and self.order < other.order)
 
     def cancel(self) -> None:
         """Never call; harmless after the call."""

@@ -34,10 +34,10 @@ def on_connect(connection: Link, packet: Packet) -> None:
     core = connection.core
     connection.version = packet.version
     connection.legal = legal_headers(packet.version, True)
-    connection.due.cancel()
     properties = packet.properties
-    connection.problem_information = properties.request_problem_information != 0
-    connection.max_packet_size = properties.maximum_packet_size or connection.max_packet_size
+    if properties is not EMPTY:
+        connection.problem_information = properties.request_problem_information != 0
+        connection.max_packet_size = properties.maximum_packet_size or connection.max_packet_size
     connection.connect = packet
     connection.bridge = packet.bridge
     refusal = _check(connection, packet)
@@ -69,14 +69,22 @@ def on_connect(connection: Link, packet: Packet) -> None:
         core.runtime.time(),
     )
     connection.phase = Phase.DECIDING
-    # A deadline again: an authentication exchange may not last for ever either.
-    connection.due = core.deadlines.after(
-        scope.connect_timeout + _slowest(connection), partial(_too_slow, connection)
-    )
-    if properties.authentication_method is not None:  # [MQTT-4.12.0-6]
+    if properties is not EMPTY and properties.authentication_method is not None:
+        # [MQTT-4.12.0-6]
         _ask_auth(connection, Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties.only(In.AUTH)))
     else:
-        _decide(connection, Accept())
+        _decide(connection, _NOTHING_FOUND)
+    if connection.phase is Phase.DECIDING or connection.phase is Phase.CHALLENGED:
+        # A deadline again: an authentication exchange may not last for ever either.
+        connection.due.cancel()
+        connection.due = core.deadlines.after(
+            scope.connect_timeout + _slowest(connection), connection.overdue
+        )
+
+
+_NOTHING_FOUND = Accept()
+"""What enhanced authentication found of a client that did not ask for it."""
+_NO_LIMITS = Limits()
 
 
 def _is_secret(connection: Link, username: str) -> bool:
@@ -95,11 +103,6 @@ def _slowest(connection: Link) -> float:
     chains = connection.chains
     calls = (*chains.on_auth, *chains.on_connect, *chains.authorize[Action.WILL])
     return sum((call.timeout for call in calls), 0.0)
-
-
-def _too_slow(connection: Link) -> None:
-    if connection.phase in (Phase.DECIDING, Phase.CHALLENGED):
-        connection.refuse(ReasonCode.SERVER_UNAVAILABLE, "took too long to connect")
 
 
 def _check(connection: Link, packet: Connect) -> tuple[ReasonCode, str] | None:
@@ -222,7 +225,8 @@ def _decide(connection: Link, accept: Accept) -> None:
 def _method(connection: Link) -> str | None:
     connect = connection.connect
     assert isinstance(connect, Connect)
-    return connect.properties.authentication_method
+    properties = connect.properties
+    return properties.authentication_method if properties is not EMPTY else None
 
 
 def _decided(connection: Link, accept: Accept, verdict: Accept | Deny, by: str) -> None:
@@ -234,9 +238,16 @@ def _decided(connection: Link, accept: Accept, verdict: Accept | Deny, by: str) 
     client = connection.client
     assert client is not None
     # What enhanced authentication found stays, as if it had been the first to accept.
-    verdict = merge_accepts(accept, verdict)
+    if accept is not _NOTHING_FOUND:
+        verdict = merge_accepts(accept, verdict)
     identify(client, verdict)
-    _authorize_will(connection, verdict.limits or Limits())
+    limits = verdict.limits or _NO_LIMITS
+    connect = connection.connect
+    assert isinstance(connect, Connect)
+    if connect.will is None:
+        find_session(connection, limits, None)
+    else:
+        _authorize_will(connection, limits)
 
 
 def _deny(connection: Link, verdict: Deny, by: str) -> None:
@@ -251,9 +262,6 @@ def _authorize_will(connection: Link, limits: Limits) -> None:
     assert isinstance(connect, Connect)
     assert client is not None
     will = _will(connection, connect, client)
-    if will is None:
-        find_session(connection, limits, None)
-        return
 
     def decided(verdict: Allow | Deny, by: str) -> None:
         if connection.phase is Phase.CLOSED:
@@ -287,10 +295,9 @@ def _authorize_will(connection: Link, limits: Limits) -> None:
         connection.wait(step)
 
 
-def _will(connection: Link, connect: Connect, client: ClientInfo) -> Will | None:
+def _will(connection: Link, connect: Connect, client: ClientInfo) -> Will:
     fields = connect.will
-    if fields is None:
-        return None
+    assert fields is not None
     properties = fields.properties
     delay = properties.will_delay_interval or 0
     if properties is not EMPTY:

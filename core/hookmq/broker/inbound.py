@@ -413,7 +413,8 @@ def on_disconnect(connection: Link, packet: Packet) -> None:
     assert isinstance(packet, Disconnect)
     session = connection.session
     assert session is not None
-    asked = packet.properties.session_expiry_interval
+    properties = packet.properties
+    asked = properties.session_expiry_interval if properties is not EMPTY else None
     if asked is not None:
         expiry = min(seconds(asked), connection.max_expiry)
         if expiry and not session.expiry:
@@ -421,4 +422,8 @@ def on_disconnect(connection: Link, packet: Packet) -> None:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "session expiry was 0 at CONNECT")
         session.expiry = expiry
     connection.flush()
-    connection.end(DisconnectReason(ReasonCode(packet.code), EndedBy.CLIENT))
+    code = packet.code
+    connection.end(DisconnectReason(ReasonCode(code), EndedBy.CLIENT) if code else _LEFT)
+
+
+_LEFT = DisconnectReason(ReasonCode.SUCCESS, EndedBy.CLIENT)

@@ -149,24 +149,29 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
         session.expiry_due = None
     _forget_qos0(core, session)
     groups = session.groups
-    shared = [d for d in session.inflight.values() if d.group is not None]
+    shared = (
+        [d for d in session.inflight.values() if d.group is not None] if session.inflight else None
+    )
     if shared:
         # Also of groups that it has left: it can finish nothing any more.
         left = dict.fromkeys(d.group for d in shared if isinstance(d.group, Group))
         groups += tuple(group for group in left if group not in groups)
         returned = set(shared) - set(give_back(core, session, shared))
         session.inflight = {n: d for n, d in session.inflight.items() if d not in returned}
-    for subscription in list(session.subscriptions.values()):
-        unsubscribe(core, session, subscription, record_it=False)
-    for delivery in [*session.inflight.values(), *(session.queue or ())]:
-        settle(core, delivery)
+    if session.subscriptions:
+        for subscription in list(session.subscriptions.values()):
+            unsubscribe(core, session, subscription, record_it=False)
+    if session.inflight or session.queue:
+        for delivery in [*session.inflight.values(), *(session.queue or ())]:
+            settle(core, delivery)
     count = len(session.inflight) + session.queued
     if count:
         core.metrics.count_drop(DropReason.SESSION_ENDED, Direction.OUT, count)
         if "on_dropped" in core.observed:
             _tell_dropped(core, session)
     core.queued_bytes -= session.queued_bytes
-    core.loaded_bytes -= sum(delivery.outgoing.size for delivery in session.queue or ())
+    if session.queue:
+        core.loaded_bytes -= sum(delivery.outgoing.size for delivery in session.queue)
     session.queue = None
     session.backlog = None
     session.inflight = {}

@@ -209,7 +209,12 @@ def _pingresp(body: bytes, version: int, limits: Limits, server: bool) -> Packet
     return Pingresp()
 
 
+_LEAVES: Final = Disconnect()
+
+
 def _disconnect(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
+    if not body:
+        return _LEAVES
     reader = Reader(body)
     code, properties = 0, EMPTY
     if version == 5:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from hookmq.codec.limits import Limits
-from hookmq.codec.packets import Connect, WillFields
+from hookmq.codec.packets import Connect, WillFields, new_connect
 from hookmq.codec.primitives import (
     Reader,
     encode_binary,
@@ -111,16 +111,16 @@ def _decode(reader: Reader, version: int, bridge: bool, limits: Limits) -> Conne
     if flags & _PASSWORD and not (lenient and reader.pos == reader.end):
         password = reader.binary("password")  # [MQTT-3.1.2-19] [MQTT311-3.1.2-21]
     reader.finish("CONNECT")  # [MQTT-3.1.2-16, 3.1.2-18] [MQTT311-3.1.2-18, 3.1.2-20]
-    return Connect(
-        client_id=client_id,
-        version=version,
-        clean_start=bool(flags & _CLEAN_START),
-        keep_alive=keep_alive,
-        username=username,
-        password=password,
-        will=will,
-        bridge=bridge,
-        properties=properties,
+    return new_connect(
+        client_id,
+        version,
+        flags & _CLEAN_START != 0,
+        keep_alive,
+        username,
+        password,
+        will,
+        bridge,
+        properties,
     )
 
 

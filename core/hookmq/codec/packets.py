@@ -40,6 +40,41 @@ class Connect:
     properties: Properties = EMPTY
 
 
+@dataclass(slots=True)
+class _ConnectFields:
+    """The slots of `Connect`, writable."""
+
+    client_id: str
+    version: int
+    clean_start: bool
+    keep_alive: int
+    username: str | None
+    password: bytes | None
+    will: WillFields | None
+    bridge: bool
+    properties: Properties
+
+
+def new_connect(
+    client_id: str,
+    version: int,
+    clean_start: bool,
+    keep_alive: int,
+    username: str | None,
+    password: bytes | None,
+    will: WillFields | None,
+    bridge: bool,
+    properties: Properties,
+) -> Connect:
+    """A `Connect`, made as `new_publish` makes its packets."""
+    packet: Any = _ConnectFields(
+        client_id, version, clean_start, keep_alive, username, password, will, bridge, properties
+    )
+    packet.__class__ = Connect
+    made: Connect = packet
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class Connack:
     """CONNACK. `code` is a reason code in MQTT 5.0 and a return code, 0 to 5, in 3.x."""

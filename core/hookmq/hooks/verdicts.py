@@ -67,12 +67,22 @@ class Accept:
     expiry_code: ReasonCode = ReasonCode.MAXIMUM_CONNECT_TIME
 
     def __post_init__(self) -> None:
-        code = _reason(self.expiry_code)
-        if not code.failed:
-            raise ValueError(
-                f"{code.text} is no refusal: expiry_code takes codes of 0x80 and above"
-            )
-        object.__setattr__(self, "expiry_code", code)
+        if self.expiry_code is not ReasonCode.MAXIMUM_CONNECT_TIME:
+            code = _reason(self.expiry_code)
+            if not code.failed:
+                raise ValueError(
+                    f"{code.text} is no refusal: expiry_code takes codes of 0x80 and above"
+                )
+            object.__setattr__(self, "expiry_code", code)
+        # One is made for each client that comes: what is usual is looked at first.
+        if (
+            self.identity is None
+            and self.claims is None
+            and self.expires_at is None
+            and self.limits is None
+            and self.data is None
+        ):
+            return
         for name, kind, words in _ACCEPTED:
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):

@@ -12,6 +12,10 @@ from hookmq.types import Peer, Scope
 class Connection(Protocol):
     """The broker's side of one transport."""
 
+    @property
+    def goodbye(self) -> bool:
+        """Whether the peer said that it sends nothing more: no byte is to come that would have to be read away."""
+
     def feed(self, data: bytes) -> None:
         """Bytes from the peer."""
 

@@ -121,6 +121,10 @@ class AsyncioRuntime:
         if self._logger.isEnabledFor(number):
             self._logger.log(number, event, extra={"event": event, "fields": fields})
 
+    def logs(self, level: str) -> bool:
+        """Whether anybody listens at `level`."""
+        return self._logger.isEnabledFor(LEVELS[level])
+
     async def close(self) -> None:
         """Cancel what runs and let the pool go; calls that have begun end by themselves."""
         for task in tuple(self._tasks):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from hookmq.server.gate import Gate
 from hookmq.server.tls import certificate_of
-from hookmq.types import Peer
+from hookmq.types import Certificate, Peer
 
 if TYPE_CHECKING:
     from hookmq.server.ports import Connection
@@ -66,6 +66,7 @@ class _Stream:
     def eof_received(self) -> None:
         """The peer sent its last byte. MQTT knows no half-open connection, so ours ends too."""
         self._end()
+        self._bound()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The transport is gone; tell the connection, once."""
@@ -104,8 +105,14 @@ class _Stream:
             return
         self._end()
         if not transport.can_write_eof():
+            self._linger()
             transport.close()  # TLS: sends close_notify and awaits the peer's
             return
+        if self._connection is not None and self._connection.goodbye:
+            self._bound()
+            transport.close()
+            return
+        self._linger()
         try:
             transport.write_eof()
             transport.resume_reading()
@@ -113,10 +120,21 @@ class _Stream:
             transport.abort()
 
     def _end(self) -> None:
-        """No more bytes in or out by our doing, and not for long by the peer's."""
+        """No more bytes in or out by our doing."""
         self._closing = True
         self._paused = False
         self._feed = discard
+
+    def _bound(self) -> None:
+        """What is unsent may not wait for ever until the peer takes it; mostly there is nothing."""
+        transport = self._transport
+        if transport is not None and (
+            transport.get_write_buffer_size() or not transport.can_write_eof()
+        ):
+            self._linger()
+
+    def _linger(self) -> None:
+        """The peer has so long to close as well."""
         if self._timer is None:
             self._timer = self._gate.loop.call_later(self._gate.close_timeout, self.abort)
 
@@ -187,17 +205,16 @@ def peer_of(transport: asyncio.BaseTransport, kind: str, source: Peer | None = N
     certificate = None if secure is None else certificate_of(secure)
     if source is not None:
         return Peer(source.host, source.port, kind, certificate or source.certificate)
-    return address_peer(transport.get_extra_info("peername"), kind)._replace(
-        certificate=certificate
-    )
+    return address_peer(transport.get_extra_info("peername"), kind, certificate)
 
 
-def address_peer(address: object, kind: str) -> Peer:
+def address_peer(address: object, kind: str, certificate: Certificate | None = None) -> Peer:
     """A socket's address as a peer: IPv4 in IPv6 as IPv4, a nameless Unix socket as ``unix``."""
     if isinstance(address, tuple) and len(address) >= 2:
         host = str(address[0])
-        return Peer(host[7:] if host.startswith("::ffff:") else host, int(address[1]), kind)
-    return Peer("unix" if kind == "unix" else "unknown", 0, kind)
+        host = host[7:] if host.startswith("::ffff:") else host
+        return Peer(host, int(address[1]), kind, certificate)
+    return Peer("unix" if kind == "unix" else "unknown", 0, kind, certificate)
 
 
 def stream_factory(gate: Gate) -> Callable[[Peer | None], asyncio.BaseProtocol]:

@@ -266,6 +266,10 @@ class VirtualRuntime:
         """Keep it in `logged`."""
         self.logged.append((level, event, fields))
 
+    def logs(self, level: str) -> bool:
+        """All of it is kept."""
+        return True
+
     # for coroutines ----------------------------------------------------------------------------------------------
 
     async def sleep(self, seconds: float) -> None:

@@ -484,6 +484,20 @@ def test_keep_alive(harness: Harness, version: int) -> None:
     assert harness.metrics.keep_alive_timeouts == 1
 
 
+@pytest.mark.parametrize("seconds", [1, 6, 7, 8, 600])
+def test_one_deadline_serves_connect_and_keep_alive(harness: Harness, seconds: int) -> None:
+    """Whether CONNECT's ten seconds end before or after the keep alive's, the client is cut off when that is over."""
+    before = len(harness.broker.core.deadlines)
+    client = harness.connect("c", keep_alive=seconds)
+    assert len(harness.broker.core.deadlines) == before + 1
+    harness.advance(seconds * 1.5 - 0.05)
+    client.expect_nothing()
+    assert len(harness.broker.core.deadlines) == before + 1
+    harness.advance(0.1)
+    client.expect_disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)
+    assert len(harness.broker.core.deadlines) == before
+
+
 def test_no_keep_alive(harness: Harness) -> None:
     client = harness.connect("c", keep_alive=0)
     harness.advance(1e6)

@@ -35,6 +35,7 @@ class FakeConnection:
         self.received = bytearray()
         self.events: list[str] = []
         self.echo = False
+        self.goodbye = False
         self._heard = asyncio.Condition()
         self._changed = asyncio.Event()
 

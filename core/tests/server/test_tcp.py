@@ -151,9 +151,13 @@ async def probe(listen: Any, dial: Any, broker: Any) -> Any:
     return exchange
 
 
-async def test_close_flushes_to_a_slow_reader(listen: Any, dial: Any, broker: Any) -> None:
+@pytest.mark.parametrize("goodbye", [False, True])
+async def test_close_flushes_to_a_slow_reader(
+    listen: Any, dial: Any, broker: Any, goodbye: bool
+) -> None:
     reader, writer = await dial(await listen(), limit=1024)
     connection = await broker.next()
+    connection.goodbye = goodbye
     connection.wire.write(b"y" * 5_000_000)
     connection.wire.close()
     connection.wire.write(b"dropped")
@@ -186,12 +190,27 @@ async def test_last_words_survive_bytes_nobody_read(listen: Any, dial: Any, brok
     assert b"z" not in connection.received
 
 
+async def test_who_said_goodbye_is_not_waited_for(listen: Any, dial: Any, broker: Any) -> None:
+    reader, writer = await dial(await listen(close_timeout=3600.0))
+    connection = await broker.next()
+    writer.write(b"bye")
+    await connection.until_received(b"bye")
+    connection.goodbye = True
+    connection.wire.write(b"the last")
+    connection.wire.close()
+    assert await connection.until_ended() == ""
+    assert await reader.read(-1) == b"the last"
+    writer.close()
+
+
+@pytest.mark.parametrize("goodbye", [False, True])
 async def test_close_gives_up_on_a_peer_that_never_closes(
-    listen: Any, dial: Any, broker: Any
+    listen: Any, dial: Any, broker: Any, goodbye: bool
 ) -> None:
     listener = await listen(close_timeout=0.1)
     with raw(listener):
         connection = await broker.next()
+        connection.goodbye = goodbye
         connection.wire.write(b"w" * 20_000_000)
         connection.wire.close()
         await connection.until_ended()
