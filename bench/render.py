@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import statistics
 import sys
 import tomllib
 from typing import Any
@@ -212,6 +213,57 @@ def _memory(curve: dict[str, Any]) -> str:
     return f"Resident memory with {most:,}: {'; '.join(told)}."
 
 
+def spark(document: dict[str, Any]) -> str:
+    """What `bench.spark_sink` measured: publishing into a stream, readers beside a publisher, Spark."""
+    rates = {
+        name: [statistics.median(run[place] for run in runs) for place in (0, 1)]
+        for name, runs in document["rates"].items()
+    }
+    alone = rates["storage alone"][0]
+    publishing = grid(
+        ["QoS 1, synced", "messages/s", "CPU µs each", "to the first row"],
+        [
+            [name, f"{rate:,.0f}", f"{used:.1f}", f"{rate / alone:.2f}"]
+            for name, (rate, used) in rates.items()
+        ],
+    )
+    publishing += "\n\nGoal: the sink at least 0.8 of the storage plugin alone."
+    reading = grid(
+        ["readers of the whole stream", "p99 of PUBLISH to PUBACK, ms (each run)"],
+        [
+            [number, ", ".join(f"{late * 1e3:.1f}" for late in runs)]
+            for number, runs in document["p99"].items()
+        ],
+    )
+    got = statistics.median(document["records_per_second"])
+    reading += f"\n\nThe two readers got {got:,.0f} records/s together."
+    found = document["spark"]["rows_per_second"]
+    [rows] = found["rows"]
+    medians = {name: statistics.median(found[name]) for name in ("log", "files")}
+    tables = grid(
+        [f"{rows:,.0f} rows into Parquet", "rows/s", "lowest-highest"],
+        [
+            [label, f"{medians[name]:,.0f}", f"{min(found[name]):,.0f}-{max(found[name]):,.0f}"]
+            for name, label in (
+                ("log", '`format("mqtt")`, from the log'),
+                ("files", "Spark's own source of Parquet files"),
+            )
+        ],
+    )
+    ratio = medians["log"] / medians["files"]
+    tables += (
+        f"\n\nThat is {ratio:.2f} of Spark's own source. Goals: 500,000 rows/s, and 1.0 of it."
+    )
+    late = grid(
+        ["PUBLISH to table, 5,000 msg/s", "p50 ms", "p99 ms", "batches"],
+        [
+            [name, f"{one['p50']:,.0f}", f"{one['p99']:,.0f}", str(one["batches"])]
+            for name, one in document["spark"]["latency"].items()
+        ],
+    )
+    return "\n\n".join((publishing, reading, tables, late))
+
+
 def fill(page: str, parts: dict[str, str]) -> str:
     """The page with what belongs into its places. Raises ValueError for a place that it does not have."""
     for name, text in parts.items():
@@ -233,6 +285,7 @@ def render(page: str) -> tuple[str, dict[str, str]]:
         "latencies": latencies(document),
         "void": void(document),
         "quoted": quoted(tomllib.loads((peers.HERE / "quoted.toml").read_text())),
+        "spark": spark(json.loads((RESULTS / "spark_sink.json").read_text())),
         "curves": section,
     }
     return fill(page, parts), plots
