@@ -164,10 +164,11 @@ class Dispatcher:
                 return
             if not self._blocked and self._waits_for_more():
                 return
-            held = self._held_until - self._runtime.now()
-            ask = self._breaker.ask() if held <= 0 else None
+            # How long, before whether: time that passes in between would leave neither leave nor anything to wait for.
+            pause = max(self._held_until - self._runtime.now(), self._breaker.opens_in())
+            ask = self._breaker.ask() if pause <= 0 else None
             if ask is None:
-                self._when_closed(max(held, self._breaker.opens_in()))
+                self._when_closed(pause)
                 return
             self._attempt(self._due(), ask)
 

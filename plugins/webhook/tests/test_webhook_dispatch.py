@@ -244,6 +244,32 @@ def test_while_one_tries_whether_it_is_back_the_others_wait_for_it() -> None:
     assert sorted(world.arrived) == [0, 1]
 
 
+def test_a_circuit_that_closes_between_two_looks_at_the_clock_is_not_waited_for_in_vain() -> None:
+    policy = Policy(first_delay=0.01, longest_delay=0.01, concurrency=1)
+    world = World(
+        policy, lambda events, n: (0.0, AGAIN if n <= 2 else ARRIVED), failures=2, pause=10.0
+    )
+    world.put("a")
+    world.run(9)
+    assert world.breaker.state == "open"
+    began = world.sent[-1][0]
+    early = began + 10.0 - 1e-6
+    clock = world.runtime.now
+    looked: list[float] = []
+
+    def creeping() -> float:
+        """Once, when the timer ran, it is not yet time; a moment later it is."""
+        if clock() >= early and not looked:
+            looked.append(early)
+            return early
+        return clock()
+
+    world.breaker._now = creeping
+    world.run(10)
+    assert looked
+    assert world.arrived == [0]
+
+
 def test_given_up_after_so_many_attempts() -> None:
     world = World(Policy(max_attempts=3), lambda events, n: (0.0, AGAIN))
     world.put("a", "a")
