@@ -132,14 +132,13 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
     _attach(connection, session, connect, limits, will)
     if session.durable:
         core.committer.add(record(session))
-    answer = partial(accepted, connection, session, session.epoch, present, limits)
     if core.committer.added == added and client.client_id not in core.ending:
-        answer()
+        accepted(connection, session, session.epoch, present, limits)
         return
     # Also the end of an older session, be it one that ended a moment ago, is to be on record: it must not come back after
     # a crash.
     connection.wait(None)
-    core.committer.then(answer)
+    core.committer.then(partial(accepted, connection, session, session.epoch, present, limits))
     core.schedule()
 
 
@@ -297,15 +296,16 @@ def accepted(connection: Link, session: Session, epoch: int, present: bool, limi
             version=client.version,
             session="resumed" if present else "created",
         )
+    if "on_session" in core.observed:
+        event = SessionEvent.RESUMED if present else SessionEvent.CREATED
+        core.observe("on_session", client, event)
     if present:
         core.metrics.sessions_resumed += 1
-    core.observe("on_session", client, SessionEvent.RESUMED if present else SessionEvent.CREATED)
-    asked = connection.chains.authorize[Action.SUBSCRIBE] or core.settings.authz.default != "allow"
-    if present and asked:
-        # A right may have been taken away while the client was: nothing is sent before that is known.
-        revoke(core, client.client_id, None)
-    settle_state(session)
-    pump(core, session)
+        if connection.chains.authorize[Action.SUBSCRIBE] or core.settings.authz.default != "allow":
+            # A right may have been taken away while the client was: nothing is sent before that is known.
+            revoke(core, client.client_id, None)
+        settle_state(session)
+        pump(core, session)
     core.schedule()
     if connection.waiting or connection.held:
         connection.go_on()

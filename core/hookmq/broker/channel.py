@@ -76,7 +76,9 @@ class Channel(ConnectionView):
 
     def rechain(self) -> None:
         """Look its hook chains up again."""
-        self.use_chains(self.core.chains(self.scope.name))
+        chains = self.core.chains(self.scope.name)
+        if chains is not self.chains:
+            self.use_chains(chains)
 
     def send(self, data: bytes) -> None:
         """Put bytes into this turn's write, whatever the client's quota [MQTT-3.3.4-10, 4.9.0-3]."""

@@ -192,9 +192,10 @@ class Link(Channel):
 
     def forget_decisions(self) -> None:
         """Ask again before anything that was remembered as allowed or denied."""
-        self.core.remembered -= len(self.memo)
-        self.memo.clear()  # the dict itself: the packets of this turn are read with it in hand
-        self.memo = NO_MEMO
+        if self.memo:
+            self.core.remembered -= len(self.memo)
+            self.memo.clear()  # the dict itself: the packets of this turn are read with it in hand
+            self.memo = NO_MEMO
         if self.decisions is not None:
             self.core.remembered -= self.decisions.forget()
             self.decisions = None

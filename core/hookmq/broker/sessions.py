@@ -80,7 +80,8 @@ def leave(core: Core, session: Session, will: bool) -> None:
     session.ended_at = now
     for group in session.groups:
         group.leave(session)
-    _forget_qos0(core, session)
+    if session.queue_qos0:
+        _forget_qos0(core, session)
     if not will:
         session.will = None
     if not session.expiry:
@@ -147,7 +148,8 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
     if session.expiry_due is not None:
         session.expiry_due.cancel()
         session.expiry_due = None
-    _forget_qos0(core, session)
+    if session.queue_qos0:
+        _forget_qos0(core, session)
     groups = session.groups
     shared = (
         [d for d in session.inflight.values() if d.group is not None] if session.inflight else None
@@ -186,8 +188,10 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
         core.schedule()
     if event is SessionEvent.EXPIRED:
         core.metrics.sessions_expired += 1
-    core.observe("on_session", session.client, event)
-    hand_out_waiting(core, groups)
+    if "on_session" in core.observed:
+        core.observe("on_session", session.client, event)
+    if groups:
+        hand_out_waiting(core, groups)
     publish_will(core, session)
 
 

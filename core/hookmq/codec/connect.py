@@ -30,6 +30,8 @@ _WILL_RETAIN: Final = 0x20
 _PASSWORD: Final = 0x40
 _USERNAME: Final = 0x80
 _BRIDGE: Final = 0x80  # of the protocol level
+_USUAL: Final = {b"\0\4MQTT\4": 4, b"\0\4MQTT\5": 5}
+"""How nearly every CONNECT begins: name and level, and the version that they stand for."""
 
 
 class ConnectError(ProtocolError):
@@ -46,9 +48,11 @@ class ConnectError(ProtocolError):
 
 def decode_connect(body: bytes, limits: Limits) -> Connect:
     """The CONNECT with this body. Raises ConnectError."""
-    reader = Reader(body)
-    version = 0
+    version = _USUAL.get(body[:7], 0)
     try:
+        if version:
+            return _decode(Reader(body, 7), version, False, limits)
+        reader = Reader(body)
         name = reader.binary("protocol name")
         level = reader.uint8("protocol level")
         version, bridge = _version(name, level)

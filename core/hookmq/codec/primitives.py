@@ -79,9 +79,15 @@ class Reader:
         raise malformed(f"{what} has more than four bytes")  # [MQTT-1.5.5-1]
 
     def binary(self, what: str) -> bytes:
-        size = self.uint16(what)
-        start = self._take(size, what)
-        return self.data[start : self.pos]
+        # As `uint16` and `_take` would, in one step: there are some in every packet.
+        start = self.pos + 2
+        if start > self.end:
+            raise malformed(f"{what} is truncated")
+        stop = start + (self.data[start - 2] << 8 | self.data[start - 1])
+        if stop > self.end:
+            raise malformed(f"{what} is truncated")
+        self.pos = stop
+        return self.data[start:stop]
 
     def string(self, what: str) -> str:
         return decode_utf8(self.binary(what), what)

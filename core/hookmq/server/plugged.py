@@ -167,6 +167,11 @@ class Counted:
         else:
             wire.abort()
 
+    @property
+    def goodbye(self) -> bool:
+        """Whether the peer said that it sends nothing more."""
+        return self._connection is not None and self._connection.goodbye
+
     def feed(self, data: bytes) -> None:
         """Bytes from the peer."""
         if self._connection is not None:

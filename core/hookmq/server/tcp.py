@@ -19,6 +19,10 @@ TURN: Final = 256_000
 """Bytes that uvloop reads at once: with as many there is more, and it would read up to 32 times before anyone else."""
 
 
+_OPEN: Final = frozenset(("tcp", "unix", "ws"))
+"""The types of listeners without TLS."""
+
+
 def discard(data: bytes) -> None:
     """What a closed connection does with bytes that still come."""
 
@@ -201,7 +205,7 @@ class BufferedStream(_Stream, asyncio.BufferedProtocol):
 def peer_of(transport: asyncio.BaseTransport, kind: str, source: Peer | None = None) -> Peer:
     """The peer of `transport` on a listener of type `kind`; `source` (host, port and perhaps a certificate) as a PROXY
     header told it takes precedence over the socket's address, a verified certificate over the header's."""
-    secure = transport.get_extra_info("ssl_object")
+    secure = None if kind in _OPEN else transport.get_extra_info("ssl_object")
     certificate = None if secure is None else certificate_of(secure)
     if source is not None:
         return Peer(source.host, source.port, kind, certificate or source.certificate)
