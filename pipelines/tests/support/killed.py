@@ -9,17 +9,19 @@ process group gets SIGKILL.
 
 import json
 import os
-import runpy
 import signal
 import sys
 import threading
 import traceback
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[3] / "spark" / "tests" / "support"))
+
 import landing
+import sparks
 from mqtt_pipelines import run
 from mqtt_pipelines.sinks import Sink, StreamSink, Written
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from sinking import made
 
 LAST = 1
@@ -51,13 +53,7 @@ class Stopping:
 
 
 def main(folder: Path, options: dict[str, str]) -> None:
-    os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    builder = SparkSession.builder
-    conftest = runpy.run_path(str(Path(__file__).parents[1] / "conftest.py"))
-    for name, value in conftest["SETTINGS"].items():
-        builder = builder.config(name, value)
-    spark = builder.config("spark.sql.warehouse.dir", str(folder / "spark")).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = sparks.start(folder)
 
     def start(name: str, sink: Sink | StreamSink) -> None:
         checkpoint = folder / "checkpoints" / name

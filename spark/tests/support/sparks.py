@@ -1,0 +1,61 @@
+"""Spark as tests have it: one session for all of a process, as small as it gets, and an end that is theirs."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.app.name": "tests",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.streaming.stopTimeout": "20s",
+}
+
+
+STATUS = pytest.StashKey[int]()
+
+
+def start(folder: Path, **settings: str) -> SparkSession:
+    """A session with its files in a folder; ``format("mqtt")`` is found in it without being registered."""
+    os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    builder = SparkSession.builder
+    for name, value in {**SETTINGS, **settings}.items():
+        builder = builder.config(name, value)
+    session = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse")).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session."""
+    session = start(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remember how it went."""
+    session.config.stash[STATUS] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """All is told: a thread of a library in Rust or C++ may abort an interpreter that ends by itself."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if STATUS in config.stash:
+        os._exit(config.stash[STATUS])
