@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker import TOKEN, Broker, running
+from broker import TOKEN, WAIT, Broker, running
 from deltalake import DeltaTable
 from mqtt_pipelines import schemas
 from mqtt_pipelines.conf import Conf, load
@@ -116,7 +116,7 @@ def test_from_the_broker_to_the_tables(spark: SparkSession, broker: Broker) -> N
     # bronze from what was landed as Parquet: the same rows
     landed = folder / "landed"
     command = [str(HOOKMQ), "spark", "export", str(folder / "streams"), str(landed), "--tail"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=WAIT)
     text = (CONF / "bronze.yaml").read_text()
     head, rest = text.split("  # The options of")
     (folder / "landed.yaml").write_text(

@@ -11,7 +11,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
-from broker import TOKEN, Broker, running
+from broker import TOKEN, WAIT, Broker, running
 from mqtt_pipelines.conf import Conf, load
 from mqtt_pipelines.jobs import build
 from mqtt_pipelines.run import run
@@ -29,7 +29,6 @@ from pyspark_mqtt.publisher import Message
 from rows import ordered
 
 CONF = Path(__file__).parents[1] / "conf"
-WAIT = 30.0
 
 
 @pytest.fixture(scope="module")

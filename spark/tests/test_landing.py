@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker import Broker, running
+from broker import WAIT, Broker, running
 from hookmq_spark_sink.export.exporter import Exporter, Rules
 from hookmq_spark_sink.export.parquet import Parquet
 from hookmq_spark_sink.export.places import open_place
@@ -19,7 +19,6 @@ from pyspark.sql.types import StructField, StructType
 from pyspark_mqtt.publisher import Message
 from pyspark_mqtt.schema import READABLE
 
-pytestmark = pytest.mark.timeout(180)
 SCHEMA = StructType([StructField(name, kind) for name, kind in READABLE.items()])
 HOOKMQ = Path(sys.executable).with_name("hookmq")
 
@@ -38,7 +37,7 @@ def command(broker: Broker, target: str | Path, *words: str) -> list[str]:
 
 def export(broker: Broker, target: str | Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command(broker, target, *words), capture_output=True, text=True, check=False, timeout=60
+        command(broker, target, *words), capture_output=True, text=True, check=False, timeout=WAIT
     )
 
 

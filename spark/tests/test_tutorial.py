@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "tutorials" / "mqtt-to-delta.md"
 FENCE = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
 
 
-@pytest.mark.timeout(400)  # Two starts of Spark, one after the other.
+@pytest.mark.timeout(600)  # Two starts of Spark, one after the other.
 def test_the_tutorial(tmp_path: Path) -> None:
     blocks = [(match["info"], dedent(match["text"])) for match in FENCE.finditer(PAGE.read_text())]
     files = {info.partition("file=")[2]: text for info, text in blocks if "file=" in info}
@@ -26,7 +26,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
     def run(*command: str | Path) -> str:
         environ = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         done = subprocess.run(
-            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=180
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=2 * WAIT
         )
         # After the last line, as the interpreter goes, a thread of one of the libraries in C++ and Rust may abort it:
         # "terminate called without an active exception". All has been written by then, and is compared below.

@@ -17,7 +17,8 @@ from pyspark_mqtt.publisher import Message, Publisher
 ROOT = Path(__file__).parents[3]
 HOOKMQ = ROOT / ".venv" / "bin" / "hookmq"
 TOKEN = "0123456789abcdef"
-WAIT = 30.0
+WAIT = 120.0
+"""Seconds that nothing takes unless it never comes: machines that run tests are busy."""
 
 
 class Broker:

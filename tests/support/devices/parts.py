@@ -18,7 +18,7 @@ from workspace import ROOT
 SPARK: Final = ROOT / ".venv-spark"
 TOKEN: Final = "devices-token-0123456789"
 PARTITIONS: Final = 3
-WAIT: Final = 30.0
+WAIT: Final = 120.0
 SINK: Final = """\
   - use: spark_sink
     config:
