@@ -12,7 +12,8 @@ What a journal that keeps messages itself is built on (`hookmq.store.Journal`). 
     log.trim(offset)                  # whole segments that end there or before are deleted
 
 Calls are made on the loop's thread, but `read` and `trim`, which block and may be made anywhere. A failed write or fsync
-is final: what the disk holds then nobody knows.
+is final: what the disk holds then nobody knows. So is a file that was removed, moved or replaced: who opens the log next
+would not find what is written into it.
 """
 
 import errno
@@ -96,6 +97,8 @@ class SegmentLog:
         self._run_blocking = run_blocking
         self._lock = -1
         self._file = -1
+        self._identity = (0, 0)
+        """Device and inode of what `_file` writes to."""
         self._store = ""
         self._commit = 0
         self._committed = 0
@@ -221,6 +224,14 @@ class SegmentLog:
         if self._file >= 0:
             os.close(self._file)
         self._file = os.open(self.segments[-1].path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        found = os.fstat(self._file)
+        self._identity = (found.st_dev, found.st_ino)
+
+    def _still_there(self, path: Path) -> None:
+        """Raise StoreError if the file of that name is not the one that is written to, OSError if there is none."""
+        found = path.stat()
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise StoreError(f"{path.name} was replaced while it was in use")
 
     # at work --------------------------------------------------------------------------------------------------------
 
@@ -299,6 +310,7 @@ class SegmentLog:
         if self.sync:
             os.fdatasync(self._file)
             self.syncs += 1
+        self._still_there(segment.path)
         self.frames_written += len(frames)
         for place in places:
             segment.grown(*place)

@@ -130,6 +130,35 @@ def test_records_are_numbered_through(folder: Folder) -> None:
     assert log.read(4, 1000) == []
 
 
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda file: file.unlink(), "No such file"),
+        (lambda file: shutil.rmtree(file.parent), "No such file"),
+        (lambda file: file.parent.rename(file.parent.with_name("away")), "No such file"),
+        (lambda file: file.rename(file.with_name("old")), "No such file"),
+        (lambda file: shutil.copy(file, file.with_name("new")).replace(file), "was replaced"),
+    ],
+)  # fmt: skip
+def test_what_was_written_where_nobody_finds_it_is_not_safe(
+    folder: Folder, sync: bool, harm: Callable[[Path], object], said: str
+) -> None:
+    log = folder.open(sync=sync)
+    folder.add(1, b"before")
+    harm(folder.files()[-1])
+    log.append(CommitId("s", 2), b"after")
+    told: list[StoreFailed | None] = []
+    log.flush(told.append)
+    log.flush(told.append)
+    for failed in told:
+        assert failed is not None
+        assert said in failed.reason
+        assert str(folder.path) in failed.reason
+    assert len(told) == 2
+    assert log.flushed == 1  # nobody was told otherwise
+
+
 def test_readers_see_what_the_store_committed(folder: Folder) -> None:
     log = folder.open()
     log.append(CommitId("s", 1), b"1")
