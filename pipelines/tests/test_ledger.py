@@ -1,5 +1,8 @@
 """What a table notes with a batch, and what it makes of a batch that comes again. No Spark."""
 
+import random
+from collections import Counter
+
 import pytest
 from mqtt_pipelines.sinks import ledger
 from mqtt_pipelines.sinks.ledger import Span
@@ -35,18 +38,23 @@ def test_a_new_checkpoint_leaves_out_what_the_old_one_wrote() -> None:
     assert noted(table, "p.q.two", 0, Span(A, 0, 5, 14)) == (Span(A, 0, 5, 9),)
     # Its next batches are not begun with, and are judged the same.
     assert noted(table, "p.q.two", 1, Span(A, 0, 15, 19), Span(A, 1, 0, 4)) == (Span(A, 1, 0, 4),)
-    assert noted(table, "p.q.three", 0, Span(A, 0, 0, 30)) == (Span(A, 0, 0, 19),)
     assert repeated(table, "p.q.two", 1)
+    assert noted(table, "p.q.three", 0, Span(A, 0, 0, 30)) == (Span(A, 0, 0, 19),)
+
+
+OLDER = r"p\.q writes rows of older messages after .* Restore the checkpoint"
 
 
 def test_after_a_new_checkpoint_the_order_is_free() -> None:
-    """What is left out is what the old one wrote: rows of the new one do not hide others that come later."""
+    """What is left out is what the old one wrote: rows of the new one do not hide others that come later. But another
+    new one would not know what is there."""
     table: dict[str, int] = {}
     noted(table, "p.q.one", 0, Span(A, 0, 0, 9))
     assert noted(table, "p.q.two", 0, Span(A, 0, 30, 39)) == ()
     assert noted(table, "p.q.two", 1, Span(A, 0, 20, 29)) == ()
     assert noted(table, "p.q.two", 2, Span(A, 0, 5, 19)) == (Span(A, 0, 5, 9),)
-    assert noted(table, "p.q.three", 0, Span(A, 0, 0, 39)) == (Span(A, 0, 0, 39),)
+    with pytest.raises(MqttError, match=OLDER):
+        noted(table, "p.q.three", 0, Span(A, 0, 0, 39))
 
 
 def test_another_log_another_query_another_partition_are_nothing_of_the_kind() -> None:
@@ -61,7 +69,23 @@ def test_a_checkpoint_that_was_not_lost_may_write_in_any_order() -> None:
     table: dict[str, int] = {}
     noted(table, "p.q.one", 0, Span(A, 0, 50, 60))
     assert noted(table, "p.q.one", 1, Span(A, 0, 10, 20)) == ()
-    assert noted(table, "p.q.two", 0, Span(A, 0, 0, 70)) == (Span(A, 0, 0, 60),)
+    with pytest.raises(MqttError, match=OLDER):
+        noted(table, "p.q.two", 0, Span(A, 0, 0, 70))
+    with pytest.raises(MqttError, match=OLDER):  # of a checkpoint that is older than the table
+        noted(table, "p.q.one", 0, Span(A, 0, 0, 70))
+
+
+def test_of_two_drivers_with_checkpoints_of_their_own_the_older_ends() -> None:
+    table: dict[str, int] = {}
+    noted(table, "p.q.one", 0, Span(A, 0, 0, 9))
+    noted(table, "p.q.two", 0, Span(A, 0, 0, 19))
+    for batch_id in (0, 1):
+        with pytest.raises(MqttError, match=r"p\.q has .* a newer checkpoint than one since"):
+            noted(table, "p.q.one", batch_id, Span(A, 0, 10, 19))
+    assert noted(table, "p.q.two", 1, Span(A, 0, 20, 29)) == ()
+    assert noted(table, "p.q.three", 0, Span(A, 0, 0, 29)) == (Span(A, 0, 0, 29),)
+    with pytest.raises(MqttError, match=r"a newer checkpoint than two since"):
+        noted(table, "p.q.two", 2, Span(A, 0, 30, 39))
 
 
 def test_rows_without_offsets_cannot_begin_anew() -> None:
@@ -83,6 +107,7 @@ def test_an_older_checkpoint_makes_other_batches_of_the_same_numbers() -> None:
     assert noted(table, "p.q.one", 1, Span(A, 0, 10, 49)) == (Span(A, 0, 10, 29),)
     assert noted(table, "p.q.one", 2, Span(A, 0, 50, 59), Span(A, 1, 0, 3)) == ()
     assert table["p.q.one"] == 2
+    assert table["p.q.one#resumed"] == 1
     assert ledger.judge(table.get, "p.q.one", 2, [Span(A, 0, 50, 59)], keyed=True).repeated
     assert noted(table, "p.q.one", 3, Span(A, 0, 60, 69)) == ()
 
@@ -99,3 +124,77 @@ def test_an_older_checkpoint_of_rows_without_offsets_is_told() -> None:
 def test_spans_of_files_are_one_span() -> None:
     found = [Span(A, 0, 5, 9), Span(B, 0, 1, 1), Span(A, 0, 0, 3), Span(A, 1, 2, 2)]
     assert ledger.spans(found) == [Span(A, 0, 0, 9), Span(A, 1, 2, 2), Span(B, 0, 1, 1)]
+
+
+class Table:
+    """What a sink makes of verdicts: rows are (partition, offset), of one log, in a list and a ledger."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int]] = []
+        self.ledger: dict[str, int] = {}
+
+    def write(self, app: str, batch_id: int, batch: list[tuple[int, int]]) -> None:
+        left, whole = batch, None
+        while True:
+            found = ledger.spans(Span(A, place, offset, offset) for place, offset in left)
+            whole = whole or ledger.shape(found, len(batch))
+            verdict = ledger.judge(self.ledger.get, app, batch_id, found, True, whole)
+            if verdict.repeated and not verdict.note:
+                return
+            if not verdict.done or verdict.repeated:
+                break
+            left = [
+                (place, offset)
+                for place, offset in left
+                if not any(
+                    s.partition == place and s.first <= offset <= s.last for s in verdict.done
+                )
+            ]
+        if (left and not verdict.repeated) or verdict.note:
+            self.rows += [] if verdict.repeated else left
+            self.ledger.update(verdict.entries)
+
+
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_whatever_becomes_of_the_checkpoint(first: int) -> None:
+    for seed in range(first, first + 50):
+        whatever(seed)
+
+
+def whatever(seed: int) -> None:
+    """A query reads three partitions in batches of any size, some of its rows; it is killed before or after it notes a
+    batch, its checkpoint is lost, or restored from any time: in the end each row is there once."""
+    chance, table = random.Random(seed), Table()
+    ends = {place: chance.randrange(40) for place in range(3)}
+    kept = {(place, n) for place, end in ends.items() for n in range(end) if chance.random() < 0.8}
+    Checkpoint = tuple[str, list[dict[int, int]]]
+    now: Checkpoint = ("p.q.0", [dict.fromkeys(ends, 0)])
+    saved: list[Checkpoint] = []
+    planned: dict[int, int] | None = None
+    for step in range(2000):
+        app, done = now
+        at = done[-1]
+        if planned is None:
+            most = chance.choice((1, 3, 10, 100))
+            planned = {p: min(end, at[p] + chance.randrange(most + 1)) for p, end in ends.items()}
+        batch = [(p, n) for p in ends for n in range(at[p], planned[p]) if (p, n) in kept]
+        table.write(app, len(done) - 1, batch)
+        what = chance.random() if step < 60 else 1.0
+        if what < 0.15:  # killed before it noted the batch: which is planned, and comes again
+            continue
+        if what < 0.2:
+            now = (f"p.q.{step + 1}", [dict.fromkeys(ends, 0)])
+            saved, planned = [], None  # what was saved of the older one is refused
+            continue
+        if what < 0.3 and saved:
+            old, steps = chance.choice(saved)
+            now, planned = (old, list(steps)), None
+            continue
+        done.append(planned)
+        planned = None
+        if chance.random() < 0.3:
+            saved.append((app, list(done)))
+        if done[-1] == ends and step > 60:
+            break
+    assert [row for row, n in Counter(table.rows).items() if n != 1] == [], seed
+    assert set(table.rows) == kept, seed

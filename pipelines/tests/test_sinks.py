@@ -235,6 +235,31 @@ def test_an_older_checkpoint_loses_nothing(
     assert list(faults(held(sink), keys(range(6)))) == []
 
 
+@each_table
+def test_an_older_checkpoint_with_smaller_batches_and_a_second_driver(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    """What is there comes again in batches whose numbers the table has not seen."""
+    sink = table(format, tmp_path)
+    for number in range(3):
+        sink.write(frame(spark, number), number, "p.rows.a")
+    halves = [
+        frame(spark, number).where(f"offset % 2 = {half}" if number == 1 else f"partition = {half}")
+        for number in (1, 2)
+        for half in (0, 1)
+    ]
+    for number, half in enumerate(halves):
+        assert table(format, tmp_path).write(half, 1 + number, "p.rows.a").rows == 0
+    assert sink.write(frame(spark, 3), 5, "p.rows.a").rows == 20
+    # Another driver, with a checkpoint of its own.
+    assert sink.write(frame(spark, 4), 0, "p.rows.b").rows == 20
+    files = sorted(tmp_path.rglob("part-*"))
+    with pytest.raises(MqttError, match=r"p\.rows has .* with a newer checkpoint than a since"):
+        sink.write(frame(spark, 4), 6, "p.rows.a")
+    assert sorted(tmp_path.rglob("part-*")) == files
+    assert list(faults(held(sink), keys(range(5)))) == []
+
+
 def test_a_folder_is_not_written_with_another_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -100,10 +100,12 @@ def append(
     # what computes them may remember what it saw.
     held = batch.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        verdict = ledger.judge(state.get, app, batch_id, spans(held), keyed)
-        if verdict.repeated:
+        found, total = spans(held)
+        whole = ledger.shape(found, total)
+        verdict = ledger.judge(state.get, app, batch_id, found, keyed, whole)
+        if verdict.repeated and not verdict.note:
             return Written(0, True, state.version)
-        return _append(store, _rest(store, held, verdict, app), batch_id, app, keyed, wait)
+        return _append(store, _rest(store, held, verdict, app), batch_id, app, keyed, wait, whole)
     finally:
         held.unpersist()
 
@@ -115,24 +117,35 @@ def _append(
     app: str,
     keyed: bool,
     wait: Callable[[float], None],
+    whole: int | None = None,
 ) -> Written:
+    """`rows` are what is left of a batch of the shape `whole`, or all of it."""
     schema = columns.arrow(rows.schema)
     state = store.load(schema)
     target = state.target(schema)
     made = parts.write(rows, target)
+    if whole is None:
+        every = [span for part in made for span in part.spans]
+        whole = ledger.shape(every, sum(part.rows for part in made))
     failures = 0
     while True:
         found = [span for part in made for span in part.spans]
-        verdict = ledger.judge(state.get, app, batch_id, found, keyed)
-        if verdict.repeated or not made:
+        try:
+            verdict = ledger.judge(state.get, app, batch_id, found, keyed, whole)
+        except MqttError:
             parts.remove(target, made)
+            raise
+        if verdict.repeated:
+            parts.remove(target, made)
+            made = []
+        if not made and not verdict.note:
             return Written(0, verdict.repeated, state.version)
-        if verdict.done:  # Another driver wrote some of it meanwhile.
+        if verdict.done and not verdict.repeated:  # Another driver wrote some of it meanwhile.
             parts.remove(target, made)
             made = parts.write(_rest(store, rows, verdict, app), target)
             continue
         if state.commit(made, verdict.entries, app):
-            return Written(sum(part.rows for part in made), False, state.version)
+            return Written(sum(part.rows for part in made), verdict.repeated, state.version)
         failures += 1
         if failures == TRIES:
             parts.remove(target, made)
@@ -156,13 +169,16 @@ def _rest(store: Store, rows: DataFrame, verdict: ledger.Verdict, app: str) -> D
     return rows.where(~within(verdict.done))
 
 
-def spans(rows: DataFrame) -> list[ledger.Span]:
-    """The first and the last offset of each log and partition; a row without its key has none. Runs the rows."""
+def spans(rows: DataFrame) -> tuple[list[ledger.Span], int]:
+    """The first and the last offset of each log and partition, of rows with their whole key; and how many rows there are
+    with and without it. Runs the rows."""
     from pyspark.sql import functions as f
 
-    keyed = rows.select(*ledger.KEY).dropna()
-    edges = keyed.groupBy("log_id", "partition").agg(f.min("offset"), f.max("offset"))
-    return [ledger.Span(*row) for row in edges.collect()]
+    by = rows.groupBy("log_id", "partition")
+    edges = by.agg(f.min("offset"), f.max("offset"), f.count(f.lit(1))).collect()
+    return [ledger.Span(*row[:4]) for row in edges if None not in row[:4]], sum(
+        row[4] for row in edges
+    )
 
 
 def within(spans: Iterable[ledger.Span]) -> Column:
