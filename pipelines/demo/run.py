@@ -117,12 +117,17 @@ class Gold:
         self.folder = folder
         self.version = -1
         self.rows = 0
+        self.before = 0
+        """Rows of silver that were told while there was no gold."""
 
     def show(self) -> None:
         """Print what is new since the last time, if anything is."""
         try:
             table = DeltaTable(str(self.folder / "gold"))
         except TableNotFoundError:
+            if (silver := self.count("silver")) != self.before:
+                self.before = silver
+                print(f"silver: {silver:,} rows; no window is over yet", flush=True)
             return
         if table.version() == self.version:
             return
@@ -181,7 +186,7 @@ def demo(folder: Path, devices: int, seconds: float, rows: float) -> int:
         )  # fmt: skip
         parts.callback(pipeline.stop)
         print(
-            "pipeline: bronze, silver, gold; the first windows take half a minute, Ctrl-C stops",
+            "pipeline: bronze, silver, gold; the first windows take half a minute or more, Ctrl-C stops",
             flush=True,
         )
         while not stopped.wait(1.0) and time.monotonic() < until and gold.rows < rows:
