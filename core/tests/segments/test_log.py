@@ -138,7 +138,7 @@ def test_records_are_numbered_through(folder: Folder) -> None:
         (lambda file: shutil.rmtree(file.parent), "No such file"),
         (lambda file: file.parent.rename(file.parent.with_name("away")), "No such file"),
         (lambda file: file.rename(file.with_name("old")), "No such file"),
-        (lambda file: shutil.copy(file, file.with_name("new")).replace(file), "was replaced"),
+        (lambda file: Path(shutil.copy(file, file.with_name("new"))).replace(file), "was replaced"),
     ],
 )  # fmt: skip
 def test_what_was_written_where_nobody_finds_it_is_not_safe(
