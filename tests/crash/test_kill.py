@@ -103,4 +103,4 @@ def test_an_acknowledgement_before_the_commit_is_found_out(
     (folder / "sitecustomize.py").write_text(EARLY)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     with pytest.raises(Broken, match=r"lost|retained_wrong"):
-        kill_and_check(tmp_path, 5, seed=1)
+        kill_and_check(tmp_path, 5, seed=1, patience=3.0)

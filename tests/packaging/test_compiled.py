@@ -100,7 +100,7 @@ def test_both_builds_live_the_same_lives() -> None:
     assert told[0].stdout == told[1].stdout
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_wheel_is_for_this_platform_and_runs_compiled(tmp_path: Path) -> None:
     wheels = sorted((ROOT / "dist").glob("hookmq-*-cp*.whl"))
     assert wheels, "make compiled leaves one in dist/"

@@ -14,7 +14,8 @@ from recording import V5, Client
 from serving import serving
 from workspace import ROOT, Member, members
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+# All in one process: the wheels and the environments are made once.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("wheels")]
 ALL = [pytest.param(member, id=member.name) for member in members()]
 ENVIRON = {
     name: value

@@ -49,5 +49,14 @@ def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_longer(tmp_path: Path) -> None:
-    fuzz("--seed", "2", "--inputs", "20000", "--keep", str(tmp_path))
+@pytest.mark.parametrize(
+    ("target", "inputs"),
+    [
+        ("connection", 20_000), ("config", 25_000), ("proxy", 60_000), ("topics", 80_000), ("codec", 150_000),
+    ],
+)  # fmt: skip
+def test_longer(tmp_path: Path, target: str, inputs: int) -> None:
+    (line,) = fuzz(
+        "--seed", "2", "--target", target, "--inputs", str(inputs), "--keep", str(tmp_path)
+    )
+    assert line.startswith(f"{target}: seed 2, {inputs} inputs, ")

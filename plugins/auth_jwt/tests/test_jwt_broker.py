@@ -154,6 +154,7 @@ async def test_a_slow_server_stalls_only_who_needs_it(
             assert await stall == 0
         for writer in (*writers, stalled):
             writer.close()
+            await writer.wait_closed()  # else the broker, as it stops, waits for them
 
 
 async def test_a_key_file_that_is_replaced(tmp_path: Path) -> None:

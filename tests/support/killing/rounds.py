@@ -394,8 +394,9 @@ def kill_and_check(
     durability: str = "group",
     seed: int | None = None,
     say: Say | None = None,
+    patience: float = 60.0,
 ) -> Counts:
-    """Kill HookMQ that many times; raises Broken when it breaks a promise."""
+    """Kill HookMQ that many times; raises Broken when it breaks a promise. `patience` is as in `Run`."""
     seed = seed if seed is not None else int(os.environ.get("SEED") or random.randrange(1 << 32))
     print(f"{kills} kills, SEED={seed}", file=sys.stderr, flush=True)
-    return asyncio.run(Run(HookMQ(folder, durability), seed, 20.0, True, say).run(kills))
+    return asyncio.run(Run(HookMQ(folder, durability), seed, patience, True, say).run(kills))
