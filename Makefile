@@ -1,13 +1,15 @@
 # HookMQ: every command a newcomer or CI needs. uv comes by pip into .venv, never into the system's Python.
 PYTHON ?= python3
 UV := .venv/bin/uv
-WORKERS ?= 2
+# More than cores: tests wait a lot for the processes that they start.
+WORKERS ?= 3
 ROUNDS ?= 10
 SECONDS ?= 60
 CUTS ?= 1000
 SEEDS ?= 1000
 KILLS ?= 100
-SEEDS_COMPILED ?= 300
+SEEDS_COMPILED ?= 1000
+FIRST_COMPILED ?= 1250
 KILLS_COMPILED ?= 5
 MINUTES ?= 10
 SIMULATE = .venv/bin/python -m hookmq.testing.sim --seeds $(SEEDS)
@@ -15,9 +17,9 @@ PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
 MEMBERS := $(wildcard core/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
 TESTS := conftest.py core/compiling.py bench tests $(wildcard $(MEMBERS:pyproject.toml=tests))
-# What `make test-all` runs the slow tests of, each with its time; the tests of one file share what they set up.
-PARTS := $(sort $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins examples 2>/dev/null \
-  | sed -E 's|^(core/tests\|[a-z]+/[^/]+(/[^/]+/tests)?)/.*|\1|'))
+# Where the slow tests are, the longest first.
+PARTS := $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins examples 2>/dev/null \
+  | sed -E 's|^(core/tests\|[a-z]+/[^/]+(/[^/]+/tests)?)/.*|\1|' | sort -ru)
 
 # The system's Python; nothing is downloaded but packages.
 export UV_PYTHON_DOWNLOADS := never
@@ -54,10 +56,10 @@ compiled: install  ## compile the hot path with mypyc: the platform wheel in dis
 	@.venv/bin/python core/compiling.py unpack dist/hookmq-*-cp*.whl
 	@.venv/bin/hookmq version
 
-test-compiled: compiled  ## the same tests on the compiled build, a few hundred simulated lives and a few kills
+# Its simulated lives are others than those of the slow tests: both builds live the same lives (test_compiled.py).
+test-compiled: compiled  ## the same tests on the compiled build, a thousand more simulated lives and a few kills
 	HOOKMQ_BUILD=compiled HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
-	HOOKMQ_BUILD=compiled $(PYTEST) -m slow tests/packaging/test_compiled.py
-	HOOKMQ_BUILD=compiled $(SIMULATE) --seeds $(SEEDS_COMPILED)
+	HOOKMQ_BUILD=compiled $(SIMULATE) --seeds $(SEEDS_COMPILED) --start $(FIRST_COMPILED)
 	HOOKMQ_BUILD=compiled .venv/bin/python tests/crash/run.py --kills $(KILLS_COMPILED)
 
 test-all: install  ## the slow runs: wheels, kills under load, simulated crashes; each with its time
@@ -67,8 +69,8 @@ test-all: install  ## the slow runs: wheels, kills under load, simulated crashes
 	  if "$$@"; then echo "== $$name: passed, $$(($$(date +%s) - start)) s"; \
 	  else echo "== $$name: FAILED, $$(($$(date +%s) - start)) s"; failed="$$failed, $$name"; fi; \
 	}; \
-	export HYPOTHESIS_PROFILE=ci HOOKMQ_BUILD=pure; \
-	for folder in $(PARTS); do part "slow tests of $$folder" $(PYTEST) --dist loadfile -m slow $$folder; done; \
+	export HYPOTHESIS_PROFILE=ci HOOKMQ_BUILD=pure SEED=$${SEED:-1}; \
+	part "slow tests" $(PYTEST) --dist loadgroup --durations 40 -m slow $(PARTS); \
 	part "the compiled build" $(MAKE) --no-print-directory test-compiled; \
 	part "Spark" $(MAKE) --no-print-directory test-spark; \
 	part "devices to tables" $(MAKE) --no-print-directory crash-spark KILLS=6; \
