@@ -6,20 +6,16 @@ import json
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
-from hookmq.cli.source import add_source, config_of
+from hookmq.cli.source import add_source
 from hookmq.errors import ConfigError, StoreError
 
 from hookmq_webhook import kit
-from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.deadletter import Dead, DeadLetters, at_once, replay
 from hookmq_webhook.dispatch import Answer, Verdict
+from hookmq_webhook.instances import Instance, instance_of
 from hookmq_webhook.routes import shown
-
-if TYPE_CHECKING:
-    from hookmq_webhook.requests import RequestMaker
 
 EXAMPLES: Final = """\
 examples:
@@ -30,17 +26,6 @@ The broker must be stopped, since its file is its own. Of a running one ask its 
   GET /plugins/ID/deadletter and POST /plugins/ID/deadletter/replay
 
 exit codes: 0 done, 1 some did not arrive or the file cannot be used, 2 wrong usage or configuration"""
-
-
-class Instance(Protocol):
-    """The plugin, as far as it is of use here."""
-
-    config: WebhookConfig
-    requests: "RequestMaker"
-    id: str
-
-    @property
-    def dead_folder(self) -> Path | None: ...
 
 
 def register(group: Any, kind: type) -> None:
@@ -74,23 +59,6 @@ def register(group: Any, kind: type) -> None:
             )
         one.set_defaults(run=run, kind=kind)
     kit.register(commands, kind)
-
-
-def instance_of(arguments: argparse.Namespace) -> Instance:
-    """The instance that the configuration has, or the one that was named. Raises ConfigError."""
-    from hookmq.config.plugins import build
-
-    config = config_of(arguments)
-    built = [one.plugin for one in build(config) if isinstance(one.plugin, arguments.kind)]
-    found: list[Any] = [one for one in built if arguments.id in (None, one.id)]
-    if not found:
-        what = f"plugin with the id {arguments.id!r}" if arguments.id else "plugin webhook"
-        raise ConfigError(f"{config.source} has no {what}")
-    if len(found) > 1:
-        names = ", ".join(one.id for one in found)
-        raise ConfigError(f"there are several: name one of {names} with --id")
-    one: Instance = found[0]
-    return one
 
 
 def _open(instance: Instance) -> DeadLetters:

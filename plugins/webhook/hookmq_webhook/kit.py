@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
@@ -19,15 +19,13 @@ from hookmq.errors import BindError, ConfigError, HookMQError
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.dispatch import Verdict
 from hookmq_webhook.filters import select
+from hookmq_webhook.instances import Instance, instance_of
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.receive import Ledger, Received, read
 from hookmq_webhook.reference import FOLDER
 from hookmq_webhook.samples import sample
 from hookmq_webhook.sender import Sender
 from hookmq_webhook.signature import VerificationError, key_of, new_secret, verify
-
-if TYPE_CHECKING:
-    from hookmq_webhook.cli import Instance
 
 ANSWER: Final = 200
 """Characters of an answer that are shown."""
@@ -126,8 +124,6 @@ class Probe(Sender):
 
 def run_test(arguments: argparse.Namespace) -> int:
     """``hookmq webhook test``."""
-    from hookmq_webhook.cli import instance_of
-
     instance = instance_of(arguments)
     chosen = select(arguments.event or instance.config.events)
     names = [name for name in CATALOG if name in chosen]
@@ -136,7 +132,7 @@ def run_test(arguments: argparse.Namespace) -> int:
     return asyncio.run(_test(instance, names))
 
 
-async def _test(instance: "Instance", names: list[str]) -> int:
+async def _test(instance: Instance, names: list[str]) -> int:
     probe = Probe(instance.config, instance.requests, time.monotonic)
     epoch = f"test{os.urandom(6).hex()}"
     code = 0

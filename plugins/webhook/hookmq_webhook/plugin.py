@@ -1,8 +1,7 @@
 """The plugin: what the configuration's `use: webhook` makes."""
 
-import json
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -10,32 +9,26 @@ from typing import Any, ClassVar, Final
 from hookmq.breaker import Breaker
 from hookmq.hooks.specs import OBSERVERS
 from hookmq.plugin import (
-    Action,
     BrokerHandle,
-    ClientInfo,
     ConfigError,
     Context,
-    DisconnectReason,
-    Dropped,
     Message,
-    Plugin,
     PluginError,
-    ReasonCode,
-    SessionEvent,
     Settings,
-    Subscription,
     hookimpl,
 )
 from hookmq.runtime import Runtime
 from hookmq.store import Journal, StoreFailed
 
 from hookmq_webhook import catalog
+from hookmq_webhook.burial import Burial
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.deadletter import DeadLetters
-from hookmq_webhook.dispatch import Answer, Buried, Dispatcher, Policy
+from hookmq_webhook.dispatch import Answer, Dispatcher, Policy
 from hookmq_webhook.events import Event
 from hookmq_webhook.filters import Filters, keep_fields, select
 from hookmq_webhook.folder import DEAD, default_folder
+from hookmq_webhook.observing import Observing, published
 from hookmq_webhook.outbox import Bounds, Outbox
 from hookmq_webhook.process import SenderProcess
 from hookmq_webhook.queues import MemoryQueue, Numbered
@@ -51,7 +44,7 @@ SLACK: Final = 2.0
 """Seconds of a stop that are kept for saving what arrived."""
 
 
-class WebhookPlugin(Plugin):
+class WebhookPlugin(Observing):
     """What happens in HookMQ reaches an HTTP service: in order, signed, and kept until it arrived."""
 
     Config = WebhookConfig
@@ -78,8 +71,7 @@ class WebhookPlugin(Plugin):
         self._broker: BrokerHandle | None = None
         self._runtime: Runtime | None = None
         self._stopping = False
-        self._gaps: list[Numbered] = []
-        self._open = False
+        self._burial: Burial | None = None
 
     def _idle_hooks(self, filters: Filters) -> frozenset[str]:
         types = filters.types
@@ -157,6 +149,7 @@ class WebhookPlugin(Plugin):
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> Journal:
         """The outbox, not yet opened."""
+        self._burial = burial = self._buries(broker)
         self.queue = outbox = Outbox(
             self.id,
             self.folder,
@@ -165,12 +158,15 @@ class WebhookPlugin(Plugin):
             self._messages,
             self._ready,
             self._bounds(),
-            self._spill,
+            burial.spill,
             sync=self.config.outbox.sync,
-            lost=self._lost,
+            lost=lambda first, end: burial.lost(first, end, outbox.log.id),
         )
         self._broker, self._runtime = broker, broker.runtime
         return outbox
+
+    def _buries(self, broker: BrokerHandle) -> Burial:
+        return Burial(broker, lambda: self.requests, self.config.dead_letter.topic)
 
     def _bounds(self) -> Bounds:
         outbox = self.config.outbox
@@ -199,10 +195,12 @@ class WebhookPlugin(Plugin):
         if folder is not None:
             self.dead = DeadLetters(folder, runtime.run_blocking, config.dead_letter.max_bytes)
             self.dead.open()
+        burial = self._burial if self.durable and self._burial else self._buries(broker)
+        burial.dead, self._burial = self.dead, burial
         retry = config.retry
         self.breaker = Breaker(retry.breaker_failures, retry.breaker_pause, runtime.now)
         self.dispatcher = Dispatcher(
-            runtime, self.queue, self._send, self._bury, self._key, _policy(config), self.breaker,
+            runtime, self.queue, self._send, burial.bury, self._key, _policy(config), self.breaker,
             broker.log,
         )  # fmt: skip
         if isinstance(self.queue, MemoryQueue):
@@ -216,17 +214,17 @@ class WebhookPlugin(Plugin):
     @hookimpl
     def on_ready(self, broker: BrokerHandle) -> None:
         """All listeners are open."""
-        self._open = True
-        self._tell_gaps()
+        if self._burial is not None:
+            self._burial.open()
         if isinstance(self.sender, SenderProcess):
             broker.runtime.spawn(self.sender.start(), lambda _, error: None)
-        self._tell(catalog.started(broker.time(), _version()))
+        self.tell(catalog.started(broker.time(), _version()))
 
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
         """Another configuration is in force."""
         if self._broker is not None:
-            self._tell(catalog.reloaded(self._broker.time(), old, new))
+            self.tell(catalog.reloaded(self._broker.time(), old, new))
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
@@ -234,7 +232,7 @@ class WebhookPlugin(Plugin):
         runtime, dispatcher, queue = self._runtime, self.dispatcher, self.queue
         if runtime is None:
             return
-        self._tell(catalog.stopping(broker.time(), _version(), deadline))
+        self.tell(catalog.stopping(broker.time(), _version(), deadline))
         seconds = min(self.config.drain, max(0.0, deadline - SLACK))
         if dispatcher is not None and queue is not None:
             if seconds > 0 and queue.waiting:
@@ -279,7 +277,7 @@ class WebhookPlugin(Plugin):
 
     # events ---------------------------------------------------------------------------------------------------------
 
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
         """Something happened that nobody waits for."""
         queue = self.queue
         if queue is None or self._stopping or not self.filters.event(event):
@@ -310,7 +308,7 @@ class WebhookPlugin(Plugin):
         if broker is not None and message.sender is not None:
             client = broker.client(message.sender)
         found = []
-        for event in _published(message, client):
+        for event in published(message, client):
             if self.filters.event(event):
                 self._count(event)
                 found.append(event)
@@ -331,152 +329,6 @@ class WebhookPlugin(Plugin):
         if key == "topic":
             return one.event.topic or ""
         return one.id if key == "none" else ""
-
-    # what is given up -----------------------------------------------------------------------------------------------
-
-    def _bury(self, one: Numbered, reason: str, attempts: int, buried: Buried) -> None:
-        assert self._broker is not None
-        self._broker.log(
-            "warning", "webhook.given_up", id=one.id, type=one.event.type, reason=reason,
-            attempts=attempts,
-        )  # fmt: skip
-        self._keep(one, reason, attempts, lambda failed: buried(failed.reason if failed else ""))
-
-    def _spill(self, event: Event, done: Any) -> None:
-        """The outbox has no room."""
-        assert self._runtime is not None
-        # It has no number: what was full gave it none. The id is its own.
-        one = Numbered(0, event, 0, f"{self._runtime.token(16)}-0")
-        self._keep(one, "the outbox is full", 0, done)
-
-    def _lost(self, first: int, end: int) -> None:
-        """The disk has lost events: whoever looks at the dead letters learns which."""
-        runtime, queue = self._runtime, self.queue
-        assert runtime is not None
-        assert isinstance(queue, Outbox)
-        data = {"first": first, "last": end - 1, "epoch": queue.log.id}
-        one = Numbered(first, Event("gap", runtime.time(), data=data), 0, f"{queue.log.id}-{first}")
-        self._gaps.append(one)
-        if self._open:  # not while the broker starts: the dead letters may not be there yet
-            self._tell_gaps()
-
-    def _tell_gaps(self) -> None:
-        gaps, self._gaps = self._gaps, []
-        for one in gaps:
-            self._keep(one, "the outbox is damaged: these events are lost", 0, self._gap_kept)
-
-    def _gap_kept(self, failed: StoreFailed | None) -> None:
-        if failed is not None and self._runtime is not None:
-            self._runtime.log("error", "webhook.gap_not_kept", reason=failed.reason)
-
-    def _keep(self, one: Numbered, reason: str, attempts: int, done: Any) -> None:
-        runtime, broker = self._runtime, self._broker
-        assert runtime is not None
-        assert broker is not None
-        topic = self.config.dead_letter.topic
-        if topic is not None:
-            body = self.requests.encode([one])[1]
-            about = {"id": one.id, "reason": reason, "attempts": attempts, "time": runtime.time()}
-            text = json.dumps(about).encode()[:-1] + b', "event": ' + body + b"}"
-
-            def published(_: object, error: BaseException | None) -> None:
-                done(StoreFailed(str(error)) if error is not None else None)
-
-            runtime.spawn(broker.publish_and_wait(topic, text, 1), published)
-        elif self.dead is not None:
-            self.dead.add(one, reason, attempts, runtime.time(), done)
-        else:
-            done(None)
-
-    # observers: on the loop, one after another ----------------------------------------------------------------------
-
-    @hookimpl
-    async def on_session(
-        self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
-    ) -> None:
-        """client.connected and session.*"""
-        for one in catalog.session(broker.time(), client, event):
-            self._tell(one)
-
-    @hookimpl
-    async def on_disconnect(
-        self, client: ClientInfo, reason: DisconnectReason, broker: BrokerHandle
-    ) -> None:
-        """client.disconnected"""
-        self._tell(catalog.disconnected(broker.time(), client, reason))
-
-    @hookimpl
-    async def on_auth_failed(
-        self, client: ClientInfo, code: ReasonCode, reason: str, broker: BrokerHandle
-    ) -> None:
-        """client.auth_failed"""
-        self._tell(catalog.auth_failed(broker.time(), client, code, reason))
-
-    @hookimpl
-    async def on_denied(
-        self,
-        client: ClientInfo | None,
-        action: Action,
-        topic: str,
-        code: ReasonCode,
-        rule: str,
-        broker: BrokerHandle,
-    ) -> None:
-        """client.denied"""
-        if client is not None:
-            self._tell(catalog.denied(broker.time(), client, action, topic, code, rule))
-
-    @hookimpl
-    async def on_subscribed(
-        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
-    ) -> None:
-        """subscription.created"""
-        self._tell(catalog.subscribed(broker.time(), client, subscription))
-
-    @hookimpl
-    async def on_unsubscribed(
-        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
-    ) -> None:
-        """subscription.removed"""
-        self._tell(catalog.unsubscribed(broker.time(), client, subscription))
-
-    @hookimpl
-    async def on_published(self, client: ClientInfo | None, message: Message) -> None:
-        """message.published and will.published, unless the journal tells them."""
-        for one in _published(message, client):
-            self._tell(one)
-
-    @hookimpl
-    async def on_delivered(
-        self, client: ClientInfo, message: Message, qos: int, broker: BrokerHandle
-    ) -> None:
-        """message.delivered and message.acked"""
-        for one in catalog.delivered(broker.time(), client, message, qos):
-            self._tell(one)
-
-    @hookimpl
-    async def on_dropped(
-        self, client: ClientInfo | None, message: Message, why: Dropped, broker: BrokerHandle
-    ) -> None:
-        """message.dropped"""
-        self._tell(catalog.dropped(broker.time(), client, message, why))
-
-    @hookimpl
-    async def on_retained(self, topic: str, message: Message | None, broker: BrokerHandle) -> None:
-        """message.retained and message.cleared"""
-        self._tell(catalog.retained(broker.time(), topic, message))
-
-    @hookimpl
-    async def on_event(
-        self,
-        client: ClientInfo | None,
-        event: str,
-        fields: Mapping[str, object],
-        plugin: str,
-        broker: BrokerHandle,
-    ) -> None:
-        """What other plugins tell."""
-        self._tell(catalog.told(broker.time(), client, event, fields, plugin))
 
     # what it shows --------------------------------------------------------------------------------------------------
 
@@ -523,13 +375,6 @@ def _policy(config: WebhookConfig) -> Policy:
         retry.max_age,
         retry.max_attempts,
     )
-
-
-def _published(message: Message, client: ClientInfo | None) -> tuple[Event, ...]:
-    event = catalog.published(message, client)
-    if message.origin != "will":
-        return (event,)
-    return (event, catalog.will_published(message.received_at, message))
 
 
 def _version() -> str:
