@@ -24,5 +24,15 @@ def test_a_leak_is_seen(objects: int, memory: int, found: int) -> None:
     assert len(judge(rounds, 300)) == found
 
 
+@pytest.mark.parametrize("when", range(12))
+def test_what_grows_once_is_no_leak(when: int) -> None:
+    """A module that is imported late, a pool that is made."""
+    rounds = [
+        Round(50 * MEGABYTE + (n > when) * MEGABYTE, 10_000 + (n > when) * 300, {})
+        for n in range(12)
+    ]
+    assert judge(rounds, 300) == []
+
+
 def test_two_rounds_prove_nothing() -> None:
     assert judge([Round(0, 0, {})] * 2, 300) == ["too few rounds to compare"]

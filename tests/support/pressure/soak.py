@@ -9,8 +9,9 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median_low
 
 from pressure.client import Client, connect
 from pressure.overload import MEGABYTE, STORAGE
@@ -167,15 +168,22 @@ async def soak(
 
 
 def judge(rounds: list[Round], clients: int) -> list[str]:
-    """What grew with the number of clients that had come: the last third of the rounds against the first. What grows once
-    (a pool, a table that is kept) is little for each client; a leak is an object of each."""
+    """What grew with the number of clients that had come: the second third of the rounds against the first, and the last
+    against the second, of which the lesser counts. What grows once (a pool, a module that is imported when it is needed)
+    grows in one of them only; a leak is an object of each client."""
     third = len(rounds) // 3
     if not third:
         return ["too few rounds to compare"]
-    between = (len(rounds) - third) * clients
-    first, last = rounds[:third], rounds[-third:]
-    objects = median(r.objects for r in last) - median(r.objects for r in first)
-    memory = median(r.resident for r in last) - median(r.resident for r in first)
+    between = third * clients
+    parts = [rounds[third * n : third * (n + 1)] for n in range(3)]
+    objects = min(
+        median_low(r.objects for r in after) - median_low(r.objects for r in before)
+        for before, after in pairwise(parts)
+    )
+    memory = min(
+        median_low(r.resident for r in after) - median_low(r.resident for r in before)
+        for before, after in pairwise(parts)
+    )
     found = []
     if objects > OBJECTS * between:
         found.append(f"{objects / between:.2f} objects more for each client that had come")
