@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hookmq.cli import Formatter, Parser
 from hookmq.config.problems import nearest
@@ -49,6 +49,12 @@ CURES: Final = {
     "the PATH or named by JAVA_HOME.",
     "CONCURRENT_STREAM_LOG_UPDATE": "Another process runs this query with the same checkpoint: let one of them run. "
     "Nothing was written twice.",
+    "No space left on device": "No space is left on a disk that tables or checkpoints are on: make room and start it "
+    "again. Nothing is lost, the query goes on with the same batch.",
+    "Read-only file system": "Tables or checkpoints are on a file system that is read-only: mount it for writing and "
+    "start it again. Nothing is lost, the query goes on with the same batch.",
+    "Permission denied": "Tables or checkpoints are in a folder that this user must not write to: give it the rights and "
+    "start it again. Nothing is lost, the query goes on with the same batch.",
     "does not exist in the JVM": JAVA_ENDED,
     "Answer from Java side is empty": JAVA_ENDED,
     "Error while sending or receiving": JAVA_ENDED,
@@ -56,6 +62,8 @@ CURES: Final = {
     "on every node.",
 }
 """What helps where Spark's report does not say so, by a mark in it."""
+
+MOST_CAUSES: Final = 20
 
 OURS: Final = re.compile(r"\bpyspark_mqtt\.errors\.\w+: (.+)")
 """A line of Spark's reports that holds an exception of ours: at its start, or behind what Spark was about to do."""
@@ -209,14 +217,25 @@ def reference(_: argparse.Namespace) -> int:
     return 0
 
 
+def _with_causes(error: BaseException) -> str:
+    """What an exception of Spark says and what it was caused by, which its own text may leave out."""
+    texts: list[str] = []
+    left: Any = error
+    while left is not None and len(texts) < MOST_CAUSES:
+        texts.append(f"{left}\n{getattr(left, '_stackTrace', '')}")
+        left = getattr(left, "_cause", None) or left.__cause__
+    return "\n".join(texts)
+
+
 def cause(error: BaseException) -> str:
     """The line that says what went wrong: in Spark's reports the last that names our exceptions."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if ours := OURS.findall(text):
         return str(ours[-1]).strip()
+    whole = _with_causes(error)
     for mark, cure in CURES.items():
-        if mark in text:
+        if mark in whole:
             return cure
     if isinstance(error, HookMQError):
         return text

@@ -54,6 +54,13 @@ def test_the_page_of_keys_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> N
     assert [row for row in rows if row.endswith("|  |")] == []
 
 
+class OfJava(Exception):
+    """As pyspark's, which needs a Spark to be made."""
+
+    _stackTrace = "at c.D"
+    _cause: "OfJava | None" = None
+
+
 def test_the_cause_of_a_report() -> None:
     report = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: x\n  at line\n"
@@ -66,6 +73,10 @@ def test_the_cause_of_a_report() -> None:
     assert cause(Exception("one\ntwo")) == "one"
     java = "An error occurred while calling o7.start.\n: java.io.IOException: Mkdirs failed\n\tat x"
     assert cause(Exception(java)) == "java.io.IOException: Mkdirs failed"
+    failed = OfJava("[STREAM_FAILED]")
+    failed._cause = OfJava("[TASK_WRITE_FAILED]")
+    failed._cause._stackTrace = "at a.B\nCaused by: IOException: No space left on device"
+    assert cause(failed).startswith("No space is left on a disk that tables or")
     assert cause(ValueError()) == "ValueError"
     assert cause(ConnectionRefusedError(111, "refused")).startswith("Java ended")
     assert cause(Exception("x.SparkSession does not exist in the JVM")).startswith("Java ended")

@@ -2,6 +2,7 @@
 in each other's way. That the proof can fail is proved with a sink that only appends."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from broker import Broker, running
 from landing import DDL, LOG, faults, keys, land, messages, query
 from mqtt_pipelines import run
+from mqtt_pipelines.cli import cause
 from mqtt_pipelines.sinks import Sink, StreamSink, Written
 from mqtt_pipelines.sinks.append import TRIES
 from mqtt_pipelines.sinks.delta import DeltaSink, DeltaState
@@ -27,6 +29,7 @@ from mqtt_pipelines.sinks.parts import Part
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
 from pyspark_mqtt.errors import MqttError
 from restcatalog import serving
 from sinking import TABLES, delta, held, iceberg, made, table
@@ -299,10 +302,27 @@ def test_a_commit_that_fails_is_made_when_the_query_starts_again(
 
     for broken in (fail, lost):
         monkeypatch.setattr(state, "commit", broken)
-        with pytest.raises(StreamingQueryException, match=r"the disk is full|the answer was lost"):
+        with pytest.raises(StreamingQueryException) as raised:
             finish(spark, tmp_path, "rows", sink)
+        assert re.fullmatch(
+            rf"{format} .* could not be written \((the disk is full|the answer was lost)\)\. Nothing .* this batch\.",
+            cause(raised.value),
+        )
     monkeypatch.setattr(state, "commit", right)
     finish(spark, tmp_path, "rows", sink)
+    assert list(faults(held(sink), keys([0]))) == []
+
+
+def test_files_that_executors_cannot_write(spark: SparkSession, tmp_path: Path) -> None:
+    sink = delta(tmp_path)
+    sink.write(frame(spark, 0), 0, "p.rows.a")
+    (tmp_path / "delta" / "ingest_date=2020-02-02").touch()  # where a folder is to be
+    other = frame(spark, 1).withColumn("ingest_date", lit("2020-02-02").cast("date"))
+    with pytest.raises(PySparkException) as raised:
+        sink.write(other, 1, "p.rows.a")
+    said = cause(raised.value)
+    assert said.startswith(f"Files cannot be written to {tmp_path}/delta (")
+    assert said.endswith("Nothing is lost; started again, the query goes on with this batch.")
     assert list(faults(held(sink), keys([0]))) == []
 
 
@@ -362,8 +382,9 @@ def test_a_rest_catalog(spark: SparkSession, tmp_path: Path) -> None:
         catalog.answers += [409]  # Done, and the client's library asked twice: now it is there.
         assert sink.write(frame(spark, 1), 1, "p.rows.a").rows == 20
         catalog.answers += [504]  # Done, and nobody was told.
-        with pytest.raises(CommitStateUnknownException):
+        with pytest.raises(MqttError, match=r"could not be written \(Lost: lost\)") as raised:
             sink.write(frame(spark, 2), 2, "p.rows.a")
+        assert isinstance(raised.value.__cause__, CommitStateUnknownException)
         assert sink.write(frame(spark, 2), 2, "p.rows.a").repeated
         assert catalog.commits == before + 2
         assert list(faults(held(sink), keys([0, 1, 2]))) == []

@@ -5,10 +5,11 @@ What is particular to a table format is behind `Store`.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -121,7 +122,8 @@ def _append(
 ) -> Written:
     """`rows` are what is left of a batch of the shape `whole`, or all of it."""
     schema = columns.arrow(rows.schema)
-    state = store.load(schema)
+    with _told(store):
+        state = store.load(schema)
     target = state.target(schema)
     made = parts.write(rows, target)
     if whole is None:
@@ -144,7 +146,9 @@ def _append(
             parts.remove(target, made)
             made = parts.write(_rest(store, rows, verdict, app), target)
             continue
-        if state.commit(made, verdict.entries, app):
+        with _told(store):
+            done = state.commit(made, verdict.entries, app)
+        if done:
             return Written(sum(part.rows for part in made), verdict.repeated, state.version)
         failures += 1
         if failures == TRIES:
@@ -154,7 +158,23 @@ def _append(
                 "write to it at once; started again, the query goes on with this batch."
             )
         wait(min(MOST, WAIT * 2**failures))
-        state = store.load(schema)
+        with _told(store):
+            state = store.load(schema)
+
+
+@contextlib.contextmanager
+def _told(store: Store) -> Iterator[None]:
+    """Whatever a format's library raises in a line that names the table."""
+    try:
+        yield
+    except MqttError:
+        raise
+    except Exception as error:
+        why = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise MqttError(
+            f"{store.name} could not be written ({why}). Nothing is lost or there twice; started again, the query goes "
+            "on with this batch."
+        ) from error
 
 
 def _rest(store: Store, rows: DataFrame, verdict: ledger.Verdict, app: str) -> DataFrame:

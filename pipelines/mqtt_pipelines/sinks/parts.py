@@ -79,7 +79,13 @@ def write(batch: DataFrame, target: Target) -> list[Part]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        parts = list(_Task(target).run(batches))
+        try:
+            parts = list(_Task(target).run(batches))
+        except OSError as error:
+            raise MqttError(
+                f"Files cannot be written to {target.root} ({error}): a full disk, or rights that are missing on a node? "
+                "Nothing is lost; started again, the query goes on with this batch."
+            ) from None
         rows = [
             {
                 "path": part.path,
