@@ -1,5 +1,6 @@
 """The folder of one outbox: made so that a power cut does not take it, and ours alone."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,11 @@ from hookmq.errors import StoreError
 CURSOR: Final = "cursor.json"
 LOG: Final = "log"
 DEAD: Final = "dead"
-_OURS: Final = frozenset({CURSOR, CURSOR + ".new", LOG, DEAD, "lost+found"})
+RESERVE: Final = "reserve"
+RESERVED: Final = 64 << 10
+"""Bytes kept back for a full disk."""
+_OURS: Final = frozenset({CURSOR, CURSOR + ".new", LOG, DEAD, RESERVE, "lost+found"})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def default_folder(plugin_id: str) -> Path:
@@ -87,3 +92,26 @@ def write_atomically(
         os.close(file)
     rename(new, path)
     sync_folder(path.parent)
+
+
+def reserve(folder: Path) -> None:
+    """Keep some room back, if there is any."""
+    path = folder / RESERVE
+    try:
+        if not path.exists():
+            path.write_bytes(bytes(RESERVED))
+    except OSError:
+        path.unlink(missing_ok=True)
+
+
+def write_at_any_cost(path: Path, data: bytes) -> None:
+    """As `write_atomically`; on a full disk into the room that was kept back: what it says lets other room go. Raises
+    OSError."""
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        reserved = path.with_name(RESERVE)
+        if error.errno not in _FULL or not reserved.exists():
+            raise
+        reserved.unlink()
+        write_atomically(path, data)

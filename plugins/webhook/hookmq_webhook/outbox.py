@@ -15,7 +15,7 @@ from hookmq.segments.log import LOCK
 from hookmq.store import CommitId, StoreFailed
 
 from hookmq_webhook.events import Event, pack, unpack
-from hookmq_webhook.folder import CURSOR, LOG, prepare, write_atomically
+from hookmq_webhook.folder import CURSOR, LOG, prepare, reserve, write_at_any_cost
 from hookmq_webhook.queues import PER_EVENT, Numbered, Page
 
 Row = tuple[int, int, Numbered | str]
@@ -190,6 +190,7 @@ class Outbox:
         except BaseException:
             self.log.close()
             raise
+        reserve(self.folder)
         self._size = self.log.size
         self._unread = sum(one.size for one in self.log.segments if one.end > self._edge)
         early, self._early = self._early, []
@@ -451,8 +452,9 @@ class Outbox:
 
     def _store(self, cursor: Callable[[], bytes], below: int) -> None:
         """In a thread: first what arrived is safe, then what held it goes."""
-        write_atomically(self.folder / CURSOR, cursor())
+        write_at_any_cost(self.folder / CURSOR, cursor())
         self.log.trim(below)
+        reserve(self.folder)
 
     def close(self, done: Callable[[], None]) -> None:
         """Write what waits for it, save what arrived, let go of the folder, and tell `done`."""
@@ -485,7 +487,7 @@ class Outbox:
     def _end(self) -> None:
         """In a thread."""
         if self._dirty:
-            write_atomically(self.folder / CURSOR, self._cursor()())
+            write_at_any_cost(self.folder / CURSOR, self._cursor()())
 
 
 def _cursor_text(log: str, edge: int, numbers: list[int]) -> bytes:

@@ -1,5 +1,6 @@
 """The outbox: the contract of journals, what arrived, what is full, and what a folder may hold."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from hookmq.plugin import Message
 from hookmq.store import CommitId, Journal, StoreFailed
 from hookmq.testing import JournalContract
 from hookmq.testing.runtime import VirtualRuntime
+from hookmq_webhook import folder
 from hookmq_webhook.events import Event, pack, unpack
 from hookmq_webhook.folder import CURSOR, default_folder, write_atomically
 from hookmq_webhook.outbox import Bounds, OnFull, Outbox
@@ -480,6 +482,54 @@ def test_a_folder_that_was_moved_away_is_no_loss(tmp_path: Path) -> None:
     assert (box.lost, box.outbox.damaged) == ([], 0)
     away.rename(folder)
     assert [one.number for one in box.page(0)[0]] == [0, 1, 2]
+    box.close()
+
+
+def test_on_a_full_disk_what_arrived_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = Box(tmp_path / "box", max_bytes=1 << 15).open()
+    for number in range(20):
+        box.take(b"%d" % number + bytes(1000))
+    before, write = box.outbox.log.size, folder.write_atomically
+    kept = tmp_path / "box" / "reserve"
+    assert kept.stat().st_size == folder.RESERVED
+
+    def full(path: Path, data: bytes) -> None:
+        if kept.exists():  # there is room in its place alone
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(folder, "write_atomically", full)
+    for one in box.page(0)[0]:
+        box.outbox.done(one.number)
+    box.runtime.advance(2)
+    assert box.outbox.log.size < before / 2
+    assert json.loads((tmp_path / "box" / CURSOR).read_bytes())["edge"] == 20
+    assert kept.stat().st_size == folder.RESERVED  # for the next time
+    monkeypatch.undo()
+    box.close()
+    again = Box(tmp_path / "box").open(CommitId("s", 20))
+    assert (again.outbox.waiting, again.lost) == (0, [])
+    again.close()
+
+
+def test_a_full_disk_without_a_reserve_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = Box(tmp_path / "box").open()
+    (tmp_path / "box" / "reserve").unlink()
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folder, "write_atomically", full)
+    box.take(b"1")
+    for one in box.page(0)[0]:
+        box.outbox.done(one.number)
+    box.runtime.advance(2)
+    assert "webhook.cursor_not_saved" in [name for _, name, _ in box.runtime.logged]
+    monkeypatch.undo()
     box.close()
 
 
