@@ -134,7 +134,12 @@ async def test_a_service_that_does_everything_wrong(
     chaos = Chaos(receiver, 7)
     receiver.answer(chaos.answer)
     path = config(
-        tmp_path, receiver.url, envelope=envelope, batch={"count": count}, concurrency=concurrency
+        tmp_path,
+        receiver.url,
+        envelope=envelope,
+        batch={"count": count},
+        concurrency=concurrency,
+        drain="60s",
     )
     port = receiver.port
     async with running(path) as served:
@@ -149,7 +154,7 @@ async def test_a_service_that_does_everything_wrong(
             chaos.well = chaos.well or len(receiver.requests) > 500
             return len({one[:2] for one in chaos.seen}) >= CLIENTS * EACH - count
 
-        await receiver.wait(all_there, 40)
+        await receiver.wait(all_there, 120)
         chaos.well = True
     check(chaos.seen, CLIENTS, EACH)  # the rest came while it stopped
 
@@ -166,6 +171,7 @@ async def test_a_stop_sends_what_it_can_and_a_start_goes_on(receiver: Any, tmp_p
     [stopped] = [entry for entry in served.log if entry["event"] == "webhook.stopped"]
     assert (stopped["left"], stopped["of"]) == (20, "kept")
     receiver.answer(chaos.answer)
+    path = config(tmp_path, receiver.url, drain="60s", timeout="30s")
     async with running(path):
         await receiver.wait(lambda: len(receiver.requests) >= 20 + 2)
     check(chaos.seen, 2, 10)
