@@ -15,10 +15,10 @@ from hookmq_auth_jwt.fetch import FetchFailed, fetch
 from tokens import jwk, jwks, key_server
 
 SET = jwks(jwk("RSA 2048", "k"))
-QUICK = FetchConfig(timeout=0.5)
+PATIENT = FetchConfig(timeout=20)
 
 
-async def why(url: str, config: FetchConfig = QUICK) -> str:
+async def why(url: str, config: FetchConfig = PATIENT) -> str:
     """Why it fails."""
     with pytest.raises(FetchFailed) as failed:
         await fetch(url, config)
@@ -35,7 +35,7 @@ def say(response: Callable[[], web.StreamResponse]) -> Callable[[web.Request], A
 async def test_a_good_answer() -> None:
     async with key_server() as server:
         server.body = SET
-        assert await fetch(server.url, QUICK) == SET
+        assert await fetch(server.url, PATIENT) == SET
 
 
 async def test_what_is_asked() -> None:
@@ -47,7 +47,7 @@ async def test_what_is_asked() -> None:
             return web.Response(body=SET)
 
         server.answer = answer
-        await fetch(server.url, QUICK)
+        await fetch(server.url, PATIENT)
         [request] = seen
         assert request.method == "GET"
         assert request.headers["Accept-Encoding"] == "identity"
@@ -157,7 +157,7 @@ async def test_redirects() -> None:
             return web.Response(status=302, headers={"Location": f"/other?left={left - 1}"})
 
         server.answer = answer
-        assert await fetch(server.url + "?left=2", QUICK) == SET
+        assert await fetch(server.url + "?left=2", PATIENT) == SET
         assert await why(server.url + "?left=3") == "more than 2 redirects"
         assert (
             await why(server.url + "?left=1", FetchConfig(max_redirects=0))
@@ -204,4 +204,4 @@ async def test_the_environment_does_not_send_it_elsewhere(monkeypatch: pytest.Mo
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     async with key_server() as server:
         server.body = SET
-        assert await fetch(server.url, QUICK) == SET
+        assert await fetch(server.url, PATIENT) == SET

@@ -363,7 +363,7 @@ async def test_tls_and_our_certificate(receiver: Any, tmp_path: Path) -> None:
     await service.start(ssl_context=context)
     found: list[Verdict] = []
     for tls in (TlsConfig(ca, tmp_path / "ours.pem"), TlsConfig(ca), None):
-        settings = WebhookConfig(url=service.url, tls=tls, timeout=5)
+        settings = WebhookConfig(url=service.url, tls=tls, timeout=60)
         one = Sender(settings, request_maker(settings, "w", None), time.monotonic)
         found.append((await one.send([event()])).verdict)
         await one.close()
@@ -437,7 +437,7 @@ async def test_addresses_that_are_never_asked(sender: Make, host: str) -> None:
 )
 async def test_addresses_written_otherwise(sender: Make, host: str) -> None:
     """What the resolver makes of it is looked at, not how it is written; most of these aiohttp refuses itself."""
-    answer = await sender(url=f"http://{host}/latest", timeout=2).send([event()])
+    answer = await sender(url=f"http://{host}/latest", timeout=60).send([event()])
     assert answer.verdict is Verdict.AGAIN
     assert answer.reason == "InvalidUrlClientError" or "is allowed" in answer.reason
 
