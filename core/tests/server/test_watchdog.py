@@ -29,10 +29,10 @@ async def until(condition: Any) -> None:
 
 async def test_a_blocking_plugin_is_named(log: Any) -> None:
     metrics = Metrics()
-    watchdog = Watchdog(asyncio.get_running_loop(), metrics, log, limit=0.1)
+    watchdog = Watchdog(asyncio.get_running_loop(), metrics, log, limit=0.5)
     watchdog.start()
     try:
-        nap_like_a_plugin(0.5)
+        nap_like_a_plugin(1.0)
         await until(lambda: log.records)
     finally:
         watchdog.stop()
@@ -42,12 +42,12 @@ async def test_a_blocking_plugin_is_named(log: Any) -> None:
     assert fields["plugin"] == "hookmq_slow"
     assert fields["file"].endswith("hookmq_slow/plugin.py")
     assert (fields["function"], fields["line"]) == ("on_publish", 3)
-    assert fields["seconds"] > 0.1
+    assert fields["seconds"] > 0.5
     assert any("nap_like_a_plugin" in place for place in fields["stack"])
 
 
 async def test_a_stuck_loop_is_told_while_it_lasts(log: Any) -> None:
-    watchdog = Watchdog(asyncio.get_running_loop(), Metrics(), log, limit=0.05, stuck=0.1)
+    watchdog = Watchdog(asyncio.get_running_loop(), Metrics(), log, limit=0.4, stuck=0.6)
     watchdog.start()
     try:
         told = threading.Event()
@@ -63,7 +63,7 @@ async def test_a_stuck_loop_is_told_while_it_lasts(log: Any) -> None:
 
 async def test_a_loop_that_turns_is_left_alone(log: Any) -> None:
     metrics = Metrics()
-    watchdog = Watchdog(asyncio.get_running_loop(), metrics, log, limit=2.0)
+    watchdog = Watchdog(asyncio.get_running_loop(), metrics, log, limit=20.0)
     watchdog.start()
     beaten = watchdog._beaten
     await until(lambda: watchdog._beaten > beaten)
