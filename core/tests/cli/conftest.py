@@ -99,7 +99,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     yield ports[0]
     leave.set()
     thread.join(10)

@@ -43,7 +43,7 @@ class Server:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def test_what_plugins_log_is_in_the_log(
         assert server.event("chatty.reloaded")["level"] == "warning"
         server.process.send_signal(signal.SIGTERM)
         server.event("chatty.ended")
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_a_wrong_configuration_is_refused_and_the_old_one_holds(tmp_path: pathlib.Path) -> None:

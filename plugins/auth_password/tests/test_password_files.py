@@ -389,7 +389,7 @@ def test_writers_wait_for_each_other(file: Path) -> None:
     def slow(text: str, source: str, format: Format) -> list[User]:
         if threading.current_thread() is first and not begun.is_set():
             begun.set()
-            assert go.wait(10)
+            assert go.wait(60)
         return real(text, source, format)
 
     first = threading.Thread(target=lambda: put(file, "yaml", [New("one", ALICE)]))
@@ -397,7 +397,7 @@ def test_writers_wait_for_each_other(file: Path) -> None:
     book.parse = slow
     try:
         first.start()
-        assert begun.wait(10)
+        assert begun.wait(60)
         second.start()
         go.set()
         first.join(10)

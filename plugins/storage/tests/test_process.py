@@ -171,7 +171,7 @@ def test_a_log_that_cannot_be_moved_is_a_disk_that_fails(tmp_path: Path, code: i
     store.commit([PutRetained(Message("t", b"x", 1, True))], lambda result: None)
     checkpoints.after_commit()
     assert failing.asked.acquire(timeout=60)
-    assert checkpoints._moved.wait(10)
+    assert checkpoints._moved.wait(60)
     if code == sqlite3.SQLITE_IOERR:
         with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
             checkpoints.after_commit()

@@ -47,7 +47,7 @@ def listening(*arguments: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
         yield line.split()[-1], process
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         process.stdout.close()
 
 
@@ -63,7 +63,7 @@ def test_a_sample_of_each_event_is_received(
         process.terminate()
         assert process.stdout is not None
         shown = process.stdout.read()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert [line.partition(":")[0] for line in lines] == list(CATALOG)
     assert all(": arrived, 204, " in line and line.endswith(" ms") for line in lines)
     for name in CATALOG:
@@ -84,7 +84,7 @@ def test_what_is_not_genuine_is_not_shown(
         lines = capsys.readouterr().out.splitlines()
         assert process.stdout is not None
         shown = process.stdout.read()
-        assert process.wait(20) == 0  # by itself, after two
+        assert process.wait(60) == 0  # by itself, after two
     assert [line.split(" ms")[0].rpartition(",")[0] for line in lines] == [
         "broker.started: failed, status 401",
         "broker.stopping: failed, status 401",

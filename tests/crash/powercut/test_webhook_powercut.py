@@ -103,7 +103,7 @@ def record(
     random = Random(SEED)
     with receiving(recorder, SEED) as port:
         for life in range(lives):
-            drain = "0s" if life < lives - 1 else "5s"
+            drain = "0s" if life < lives - 1 else "60s"
             config.write_text(CONFIG.format(folder=recorder.folder, port=port, drain=drain))
             with broker(config, {**recorder.environ, **(environ or {})}) as served:
                 clients = {name: ByteClient(served.ports["tcp"]) for name in CLIENTS}
