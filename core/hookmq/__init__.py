@@ -2,7 +2,7 @@
 
 from os.path import dirname
 
-from hookmq.build import Build, choose
+from hookmq.build import Build, choose_or_exit
 
-BUILD: Build = choose(dirname(__file__))
+BUILD: Build = choose_or_exit(dirname(__file__))
 """Which build runs, and why; see `hookmq.build`."""

@@ -56,6 +56,18 @@ class _Finder:
         return spec
 
 
+def choose_or_exit(package: str) -> Build:
+    """As `choose`; where that raises, the command ``hookmq`` says why in one line and exits with 2, since nobody reads a
+    traceback for what stands in an environment variable."""
+    try:
+        return choose(package)
+    except ImportError as error:
+        if not os.path.basename((getattr(sys, "argv", None) or [""])[0]).startswith("hookmq"):
+            raise
+        print(f"hookmq: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
 def choose(package: str) -> Build:
     """Have `package`, the folder of hookmq, run compiled where that was made of what lies there now. Called once, before
     any other module of hookmq is imported.

@@ -11,7 +11,17 @@ from types import ModuleType
 
 import hookmq
 import pytest
-from hookmq.build import LIBRARY, SUFFIX, SUMS, TAG, VARIABLE, Build, _Finder, choose
+from hookmq.build import (
+    LIBRARY,
+    SUFFIX,
+    SUMS,
+    TAG,
+    VARIABLE,
+    Build,
+    _Finder,
+    choose,
+    choose_or_exit,
+)
 from hookmq.router import Router
 
 Package = Path
@@ -184,6 +194,25 @@ def test_compiled_or_an_error(package: Package, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv(VARIABLE, "fast")
     with pytest.raises(ImportError, match=r"'fast': it may be 'pure' or 'compiled'"):
         choose(str(package))
+
+
+def test_the_command_says_in_one_line_what_is_wrong_with_the_variable(
+    package: Package, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, "rubbish")
+    monkeypatch.setattr("sys.argv", ["/usr/bin/hookmq", "version"])
+    with pytest.raises(SystemExit) as left:
+        choose_or_exit(str(package))
+    assert left.value.code == 2
+    assert capsys.readouterr().err == (
+        "hookmq: HOOKMQ_BUILD is 'rubbish': it may be 'pure' or 'compiled'\n"
+    )
+    # Whoever imports the library is told as Python tells it.
+    monkeypatch.setattr("sys.argv", ["program.py"])
+    with pytest.raises(ImportError, match="rubbish"):
+        choose_or_exit(str(package))
+    monkeypatch.setenv(VARIABLE, "pure")
+    assert choose_or_exit(str(package)).kind == "pure"
 
 
 def test_the_build_says_what_it_is() -> None:
