@@ -65,8 +65,11 @@ class Part:
         """Raises Ended if it did."""
         code = self.process.poll()
         if code is not None:
-            last = "\n  ".join(self.said)
-            raise Ended(f"{self.name} ended with {code}; the last that it said:\n  {last}")
+            raise Ended(self.ended(code))
+
+    def ended(self, code: int) -> str:
+        """That it did, and why."""
+        return f"{self.name} ended with {code}; the last that it said:\n  " + "\n  ".join(self.said)
 
     def next_line(self) -> str:
         """The next line that it says. Raises Ended."""
@@ -82,7 +85,7 @@ class Part:
             self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(PATIENCE)
-            print(f"{self.name} stopped" if code == 0 else f"{self.name} ended with {code}")
+            print(f"{self.name} stopped" if code == 0 else self.ended(code))
         except subprocess.TimeoutExpired:
             print(f"{self.name} did not stop: killed")
         try:
