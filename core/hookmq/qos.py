@@ -25,15 +25,18 @@ PUBCOMP: Final = b"\x70\x02"
 class Outgoing:
     """A message and its encodings, shared by every session that gets it.
 
-    `id` is its id in the store, 0 where no durable queue holds it. `forms` caches (head, tail) by (version is 5, QoS is
-    above 0, retain, identifiers, seconds to expiry): encoded once however many subscribers.
+    `id` is its id in the store, 0 where no durable queue holds it; `uses` counts the queue entries recorded of it, and
+    `place` is where the batch that collects has it (see `broker.committer`). `forms` caches (head, tail) by (version is
+    5, QoS is above 0, retain, identifiers, seconds to expiry): encoded once however many subscribers.
     """
 
-    __slots__ = ("forms", "id", "message", "size")
+    __slots__ = ("forms", "id", "message", "place", "size", "uses")
 
     def __init__(self, message: Message, id: int = 0) -> None:
         self.message = message
         self.id = id
+        self.uses = 0
+        self.place = 0
         # Everything that its sender may make large: an empty payload does not make a message small.
         self.size = len(message.payload) + len(message.topic)
         if message.properties is not EMPTY:
@@ -88,15 +91,18 @@ class Delivery:
     """One message for one session: waiting, in flight or being released.
 
     `seq` is its place in the durable queue, 0 where none holds it. `group` is the shared subscription it came from and
-    goes back to when the session leaves before it was acknowledged [MQTT-4.8.2-4].
+    goes back to when the session leaves before it was acknowledged [MQTT-4.8.2-4]. `batch` is the commit that collects
+    its queue entry, at `place`, and 0 where none does.
     """
 
     __slots__ = (
+        "batch",
         "group",
         "identifiers",
         "original",
         "outgoing",
         "packet_id",
+        "place",
         "qos",
         "released",
         "retain",
@@ -124,6 +130,8 @@ class Delivery:
         self.group = group
         self.seq = seq
         self.packet_id = 0
+        self.batch = 0
+        self.place = 0
         self.released = False
         self.sent_at = 0.0
         """When it left last, for who sends again what is overdue; infinite while it waits for its record."""

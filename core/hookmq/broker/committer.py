@@ -4,26 +4,33 @@ While one commit runs the next batch collects, so that the cost of a disk is sha
 For
 a commit the journals flush first, in parallel, then the store commits, then the waiting packets leave. A failure of
 either stops everything: nothing is acknowledged any more.
+
+A message that its receiver acknowledged while the batch that records it collects is taken out of it again. Where nothing
+is left of a batch there is nothing to make safe, and what waits for it leaves at once.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from hookmq.store import CommitId, Journal, Readable, Record, Store, StoreFailed
+from hookmq.qos import Delivery
+from hookmq.store import CommitId, Journal, PutMessage, Readable, Record, Store, StoreFailed
 from hookmq.types import Message
 
 MAX_RECORDS = 20000
-"""A batch is cut at the first safe place after so many records."""
+MAX_BYTES = 64 << 20
+"""A batch is cut at the first safe place after so many records, or so many bytes of messages."""
 _NO_CUT = -1
 """Stands for the place of a waiter in the midst of an effect."""
 
 
 class Committer:
-    """Collects records and the calls that wait for them; `failed` is told once, with the reason."""
+    """Collects records and the calls that wait for them; `failed` is told once, with the reason. `go_on` is called when a
+    commit has ended, and is to `flush`, at once or soon."""
 
     __slots__ = (
-        "_cuts", "_failed", "_guarded", "_held", "_identity", "_journaled", "_pending", "_records", "_running", "_taken",
-        "_told", "_waiters", "added", "commits", "journals", "number", "store",
+        "_bytes", "_cuts", "_failed", "_go_on", "_gone", "_guarded", "_held", "_identity", "_journaled", "_pending",
+        "_records", "_running", "_sizes", "_taken", "_told", "_waiters", "added", "commits", "fresh", "journals",
+        "number", "store",
     )  # fmt: skip
 
     def __init__(
@@ -32,6 +39,7 @@ class Committer:
         journals: Sequence[Journal],
         failed: Callable[[str], None],
         guarded: Callable[[Callable[[], None]], None],
+        go_on: Callable[[], None] | None = None,
     ) -> None:
         self.store = store
         self.journals = tuple(journals)
@@ -40,15 +48,23 @@ class Committer:
         )
         self._failed: Callable[[str], None] | None = failed
         self._guarded = guarded
+        self._go_on = go_on or self.flush
         self._identity = store.identity
         self.number = store.last_commit().number + 1
         """The number of the commit that collects now."""
         self.commits = 0
         self.added = 0
         """Records and journaled messages so far: whoever notes it before an effect sees whether that added any."""
-        self._records: list[Record] = []
+        self.fresh = 0
+        """Queue entries that collect of messages that were sent: their receivers may be quicker than the commit."""
+        self._records: list[Record | None] = []
+        self._gone = 0
+        """Of those, how many were taken back and are None."""
+        self._bytes = 0
         self._waiters: list[Callable[[], None]] = []
         self._cuts: list[int] = []
+        self._sizes: list[int] = []
+        """Bytes up to each place of `_cuts`."""
         self._journaled = False
         self._running = False
         self._held = False
@@ -60,11 +76,49 @@ class Committer:
         """Whether anything is collected or being committed."""
         return self._running or bool(self._records) or bool(self._waiters) or self._journaled
 
-    def add(self, record: Record) -> None:
-        """Make `record` part of the batch that collects."""
+    @property
+    def running(self) -> bool:
+        """Whether a commit is under way."""
+        return self._running
+
+    def add(self, record: Record, size: int = 0) -> None:
+        """Make `record`, which is of `size` bytes if it holds a message, part of the batch that collects."""
         self.added += 1
+        self._bytes += size
         if self._failed is not None:
             self._records.append(record)
+
+    def sent(self, delivery: Delivery) -> None:
+        """The newest record is the queue entry of `delivery`, which leaves now, at QoS 1."""
+        delivery.batch = self.number
+        delivery.place = len(self._records) - 1
+        self.fresh += 1
+
+    def take_back(self, delivery: Delivery) -> bool:
+        """`delivery` was acknowledged by its receiver, to whom nothing is owed any more: if its queue entry still
+        collects, it does so no more, nor does the message where it was the only entry. False: it must be dequeued."""
+        if delivery.batch != self.number:
+            return False
+        delivery.batch = 0
+        self.fresh -= 1
+        if self._failed is None:
+            return True
+        records = self._records
+        records[delivery.place] = None
+        self._gone += 1
+        outgoing = delivery.outgoing
+        outgoing.uses -= 1
+        if outgoing.uses == 0 and outgoing.place < len(records):
+            put = records[outgoing.place]
+            if isinstance(put, PutMessage) and put.id == outgoing.id:
+                records[outgoing.place] = None
+                self._gone += 1
+                outgoing.id = 0  # who gets it later has it put again
+        return True
+
+    def place(self) -> int:
+        """Where the next record will stand in the batch that collects."""
+        return len(self._records)
 
     def journal(self, journal: Journal, message: Message) -> None:
         """Make `message` part of the batch in `journal`."""
@@ -91,6 +145,7 @@ class Committer:
         if self._failed is not None:
             self._waiters.append(call)
             self._cuts.append(len(self._records) if cut and not self._held else _NO_CUT)
+            self._sizes.append(self._bytes)
 
     def still_last(self, call: Callable[[], None]) -> bool:
         """Whether `call` is the newest that waits, in the batch that collects. Then it waits from now on for what was
@@ -98,39 +153,56 @@ class Committer:
         waiters = self._waiters
         if not waiters or self._held or waiters[-1] != call:
             return False
-        if not _NO_CUT < self._cuts[-1] < MAX_RECORDS:  # a place that is needed stays where it is
-            return False
+        if not _NO_CUT < self._cuts[-1] < MAX_RECORDS or self._sizes[-1] >= MAX_BYTES:
+            return False  # a place that is needed stays where it is
         self._cuts[-1] = len(self._records)
+        self._sizes[-1] = self._bytes
         return True
 
     def flush(self) -> None:
         """Start a commit if there is something to commit, all of it is there and none runs."""
         while not self._running and not self._held and self._failed is not None:
-            if not self._records and not self._journaled:
-                # Nothing to make safe: what waits only kept its place behind an earlier commit.
-                if not self._waiters:
+            if len(self._records) == self._gone and not self._journaled:
+                # Nothing to make safe: what waits only kept its place behind an earlier commit, or nothing is left of it.
+                if not self._records and not self._waiters:
                     return
                 waiters, self._waiters = self._waiters, []
-                self._cuts = []
+                self._empty()
                 for call in waiters:
                     self._guarded(call)
                 continue
             self._start()
 
     def _start(self) -> None:
-        records, waiters, cuts = self._records, self._waiters, self._cuts
+        records, waiters, cuts, sizes = self._records, self._waiters, self._cuts, self._sizes
         take, calls = len(records), len(waiters)
-        if take > MAX_RECORDS and not self._journaled:
+        total, done = self._bytes, self._bytes
+        if (take > MAX_RECORDS or total > MAX_BYTES) and not self._journaled:
             # A journal was told this commit's number for every message it holds, so that such a batch stays whole.
-            calls = next((i + 1 for i, cut in enumerate(cuts) if cut >= MAX_RECORDS), calls)
+            calls = next(
+                (
+                    i + 1
+                    for i, cut in enumerate(cuts)
+                    if cut >= MAX_RECORDS or (cut > 0 and sizes[i] >= MAX_BYTES)
+                ),
+                calls,
+            )
             if calls < len(waiters):
                 take = cuts[calls - 1]
+                done = sizes[calls - 1]
                 while calls < len(waiters) and cuts[calls] == take:
                     calls += 1
-        self._records, self._waiters = records[take:], waiters[calls:]
+        taken = [record for record in records[:take] if record is not None]
+        self._empty()
+        if take < len(records):
+            self._records = records[take:]
+            self._gone = self._records.count(None)
+        self._waiters = waiters[calls:]
         self._cuts = [_NO_CUT if cut == _NO_CUT else cut - take for cut in cuts[calls:]]
+        self._sizes = [size - done for size in sizes[calls:]]
+        self._bytes = total - done
         self._running = True
-        self._taken = records if take == len(records) else records[:take]
+        self._taken = taken
         ready = waiters if calls == len(waiters) else waiters[:calls]
         commit = CommitId(self._identity, self.number)
         self.number += 1
@@ -156,6 +228,12 @@ class Committer:
             except Exception as error:
                 self._fail(f"journal {journal.name}: {error!r}")
 
+    def _empty(self) -> None:
+        self._records = []
+        self._cuts = []
+        self._sizes = []
+        self._gone = self._bytes = self.fresh = 0
+
     def _commit(self, commit: CommitId, ready: list[Callable[[], None]], journaled: bool) -> None:
         synchronous = True
 
@@ -171,7 +249,7 @@ class Committer:
                 self._guarded(call)
             self._running = False
             if not synchronous:
-                self.flush()
+                self._go_on()
 
         records, self._taken = self._taken, []
         try:
@@ -188,7 +266,6 @@ class Committer:
     def _fail(self, reason: str) -> None:
         failed, self._failed = self._failed, None
         self._waiters = []
-        self._cuts = []
-        self._records = []
+        self._empty()
         if failed is not None:
             failed(reason)

@@ -6,7 +6,7 @@ that happened in it is committed as one batch and written with one write per con
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from hookmq.broker.committer import Committer
 from hookmq.broker.deadlines import Deadlines
@@ -23,11 +23,20 @@ from hookmq.qos import Outgoing
 from hookmq.reason import ReasonCode
 from hookmq.retained import RetainedIndex
 from hookmq.router import Router
-from hookmq.runtime import Runtime
+from hookmq.runtime import Runtime, Timer
 from hookmq.session import CLEAN, DIRTY, Session
 from hookmq.settings import Settings
 from hookmq.store import Journal, MemoryStore, PutMessage, Store
 from hookmq.types import Action, ClientInfo, Direction, Dropped, DropReason, Message, Subscription
+
+_LOOK: Final = 0.001
+"""A batch that waits for receivers, who may take messages out of it, is looked at again after so many seconds."""
+_LOOKS: Final = 4
+"""How often, while they do."""
+_WORTH: Final = 64
+"""Messages from which on that is worth it: fewer are recorded before the others have answered."""
+_IMPATIENT: Final = 4
+"""Commits that do not wait, after one waited for nothing."""
 
 _DENIALS = 1000
 """Clients whose denials are counted between two lines of the log."""
@@ -92,11 +101,17 @@ class Core:
         """Whether queues and packet ids go through the store. The one in memory would only hold a second time, for as
         long, what sessions hold themselves."""
         self.journals = hooks.provide_journals(settings) if journals is None else tuple(journals)
-        self.committer = Committer(store, self.journals, self._commit_failed, self.guarded)
+        self.committer = Committer(
+            store, self.journals, self._commit_failed, self.guarded, self._commit_more
+        )
         self.next_message_id = store.next_message_id()
         self.queued_bytes = 0
         self.loaded_bytes = 0
         """Of those, what the queues of sessions hold in memory; a message in several counts for each."""
+        self.pause: Timer | None = None
+        """Until when a commit is put off."""
+        self._looks = self._first = self._last = 0
+        self._impatience = 0
         self.dirty: list[Session] = []
         self.scheduled = False
         self.fan_outs: dict[str, deque[Any]] = {}
@@ -146,6 +161,45 @@ class Core:
     def end_turn(self) -> None:
         """Commit what this turn changed, then write what may leave, once per connection."""
         self.scheduled = False
+        self._commit_more()
+        self.flush()
+
+    def _commit_more(self) -> None:
+        if not self._pauses():
+            self.committer.flush()
+
+    def _pauses(self) -> bool:
+        """Whether to put a commit off for a moment. Many messages were sent to clients that may be about to acknowledge
+        them: those that are need no record, and a millisecond is less than a disk takes for them."""
+        committer = self.committer
+        fresh = committer.fresh
+        pause = self.pause
+        if pause is not None:
+            if fresh:
+                return True
+            pause.cancel()
+            self.pause = None
+            return False
+        if fresh < _WORTH or committer.running:
+            return False
+        if self._impatience:
+            self._impatience -= 1
+            return False
+        self._looks = 0
+        self._first = self._last = fresh
+        self.pause = self.runtime.call_later(_LOOK, self._paused)
+        return True
+
+    def _paused(self) -> None:
+        self.pause = None
+        fresh = self.committer.fresh
+        self._looks += 1
+        if fresh and self._looks < _LOOKS and (self._looks == 1 or fresh < self._last):
+            self._last = fresh
+            self.pause = self.runtime.call_later(_LOOK, self._paused)
+            return
+        if fresh > self._first // 2:
+            self._impatience = _IMPATIENT
         self.committer.flush()
         self.flush()
         if self.later:
@@ -191,7 +245,9 @@ class Core:
         if outgoing.id == 0:
             outgoing.id = self.next_message_id
             self.next_message_id += 1
-            self.committer.add(PutMessage(outgoing.id, outgoing.message))
+            outgoing.place = self.committer.place()
+            self.committer.add(PutMessage(outgoing.id, outgoing.message), outgoing.size)
+        outgoing.uses += 1
         return outgoing.id
 
     def _commit_failed(self, reason: str) -> None:

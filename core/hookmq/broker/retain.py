@@ -27,7 +27,7 @@ def retain(core: Core, message: Message) -> None:
         return
     core.retained_bytes -= freed
     hold(core, kept)
-    core.committer.add(PutRetained(message))
+    core.committer.add(PutRetained(message), kept.size)
     core.observe_retained(topic, message)
 
 

@@ -119,6 +119,8 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
             core.committer.add(SetPacket(session.owner, delivery.seq, number, False))
         else:
             core.committer.add(entry_of(core, session, delivery))
+            if delivery.qos == 1:
+                core.committer.sent(delivery)
         if delivery.qos == 2:
             # The id must be on record before the client sees it: after a crash it might come back with another
             # message and be taken for a duplicate.
@@ -221,7 +223,11 @@ def acknowledged(core: Core, session: Session, number: int, code: int) -> None:
             core.dropped(None, session.client, DropReason.REFUSED, Direction.OUT)
         return
     _not_again(session, delivery)
-    finish(core, session, delivery)
+    if core.committer.take_back(delivery):
+        settle(core, delivery)
+        core.schedule()
+    else:
+        finish(core, session, delivery)
     message = delivery.outgoing.message
     if code >= 0x80:  # [MQTT-4.8.2-6]: a shared message that was refused goes to nobody else
         detail = f"0x{code:02X}"
@@ -282,7 +288,7 @@ def entry_of(core: Core, session: Session, delivery: Delivery) -> Enqueue:
         (
             session.owner,
             delivery.seq,
-            outgoing.id or core.keep(outgoing),
+            core.keep(outgoing),
             delivery.qos,
             outgoing.size,
             delivery.retain,

@@ -462,6 +462,143 @@ def test_a_message_changes_hands_in_one_batch(
     member.expect_message("t", b"y", 2)
 
 
+def test_large_messages_cut_a_batch_as_well(
+    harness: Harness, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "MAX_BYTES", 10)
+    away(harness, "sub", "#")
+    pub = harness.connect("pub")
+    store.slow = True
+    with harness.together():
+        for number in range(5):
+            pub.publish("t", b"%05d" % number, 1)
+        pub.publish("t", b"retained", 1, retain=True)
+    sizes = []
+    while store.committing is not None:
+        sizes.append(len([r for r in store.committing if isinstance(r, Enqueue)]))
+        store.finish(all=False)
+        harness.settle()
+    assert sizes == [2, 2, 2]
+    assert len([p for p in pub.unread if isinstance(p, Puback)]) == 6
+
+
+# --- acknowledged before it was committed -------------------------------------------------------------------------------
+
+
+def pubacks(client: MemoryClient) -> int:
+    client.harness.settle()
+    count = len([p for p in client.unread if isinstance(p, Puback)])
+    client.unread.clear()
+    return count
+
+
+def test_what_was_acknowledged_while_it_collected_is_not_recorded(
+    harness: Harness, store: SlowStore
+) -> None:
+    """Its receiver has it: there is nothing that a crash could take."""
+    away(harness, "away", "other")
+    one, two = durable(harness, "one"), durable(harness, "two", auto_ack=False)
+    one.subscribe("t/#", 1)
+    two.subscribe("t/both", 1)
+    pub = harness.connect("pub")
+    store.slow = True
+    pub.publish("other", b"", 1)
+    pub.publish("t", b"", 1)
+    pub.publish("t/both", b"", 1)
+    harness.settle()
+    one.expect_message("t", b"", 1)
+    one.expect_message("t/both", b"", 1)
+    assert pubacks(pub) == 0
+    store.finish(all=False)
+    assert pubacks(pub) == 1
+    batch = store.committing or ()
+    assert kinds(batch) == [PutMessage, Enqueue]
+    assert [r.owner for r in batch if isinstance(r, Enqueue)] == ["c/two"]
+    assert [r.message.topic for r in batch if isinstance(r, PutMessage)] == ["t/both"]
+    store.finish()
+    assert pubacks(pub) == 2
+    store.slow = False
+    two.drop()
+    two.reconnect(auto_ack=True)
+    assert [m.topic for m in two.messages] == ["t/both", "t/both"]
+    inner = store.inner
+    assert isinstance(inner, DurableStore)
+    assert [m.topic for m in inner.messages.values()] == ["other"]
+
+
+def test_where_nothing_is_left_of_a_batch_nothing_is_committed(
+    harness: Harness, store: SlowStore
+) -> None:
+    away(harness, "away", "other")
+    one = durable(harness, "one")
+    one.subscribe("t", 1)
+    pub = harness.connect("pub")
+    store.slow = True
+    pub.publish("other", b"", 1)
+    for number in range(10):
+        pub.publish("t", b"%d" % number, 1)
+    assert pubacks(pub) == 0
+    number = store.last_commit().number
+    store.finish(all=False)
+    assert pubacks(pub) == 11
+    assert store.committing is None
+    assert store.last_commit().number == number + 1
+    assert not harness.broker.core.committer.busy
+    # What comes next is recorded like anything else.
+    store.slow = False
+    one.disconnect()
+    pub.publish("t", b"later", 1, expect=0)
+    assert [m.payload for m in one.messages] == [b"%d" % number for number in range(10)]
+    one.reconnect()
+    assert one.messages[-1].payload == b"later"
+
+
+MANY = 200
+
+
+def test_a_large_batch_waits_a_moment_for_its_receivers(harness: Harness, store: SlowStore) -> None:
+    one = durable(harness, "one", auto_ack=False)
+    one.subscribe("t", 1)
+    pub = harness.connect("pub")
+    store.slow = True
+    with harness.together():
+        for number in range(MANY):
+            pub.publish("t", b"%d" % number, 1)
+    assert store.committing is None
+    found = [p for p in one.unread if isinstance(p, Publish)]
+    assert len(found) == MANY
+    for packet in found:
+        one.ack(packet)
+    assert pubacks(pub) == MANY
+    assert store.committing is None
+    assert harness.broker.core.pause is None
+
+
+@pytest.mark.parametrize("answered", [0, 50, MANY - 1])
+def test_it_does_not_wait_for_ever(harness: Harness, store: SlowStore, answered: int) -> None:
+    """Nor the next ones at all, where it was for nothing."""
+    one = durable(harness, "one", auto_ack=False)
+    one.subscribe("t", 1)
+    pub = harness.connect("pub")
+    store.slow = True
+    with harness.together():
+        for number in range(MANY):
+            pub.publish("t", b"%d" % number, 1)
+    for packet in [p for p in one.unread if isinstance(p, Publish)][:answered]:
+        one.ack(packet)
+    harness.settle()
+    assert store.committing is None
+    harness.advance(0.005)
+    assert kinds(store.committing or ()).count(Enqueue) == MANY - answered
+    assert pubacks(pub) == 0
+    store.finish(all=False)
+    assert pubacks(pub) == MANY
+    with harness.together():
+        for number in range(MANY):
+            pub.publish("t", b"%d" % number, 1)
+    assert (store.committing is None) == (answered == MANY - 1)
+
+
 # --- failure ------------------------------------------------------------------------------------------------------------
 
 
