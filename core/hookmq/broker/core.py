@@ -162,7 +162,12 @@ class Core:
         """Commit what this turn changed, then write what may leave, once per connection."""
         self.scheduled = False
         self._commit_more()
+        self._leave()
+
+    def _leave(self) -> None:
         self.flush()
+        if self.later:
+            self.runtime.call_soon(self.tell)
 
     def _commit_more(self) -> None:
         if not self._pauses():
@@ -201,9 +206,7 @@ class Core:
         if fresh > self._first // 2:
             self._impatience = _IMPATIENT
         self.committer.flush()
-        self.flush()
-        if self.later:
-            self.runtime.call_soon(self.tell)
+        self._leave()
 
     def flush(self) -> None:
         """One write for every session with packets."""
