@@ -11,6 +11,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,10 @@ async def slow_readers(folder: Path, seconds: float, scale: float) -> Outcome:
     return outcome
 
 
+def _acknowledged(client: Client, count: int) -> bool:
+    return client.acknowledged >= count
+
+
 async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
     """A disk that stands still while clients publish to durable sessions, then goes on."""
     outcome = Outcome()
@@ -229,9 +234,10 @@ async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
             outcome.expect(turns < 20, "something was acknowledged while the disk stood still")
         finally:
             os.kill(disk, signal.SIGCONT)
-        sent = sum(await asyncio.gather(*blasts))
-        for one in writers:
-            await one.until(lambda: sum(w.acknowledged for w in writers) >= sent)
+        each = await asyncio.gather(*blasts)
+        sent = sum(each)
+        for one, count in zip(writers, each, strict=True):
+            await one.until(partial(_acknowledged, one, count))
             one.leave()
         acknowledged = sum(one.acknowledged for one in writers)
         outcome.expect(acknowledged == sent, f"{sent - acknowledged} were never acknowledged")
