@@ -83,16 +83,32 @@ test-all: install  ## the slow runs: wheels, kills under load, simulated crashes
 	  --locked --all-extras --quiet
 	@touch $@
 
-test-spark: install .venv-spark/.synced  ## the data source and the pipelines, against a real Spark and a real broker
+# What every start of Spark would do again is done once: Python's modules are compiled, and Java's classes in an archive.
+.venv-spark/warm: .venv-spark/.synced spark/warm.py spark/tests/support/sparks.py
 	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
-	( cd spark && \
+	PYTHONDONTWRITEBYTECODE= .venv-spark/bin/python spark/warm.py .venv-spark
+
+# Each of the three often waits for what the others can do without, so they run beside each other; each is told whole.
+test-spark: install .venv-spark/warm  ## the data source and the pipelines, against a real Spark and a real broker
+	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
+	. ./.venv-spark/warm && \
+	$(MAKE) -j3 --keep-going --no-print-directory $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
+	  pipelines-on-spark source-on-spark types-on-spark
+
+.PHONY: pipelines-on-spark source-on-spark types-on-spark
+pipelines-on-spark:
+	@cd pipelines && ../.venv-spark/bin/python -m pytest -q
+
+source-on-spark:
+	@cd spark && ../.venv-spark/bin/python -m pytest -q
+
+types-on-spark:
+	@cd spark && \
 	../.venv-spark/bin/mypy -p pyspark_mqtt && \
-	MYPYPATH=tests/support ../.venv-spark/bin/mypy --explicit-package-bases java.py tests && \
-	../.venv-spark/bin/python -m pytest -q ) && \
-	( cd pipelines && \
+	MYPYPATH=tests/support ../.venv-spark/bin/mypy --explicit-package-bases java.py warm.py tests
+	@cd pipelines && \
 	../.venv-spark/bin/mypy -p mqtt_pipelines && \
-	MYPYPATH=tests/support:../spark/tests/support ../.venv-spark/bin/mypy --explicit-package-bases demo tests && \
-	../.venv-spark/bin/python -m pytest -q )
+	MYPYPATH=tests/support:../spark/tests/support ../.venv-spark/bin/mypy --explicit-package-bases demo tests
 
 demo-spark: install .venv-spark/.synced  ## a broker, 1,000 devices and Spark: the gold table as it grows
 	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
@@ -106,8 +122,9 @@ sim: simulate
 crash: install   ## kill a broker under load KILLS times; acknowledged is kept, QoS 2 once, in order
 	.venv/bin/python tests/crash/run.py --kills $(KILLS)
 
-crash-spark: install .venv-spark/.synced  ## kill all between devices and tables KILLS times; acknowledged is in them once
+crash-spark: install .venv-spark/warm  ## kill all between devices and tables KILLS times; acknowledged is in them once
 	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
+	. ./.venv-spark/warm && \
 	.venv/bin/python tests/crash/devices --kills $(KILLS)
 
 powercut: install  ## cut the power CUTS times while a broker writes; acknowledged is kept

@@ -28,7 +28,11 @@ print(len(names), "pandas" in sys.modules)
 
 def test_only_the_command_and_its_configuration_need_hookmq() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", IMPORT_ALL],
+        capture_output=True,
+        text=True,
+        timeout=WAIT,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     modules, pandas = done.stdout.split()
@@ -53,9 +57,10 @@ def test_the_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_job_by_spark_submit(spark: SparkSession, tmp_path: Path) -> None:
     main(["package", str(tmp_path)])
     names = (
-        "spark.ui.enabled", "spark.driver.host", "spark.driver.extraJavaOptions", "spark.sql.shuffle.partitions",
+        "spark.ui.enabled", "spark.driver.host", "spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions",
+        "spark.sql.shuffle.partitions",
     )  # fmt: skip
-    settings = [f"--conf={name}={spark.conf.get(name)}" for name in names]
+    settings = [f"--conf={name}={value}" for name in names if (value := spark.conf.get(name, None))]
     with running(tmp_path, stream={"name": "telemetry"}) as broker:
         broker.publish([Message("plant/d1/state", b'{"celsius": %d}' % n) for n in range(50)])
         done = subprocess.run(
@@ -70,7 +75,7 @@ def test_a_job_by_spark_submit(spark: SparkSession, tmp_path: Path) -> None:
             env=os.environ | {"SPARK_TOKEN": TOKEN, "PYSPARK_PYTHON": sys.executable},
             capture_output=True,
             text=True,
-            timeout=WAIT * 6,
+            timeout=WAIT * 2,
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
