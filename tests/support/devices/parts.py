@@ -107,10 +107,11 @@ class Spark:
         self.process: subprocess.Popen[bytes] | None = None
         home = folder / "home"
         home.mkdir(parents=True)
-        # Executors of a local cluster write into a folder of Spark's home.
+        # Executors of a local cluster write into a folder of Spark's home. Of the archives of Python's modules there each
+        # process would compile anew what it imports: those of the environment are compiled.
         package = next((SPARK / "lib").glob("python3.*")) / "site-packages" / "pyspark"
         for one in package.iterdir():
-            if one.name != "work":
+            if one.name not in ("work", "python"):
                 (home / one.name).symlink_to(one)
         self._environ = {
             **os.environ,
