@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark_mqtt.errors import MqttError
 
 from mqtt_pipelines.sinks import columns, parts
-from mqtt_pipelines.sinks.append import MOST, TRIES, WAIT, State, Store, Times, within
+from mqtt_pipelines.sinks.append import MOST, TRIES, WAIT, State, Store, Times, told, within
 from mqtt_pipelines.sinks.ledger import KEY, Span, spans
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SLICE = 1_000_000
 """Offsets that are compared, and added in one commit, at a time: the driver holds the keys of so many rows."""
+AGAIN = "run it again, which adds what is missing still"
 
 Position = Callable[[str, int], int]
 """The next offset of a query, by log and partition; 0 where it has not been."""
@@ -97,21 +98,22 @@ def add_missing(
         if not total:
             return Added()
         for failures in range(1, TRIES + 1):
-            state = store.load(schema)
+            with told(store, AGAIN):
+                state = store.load(schema)
             made = parts.write(_missing(state, held, wanted, same), state.target(schema))
             added = sum(part.rows for part in made)
             if not made:
                 return Added(0, total)
             entries = {entry: (state.get(entry) or 0) + 1}
-            if state.commit(made, entries, entry):
+            with told(store, AGAIN):
+                done = state.commit(made, entries, entry)
+            if done:
                 return Added(added, total - added)
             parts.remove(state.target(schema), made)
             wait(min(MOST, WAIT * 2**failures))
     finally:
         held.unpersist()
-    raise MqttError(
-        f"{store.name}: other writers came first {TRIES} times in a row; run it again, which adds what is missing still."
-    )
+    raise MqttError(f"{store.name}: other writers came first {TRIES} times in a row; {AGAIN}.")
 
 
 def _missing(state: State, rows: DataFrame, wanted: Sequence[Span], same: Same | None) -> DataFrame:

@@ -122,7 +122,7 @@ def _append(
 ) -> Written:
     """`rows` are what is left of a batch of the shape `whole`, or all of it."""
     schema = columns.arrow(rows.schema)
-    with _told(store):
+    with told(store):
         state = store.load(schema)
     target = state.target(schema)
     made = parts.write(rows, target)
@@ -146,7 +146,7 @@ def _append(
             parts.remove(target, made)
             made = parts.write(_rest(store, rows, verdict, app), target)
             continue
-        with _told(store):
+        with told(store):
             done = state.commit(made, verdict.entries, app)
         if done:
             return Written(sum(part.rows for part in made), verdict.repeated, state.version)
@@ -158,13 +158,15 @@ def _append(
                 "write to it at once; started again, the query goes on with this batch."
             )
         wait(min(MOST, WAIT * 2**failures))
-        with _told(store):
+        with told(store):
             state = store.load(schema)
 
 
 @contextlib.contextmanager
-def _told(store: Store) -> Iterator[None]:
-    """Whatever a format's library raises in a line that names the table."""
+def told(
+    store: Store, cure: str = "started again, the query goes on with this batch"
+) -> Iterator[None]:
+    """Whatever a format's library raises as MqttError, in a line that names the table."""
     try:
         yield
     except MqttError:
@@ -172,8 +174,7 @@ def _told(store: Store) -> Iterator[None]:
     except Exception as error:
         why = str(error).strip().partition("\n")[0] or type(error).__name__
         raise MqttError(
-            f"{store.name} could not be written ({why}). Nothing is lost or there twice; started again, the query goes "
-            "on with this batch."
+            f"{store.name} could not be written ({why}). Nothing is lost or there twice; {cure}."
         ) from error
 
 
