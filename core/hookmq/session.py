@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from hookmq.qos import Delivery, Outgoing
 from hookmq.reason import ReasonCode
 from hookmq.runtime import Wire
+from hookmq.store import session_owner
 from hookmq.types import ClientInfo, Subscription, Will
 
 if TYPE_CHECKING:
@@ -72,18 +73,17 @@ class Session:
     (takeover by generation)."""
 
     __slots__ = (
-        "backlog", "client", "client_id", "connection", "durable", "ended_at", "epoch", "expiry", "expiry_due",
+        "_owner", "backlog", "client", "client_id", "connection", "durable", "ended_at", "epoch", "expiry", "expiry_due",
         "groups", "inflight", "kind", "last_packet_id", "last_seq", "loaded_seq", "max_subscriptions", "on_page", "out",
-        "owner", "paused", "queue", "queue_messages", "queue_qos0", "queued", "queued_bytes", "reading", "received",
+        "paused", "queue", "queue_messages", "queue_qos0", "queued", "queued_bytes", "reading", "received",
         "resend", "revoked", "state", "stored", "subscriptions", "takeovers", "will", "will_at", "will_due",
         "window",
     )  # fmt: skip
 
-    def __init__(self, client: ClientInfo, owner: str) -> None:
+    def __init__(self, client: ClientInfo) -> None:
         self.client_id = client.client_id
         self.client = client
-        self.owner = owner
-        """Its name as a queue owner in the store."""
+        self._owner = ""
         self.connection: ConnectionView | None = None
         self.epoch = 0
         self.expiry = 0.0
@@ -133,3 +133,10 @@ class Session:
         self.state = BEHIND
         self.kind = 0
         """How its messages may be encoded: 3 or 5 for bytes shared with others of that version, 0 for its own."""
+
+    @property
+    def owner(self) -> str:
+        """Its name as a queue owner in the store; made when first asked for, and most sessions are never stored."""
+        if not self._owner:
+            self._owner = session_owner(self.client_id)
+        return self._owner

@@ -98,6 +98,8 @@ class Broker:
         """Every connection that has not ended, in the order in which they came; values mean nothing. Not a set: its order
         would be by address, and no run like another."""
         self._drained: Callable[[], None] | None = None
+        self._on_end: Callable[[Channel, DisconnectReason], None] = self._ended
+        """One for all connections: each would have its own otherwise."""
 
     def _handle(self, core: Core) -> Callable[..., Handle]:
         return partial(Handle, core)
@@ -136,7 +138,7 @@ class Broker:
     def accept(self, wire: Wire, peer: Peer, scope: Scope) -> Connection:
         """A new connection from `peer` by the listener of `scope`. Over the broker's limit it is closed at once."""
         core = self.core
-        connection = Connection(core, wire, peer, scope, TABLE, self._ended)
+        connection = Connection(core, wire, peer, scope, TABLE, self._on_end)
         if core.draining or len(self.connections) >= core.settings.broker.max_connections:
             core.metrics.connections_refused += 1
             connection.end(DisconnectReason(ReasonCode.SERVER_BUSY, EndedBy.SERVER))

@@ -22,7 +22,6 @@ from hookmq.store import (
     PutSession,
     SessionRecord,
     group_owner,
-    session_owner,
 )
 from hookmq.types import (
     Action,
@@ -37,7 +36,7 @@ from hookmq.types import (
 
 def create(core: Core, client: ClientInfo) -> Session:
     """A new, empty session for `client`."""
-    session = Session(client, session_owner(client.client_id))
+    session = Session(client)
     core.sessions[client.client_id] = session
     core.metrics.sessions_created += 1
     return session

@@ -23,10 +23,6 @@ _OPEN: Final = frozenset(("tcp", "unix", "ws"))
 """The types of listeners without TLS."""
 
 
-def discard(data: bytes) -> None:
-    """What a closed connection does with bytes that still come."""
-
-
 class _Stream:
     """What both flavours share. `source` is the peer as a PROXY header named it.
 
@@ -35,7 +31,7 @@ class _Stream:
     """
 
     __slots__ = (
-        "_closing", "_connection", "_feed", "_gate", "_held", "_paused", "_source", "_timer", "_transport",
+        "_closing", "_connection", "_gate", "_held", "_paused", "_source", "_timer", "_transport",
     )  # fmt: skip
 
     def __init__(self, gate: Gate, source: Peer | None = None) -> None:
@@ -43,7 +39,6 @@ class _Stream:
         self._source = source
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
-        self._feed: Callable[[bytes], None] = discard
         self._closing = False
         self._paused = False
         self._held = False
@@ -63,9 +58,7 @@ class _Stream:
         transport.set_write_buffer_limits(high=gate.high_water)
         peer = peer_of(transport, gate.transport, self._source)
         self._source = None
-        connection = self._connection = gate.accept(self, peer, gate.scope)
-        if not self._closing:
-            self._feed = connection.feed
+        self._connection = gate.accept(self, peer, gate.scope)
 
     def eof_received(self) -> None:
         """The peer sent its last byte. MQTT knows no half-open connection, so ours ends too."""
@@ -80,7 +73,6 @@ class _Stream:
             self._timer = None
         self._closing = True
         connection, self._connection, self._transport = self._connection, None, None
-        self._feed = discard
         if connection is not None:
             connection.closed("" if error is None else str(error) or type(error).__name__)
 
@@ -127,7 +119,6 @@ class _Stream:
         """No more bytes in or out by our doing."""
         self._closing = True
         self._paused = False
-        self._feed = discard
 
     def _bound(self) -> None:
         """What is unsent may not wait for ever until the peer takes it; mostly there is nothing."""
@@ -145,7 +136,6 @@ class _Stream:
     def abort(self) -> None:
         """Close at once."""
         self._closing = True
-        self._feed = discard
         if self._transport is not None:
             self._transport.abort()
 
@@ -173,7 +163,9 @@ class Stream(_Stream, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the peer. One that sends more than can be read at once waits until the others had their turn."""
-        self._feed(data)
+        connection = self._connection
+        if connection is not None and not self._closing:
+            connection.feed(data)
         if len(data) >= TURN:
             transport = self._transport
             if transport is not None and not self._held and not transport.is_closing():
@@ -199,7 +191,9 @@ class BufferedStream(_Stream, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` from the peer are in the buffer."""
-        self._feed(bytes(self._gate.buffer[:nbytes]))
+        connection = self._connection
+        if connection is not None and not self._closing:
+            connection.feed(bytes(self._gate.buffer[:nbytes]))
 
 
 def peer_of(transport: asyncio.BaseTransport, kind: str, source: Peer | None = None) -> Peer:

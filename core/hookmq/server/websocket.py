@@ -15,7 +15,7 @@ from hookmq.server.addresses import (
 )
 from hookmq.server.gate import Gate
 from hookmq.server.settings import ListenerSettings
-from hookmq.server.tcp import discard, peer_of
+from hookmq.server.tcp import peer_of
 from hookmq.types import Peer
 
 if TYPE_CHECKING:
@@ -170,6 +170,10 @@ class Handler(web.RequestHandler):
         """Close unless it is MQTT."""
         if self.wire is None:
             self.abort()
+
+
+def discard(data: bytes) -> None:
+    """What a closed connection does with bytes that still come."""
 
 
 class WebSocketWire:
