@@ -24,6 +24,8 @@ PARTS := $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests pl
 # The system's Python; nothing is downloaded but packages.
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
+# A container's habit that makes every start of Python compile all it imports: two thirds of what a broker's start costs.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash crash-spark powercut soak overload conformance fuzz check format bench bench-check bench-micro bench-publish wheels clean
 help:            ## this list
