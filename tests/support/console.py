@@ -121,7 +121,7 @@ class Console:
     def _call(self, words: list[str]) -> tuple[int, str]:
         done = subprocess.run(
             words, cwd=self.folder, env={**os.environ, **self.environ}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout
 
