@@ -89,8 +89,8 @@ CURVES = (
         "Cost of a delivery by subscribers of the topic",
         "subscribers, one publisher, QoS 0, W10",
         "flat: a message is encoded once for all, and each further subscriber costs one delivery. Beyond "
-        "`broker.fan_out_slice` (1,000) messages of a topic are handed out together, a slice of subscribers in a turn, so "
-        "that others are served in between",
+        "`broker.fan_out_slice` (1,000) messages of a topic are handed out together, a slice of subscribers in a turn, "
+        "so that others are served in between",
         (1, 10, 100, 1000, 10_000),
         lambda value: _with(topology="all", pubs=1, subs=value, window=10),
         lambda value: 30 + value,
