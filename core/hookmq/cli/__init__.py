@@ -187,9 +187,13 @@ def _whole_help() -> str:
 
 
 def _report(error: Exception) -> int:
-    """Tell an error on stderr; the exit code."""
+    """Tell an error on stderr, behind all that was logged before it; the exit code."""
+    import logging
+
     from hookmq.errors import HookMQError
 
+    for handler in logging.getLogger().handlers:
+        handler.flush()  # a thread writes it
     if isinstance(error, HookMQError):
         lines = str(error).splitlines() or [type(error).__name__]
         if len(lines) > 1:

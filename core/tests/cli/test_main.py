@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import sys
 
 import pytest
@@ -87,6 +88,25 @@ def test_errors_are_one_message_and_a_code(
         monkeypatch.setenv("HOOKMQ_DEBUG", "1")
         with pytest.raises(type(error)):
             main(["version"])
+
+
+def test_an_error_comes_behind_what_was_logged(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """The log is written by a thread, which may be late: what ended the process is the last line all the same."""
+
+    class Late(logging.Handler):
+        def flush(self) -> None:
+            print("logged before", file=sys.stderr)
+
+    def fail(arguments: object) -> int:
+        raise StoreError("full")
+
+    late = Late()
+    monkeypatch.setattr("hookmq.cli.version.run", fail)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [late])
+    assert main(["version"]) == 1
+    assert capsys.readouterr().err == "logged before\nhookmq: full\n"
 
 
 def test_a_reader_that_left_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
