@@ -168,11 +168,9 @@ class Messages:
             for publisher in self._order:
                 publisher.running = True
                 process.turn.mark(publisher)
-        begin = await self._or_all_sent(begin_at) or process.mark()
-        if begin.at < begin_at:  # all was sent before
-            end = begin
-        else:
-            end = await self._or_all_sent(self._stop_at) or process.mark()
+        ended = await self._or_all_sent(begin_at)  # all was sent before
+        begin = ended or process.mark()
+        end = ended or await self._or_all_sent(self._stop_at) or process.mark()
         self._stop()
         return begin, end
 
