@@ -6,6 +6,7 @@ then what it counted, goes out as lines of JSON. It ends when its standard input
 """
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -24,6 +25,8 @@ from hookmq_spark_sink.api import Api
 from hookmq_spark_sink.index import raise_file_limit
 
 TELL_EVERY: Final = 1.0
+TRIES: Final = 50
+AGAIN: Final = 0.1
 NICE: Final = 5
 """Beside the broker on a busy machine, the broker goes first."""
 
@@ -42,6 +45,22 @@ def context_of(given: dict[str, Any] | None) -> ssl.SSLContext | None:
     return server_context(TlsSettings(**{k: v for k, v in given.items() if k in known}))
 
 
+async def listen(
+    runner: web.AppRunner, host: str, port: int, context: ssl.SSLContext | None
+) -> None:
+    """Listen there. Raises OSError. Who starts at once after a broker was killed may find its reader still there,
+    which lets go as soon as it notices: an address that is taken is tried `TRIES` times, each `AGAIN` seconds later."""
+    for left in reversed(range(TRIES)):
+        try:
+            await web.TCPSite(runner, host, port, ssl_context=context).start()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not left:
+                raise
+            await asyncio.sleep(AGAIN)
+        else:
+            return
+
+
 async def serve(given: dict[str, Any]) -> int:
     """Until standard input ends. The exit code."""
     api = Api(given)
@@ -52,8 +71,7 @@ async def serve(given: dict[str, Any]) -> int:
     await runner.setup()
     try:
         context = context_of(given["tls"])
-        site = web.TCPSite(runner, given["host"], given["port"], ssl_context=context)
-        await site.start()
+        await listen(runner, given["host"], given["port"], context)
     except (OSError, ConfigError, ssl.SSLError) as error:
         tell(failed=getattr(error, "strerror", None) or str(error))
         await runner.cleanup()
