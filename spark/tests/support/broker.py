@@ -2,11 +2,13 @@
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -21,6 +23,15 @@ WAIT = 120.0
 """Seconds that nothing takes unless it never comes: machines that run tests are busy."""
 
 
+def free_port() -> int:
+    """A port that nobody else is given while its broker is down: below those that the kernel hands out."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(max(1024, low - 16_000), low)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 class Broker:
     """Starts, is killed, starts again on the same ports with the same folders."""
 
@@ -31,7 +42,7 @@ class Broker:
         plugins: Iterable[dict[str, Any]] = (),
     ) -> None:
         self.folder = folder
-        self.mqtt_port = self.api_port = 0
+        self.mqtt_port, self.api_port = free_port(), free_port()
         self.stream = {"name": "all", "topics": ["#"], "partitions": 3, **(stream or {})}
         self.plugins = list(plugins)
         self._process: subprocess.Popen[str] | None = None
