@@ -82,7 +82,7 @@ def refused(path: str, **options: Any) -> str:
         [*HOOKMQ, "serve", "-c", path], capture_output=True, text=True, timeout=120, **options
     )
     assert done.returncode != 0, done.stderr
-    assert "Traceback" not in done.stderr
+    assert "Traceback (most recent" not in done.stderr
     return done.stderr.strip().splitlines()[-1]
 
 
