@@ -1,5 +1,6 @@
 """What is compiled, of what it is made, and what a machine needs for it."""
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -56,6 +57,32 @@ def test_every_way_of_importing_counts(compiling: ModuleType, tmp_path: Path) ->
     assert names(list(compiling._imports(file))) == {
         "__init__.py", "codec/__init__.py", "codec/header.py", "broker/__init__.py", "broker/table.py", "types.py",
     }  # fmt: skip
+
+
+def test_no_inner_function_names_another(compiling: ModuleType) -> None:
+    """Compiled, a function within a function that names itself or a sibling is a cycle: what it holds, such as a session
+    and its will, is freed only when the garbage collector comes, which the broker lets come seldom."""
+
+    def inner(within: ast.AST) -> list[ast.FunctionDef]:
+        return [
+            node
+            for node in ast.walk(within)
+            if isinstance(node, ast.FunctionDef) and node is not within
+        ]
+
+    def cycles(text: str) -> list[str]:
+        return [
+            f"{outer.name}: {function.name} names {node.id}"
+            for outer in inner(ast.parse(text))
+            for function in inner(outer)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Name) and node.id in {one.name for one in inner(outer)}
+        ]
+
+    assert cycles("def a():\n  def b(): 1\n  def c(): b()\n  return c") == ["a: c names b"]
+    assert {path.name: cycles(path.read_text()) for path in compiling.modules()} == {
+        path.name: [] for path in compiling.modules()
+    }
 
 
 def test_the_manifest_is_as_hookmq_reads_it(compiling: ModuleType) -> None:

@@ -228,14 +228,13 @@ def publish_will(core: Core, session: Session) -> None:
     )
     client = session.client
 
+    # Neither names the other: compiled, that is a cycle, and the will stays until the collector comes.
     def forget() -> None:
-        # In one batch with the message: a crash publishes the will or keeps it, never both or neither.
-        if session.durable and core.sessions.get(session.client_id) is session:
-            core.committer.add(record(session))
+        _record_without_will(core, session)
 
     def done(outcome: Outcome) -> None:
         if outcome.matched < 0:
-            forget()
+            _record_without_will(core, session)
         core.runtime.log(
             "debug",
             "will.published",
@@ -256,6 +255,12 @@ def publish_will(core: Core, session: Session) -> None:
     )
     run.before = forget
     run.run()
+
+
+def _record_without_will(core: Core, session: Session) -> None:
+    # In one batch with the message: a crash publishes the will or keeps it, never both or neither.
+    if session.durable and core.sessions.get(session.client_id) is session:
+        core.committer.add(record(session))
 
 
 def cancel_will(session: Session) -> None:
