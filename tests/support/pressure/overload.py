@@ -114,8 +114,16 @@ async def for_a_time(seconds: float, turn: Callable[[], Awaitable[None]]) -> Non
         await turn()
 
 
-async def _blast(client: Client, topic: str, qos: int, seconds: float, window: int = 0) -> int:
-    """Publish as fast as the broker takes it, with up to `window` unacknowledged; how many were sent."""
+async def _blast(
+    client: Client,
+    topic: str,
+    qos: int,
+    seconds: float,
+    window: int = 0,
+    enough: asyncio.Event | None = None,
+) -> int:
+    """Publish as fast as the broker takes it, with up to `window` unacknowledged, for `seconds` or until it is `enough`;
+    how many were sent."""
     sent = 0
 
     async def turn() -> None:
@@ -131,7 +139,11 @@ async def _blast(client: Client, topic: str, qos: int, seconds: float, window: i
         sent += room
         await asyncio.sleep(0)
 
-    await for_a_time(seconds, turn)
+    if enough is None:
+        await for_a_time(seconds, turn)
+    else:
+        while not enough.is_set():
+            await turn()
     return sent
 
 
@@ -208,6 +220,21 @@ def _acknowledged(client: Client, count: int) -> bool:
     return client.acknowledged >= count
 
 
+async def _served(client: Client, messages: int = 20) -> bool:
+    """Whether what it publishes to itself, one after the other, is acknowledged and comes."""
+    for _ in range(messages):
+        came, acknowledged = client.received + 1, client.acknowledged + 1
+        client.publish("bystander", BODY, 1)
+        if not await client.until(
+            lambda came=came, acknowledged=acknowledged: (  # type: ignore[misc]
+                client.received >= came and client.acknowledged >= acknowledged
+            ),
+            WAIT,
+        ):
+            return False
+    return True
+
+
 async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
     """A disk that stands still while clients publish to durable sessions, then goes on."""
     outcome = Outcome()
@@ -221,7 +248,13 @@ async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
         await keeper.closed.wait()
         (disk,) = broker.children()
         writers = [await connect(broker.port, f"writer-{n}") for n in range(8)]
-        blasts = [asyncio.create_task(_blast(one, "kept", 1, seconds, 100)) for one in writers]
+        bystander = await connect(broker.port, "bystander")
+        await bystander.subscribe("bystander", qos=1)
+        # They go on until the disk does: whoever acknowledged without it would go on acknowledging.
+        enough = asyncio.Event()
+        blasts = [
+            asyncio.create_task(_blast(one, "kept", 1, seconds, 100, enough)) for one in writers
+        ]
         await writers[0].until(lambda: writers[0].acknowledged > 0)
         os.kill(disk, signal.SIGSTOP)
         try:
@@ -232,8 +265,11 @@ async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
                 still, turns = now, turns + 1
                 await asyncio.sleep(seconds / 4)
             outcome.expect(turns < 20, "something was acknowledged while the disk stood still")
+            outcome.expect(await _served(bystander), "who needs no disk waited for it")
         finally:
+            enough.set()
             os.kill(disk, signal.SIGCONT)
+        bystander.leave()
         each = await asyncio.gather(*blasts)
         sent = sum(each)
         for one, count in zip(writers, each, strict=True):
