@@ -34,8 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
     plan = plan_of(arguments)
     limits = limits_of(arguments)
     for path in (arguments.json, arguments.html):
-        if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
+        if path is None or str(path) == "-":
+            continue
+        if not path.absolute().parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.absolute().parent}")
+        if path.is_dir():
+            raise ConfigError(f"{path}: is a folder")
     import json
 
     from hookmq_bench import control
@@ -58,13 +62,16 @@ def run(arguments: argparse.Namespace) -> int:
     result = conclude(plan, watched, started, limits)
     of_us = version("hookmq-bench")
     to_stdout = arguments.json is not None and str(arguments.json) == "-"
-    if arguments.json is not None:
-        text = json.dumps(to_json(result, of_us), indent=1) + "\n"
-        if to_stdout:
-            sys.stdout.write(text)
-        else:
-            arguments.json.write_text(text)
-    if arguments.html is not None:
-        arguments.html.write_text(page(result, of_us), encoding="utf-8")
-    print(table(result), end="", file=sys.stderr if to_stdout else sys.stdout)
+    try:
+        if arguments.json is not None:
+            text = json.dumps(to_json(result, of_us), indent=1) + "\n"
+            if to_stdout:
+                sys.stdout.write(text)
+            else:
+                arguments.json.write_text(text)
+        if arguments.html is not None:
+            arguments.html.write_text(page(result, of_us), encoding="utf-8")
+    finally:
+        # Also where a file could not be written: the run is over, and its figures were seen by nobody yet.
+        print(table(result), end="", file=sys.stderr if to_stdout else sys.stdout)
     return result.exit_code

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--window",
         type=count,
         metavar="N",
-        help=f"messages that a publisher may have outstanding: {WINDOW}; with --rate 0, no bound",
+        help=f"messages that a publisher may have outstanding: {WINDOW}, or 0 (no bound) with a --rate",
     )
     add("-q", "--qos", type=qos, help="QoS of publishers and subscribers: 0 (default), 1 or 2")
     add(

@@ -19,8 +19,9 @@ PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
 
 @dataclass(slots=True)
 class Result:
-    """A run. `verdict` is "valid", "lossy" (messages were lost, and that is explained) or "void" (something happened that
-    must not, so that the figures stand for nothing; `faults` say what). `failures` are the limits that it broke."""
+    """A run. `verdict` is "valid", "lossy" (messages were lost, and that is explained; of connects: connections failed or
+    were lost) or "void" (something happened that must not, so that the figures stand for nothing; `faults` say what).
+    `failures` are the limits that it broke."""
 
     plan: Plan
     started: str
@@ -55,7 +56,9 @@ class Result:
         """What the figures are worth."""
         if self.faults:
             return "void"
-        return "lossy" if self.lost or self.unacked else "valid"
+        counts = self.connections
+        broken = counts is not None and (counts.failed or self.lost_connections.total())
+        return "lossy" if self.lost or self.unacked or broken else "valid"
 
     @property
     def main(self) -> Histogram:
@@ -142,6 +145,8 @@ def _count_connections(accounts: list[Account], result: Result) -> None:
     result.expected = total.wills_due
     result.received = total.wills_came
     result.lost = total.wills_due - total.wills_came
+    if total.failed and not total.opened:
+        result.faults.append("no connection was accepted at all")
     if result.lost < 0:
         result.faults.append(f"{-result.lost:,} wills came that nobody had left")
     for account in accounts:

@@ -1,5 +1,6 @@
 """A run as text: the line while it runs, the table at its end."""
 
+import os
 import time
 from collections.abc import Callable
 from typing import Final, TextIO
@@ -13,6 +14,10 @@ from hookmq_bench.result import PERCENTILES, Result
 
 SELDOM: Final = 5.0
 """Seconds between two lines of progress where nobody looks."""
+CELLS: Final = 10
+"""How long the bar is."""
+SPARED: Final = "in flight ", "missing 0", "sent ", "missing "
+"""What a narrow terminal can do without, first what it misses least."""
 
 
 def duration(nanoseconds: float) -> str:
@@ -88,7 +93,8 @@ class Progress:
         self._plan = plan
         self._out = out
         self._clock = clock
-        self._live = out.isatty()
+        # A terminal that cannot go back in its line is told like a file.
+        self._live = out.isatty() and os.environ.get("TERM") != "dumb"
         self._next = clock() + SELDOM
         self._last: Point | None = None
         self._drawn = False
@@ -102,9 +108,43 @@ class Progress:
                 return
             self._next = self._clock() + SELDOM
         text = self.line(phase, last, point)
+        if self._live:
+            text = fit(f"{self.bar(phase, point)} {text}", self._width() - 1)
         self._out.write(f"\r{text}\x1b[K" if self._live else f"{text}\n")
         self._out.flush()
         self._drawn = self._live
+
+    def _width(self) -> int:
+        """Columns of the terminal, which may change; 80 where it does not say."""
+        try:
+            return os.get_terminal_size(self._out.fileno()).columns or 80
+        except OSError:  # also of what has no descriptor
+            return 80
+
+    def bar(self, phase: str, point: Point) -> str:
+        """How much of the phase is over: of the connections while they are opened, then of the time or of the count,
+        whichever ends the run first."""
+        plan = self._plan
+        if phase == "connecting":
+            done = point.connected / max(1, plan.publishers + plan.subscribers + plan.clients)
+        elif phase == "draining":
+            done = 1.0
+        else:
+            sent = point.sent if plan.publishers else point.received
+            counted = point.connects if plan.kind.connects else sent
+            whole = self._whole()
+            done = max(
+                counted / plan.count if plan.count else 0.0, point.at / whole if whole else 0.0
+            )
+        full = int(CELLS * min(1.0, done))
+        return f"[{'#' * full}{'-' * (CELLS - full)}]"
+
+    def _whole(self) -> float:
+        """Seconds after which the run is over; 0 where only a count or Ctrl-C ends it."""
+        plan = self._plan
+        if plan.kind.connects or not plan.duration:
+            return plan.duration
+        return plan.warm_up + plan.duration
 
     def line(self, phase: str, last: Point | None, point: Point) -> str:
         """One line."""
@@ -116,8 +156,8 @@ class Progress:
             gone = getattr(point, name) - getattr(since, name)
             return f"{gone / passed if passed > 0 else 0:,.0f}/s"
 
-        whole = plan.warm_up + plan.duration if not plan.kind.connects else plan.duration
-        at = f"{point.at:.0f}" + (f"/{whole:.0f} s" if whole else " s")
+        whole = self._whole()
+        at = f"{min(point.at, whole):.0f}/{whole:.0f} s" if whole else f"{point.at:.0f} s"
         if phase == "connecting":
             total = plan.publishers + plan.subscribers + plan.clients
             return f"connecting {point.connected:,}/{total:,}"
@@ -145,6 +185,15 @@ class Progress:
         if self._drawn:
             self._out.write("\r\x1b[K")
             self._out.flush()
+
+
+def fit(text: str, width: int) -> str:
+    """`text` in `width` columns at most: a longer line would leave its beginning behind each time."""
+    parts = text.split("  ")
+    for spared in SPARED:
+        if len("  ".join(parts)) > width:
+            parts = [part for part in parts if not part.startswith(spared)]
+    return "  ".join(parts)[:width]
 
 
 def table(result: Result) -> str:

@@ -213,6 +213,21 @@ def test_wills_are_counted() -> None:
     assert "1 storms of 5: all back within 1.00 s" in text
 
 
+def test_connections_that_fail_or_are_lost_are_in_the_verdict() -> None:
+    plan = vary(scenario="connect", publishers=0, subscribers=0, clients=5)
+    failed = result(plan, churned(failed=2))
+    assert (failed.verdict, failed.exit_code) == ("lossy", 0)
+    gone = churned()
+    gone.tally.lost_connections["closed by the broker"] = 1
+    assert result(plan, gone).verdict == "lossy"
+    none = churned(failed=50)
+    assert none.connections is not None
+    none.connections.opened = 0
+    found = result(plan, none)
+    assert (found.verdict, found.exit_code) == ("void", 1)
+    assert found.faults == ["no connection was accepted at all"]
+
+
 @pytest.mark.parametrize("version", [4, 5])
 def test_all_forms_of_a_result(version: int) -> None:
     nasty = "<script>alert('&')</script>"

@@ -316,6 +316,19 @@ def test_what_stops_a_run_is_told_in_a_line(broker: Place) -> None:
     assert len(text.splitlines()) == 1
 
 
+def test_figures_are_told_where_the_report_cannot_be_written(broker: Place) -> None:
+    done = subprocess.run(
+        [*COMMAND, "pair", "--count", "20", "--html", "/dev/full", "-p", str(broker.tcp)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT,
+    )
+    assert done.returncode == 1
+    assert "received                  20" in done.stdout
+    assert "No space left on device" in done.stderr
+
+
 def test_what_stops_it_before_there_are_processes(tmp_path: Path) -> None:
     parser = Parser(prog="hookmq bench", add_help=False)
     add_arguments(parser)
@@ -326,6 +339,8 @@ def test_what_stops_it_before_there_are_processes(tmp_path: Path) -> None:
     assert str(refused.value) == f"cannot connect to 127.0.0.1:{port}: Connection refused"
     with pytest.raises(ConfigError, match="there is no folder"):
         run(parser.parse(["pair", "-p", port, "--html", str(tmp_path / "no" / "x.html")]))
+    with pytest.raises(ConfigError, match="is a folder"):
+        run(parser.parse(["pair", "-p", port, "--json", str(tmp_path)]))
     (tmp_path / "ca.pem").write_text("no certificate")
     with socket.create_server(("127.0.0.1", 0)) as there:
         words = ["pair", "-p", str(there.getsockname()[1]), "--cafile", str(tmp_path / "ca.pem")]
