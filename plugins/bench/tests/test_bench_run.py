@@ -318,7 +318,10 @@ def test_what_stops_a_run_is_told_in_a_line(broker: Place) -> None:
 
 def test_figures_are_told_where_the_report_cannot_be_written(broker: Place) -> None:
     done = subprocess.run(
-        [*COMMAND, "pair", "--count", "20", "--html", "/dev/full", "-p", str(broker.tcp)],
+        [
+            *(*COMMAND, "pair", "--publishers", "1", "--count", "20"),
+            *("--html", "/dev/full", "-p", str(broker.tcp)),
+        ],
         capture_output=True,
         text=True,
         check=False,
