@@ -121,9 +121,8 @@ def said(run: report.Run) -> str:
     return f"{figures.get('rate', 0):12,.0f}/s {figures['cost']:9.3f} {unit}"
 
 
-def run_all(options: argparse.Namespace, names: list[str]) -> list[report.Run]:
-    """Every run, brokers alternating, each round in the other order."""
-    runs: list[report.Run] = []
+def run_all(options: argparse.Namespace, names: list[str], runs: list[report.Run]) -> None:
+    """Every run, brokers alternating, each round in the other order; added to `runs`."""
     for scenario in options.chosen:
         concerned = dict(taking_part(scenario, names))
         for number in range(options.runs):
@@ -135,7 +134,6 @@ def run_all(options: argparse.Namespace, names: list[str]) -> list[report.Run]:
                     concerned[name] = run.left_out
                 runs.append(run)
                 say(f"{scenario.name:15} {number + 1}/{options.runs} {name:16} {said(run)}")
-    return runs
 
 
 def heading(options: argparse.Namespace, document: dict[str, Any]) -> str:
@@ -199,7 +197,7 @@ def written(document: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Exit code 0; 1 when a row of HookMQ is void; 2 when it cannot run at all."""
+    """Exit code 0; 1 when a row of HookMQ is void; 2 when it cannot run at all; 130 when Ctrl-C ended it early."""
     options = arguments()
     # So that a broker is stopped on SIGTERM too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -218,16 +216,24 @@ def main() -> int:
     options.pinned = session.pin(options.pinned)
     say(f"generator {binary}; {len(options.chosen)} scenarios x {options.runs} runs x {names}")
     started = datetime.datetime.now(datetime.UTC)
+    runs: list[report.Run] = []
+    costs: list[plugins.Row] = []
+    early = False
     try:
         with session.priority(options.nice):
-            runs = run_all(options, names)
-            costs: list[plugins.Row] = []
+            run_all(options, names, runs)
             if options.scenarios == "*" and not options.no_plugins and not options.quick:
                 with plugins.on_all_cores(cores):
                     costs = plugins.measure(say)
     except PermissionError as error:
         say(f"bench: {error}")
         return 2
+    except KeyboardInterrupt:
+        say(f"bench: ended early by Ctrl-C, after {len(runs)} runs")
+        early = True
+        options.json = None  # what was to be replaced by the whole stays as it is
+    if early and not runs:
+        return 130
     rows = report.summarise(runs, builds(versions))
     document |= {
         "started": started.isoformat(timespec="seconds"),
@@ -254,6 +260,8 @@ def main() -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(written(document))
     say(f"wrote {target} after {document['took_s']} s")
+    if early:
+        return 130
     ours = [row for row in rows if row.build]
     return 1 if any(row.void for row in ours) or any(row.void for row in costs) else 0
 

@@ -18,7 +18,7 @@ from .peers import CACHE, Peer, PeerError, find
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-START_SECONDS = 15.0
+START_SECONDS = 60.0
 STOP_SECONDS = 5.0
 
 
