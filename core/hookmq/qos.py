@@ -92,7 +92,8 @@ class Delivery:
 
     `seq` is its place in the durable queue, 0 where none holds it. `group` is the shared subscription it came from and
     goes back to when the session leaves before it was acknowledged [MQTT-4.8.2-4]. `batch` is the commit that collects
-    its queue entry, at `place`, and 0 where none does.
+    its queue entry, at `place`, and 0 where none does; `owner` is whose queue that is, where the records are still to be
+    made.
     """
 
     __slots__ = (
@@ -101,6 +102,7 @@ class Delivery:
         "identifiers",
         "original",
         "outgoing",
+        "owner",
         "packet_id",
         "place",
         "qos",
@@ -130,6 +132,7 @@ class Delivery:
         self.group = group
         self.seq = seq
         self.packet_id = 0
+        self.owner = ""
         self.batch = 0
         self.place = 0
         self.released = False

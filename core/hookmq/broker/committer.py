@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from hookmq.qos import Delivery
-from hookmq.store import CommitId, Journal, PutMessage, Readable, Record, Store, StoreFailed
+from hookmq.store import (
+    CommitId,
+    Enqueue,
+    Journal,
+    PutMessage,
+    Readable,
+    Record,
+    Store,
+    StoreFailed,
+)
 from hookmq.types import Message
 
 MAX_RECORDS = 20000
@@ -23,13 +32,35 @@ _NO_CUT = -1
 """Stands for the place of a waiter in the midst of an effect."""
 
 
+def entry_of(owner: str, delivery: Delivery, message: int) -> Enqueue:
+    """The queue entry of `delivery`, whose message has the id `message`."""
+    group = delivery.group
+    # Two thirds of the time that calling the class takes; the fields are all there, in their order.
+    return tuple.__new__(
+        Enqueue,
+        (
+            owner,
+            delivery.seq,
+            message,
+            delivery.qos,
+            delivery.outgoing.size,
+            delivery.retain,
+            delivery.identifiers,
+            delivery.subscription.filter,
+            delivery.packet_id,
+            delivery.released,
+            group.owner if group is not None else "",
+        ),
+    )
+
+
 class Committer:
     """Collects records and the calls that wait for them; `failed` is told once, with the reason. `go_on` is called when a
     commit has ended, and is to `flush`, at once or soon."""
 
     __slots__ = (
         "_bytes", "_cuts", "_failed", "_go_on", "_gone", "_guarded", "_held", "_identity", "_journaled", "_pending",
-        "_records", "_running", "_sizes", "_taken", "_told", "_waiters", "added", "commits", "fresh", "journals",
+        "_put", "_records", "_running", "_sizes", "_taken", "_told", "_waiters", "added", "commits", "fresh", "journals",
         "number", "store",
     )  # fmt: skip
 
@@ -40,6 +71,7 @@ class Committer:
         failed: Callable[[str], None],
         guarded: Callable[[Callable[[], None]], None],
         go_on: Callable[[], None] | None = None,
+        put: Callable[[Delivery], tuple[PutMessage, Enqueue]] | None = None,
     ) -> None:
         self.store = store
         self.journals = tuple(journals)
@@ -49,6 +81,7 @@ class Committer:
         self._failed: Callable[[str], None] | None = failed
         self._guarded = guarded
         self._go_on = go_on or self.flush
+        self._put = put
         self._identity = store.identity
         self.number = store.last_commit().number + 1
         """The number of the commit that collects now."""
@@ -57,7 +90,8 @@ class Committer:
         """Records and journaled messages so far: whoever notes it before an effect sees whether that added any."""
         self.fresh = 0
         """Queue entries that collect of messages that were sent: their receivers may be quicker than the commit."""
-        self._records: list[Record | None] = []
+        self._records: list[Record | Delivery | None] = []
+        """A delivery stands for the message and its queue entry that `put` makes of it."""
         self._gone = 0
         """Of those, how many were taken back and are None."""
         self._bytes = 0
@@ -94,6 +128,17 @@ class Committer:
         delivery.place = len(self._records) - 1
         self.fresh += 1
 
+    def add_sent(self, delivery: Delivery) -> None:
+        """Make `delivery`, which leaves now at QoS 1 to the only session that gets its message, part of the batch that
+        collects. Records are made of it when that is committed, and not before: most are taken back until then."""
+        self.added += 1
+        self._bytes += delivery.outgoing.size
+        if self._failed is not None:
+            delivery.batch = self.number
+            delivery.place = len(self._records)
+            self._records.append(delivery)
+            self.fresh += 1
+
     def take_back(self, delivery: Delivery) -> bool:
         """`delivery` was acknowledged by its receiver, to whom nothing is owed any more: if its queue entry still
         collects, it does so no more, nor does the message where it was the only entry. False: it must be dequeued."""
@@ -107,6 +152,8 @@ class Committer:
         records[delivery.place] = None
         self._gone += 1
         outgoing = delivery.outgoing
+        if outgoing.id == 0:
+            return True  # no record was made of it
         outgoing.uses -= 1
         if outgoing.uses == 0 and outgoing.place < len(records):
             put = records[outgoing.place]
@@ -192,7 +239,15 @@ class Committer:
                 done = sizes[calls - 1]
                 while calls < len(waiters) and cuts[calls] == take:
                     calls += 1
-        taken = [record for record in records[:take] if record is not None]
+        taken: list[Record] = []
+        for record in records if take == len(records) else records[:take]:
+            if record is None:
+                continue
+            if isinstance(record, Delivery):
+                assert self._put is not None
+                taken += self._put(record)
+            else:
+                taken.append(record)
         self._empty()
         if take < len(records):
             self._records = records[take:]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from hookmq.broker.committer import Committer
+from hookmq.broker.committer import Committer, entry_of
 from hookmq.broker.deadlines import Deadlines
 from hookmq.broker.groups import Group
 from hookmq.broker.routes import Route, Subscriber, Target
@@ -19,14 +19,14 @@ from hookmq.hooks.entry import PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.specs import OBSERVERS, BrokerHandle
 from hookmq.metrics import Metrics
-from hookmq.qos import Outgoing
+from hookmq.qos import Delivery, Outgoing
 from hookmq.reason import ReasonCode
 from hookmq.retained import RetainedIndex
 from hookmq.router import Router
 from hookmq.runtime import Runtime, Timer
 from hookmq.session import CLEAN, DIRTY, Session
 from hookmq.settings import Settings
-from hookmq.store import Journal, MemoryStore, PutMessage, Store
+from hookmq.store import Enqueue, Journal, MemoryStore, PutMessage, Store
 from hookmq.types import Action, ClientInfo, Direction, Dropped, DropReason, Message, Subscription
 
 _LOOK: Final = 0.001
@@ -102,7 +102,12 @@ class Core:
         long, what sessions hold themselves."""
         self.journals = hooks.provide_journals(settings) if journals is None else tuple(journals)
         self.committer = Committer(
-            store, self.journals, self._commit_failed, self.guarded, self._commit_more
+            store,
+            self.journals,
+            self._commit_failed,
+            self.guarded,
+            self._commit_more,
+            self._put_sent,
         )
         self.next_message_id = store.next_message_id()
         self.queued_bytes = 0
@@ -252,6 +257,15 @@ class Core:
             self.committer.add(PutMessage(outgoing.id, outgoing.message), outgoing.size)
         outgoing.uses += 1
         return outgoing.id
+
+    def _put_sent(self, delivery: Delivery) -> tuple[PutMessage, Enqueue]:
+        outgoing = delivery.outgoing
+        outgoing.id = self.next_message_id
+        self.next_message_id += 1
+        outgoing.uses = 1
+        return PutMessage(outgoing.id, outgoing.message), entry_of(
+            delivery.owner, delivery, outgoing.id
+        )
 
     def _commit_failed(self, reason: str) -> None:
         # Nothing that waited is acknowledged, now or later: a retried fsync may lie.

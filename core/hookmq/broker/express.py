@@ -15,7 +15,7 @@ from hookmq.codec import encode_publish_parts
 from hookmq.codec.primitives import Reader
 from hookmq.codec.properties import check_response_topic, read_properties
 from hookmq.errors import ProtocolError
-from hookmq.properties import In, Properties
+from hookmq.properties import EMPTY, In, Properties
 from hookmq.qos import (
     PACKET_IDS,
     PUBACK,
@@ -23,7 +23,9 @@ from hookmq.qos import (
     VOLATILE_1,
     VOLATILE_2,
     Acknowledgement,
+    Delivery,
     Outgoing,
+    take_packet_id,
 )
 from hookmq.reason import ReasonCode
 from hookmq.session import BEHIND, CLEAN, DIRTY, Session
@@ -76,7 +78,7 @@ def _message(
     client = connection.client
     assert client is not None
     now = connection.core.runtime.time()
-    interval = properties.message_expiry_interval
+    interval = None if properties is EMPTY else properties.message_expiry_interval
     return make_message(
         route.topic,
         payload,
@@ -176,6 +178,10 @@ def pass_on(
             connection, session, permit.route, data, pos, stop, start, after, qos, properties
         )
         return True
+    if permit.kept and _pass_kept(
+        connection, permit.route, data, pos, stop, start, after, properties
+    ):
+        return True
     acknowledgement = Acknowledgement(connection.release, b"", 1 if qos == 1 else 0)
     committer = core.committer
     added = committer.added
@@ -193,12 +199,68 @@ def pass_on(
         first = b"\x40\x03" if qos == 1 else b"\x50\x03"
         acknowledgement.data = first + PACKET_IDS[number] + _NO_MATCH
     if committer.added != added:
-        if connection.join(acknowledgement):
+        if not acknowledgement.left and connection.join(
+            acknowledgement.data, acknowledgement.publishes
+        ):
             core.schedule()
             return True
         acknowledgement.hold()
         committer.then(acknowledgement.met)
     connection.answer(acknowledgement)
+    core.schedule()
+    return True
+
+
+def _pass_kept(
+    connection: Link,
+    route: Route,
+    data: bytes,
+    pos: int,
+    stop: int,
+    start: int,
+    after: int,
+    properties: Properties,
+) -> bool:
+    """QoS 1 to one plain receiver whose session outlives its connection. It is on record when the commit starts that its
+    sender waits for, unless it was acknowledged by then. False if it must go the long way: the receiver is away, slow or
+    of the other version, has no room or gets it at QoS 0."""
+    core = connection.core
+    target = route.targets[0]
+    receiver = target.session
+    inflight = receiver.inflight
+    if (
+        receiver.state == BEHIND
+        or receiver.kind != (5 if connection.version == 5 else 3)
+        or not target.qos
+        or receiver.queued
+        or len(inflight) >= receiver.window
+        or not receiver.durable
+    ):
+        return False
+    outgoing = Outgoing(_message(connection, route, data[start:after], 1, properties))
+    delivery = Delivery(outgoing, 1, False, (), target.subscription)
+    receiver.last_seq += 1
+    delivery.seq = receiver.last_seq
+    number = take_packet_id(inflight, receiver.last_packet_id)
+    receiver.last_packet_id = number
+    delivery.packet_id = number
+    delivery.owner = receiver.owner
+    inflight[number] = delivery
+    core.committer.add_sent(delivery)
+    core.metrics.messages_delivered += 1
+    out = receiver.out
+    out.append(data[pos:stop])
+    out.append(PACKET_IDS[number])
+    out.append(data[stop + 2 : after])
+    if receiver.state == CLEAN:
+        receiver.state = DIRTY
+        core.dirty.append(receiver)
+    answer = PUBACK + data[stop : stop + 2]
+    if not connection.join(answer, 1):
+        acknowledgement = Acknowledgement(connection.release, answer, 1)
+        acknowledgement.hold()
+        core.committer.then(acknowledgement.met)
+        connection.answer(acknowledgement)
     core.schedule()
     return True
 

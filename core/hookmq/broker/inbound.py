@@ -244,16 +244,20 @@ def _learn(connection: Link, session: Session, packet: Publish, message: Message
             return
     route = core.router.lookup(topic)
     simple = topic not in core.fan_outs
+    kept = False
     if packet.qos == 0:
         simple = simple and route.simple and "on_published" not in core.observed
     else:
-        simple = (
+        simple = simple and core.settings.session.inflight_overflow == "pending"
+        kept = (
             simple
-            and route.volatile
-            and core.settings.session.inflight_overflow == "pending"
-            and not (packet.qos == 2 and session.durable)
+            and route.kept
+            and packet.qos == 1
+            and core.recording
+            and "on_published" not in core.observed
         )
-    connection.remember(topic.encode(), 0x30 | packet.qos << 1, route, simple)
+        simple = simple and route.volatile and not (packet.qos == 2 and session.durable)
+    connection.remember(topic.encode(), 0x30 | packet.qos << 1, route, simple, kept)
 
 
 def _ingested(

@@ -137,7 +137,9 @@ class Link(Channel):
         self.size = len(body)
         handler(self, packet)
 
-    def remember(self, topic: bytes, header: int, route: Route, simple: bool) -> None:
+    def remember(
+        self, topic: bytes, header: int, route: Route, simple: bool, kept: bool = False
+    ) -> None:
         """Let the next PUBLISH with these topic bytes and this first byte take the fast path."""
         core = self.core
         memo = self.memo
@@ -155,7 +157,7 @@ class Link(Channel):
         if memo is NO_MEMO:
             memo = self.memo = {}
         charge = self.meter.charge(route.topic) if self.meter is not None else None
-        memo[topic] = Permit(header, route, self.version == 5, simple, charge)
+        memo[topic] = Permit(header, route, self.version == 5, simple, charge, kept)
 
     def use_meter(self, meter: Meter | None) -> None:
         """Be measured by `meter` from now on. A PUBLISH that waits goes on when the meter before lets it."""
@@ -293,20 +295,21 @@ class Link(Channel):
         if self._owes_much():
             self.stop_reading()
 
-    def join(self, acknowledgement: Acknowledgement) -> bool:
-        """Have the newest answer that waits say what `acknowledgement` says as well, if the one waits for the commit that
-        collects, and the other for nothing else: so a burst costs one answer. False if it must wait by itself."""
+    def join(self, data: bytes, publishes: int) -> bool:
+        """Have the newest answer that waits say `data` as well, the answer to so many publishes that waits for the commit
+        that collects and for nothing else, if it waits for that one too: so a burst costs one answer. False if it must
+        wait by itself."""
         answers = self.answers
-        if not answers or acknowledgement.left:
+        if not answers:
             return False
         last = answers[-1]
         if last.then is not None or len(last.data) >= _JOINED:
             return False
         if not self.core.committer.still_last(last.met):
             return False
-        last.data += acknowledgement.data
-        last.publishes += acknowledgement.publishes
-        self.unacknowledged += acknowledgement.publishes
+        last.data += data
+        last.publishes += publishes
+        self.unacknowledged += publishes
         if self._owes_much():
             self.stop_reading()
         return True

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from hookmq.broker.committer import entry_of
 from hookmq.broker.core import Core
-from hookmq.broker.send import entry_of, finish, settle, take_number
+from hookmq.broker.send import finish, settle, take_number
 from hookmq.qos import (
     Delivery,
     Outgoing,
@@ -29,7 +30,7 @@ def enqueue(core: Core, session: Session, delivery: Delivery) -> None:
     recorded = session.durable and core.recording
     if recorded:
         take_number(session, delivery)
-        core.committer.add(entry_of(core, session, delivery))
+        core.committer.add(entry_of(session.owner, delivery, core.keep(delivery.outgoing)))
     session.queued += 1
     session.queued_bytes += delivery.outgoing.size
     core.queued_bytes += delivery.outgoing.size

@@ -76,8 +76,8 @@ class Route:
     5.0, `rest` the other targets; `targets` are all. `simple`: nothing but plain targets."""
 
     __slots__ = (
-        "bounded", "groups", "journals", "matched", "plain3", "plain5", "rest", "simple", "targets", "topic", "valid",
-        "volatile",
+        "bounded", "groups", "journals", "kept", "matched", "plain3", "plain5", "rest", "simple", "targets", "topic",
+        "valid", "volatile",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +100,8 @@ class Route:
         self.simple = not (self.rest or groups or journals) and len(targets) <= slice_size
         self.volatile = self.simple and not any(t.session.durable for t in targets)
         """Simple, and no target's state goes through the store: QoS 1 and 2 need no commit either."""
+        self.kept = self.simple and len(targets) == 1 and targets[0].session.durable
+        """Simple, and the only target's state goes through the store."""
         self.matched = len(self.targets) + len(self.groups) + len(self.journals)
 
     def without_room(self) -> str:
@@ -111,13 +113,21 @@ class Permit:
     """What a connection needs to know to pass on a PUBLISH like one it sent before: the first byte it holds for, the
     route, what it counts against, and whom the same bytes serve."""
 
-    __slots__ = ("charge", "header", "other", "route", "same", "simple")
+    __slots__ = ("charge", "header", "kept", "other", "route", "same", "simple")
 
     def __init__(
-        self, header: int, route: Route, five: bool, simple: bool, charge: Charge | None = None
+        self,
+        header: int,
+        route: Route,
+        five: bool,
+        simple: bool,
+        charge: Charge | None = None,
+        kept: bool = False,
     ) -> None:
         self.header = header
         self.route = route
+        self.kept = kept
+        """Whether one plain receiver that outlives its connection gets it, at QoS 1, and nobody is to be told."""
         self.simple = simple
         """Whether bytes alone may be handed on: plain receivers, no record, nobody to tell."""
         self.charge = charge

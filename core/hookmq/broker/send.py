@@ -4,6 +4,7 @@ acknowledgements mean.
 
 from math import inf
 
+from hookmq.broker.committer import entry_of
 from hookmq.broker.core import Core
 from hookmq.broker.forms import form_of, take_back_alias
 from hookmq.hooks.chains import narrow
@@ -20,7 +21,7 @@ from hookmq.qos import (
     take_packet_id,
 )
 from hookmq.session import BEHIND, CLEAN, Session
-from hookmq.store import Dequeue, Enqueue, SetPacket
+from hookmq.store import Dequeue, SetPacket
 from hookmq.types import Action, Direction, DropReason, Subscription
 
 _DUP = 0x08
@@ -118,7 +119,7 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
         if stored:
             core.committer.add(SetPacket(session.owner, delivery.seq, number, False))
         else:
-            core.committer.add(entry_of(core, session, delivery))
+            core.committer.add(entry_of(session.owner, delivery, core.keep(delivery.outgoing)))
             if delivery.qos == 1:
                 core.committer.sent(delivery)
         if delivery.qos == 2:
@@ -228,12 +229,11 @@ def acknowledged(core: Core, session: Session, number: int, code: int) -> None:
         core.schedule()
     else:
         finish(core, session, delivery)
-    message = delivery.outgoing.message
     if code >= 0x80:  # [MQTT-4.8.2-6]: a shared message that was refused goes to nobody else
-        detail = f"0x{code:02X}"
+        message, detail = delivery.outgoing.message, f"0x{code:02X}"
         core.dropped(message, session.client, DropReason.REFUSED, Direction.OUT, detail)
     elif "on_delivered" in core.observed:
-        core.observe("on_delivered", session.client, message, delivery.qos)
+        core.observe("on_delivered", session.client, delivery.outgoing.message, delivery.qos)
 
 
 def _not_again(session: Session, delivery: Delivery) -> None:
@@ -276,29 +276,6 @@ def received(core: Core, session: Session, number: int) -> bool:
 def take_number(session: Session, delivery: Delivery) -> None:
     session.last_seq += 1
     delivery.seq = session.last_seq
-
-
-def entry_of(core: Core, session: Session, delivery: Delivery) -> Enqueue:
-    subscription = delivery.subscription
-    group = delivery.group
-    outgoing = delivery.outgoing
-    # Two thirds of the time that calling the class takes; the fields are all there, in their order.
-    return tuple.__new__(
-        Enqueue,
-        (
-            session.owner,
-            delivery.seq,
-            core.keep(outgoing),
-            delivery.qos,
-            outgoing.size,
-            delivery.retain,
-            delivery.identifiers,
-            subscription.filter,
-            delivery.packet_id,
-            delivery.released,
-            group.owner if group is not None else "",
-        ),
-    )
 
 
 def identifiers_of(subscription: Subscription) -> tuple[int, ...]:

@@ -526,6 +526,51 @@ def test_what_was_acknowledged_while_it_collected_is_not_recorded(
     assert [m.topic for m in inner.messages.values()] == ["other"]
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_what_left_at_once_is_recorded_when_its_commit_starts(
+    harness: Harness, store: SlowStore, version: int
+) -> None:
+    """As it was sent, and only what is not acknowledged by then."""
+    one = durable(harness, "one", auto_ack=False, version=version, clean_start=False)
+    one.subscribe("t", 1)
+    pub = harness.connect("pub", version=version)
+    pub.publish("t", b"first", 1)  # nothing stands in its way: those like it take the short way
+    store.slow = True
+    for number in range(4):
+        pub.publish("t", b"%d" % number, 1)
+    harness.settle()
+    sent = [p for p in one.unread if isinstance(p, Publish)]
+    assert [p.payload for p in sent] == [b"first", b"0", b"1", b"2", b"3"]
+    assert pubacks(pub) == 1
+    one.ack(sent[2])
+    harness.settle()
+    assert kinds(store.committing or ()) == [PutMessage, Enqueue]
+    store.finish(all=False)
+    assert pubacks(pub) == 1
+    batch = store.committing or ()
+    assert kinds(batch) == [PutMessage, Enqueue] * 2
+    found = [r for r in batch if isinstance(r, Enqueue)]
+    assert [(r.owner, r.qos, r.filter) for r in found] == [("c/one", 1, "t")] * 2
+    assert [r.packet_id for r in found] == [sent[3].packet_id, sent[4].packet_id]
+    messages = [r for r in batch if isinstance(r, PutMessage)]
+    assert [r.message.payload for r in messages] == [b"2", b"3"]
+    assert [r.id for r in messages] == [r.message_id for r in found]
+    store.finish()
+    assert pubacks(pub) == 3
+    one.ack(sent[3])
+    harness.settle()
+    assert kinds(store.committing or ()) == [Dequeue]
+    store.finish()
+    store.slow = False
+    one.drop()
+    one.reconnect(auto_ack=True)
+    again = [(m.payload, m.dup) for m in one.messages[-3:]]
+    assert again == [(b"first", True), (b"0", True), (b"3", True)]
+    inner = store.inner
+    assert isinstance(inner, DurableStore)
+    assert not inner.messages
+
+
 def test_where_nothing_is_left_of_a_batch_nothing_is_committed(
     harness: Harness, store: SlowStore
 ) -> None:

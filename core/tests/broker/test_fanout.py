@@ -464,7 +464,7 @@ def test_a_fault_of_ours_in_a_slice_holds_up_no_commit(
     pub = harness.connect("pub")
     later(harness, pub, (b"x", 1))
     harness.clock.turn()
-    monkeypatch.setattr("hookmq.broker.send.Enqueue", None)  # what makes a queue entry
+    monkeypatch.setattr("hookmq.broker.committer.Enqueue", None)  # what makes a queue entry
     harness.settle()
     monkeypatch.undo()
     assert harness.logged("internal.error")

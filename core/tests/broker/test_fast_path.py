@@ -416,6 +416,53 @@ def test_slow_readers(policy: str, qos: int, kept: bool) -> None:
     compare(script, config)
 
 
+@pytest.mark.parametrize("publisher", VERSIONS)
+@pytest.mark.parametrize("subscriber", VERSIONS)
+@pytest.mark.parametrize("acknowledges", [False, True])
+def test_one_receiver_that_is_kept(publisher: int, subscriber: int, acknowledges: bool) -> None:
+    """QoS 1 to one session that outlives its connection: it answers or not, is slow, away, has no room, asks for another
+    QoS, and comes back."""
+
+    def script(play: Play) -> None:
+        more: dict[str, Any] = {"clean_start": False, "high_water": 60, "auto_ack": acknowledges}
+        if subscriber == 5:
+            more |= {"session_expiry_interval": 100, "receive_maximum": 20}
+        one = play.connect(version=subscriber, **more)
+        one.subscribe("t", 1)
+        other = play.connect(version=publisher, auto_ack=False)
+        sent = 0
+
+        def burst() -> None:
+            nonlocal sent
+            sent += 4
+            packets = [Publish("t", b"%d" % n, 1, packet_id=n) for n in range(sent - 3, sent + 1)]
+            with play.harness.together():
+                other.send(*packets)
+
+        burst()
+        burst()
+        play.reconnect(0)
+        burst()
+        one.pause()
+        burst()
+        one.resume()
+        burst()
+        one.drop()
+        burst()
+        play.reconnect(0)
+        for qos in (2, 0, 1):
+            one.send_subscribe("t", qos)
+            burst()
+            burst()
+        play.reconnect(0)
+
+    heard = compare(script, {"session": {"queue_page": 1}})
+    last = (
+        b"20" if subscriber == 5 and not acknowledges else b"48"
+    )  # its receive maximum is reached
+    assert last in b"".join(heard[0])
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_receive_maximum(version: int) -> None:
     """[MQTT-3.3.4-7]: QoS 1 and 2 mixed, up to the maximum and over it."""
