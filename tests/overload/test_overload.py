@@ -1,10 +1,14 @@
 """Overload for a short time, and that its checks see what they are for; `make overload` has the long one."""
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from pressure.client import connect
-from pressure.overload import BODY, SCENARIOS, Outcome, pressed
+from pressure.overload import BODY, MEMORY, SCENARIOS, Outcome, pressed
+from pressure.target import target
 from pressure.witness import witness
 
 
@@ -31,3 +35,15 @@ async def test_what_is_broken_is_told(tmp_path: Path) -> None:
     assert lost.well
     assert any("memory grew" in sentence for sentence in outcome.broken)
     assert any("not as before" in sentence for sentence in outcome.broken)
+
+
+@pytest.mark.slow
+async def test_who_is_served_after_the_load_only_was_not_served(tmp_path: Path) -> None:
+    with target(tmp_path, MEMORY) as broker:
+        process = broker.served.process.pid
+        async with witness(broker.port) as seen:
+            os.kill(process, signal.SIGSTOP)
+            await asyncio.sleep(1)
+            asyncio.get_running_loop().call_later(1, os.kill, process, signal.SIGCONT)
+    assert seen.sent == seen.acknowledged == seen.received > 20
+    assert not seen.well
