@@ -61,6 +61,7 @@ compiled: install  ## compile the hot path with mypyc: the platform wheel in dis
 # Its simulated lives are others than those of the slow tests: both builds live the same lives (test_compiled.py).
 test-compiled: compiled  ## the same tests on the compiled build, a thousand more simulated lives and a few kills
 	HOOKMQ_BUILD=compiled HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
+	HOOKMQ_BUILD=compiled $(PYTEST) -m slow tests/soak
 	HOOKMQ_BUILD=compiled $(SIMULATE) --seeds $(SEEDS_COMPILED) --start $(FIRST_COMPILED)
 	HOOKMQ_BUILD=compiled .venv/bin/python tests/crash/run.py --kills $(KILLS_COMPILED)
 
