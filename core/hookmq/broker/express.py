@@ -39,9 +39,11 @@ _SUBSCRIPTION_IDENTIFIER: Final = 0x0B
 _NO_MATCH: Final = bytes((ReasonCode.NO_MATCHING_SUBSCRIBERS,))
 
 
-def read_section(connection: Link, data: bytes, start: int, after: int) -> Properties | None:
+def read_section(
+    connection: Link, permit: Permit, data: bytes, start: int, after: int
+) -> Properties | None:
     """The properties whose section begins at `start`, if they only belong to the message and may be passed on as they
-    are. None: the long way must look at them (and say what is wrong with them)."""
+    are; `permit` remembers them. None: the long way must look at them (and say what is wrong with them)."""
     if start >= after or data[start] > 127:
         return None
     stop = start + 1 + data[start]
@@ -52,6 +54,8 @@ def read_section(connection: Link, data: bytes, start: int, after: int) -> Prope
     if sections is not None:
         known = sections.get(section)
         if known is not None:
+            permit.section = section
+            permit.properties = known
             return known
     limits = connection.limits
     try:
@@ -69,6 +73,8 @@ def read_section(connection: Link, data: bytes, start: int, after: int) -> Prope
     if sections is None or len(sections) >= _SECTIONS:
         sections = connection.sections = {}
     sections[section] = properties
+    permit.section = section
+    permit.properties = properties
     return properties
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from hookmq.broker.groups import Group
 from hookmq.hooks.meter import Charge
+from hookmq.properties import EMPTY
 from hookmq.session import Session
 from hookmq.store import Bounded, Journal
 from hookmq.types import Subscription
@@ -111,9 +112,12 @@ class Route:
 
 class Permit:
     """What a connection needs to know to pass on a PUBLISH like one it sent before: the first byte it holds for, the
-    route, what it counts against, and whom the same bytes serve."""
+    route, what it counts against, and whom the same bytes serve. `section` are the bytes of the `properties` that the
+    last one had, their length before them: as a rule the next has the same."""
 
-    __slots__ = ("charge", "header", "kept", "other", "route", "same", "simple")
+    __slots__ = (
+        "charge", "header", "kept", "other", "properties", "route", "same", "section", "simple",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -131,5 +135,7 @@ class Permit:
         self.simple = simple
         """Whether bytes alone may be handed on: plain receivers, no record, nobody to tell."""
         self.charge = charge
+        self.section = b""
+        self.properties = EMPTY
         self.same = route.plain5 if five else route.plain3
         self.other = route.plain3 if five else route.plain5

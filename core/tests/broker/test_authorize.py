@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.codec import Auth, Connack, Puback, Suback
+from hookmq.codec import Auth, Connack, Puback, Publish, Suback, Subscribe, SubscribeRequest, encode
 from hookmq.hooks.verdicts import Accept, Allow, Deny
 from hookmq.properties import Properties
 from hookmq.reason import ReasonCode
@@ -436,6 +436,27 @@ def test_invalidation_while_an_answer_is_awaited(harness: Harness, plugin: HookR
     assert harness.broker.core.remembered == 1
     one.disconnect()
     assert harness.broker.core.remembered == 0
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_rights_that_end_in_the_middle_of_a_run(
+    harness: Harness, plugin: HookRecorder, version: int
+) -> None:
+    """What is alike and came in one piece is judged anew as soon as rights have changed."""
+    watcher = harness.connect("watcher", version)
+    watcher.subscribe("t")
+    one = harness.connect("one", version)
+    message = encode(Publish("t", b"x"), version)
+    request = encode(Subscribe(1, (SubscribeRequest("u", 0),)), version)
+
+    def end() -> None:
+        plugin.answer("authorize", Deny())
+        harness.handle(plugin.id).invalidate_authz("one")
+
+    one.raw(message)
+    plugin.answer("authorize", end)
+    one.raw(message * 4 + request + message * 4)
+    assert len(watcher.messages) == 5
 
 
 def test_re_authentication_forgets(broker_harness: Make, plugin: HookRecorder) -> None:
