@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import random
 import resource
 import socket
 import subprocess
@@ -72,10 +73,13 @@ class Broker:
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port on 127.0.0.1 that was free a moment ago; below those that the kernel hands out, so that nobody is given
+    it before its broker is there."""
+    low = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(max(1024, low - 16_000), max(2048, low))
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def await_listener(

@@ -1,7 +1,6 @@
 """mosquitto's command line clients against HookMQ, and HookMQ's own command line against mosquitto's broker."""
 
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from recording import V5, Client
 from serving import Served
 
@@ -124,8 +124,7 @@ def test_properties_of_version_5(broker: Served, topic: str) -> None:
 def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a mosquitto broker."""
     program = tool("mosquitto")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    port = free_port()
     config = tmp_path_factory.mktemp("mosquitto") / "mosquitto.conf"
     config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nlog_dest stderr\n")
     process = subprocess.Popen([program, "-c", str(config)], stderr=subprocess.PIPE)

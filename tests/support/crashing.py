@@ -1,8 +1,6 @@
 """``hookmq serve`` with a store on disk, to be killed, and clients that see what it promised."""
 
-import random
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from ports import free_port
 from serving import HOOKMQ, WAIT, Served
 
 CONFIG = """\
@@ -25,20 +24,6 @@ session: {{queue_messages: 1000000, queue_bytes: 1GiB}}
 plugins:
   - {{use: storage, config: {{path: "{path}", durability: {durability}}}}}
 """
-
-
-def free_port() -> int:
-    """A port that nobody else is given while its broker is down: below those that the kernel hands out."""
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(max(1024, low - 16_000), low)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 class Crashing:

@@ -31,6 +31,7 @@ from hookmq.errors import ConfigError
 from hookmq_bench.address import BenchError
 from hookmq_bench.cli import run
 from hookmq_bench.options import add_arguments
+from ports import free_port
 from serving import serving
 
 WAIT = 60.0
@@ -116,8 +117,7 @@ def mosquitto(folder: Path, *settings: str) -> Iterator[int]:
     path = shutil.which("mosquitto", path=os.defpath + ":/usr/sbin:/usr/local/sbin")
     if path is None:
         pytest.skip("mosquitto is not installed")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    port = free_port()
     quiet = ["log_dest stderr", "log_type information", "connection_messages false"]
     lines = [f"listener {port} 127.0.0.1", "allow_anonymous true", *quiet, *settings]
     (folder / "mosquitto.conf").write_text("\n".join([*lines, ""]))

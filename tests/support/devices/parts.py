@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from crashing import Crashing, free_port
+from crashing import Crashing
+from ports import free_port
 from workspace import ROOT
 
 SPARK: Final = ROOT / ".venv-spark"

@@ -1,7 +1,6 @@
 """A real mosquitto and a real HookMQ, set up alike."""
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from differential.playing import Script, Step, play
+from ports import free_port
 from serving import WAIT, serving
 
 LIMITS = {
@@ -47,8 +47,7 @@ def version(program: str) -> str:
 
 @contextmanager
 def _mosquitto(program: str, folder: Path) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    port = free_port()
     config = folder / "mosquitto.conf"
     config.write_text(CONFIG.format(port=port))
     process = subprocess.Popen([program, "-c", str(config)], stderr=subprocess.PIPE, text=True)

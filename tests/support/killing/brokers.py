@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from crashing import Crashing, free_port
+from crashing import Crashing
+from ports import free_port
 from serving import WAIT
 
 MOSQUITTO = """\
