@@ -276,6 +276,9 @@ class Connection(Link):
                             continue
                 self._take(header, data[body:after])
                 pos = after
+                # It may have lost every right and got others: a run begins anew.
+                reach = 0
+                prior = None
                 if not self.reading and pos < end and self.phase is not Phase.CLOSED:
                     # What came with it waits as it came: taken apart it would take many times the room.
                     self.wanted = 0
