@@ -35,7 +35,9 @@ session: {{queue_bytes: {each}, queue_messages: {count}, max_expiry: 1h}}
 plugins: [{plugins}]
 """
 MEMORY = CONFIG.format(all="32MiB", each="1MiB", count=10000, plugins="")
-SLOW = '{{use: auth_http, config: {{timeout: 60s, authorize: {{url: "http://127.0.0.1:{port}/"}}}}}}'
+SLOW = (
+    '{{use: auth_http, config: {{timeout: 60s, authorize: {{url: "http://127.0.0.1:{port}/"}}}}}}'
+)
 STORAGE = '{{use: storage, config: {{path: "{folder}/data"}}}}'
 BODY = bytes(1024)
 STORM = 20_000
