@@ -151,19 +151,21 @@ class Connection(Link):
                 if hot:
                     kind = header & 0xF0
                     if kind == 0x30 and body + 2 < after:
-                        start = body + reach
-                        if reach and header == 0x30 and data[body:start] == known and memo:
+                        if (
+                            reach
+                            and header == 0x30
+                            and data[body : (start := body + reach)] == known
+                            and memo
+                        ):
                             # The third of a run and later: topic and properties are as before, rights (`memo`) not lost.
-                            again = True
                             permit = prior
                         else:
-                            again = False
                             reach = 0
                             name = body + 2
                             stop = name + (data[body] << 8 | data[body + 1])
                             permit = memo.get(data[name:stop])
                         if permit is not None and permit.header == header and permit.route.valid:
-                            if not again:
+                            if not reach:
                                 start = stop if header == 0x30 else stop + 2
                                 properties = _EMPTY
                                 if five:
@@ -206,7 +208,7 @@ class Connection(Link):
                                             )
                                             delivered -= 1
                                     delivered += len(same)
-                                    if not again:
+                                    if not reach:
                                         if permit.other:
                                             pass_other(
                                                 self,
