@@ -5,6 +5,7 @@ The page is prose with marked places; what stands in them, and the plots beside 
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
 import re
@@ -293,6 +294,7 @@ def render(page: str) -> tuple[str, dict[str, str]]:
 
 def main() -> int:
     """Write the page and the plots."""
+    argparse.ArgumentParser(prog="python -m bench.render", description=__doc__).parse_args()
     page, plots = render(PAGE.read_text())
     PAGE.write_text(page)
     folder = PAGE.parent / PLOTS
