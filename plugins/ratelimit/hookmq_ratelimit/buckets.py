@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from hookmq.config.units import Rate
-from hookmq.runtime import Runtime, Timer
+from hookmq.runtime import Promise, Runtime, Timer
 
 from hookmq_ratelimit.settings import Limit
 
@@ -21,6 +21,8 @@ TINY: Final = 1e-9
 """Seconds that are none."""
 AT_ONCE: Final = 256
 """Who waits is served in slices of so many."""
+LAPSE: Final = 60.0
+"""Seconds after which nobody waits for an attempt any more. Its connection ended undecided: its tokens stay taken."""
 
 
 class Cell:
@@ -111,18 +113,54 @@ class Line:
             self._arm()
 
 
+class Trials:
+    """Attempts under way against one bucket, oldest first, and those that wait for their outcome."""
+
+    __slots__ = ("open", "waiting")
+
+    def __init__(self) -> None:
+        self.open: dict[object, float] = {}
+        self.waiting: dict[Promise, None] = {}
+
+    def undecided(self, now: float) -> bool:
+        """Whether an attempt is under way that may give its token back."""
+        while self.open:
+            oldest = next(iter(self.open))
+            if now - self.open[oldest] < LAPSE:
+                return True
+            del self.open[oldest]
+        return False
+
+    def wake(self, count: int) -> None:
+        """Let the first `count` of those that wait look again."""
+        while count > 0 and self.waiting:
+            promise = next(iter(self.waiting))
+            del self.waiting[promise]
+            if not promise.done():
+                promise.set_result(None)
+                count -= 1
+
+
 class Bucket:
     """The allowance of one key under one limit."""
 
-    __slots__ = ("__weakref__", "cells", "key", "limit", "line", "told")
+    __slots__ = ("__weakref__", "_trials", "cells", "key", "limit", "line", "told")
 
     def __init__(self, limit: "Allowance", key: str) -> None:
         self.limit = limit
         self.key = key
         self.cells = tuple(Cell(rate, limit.burst) for rate in limit.rates)
         self.line: Line | None = None
+        self._trials: Trials | None = None
         self.told = -inf
         """When somebody was last told that it is used up."""
+
+    @property
+    def trials(self) -> Trials:
+        """Attempts whose outcome decides whether they count."""
+        if self._trials is None:
+            self._trials = Trials()
+        return self._trials
 
     @property
     def gated(self) -> bool:

@@ -2,6 +2,7 @@
 
 import re
 from collections import OrderedDict
+from collections.abc import Awaitable
 from fnmatch import translate
 from functools import partial
 from typing import Any, Final
@@ -17,10 +18,11 @@ from hookmq.plugin import (
     hookimpl,
 )
 from hookmq.router import Router
-from hookmq.runtime import Runtime
+from hookmq.runtime import Promise, Runtime
 from hookmq.server.addresses import parse_networks
 
 from hookmq_ratelimit.addresses import contains, network_of, short
+from hookmq_ratelimit.attempts import Attempt
 from hookmq_ratelimit.bans import Banned, Bans, Key
 from hookmq_ratelimit.buckets import Allowance, Bucket
 from hookmq_ratelimit.settings import Limit, Per, RateLimitConfig, What
@@ -34,6 +36,8 @@ FAILED: Final = frozenset(
     }
 )
 """What a wrong password ends with; a refusal of ours is none."""
+PATIENCE: Final = 4.0
+"""Seconds that an attempt waits for those before it; the hook's own deadline is later."""
 MATCHES: Final = 4096
 """Topics whose limits are remembered."""
 _RUNNING: Final[dict[tuple[int, str], "RateLimitPlugin"]] = {}
@@ -68,6 +72,8 @@ class RateLimitPlugin(Plugin):
         self._networks = parse_networks(config.exempt.networks)
         self._users = _pattern(config.exempt.users)
         self._client_ids = _pattern(config.exempt.client_ids)
+        self._attempt = f"{self.id}.attempt"
+        """Where a client's state holds its `Attempt`."""
         self._broker: BrokerHandle | None = None
         self._before: RateLimitPlugin | None = None
         self._after: RateLimitPlugin | None = None
@@ -193,17 +199,23 @@ class RateLimitPlugin(Plugin):
     # coming in ----------------------------------------------------------------------------------------------------
 
     @hookimpl
-    def on_auth(self, client: ClientInfo, broker: BrokerHandle) -> Deny | None:
+    def on_auth(
+        self, client: ClientInfo, broker: BrokerHandle
+    ) -> Deny | Awaitable[Deny | None] | None:
         """Before an exchange of credentials begins."""
         return self._ask(client, broker)
 
     @hookimpl
-    def on_connect(self, client: ClientInfo, broker: BrokerHandle) -> Deny | None:
+    def on_connect(
+        self, client: ClientInfo, broker: BrokerHandle
+    ) -> Deny | Awaitable[Deny | None] | None:
         """Before credentials are looked at by the plugins behind this one."""
         return self._ask(client, broker)
 
-    def _ask(self, client: ClientInfo, broker: BrokerHandle) -> Deny | None:
-        """May it try to come in? Asked once for a connection."""
+    def _ask(
+        self, client: ClientInfo, broker: BrokerHandle
+    ) -> Deny | Awaitable[Deny | None] | None:
+        """Refuse a client that is banned or over a limit. Asked once for a connection."""
         if not self._at_work or self._broker is not broker:
             self._begin(broker)
         if self.id in client.state:
@@ -225,47 +237,100 @@ class RateLimitPlugin(Plugin):
                 self.turned_away += 1
                 return Deny(ReasonCode.BANNED, f"banned: {ban.why}")
         wanted = [self.bucket(one, client) for one in self.concerned("connections")]
-        late = next((one for one in wanted if one.delay(now, 1) > 0.0), None)
-        if late is None:
-            late = self._failed_before(client, network, now)
-        if late is not None:
-            self.limited(late, client, "rejected")
-            return Deny(ReasonCode.CONNECTION_RATE_EXCEEDED, f"over {late.limit.rule}")
+        for bucket in wanted:
+            if bucket.delay(now, 1) > 0.0:
+                return self._over(bucket, client)
+        guarded = self._guarded(client, network)
+        used_up = self._reserve(client, guarded, now, True)
+        if used_up is not None and not used_up.trials.undecided(now):
+            return self._over(used_up, client)
         for one in wanted:
             one.use(now, 1)
+        return None if used_up is None else self._wait(client, guarded, used_up)
+
+    def _over(self, bucket: Bucket, client: ClientInfo) -> Deny:
+        self.limited(bucket, client, "rejected")
+        return Deny(ReasonCode.CONNECTION_RATE_EXCEEDED, f"over {bucket.limit.rule}")
+
+    def _guarded(self, client: ClientInfo, network: str) -> list[Bucket]:
+        """The allowances of wrong passwords that an attempt of `client` counts against."""
+        found = []
+        for allowance in self.concerned("auth_failures"):
+            if allowance.per != "user":
+                found.append(self.bucket(allowance, client))
+                continue
+            user = short(client.username or "")
+            # Guesses at a name from elsewhere do not lock its owner out where it was before.
+            if user and (user, network) not in self._known:
+                found.append(self._bucket(allowance, user))
+        return found
+
+    def _reserve(
+        self, client: ClientInfo, guarded: list[Bucket], now: float, last: bool
+    ) -> Bucket | None:
+        """Take a token of each bucket before any credential is looked at, or return the one that is used up. Guesses
+        sent at the same time would otherwise all be answered before the first failure counts. With `last`, those that
+        wait already are served first."""
+        for bucket in guarded:
+            if bucket.delay(now, 1) > 0.0 or (last and bucket.trials.waiting):
+                return bucket
+        if guarded:
+            client.state[self._attempt] = Attempt(guarded, now)
         return None
 
-    def _failed_before(self, client: ClientInfo, network: str, now: float) -> Bucket | None:
-        """The allowance of wrong passwords that is used up."""
-        for allowance in self.concerned("auth_failures"):
-            if allowance.per == "user":
-                user = short(client.username or "")
-                # Guesses at a name from elsewhere do not lock its owner out where he was before.
-                if not user or (user, network) in self._known:
-                    continue
-                bucket = self._bucket(allowance, user)
-            else:
-                bucket = self.bucket(allowance, client)
-            if bucket.delay(now, 1) > 0.0:
-                return bucket
-        return None
+    async def _wait(
+        self, client: ClientInfo, guarded: list[Bucket], used_up: Bucket
+    ) -> Deny | None:
+        """Wait for attempts under way: right passwords give their tokens back."""
+        runtime = self.runtime
+        until = runtime.now() + PATIENCE
+        while True:
+            trials, promise = used_up.trials, runtime.promise()
+            trials.waiting[promise] = None
+            timer = runtime.call_later(until - runtime.now(), partial(_wake, promise))
+            try:
+                await promise
+            except BaseException:
+                if promise not in trials.waiting:
+                    trials.wake(1)  # its turn had come
+                raise
+            finally:
+                timer.cancel()
+                trials.waiting.pop(promise, None)
+            now = runtime.now()
+            late = self._reserve(client, guarded, now, False)
+            if late is not used_up:
+                trials.wake(1)  # there may be room for more than one
+            if late is None:
+                return None
+            if now >= until or not late.trials.undecided(now):
+                return self._over(late, client)
+            used_up = late
 
     @hookimpl
     async def on_auth_failed(
         self, client: ClientInfo, code: ReasonCode, broker: BrokerHandle
     ) -> None:
-        """Counts wrong passwords."""
-        if code not in FAILED or not self._at_work or self.free(client):
+        """Count wrong passwords; an attempt that failed for another reason gives its tokens back."""
+        if not self._at_work:
             return
         now = self.runtime.now()
+        wrong = code in FAILED
+        attempt: Attempt | None = client.state.pop(self._attempt, None)
+        if attempt is not None:
+            attempt.settle(now, wrong)
+        if not wrong or self.free(client):
+            return
+        counted = () if attempt is None else attempt.buckets
         for allowance in self.concerned("auth_failures"):
             user = short(client.username or "")
             key = self.network(client) if allowance.per == "ip" else user
-            if key:
-                bucket = self._bucket(allowance, key)
-                # Many that failed at the same time are not held against an address for ever.
-                if bucket.delay(now, 1) <= bucket.limit.rates[-1].per_seconds:
-                    bucket.use(now, 1)
+            if not key or any((b.limit.name, b.key) == (allowance.name, key) for b in counted):
+                continue
+            bucket = self._bucket(allowance, key)
+            # Many that failed at the same time are not held against an address for ever.
+            if bucket.delay(now, 1) <= bucket.limit.rates[-1].per_seconds:
+                bucket.use(now, 1)
 
     # inside -------------------------------------------------------------------------------------------------------
 
@@ -276,6 +341,9 @@ class RateLimitPlugin(Plugin):
             self._begin(broker)
         if client.state.get(self.id) != "inside":
             client.state[self.id] = "inside"
+            attempt: Attempt | None = client.state.pop(self._attempt, None)
+            if attempt is not None:
+                attempt.settle(self.runtime.now(), False)
             self._came_in(client)
         if self.free_inside(client):
             return None
@@ -447,6 +515,11 @@ def _end(broker: BrokerHandle, client: ClientInfo) -> None:
     """Disconnect the client itself, if it is connected: not one that bears the same id."""
     if broker.client(client.client_id) is client:
         broker.disconnect(client.client_id, ReasonCode.MESSAGE_RATE_TOO_HIGH, "banned")
+
+
+def _wake(promise: Promise) -> None:
+    if not promise.done():
+        promise.set_result(None)
 
 
 def _pattern(names: tuple[str, ...]) -> re.Pattern[str] | None:
