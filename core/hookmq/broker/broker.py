@@ -9,11 +9,12 @@ from hookmq.broker.attach import kind_of, measure
 from hookmq.broker.channel import Channel
 from hookmq.broker.connection import Connection
 from hookmq.broker.core import Core
+from hookmq.broker.expiries import Expiries, Kept
 from hookmq.broker.groups import Group
 from hookmq.broker.handle import Handle
 from hookmq.broker.link import Link
 from hookmq.broker.queue import restore
-from hookmq.broker.retain import hold
+from hookmq.broker.retain import expire, hold
 from hookmq.broker.retention import watch_expiry
 from hookmq.broker.retry import watch_retries
 from hookmq.broker.revoke import revoke
@@ -94,6 +95,8 @@ class Broker:
             metrics or Metrics(),
             self._handle,
         )
+        core = self.core
+        core.expiries = Expiries(core.runtime, core.deadlines, partial(expire, core))
         self.connections: dict[Channel, Link] = {}
         """Every connection that has not ended, in the order in which they came; values mean nothing. Not a set: its order
         would be by address, and no run like another."""
@@ -218,7 +221,7 @@ class Broker:
         for item in core.store.load():
             # What there may be a million of comes first.
             if isinstance(item, PutRetained):
-                hold(core, Outgoing(item.message))
+                hold(core, Kept(item.message))
             elif isinstance(item, PutSubscription):
                 session = core.sessions[item.client_id]
                 subscribe(core, session, item.subscription)

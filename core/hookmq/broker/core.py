@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from hookmq.broker.committer import Committer, entry_of
 from hookmq.broker.deadlines import Deadlines
+from hookmq.broker.expiries import Expiries, Kept
 from hookmq.broker.groups import Group
 from hookmq.broker.routes import Route, Subscriber, Target
 from hookmq.codec import Limits
@@ -89,8 +90,9 @@ class Core:
         self.ended_meanwhile: set[str] | None = None
         """Clients whose sessions ended while expired messages are looked for; None while they are not."""
         self.groups: dict[tuple[str, str], Group] = {}
-        self.retained: RetainedIndex[Outgoing] = RetainedIndex()
+        self.retained: RetainedIndex[Kept] = RetainedIndex()
         self.retained_bytes = 0
+        self.expiries: Expiries  # set by the broker, which knows how a message is cleared
         self.router: Router[Subscriber, Subscription, Route] = Router(
             self._compile, max_levels=settings.broker.max_topic_levels
         )

@@ -6,17 +6,15 @@ from math import ceil
 from typing import Final
 
 from hookmq.broker.core import Core
+from hookmq.broker.expiries import FORMS, Kept
 from hookmq.codec import encode_properties, encode_publish_parts
 from hookmq.properties import EMPTY
-from hookmq.qos import (
-    Delivery,
-)
+from hookmq.qos import Delivery
 from hookmq.session import Session
 from hookmq.types import Message
 
-FORMS: Final = 16
-"""Encodings of one message kept at a time. A retained message lives long, and every second to its expiry and every
-subscription identifier makes another form."""
+_LONGEST: Final = 0xFFFFFFFF
+"""Seconds: the largest Message Expiry Interval."""
 
 
 def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, bytes]:
@@ -29,8 +27,10 @@ def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, by
     five = client.version == 5
     remaining = -1
     if five and message.expires_at is not None:
-        # [MQTT-3.3.2-6]: what is left of the interval, rounded up
-        remaining = max(0, ceil(message.expires_at - core.runtime.time()))
+        # [MQTT-3.3.2-6]: what is left of the interval, rounded up; never more than came, even if the clock was set back
+        interval = message.properties.message_expiry_interval
+        most = _LONGEST if interval is None else interval
+        remaining = min(max(0, ceil(message.expires_at - core.runtime.time())), most)
     mount = client.scope.mount_point
     if mount or (five and connection is not None and connection.alias_maximum):
         topic = message.topic.removeprefix(mount)
@@ -41,7 +41,7 @@ def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, by
         forms = outgoing.forms = {}
     form = forms.get(key)
     if form is None:
-        if len(forms) >= FORMS:
+        if len(forms) >= (outgoing.most if type(outgoing) is Kept else FORMS):
             forms.clear()
         properties = _properties(message, delivery.identifiers, remaining) if five else None
         form = forms[key] = encode_publish_parts(

@@ -1,9 +1,7 @@
 """Retained messages: one a topic, replaced, cleared, and gone when they expire."""
 
-from functools import partial
-
 from hookmq.broker.core import Core
-from hookmq.qos import Outgoing
+from hookmq.broker.expiries import Kept
 from hookmq.store import DropRetained, PutRetained
 from hookmq.types import Direction, DropReason, Message
 
@@ -19,39 +17,46 @@ def retain(core: Core, message: Message) -> None:
             _clear(core, topic, known)
         return
     freed = known.size if known is not None else 0
-    kept = Outgoing(message)
+    kept = Kept(message)
     if (known is None and len(core.retained) >= limits.max_retained) or (
         core.retained_bytes - freed + kept.size > limits.max_retained_bytes
     ):
         core.dropped(message, None, DropReason.RETAIN_LIMIT, Direction.IN)
         return
-    core.retained_bytes -= freed
     hold(core, kept)
     core.committer.add(PutRetained(message), kept.size)
     core.observe_retained(topic, message)
 
 
-def hold(core: Core, kept: Outgoing) -> None:
-    """Keep a retained message until it is replaced, cleared or expired; one that is stored already, too."""
+def hold(core: Core, kept: Kept) -> None:
+    """Keep a retained message, new or loaded, until it is replaced, cleared or expired."""
     message = kept.message
-    core.retained.set(message.topic, kept)
+    replaced = core.retained.set(message.topic, kept)
+    if replaced is not None:
+        _release(core, replaced)
     core.retained_bytes += kept.size
-    expires_at = message.expires_at
-    if expires_at is not None:
-        # Named by topic and time, not by the message: one that was replaced must not stay for its deadline.
-        delay = max(0.0, expires_at - core.runtime.time())
-        core.deadlines.after(delay, partial(_expire, core, message.topic, expires_at))
+    if message.expires_at is not None:
+        kept.expiry = core.expiries.add(message.expires_at, message.topic)
 
 
-def _expire(core: Core, topic: str, expires_at: float) -> None:
+def expire(core: Core, topic: str) -> None:
+    """Clear the message of `topic`, whose time has come."""
     known = core.retained.get(topic)
-    if known is not None and known.message.expires_at == expires_at:
+    if known is not None:
         _clear(core, topic, known)
         core.schedule()
 
 
-def _clear(core: Core, topic: str, known: Outgoing) -> None:
+def _clear(core: Core, topic: str, known: Kept) -> None:
     core.retained.delete(topic)
-    core.retained_bytes -= known.size
+    _release(core, known)
     core.committer.add(DropRetained(topic))
     core.observe_retained(topic, None)
+
+
+def _release(core: Core, known: Kept) -> None:
+    """Let go of what a message took that is retained no more."""
+    core.retained_bytes -= known.size
+    if known.expiry is not None:
+        core.expiries.cancel(known.expiry)
+        known.expiry = None

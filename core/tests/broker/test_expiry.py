@@ -226,3 +226,74 @@ def test_a_retained_message_that_expired_makes_room(broker_harness: Make) -> Non
     publisher.publish("next", b"", retain=True)
     harness.settle()
     assert len(core.retained) == core.retained_bytes == 0
+
+
+def test_what_is_replaced_or_cleared_leaves_nothing(harness: Harness) -> None:
+    """One deadline for all; an entry for each message that is kept, and a few besides."""
+    publisher = harness.connect("p")
+    core = harness.broker.core
+    before = len(core.deadlines)
+    for number in range(500):
+        for interval in (100, 100_000):
+            publisher.publish("same", b"x", retain=True, message_expiry_interval=interval)
+            publisher.publish(f"r/{number}", b"x", retain=True, message_expiry_interval=interval)
+        if number >= 10:
+            publisher.publish(f"r/{number}", b"", retain=True)
+    assert len(core.retained) == 11
+    assert len(core.deadlines) <= before + 1
+    assert len(core.expiries) <= 2 * len(core.retained) + 65
+    harness.clock.advance(100_000)
+    harness.settle()
+    assert len(core.retained) == core.retained_bytes == len(core.expiries) == 0
+
+
+def test_many_that_expire_at_once_and_in_turn(harness: Harness) -> None:
+    """Each at its time, whatever the order in which they came; what replaced one counts."""
+    publisher = harness.connect("p")
+    core = harness.broker.core
+    for number in range(300):
+        interval = 50 if number % 3 else 1 + number
+        publisher.publish(f"r/{number}", b"x", retain=True, message_expiry_interval=interval)
+    publisher.publish("r/0", b"y", retain=True)
+    for now in (20, 49, 50, 120, 298):
+        harness.clock.advance(now - harness.broker.core.runtime.now())
+        harness.settle()
+        expected = {
+            f"r/{n}" for n in range(1, 300) if (50 if n % 3 else 1 + n) > now
+        } | {"r/0"}  # fmt: skip
+        assert {topic for topic, _ in core.retained.match("#")} == expected
+
+
+@pytest.mark.parametrize("interval", [10, 4294967295])
+def test_a_clock_that_is_set_back(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, interval: int
+) -> None:
+    """[MQTT-3.3.2-6]: what is left is never more than what came, which also is all that the property can hold."""
+    publisher = harness.connect("p")
+    client = harness.connect("c", receive_maximum=1, auto_ack=False)
+    client.subscribe("q", 1)
+    publisher.publish("t", b"x", retain=True, message_expiry_interval=interval)
+    publisher.publish("q", b"first", 1)
+    publisher.publish("q", b"second", 1, message_expiry_interval=interval)
+    right = harness.clock.time
+    monkeypatch.setattr(type(harness.clock), "time", lambda clock: right() - 5)
+    client.ack(client.expect_message(payload=b"first"))
+    assert left(client) == [(b"second", interval)]
+    other = harness.connect("o")
+    other.subscribe("t")
+    assert left(other) == [(b"x", interval)]
+    monkeypatch.undo()
+    harness.clock.advance(min(interval, 100))
+    harness.settle()
+    assert interval > 100 or "t" not in harness.broker.core.retained
+
+
+def test_a_clock_that_is_set_forward(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retained message is gone within the hour, however long its interval was."""
+    publisher = harness.connect("p")
+    publisher.publish("t", b"x", retain=True, message_expiry_interval=1_000_000)
+    right = harness.clock.time
+    monkeypatch.setattr(type(harness.clock), "time", lambda clock: right() + 2_000_000)
+    harness.clock.advance(3600)
+    harness.settle()
+    assert "t" not in harness.broker.core.retained

@@ -53,6 +53,16 @@ def wills_and_retained(harness: Harness, number: int) -> None:
     other.disconnect()
 
 
+def expiring_retained(harness: Harness, number: int) -> None:
+    """Retained messages of one topic and of many, replaced and cleared long before they expire."""
+    client = harness.connect(f"e{number}", version=5)
+    for topic in ("e/always", f"e/{number % 4}"):
+        for interval in (4294967295, 3600, 7200):
+            client.publish(topic, b"x", 1, retain=True, message_expiry_interval=interval)
+    client.publish(f"e/{number % 4}", b"", retain=True)
+    client.disconnect()
+
+
 def takeovers(harness: Harness, number: int) -> None:
     """The same client id again and again."""
     first = harness.connect("taken", version=5)
@@ -70,7 +80,9 @@ def bad_clients(harness: Harness, number: int) -> None:
         client.drop()
 
 
-KINDS = [clean_sessions, durable_sessions, wills_and_retained, takeovers, bad_clients]
+KINDS = [
+    clean_sessions, durable_sessions, wills_and_retained, expiring_retained, takeovers, bad_clients,
+]  # fmt: skip
 
 
 def objects(harness: Harness) -> Counter[str]:
@@ -104,6 +116,7 @@ def test_nothing_stays(churn: Callable[[Harness, int], None]) -> None:
         state = len(harness.broker.core.sessions), len(harness.broker.connections)
         for number in range(4, 64):
             churn(harness, number)
+        assert len(harness.broker.core.deadlines) < 20
         more = objects(harness) - before
         assert (len(harness.broker.core.sessions), len(harness.broker.connections)) == state
         # One for each round would be sixty.
