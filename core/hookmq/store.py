@@ -6,9 +6,9 @@ atomic, and only then are the packets that rely on it sent. The in-memory store 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from hookmq.types import Message, Subscription, Will
+from hookmq.types import ClientRecord, Message, Subscription, Will
 
 
 class CommitId(NamedTuple):
@@ -39,24 +39,21 @@ def group_owner(share: str, topic_filter: str) -> str:
 
 class SessionRecord(NamedTuple):
     """A session without its subscriptions and messages. `ended_at` is the epoch second at which its connection ended,
-    None while it is online; `expiry` counts from there. A will keeps its owner's identity, so that it is authorized as
-    its owner also after a restart."""
+    None while it is online; `expiry` counts from there. Everything that happens in the name of `client` after a restart,
+    its will included, is authorized as that client."""
 
-    client_id: str
-    version: int
+    client: ClientRecord
     expiry: float
-    username: str | None = None
-    identity: str | None = None
-    claims: Mapping[str, Any] = {}
-    listener: str = "default"
-    mount_point: str = ""
-    host: str = ""
     limits: Mapping[str, int] = {}
-    connected_at: float = 0.0
     ended_at: float | None = None
     will: Will | None = None
     will_at: float | None = None
     """Epoch second at which the will is due; None while the connection is up."""
+
+    @property
+    def client_id(self) -> str:
+        """The client id, by which the record is found."""
+        return self.client.client_id
 
 
 class PutSession(NamedTuple):

@@ -6,6 +6,7 @@ All are immutable. Times are epoch seconds (`float`); intervals are seconds.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import is_
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -13,6 +14,34 @@ from hookmq.properties import EMPTY, Properties, UserProperty
 from hookmq.reason import ReasonCode
 
 NO_CLAIMS: Mapping[str, Any] = MappingProxyType({})
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def json_value(value: Any) -> Any:
+    """Return `value` as it comes back from JSON: itself if nothing would change. Sets become sorted lists, other objects
+    their text."""
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, Mapping):
+        kept = {str(name): json_value(one) for name, one in value.items()}
+        same = type(value) is dict and all(
+            type(name) is str and kept[name] is one for name, one in value.items()
+        )
+        return value if same else kept
+    if isinstance(value, list | tuple):
+        items = [json_value(one) for one in value]
+        same = type(value) is list and all(map(is_, items, value))
+        return value if same else items
+    if isinstance(value, set | frozenset):
+        return sorted(map(json_value, value), key=repr)
+    # Members of enumerations are values of a type of their own.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,6 +206,9 @@ class ClientInfo:
     """When the credential ends and the client is disconnected; None for never."""
     expiry_code: ReasonCode = ReasonCode.MAXIMUM_CONNECT_TIME
     """What it is told then."""
+    vouched_by: str | None = ""
+    """Who vouched for `identity`: ``plugin:ID``, ``listener:NAME`` if the listener took it from the certificate, '' if
+    nobody did. None for a session that an earlier version stored, which did not record it."""
     _state: dict[str, Any] | None = None
 
     @property
@@ -192,8 +224,57 @@ class ClientInfo:
             state = self._state = {}
         return state
 
+    def record(self) -> "ClientRecord":
+        """Return what the store keeps of this client: every field that `authorize` may look at. Plugins' scratch space
+        and the listener's settings are not part of it."""
+        scope = self.scope
+        return ClientRecord(
+            self.client_id, self.version, self.username, self.identity, self.claims, self.vouched_by, self.peer,
+            scope.name, scope.mount_point, self.clean_start, self.keep_alive, self.connected_at, self.expires_at,
+            self.expiry_code,
+        )  # fmt: skip
+
     def __repr__(self) -> str:
         return f"ClientInfo({self.client_id!r}, v{self.version}, {self.listener!r}, {self.peer})"
+
+
+class ClientRecord(NamedTuple):
+    """A client as the store keeps it: who it was found to be and how it came in, so that what happens in its name after
+    a restart is authorized as before. Fields are those of `ClientInfo`; `listener` and `mount_point` are of its `Scope`.
+    """
+
+    client_id: str
+    version: int
+    username: str | None = None
+    identity: str | None = None
+    claims: Mapping[str, Any] = {}
+    vouched_by: str | None = ""
+    peer: Peer = Peer("")
+    listener: str = "default"
+    mount_point: str = ""
+    clean_start: bool = True
+    keep_alive: int = 0
+    connected_at: float = 0.0
+    expires_at: float | None = None
+    expiry_code: ReasonCode = ReasonCode.MAXIMUM_CONNECT_TIME
+
+    def client(self) -> ClientInfo:
+        """Return the client as hooks see it."""
+        return ClientInfo(
+            self.client_id,
+            self.version,
+            self.username,
+            self.peer,
+            Scope(self.listener, self.mount_point),
+            self.clean_start,
+            self.keep_alive,
+            self.connected_at,
+            self.identity,
+            self.claims,
+            self.expires_at,
+            self.expiry_code,
+            self.vouched_by,
+        )
 
 
 class Action(StrEnum):

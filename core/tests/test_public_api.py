@@ -17,7 +17,10 @@ MODULES = {
     "hookmq.testing": None,
     "hookmq.testing.contracts": None,
     "hookmq.hooks.specs": ("Specs", "BrokerHandle"),
-    "hookmq.store": ("Store", "Journal", "Record", "Loaded", "CommitId", "StoreFailed", "QueueSummary"),
+    "hookmq.store": (
+        "Store", "Journal", "Record", "Loaded", "CommitId", "StoreFailed", "QueueSummary", "SessionRecord",
+        "ClientRecord",
+    ),
     "hookmq.runtime": ("Runtime", "Wire", "Timer", "Promise"),
     "hookmq.errors": (
         "HookMQError", "ProtocolError", "ConfigError", "PluginError", "PluginNotFound", "BindError", "StoreError",

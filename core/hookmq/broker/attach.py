@@ -31,6 +31,7 @@ from hookmq.types import (
     EndedBy,
     SessionEvent,
     Will,
+    json_value,
 )
 
 _WINDOW = 60.0
@@ -345,7 +346,8 @@ def identify(client: ClientInfo, accept: Accept) -> None:
     if accept.identity is not None:
         client.identity = accept.identity
     if accept.claims is not None:
-        client.claims = accept.claims
+        # As a restart will restore them: a rule must not change its mind because a set became a list.
+        client.claims = json_value(accept.claims)
     if accept.expires_at is not None:
         client.expires_at = accept.expires_at
         client.expiry_code = accept.expiry_code

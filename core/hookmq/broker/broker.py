@@ -52,7 +52,6 @@ from hookmq.store import (
     StoreFailed,
 )
 from hookmq.types import (
-    ClientInfo,
     DisconnectReason,
     EndedBy,
     Message,
@@ -260,12 +259,7 @@ class Broker:
 
     def _load_session(self, kept: SessionRecord) -> None:
         core = self.core
-        scope = Scope(name=kept.listener, mount_point=kept.mount_point)
-        client = ClientInfo(
-            kept.client_id, kept.version, kept.username, Peer(kept.host), scope, False, 0, kept.connected_at,
-            kept.identity, kept.claims,
-        )  # fmt: skip
-        session = create(core, client)
+        session = create(core, kept.client.client())
         core.metrics.sessions_created -= 1
         session.expiry = kept.expiry
         session.durable = True

@@ -43,24 +43,15 @@ def create(core: Core, client: ClientInfo) -> Session:
 
 
 def record(session: Session) -> PutSession:
-    """The session as the store keeps it."""
-    client = session.client
+    """Return the session as the store keeps it."""
     return PutSession(
         SessionRecord(
-            client.client_id,
-            client.version,
+            session.client.record(),
             session.expiry,
-            client.username,
-            client.identity,
-            client.claims,
-            client.listener,
-            client.scope.mount_point,
-            client.peer.host,
             {
                 "queue_messages": session.queue_messages,
                 "max_subscriptions": session.max_subscriptions,
             },
-            client.connected_at,
             session.ended_at,
             session.will,
             session.will_at,

@@ -51,12 +51,13 @@ class Limits:
 class Accept:
     """Consent to a connection (`on_connect`, `on_auth`).
 
-    `identity` is who the client was found to be and `claims` what is known of it. At `expires_at` (epoch seconds) the
-    credential ends and the client is disconnected with `expiry_code`. Of several plugins that accept, the first to give
-    an identity and the first to give claims is believed; of `expires_at` and `limits` the strictest holds. A claim named
-    ``hookmq:ID`` is the note of the plugin with that id: each may write its own, which is kept whoever was first, through
-    re-authentication by another and in the store; nobody can write another's. `data` of `on_auth` goes to the client as
-    Authentication Data, in CONNACK or in the AUTH that ends a re-authentication: the last word of a SCRAM exchange, say.
+    `identity` is who the client was found to be. `claims` is what is known of it, as JSON values, since the store keeps
+    them: a tuple or set becomes a list, another object its text. At `expires_at` (epoch seconds) the credential ends and
+    the client is disconnected with `expiry_code`. Of several plugins that accept, the first to give an identity and the
+    first to give claims is believed; of `expires_at` and `limits` the strictest holds. A claim named ``hookmq:ID`` is the
+    note of the plugin with that id: each may write its own, which is kept whoever was first, through re-authentication
+    by another and in the store; nobody can write another's. `data` of `on_auth` goes to the client as Authentication
+    Data, in CONNACK or in the AUTH that ends a re-authentication: the last word of a SCRAM exchange, say.
     """
 
     identity: str | None = None

@@ -9,6 +9,7 @@ from typing import Any, Final
 from hookmq.codec.primitives import Reader
 from hookmq.codec.properties import read_properties
 from hookmq.properties import In
+from hookmq.reason import ReasonCode
 from hookmq.topics import MAX_BYTES, validate_filter, validate_topic
 
 _Rule = Callable[[Any], bool]
@@ -71,6 +72,25 @@ def _whole_numbers(value: Any) -> bool:
     return type(value) is dict and all(type(one) is int for one in value.values())
 
 
+_CERTIFICATE: Final[Mapping[str, _Rule]] = {
+    "common_name": _text,
+    "subject": _text,
+    "sans": lambda value: type(value) is list and all(map(_text, value)),
+    "fingerprint": _text,
+}
+
+
+def _certificate(value: Any) -> bool:
+    if type(value) is not dict:
+        return False
+    check(value, _CERTIFICATE)
+    return True
+
+
+def _code(value: Any) -> bool:
+    return type(value) is int and ReasonCode(value).failed
+
+
 _MESSAGE: Final[Mapping[str, _Rule]] = {
     "topic": _topic,
     "payload": _payload,
@@ -103,6 +123,14 @@ RULES: Final[Mapping[str, Mapping[str, _Rule]]] = {
         "listener": _text,
         "mount_point": _text,
         "host": _text,
+        "port": _integer(0, 65535),
+        "transport": _text,
+        "certificate": _or_none(_certificate),
+        "vouched_by": _or_none(_text),
+        "clean_start": lambda value: type(value) is bool,
+        "keep_alive": _integer(0, 65535),
+        "expires_at": _or_none(_number),
+        "expiry_code": _code,
         "limits": _whole_numbers,
         "will": _or_none(_will),
     },

@@ -1,6 +1,6 @@
 """A store as text: one JSON object per line, for moving to another version, another store or another program.
 
-    {"kind": "hookmq-storage", "version": 1}
+    {"kind": "hookmq-storage", "version": 2}
     {"kind": "session", "client_id": …}  {"kind": "subscription", …}  {"kind": "received", …}  {"kind": "retained", …}
     {"kind": "message", "id": 7, …}      {"kind": "entry", "owner": "c/client", "message": 7, …}
     {"kind": "end", "lines": 7}
@@ -20,14 +20,19 @@ from hookmq.errors import StoreError
 from hookmq_storage import batch
 from hookmq_storage.batch import Operation
 from hookmq_storage.check import row_ok
+from hookmq_storage.client import ADDED, complete
 from hookmq_storage.engine import Engine
 from hookmq_storage.fields import References
 from hookmq_storage.inline import parts_of, spread
 from hookmq_storage.schema import COLUMNS, columns_in
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Version 1, whose sessions do not record the whole client, is imported as well."""
 _BATCH: Final = 10_000
 _SESSION: Final = ("version", "expiry", "connected_at", "ended_at", "will_at")
+_CLIENT: Final = (
+    "username", "identity", "claims", "listener", "mount_point", "host", "limits", *ADDED,
+)  # fmt: skip
 _MESSAGE: Final = (
     "topic", "payload", "flags", "properties", "sender", "origin", "received_at", "expires_at",
 )  # fmt: skip
@@ -131,7 +136,7 @@ def _all(
             continue
         sessions.add(row[0])
         line = {"kind": "session", "client_id": owner[2:], **_text(_SESSION, row[1:6])}
-        line |= json.loads(row[6])
+        line |= complete(json.loads(row[6]))
         line["will"] = None if row[7] is None else {"delay": row[7], **_text(_MESSAGE, row[8:16])}
         yield line
     for row in counted("subscription"):
@@ -210,10 +215,7 @@ def _message(line: dict[str, Any]) -> Row:
 
 
 def _session(line: dict[str, Any]) -> Operation:
-    kept = {
-        name: line[name]
-        for name in ("username", "identity", "claims", "listener", "mount_point", "host", "limits")
-    }
+    kept = {name: line[name] for name in _CLIENT}
     will = line["will"]
     return (
         batch.PUT_SESSION,
@@ -260,7 +262,7 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Operation]]] = {
 def operations(source: Iterable[str | bytes], known: References) -> Iterator[Operation]:
     """The operations that lines of text come to, which `known` counts. Raises StoreError for what is no such line, or
     cannot be, and where the last line is not the end."""
-    number, ended = 0, False
+    number, version, ended = 0, VERSION, False
     for number, text in enumerate(source, 1):
         if ended:
             raise StoreError(f"line {number}: the export ended before it")
@@ -268,9 +270,14 @@ def operations(source: Iterable[str | bytes], known: References) -> Iterator[Ope
             line = json.loads(text)
             kind = line["kind"]
             if number == 1:
-                if kind != "hookmq-storage" or line["version"] != VERSION:
+                version = line.get("version")
+                if (
+                    kind != "hookmq-storage"
+                    or type(version) is not int
+                    or not 0 < version <= VERSION
+                ):
                     raise StoreError(
-                        f"line 1: this is no export of version {VERSION} of hookmq storage"
+                        f"line 1: not an export of hookmq storage of a version up to {VERSION}"
                     )
                 continue
             if kind == "end":
@@ -278,6 +285,8 @@ def operations(source: Iterable[str | bytes], known: References) -> Iterator[Ope
                     raise StoreError(f"line {number}: there were {line['lines']} lines before it")
                 ended = True
                 continue
+            if version == 1 and kind == "session":
+                line = complete(line)
             known.check(kind, line)
             operation = _READ[kind](line)
         except StoreError:

@@ -27,6 +27,7 @@ from hookmq.types import Message, Subscription, Will, make_message
 
 from hookmq_storage import batch
 from hookmq_storage.batch import Operation
+from hookmq_storage.client import client_data, client_of
 
 _MOST: Final = 1 << 30
 
@@ -79,25 +80,18 @@ _NO_WILL: Final = (None,) * 9
 def _session(record: PutSession) -> Operation:
     one = record.session
     will = _NO_WILL if one.will is None else (one.will.delay, *message_row(one.will.message))
+    client = one.client
     data = json.dumps(
-        {
-            "username": one.username,
-            "identity": one.identity,
-            "claims": dict(one.claims),
-            "listener": one.listener,
-            "mount_point": one.mount_point,
-            "host": one.host,
-            "limits": dict(one.limits),
-        },
+        {**client_data(client), "limits": dict(one.limits)},
         separators=(",", ":"),
-        default=str,  # what a plugin claims of a client may be anything
+        default=str,  # claims may be anything
     )
     return (
         batch.PUT_SESSION,
-        one.client_id,
-        one.version,
+        client.client_id,
+        client.version,
         one.expiry,
-        one.connected_at,
+        client.connected_at,
         one.ended_at,
         one.will_at,
         data,
@@ -112,17 +106,9 @@ def session_of(client_id: str, row: Sequence[Any]) -> PutSession:
     will = None if row[6] is None else Will(message_of(row[7:15]), row[6])
     return PutSession(
         SessionRecord(
-            client_id,
-            version,
+            client_of(client_id, version, connected_at, kept),
             expiry,
-            kept["username"],
-            kept["identity"],
-            kept["claims"],
-            kept["listener"],
-            kept["mount_point"],
-            kept["host"],
             kept["limits"],
-            connected_at,
             ended_at,
             will,
             will_at,

@@ -5,14 +5,17 @@ back as it was put: a float stays a float, infinity included. Every row ends in 
 `checksum`): a bit that flips on the disk is found, not delivered.
 """
 
+import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
+from hookmq_storage.client import complete
+
 APPLICATION_ID: Final = 0x484D5151
 """``HMQQ``, in the header of every database of ours."""
-VERSION: Final = 3
+VERSION: Final = 4
 
 MESSAGE_EXPIRES: Final = (
     "CREATE INDEX message_expires ON message (expires_at, id) WHERE expires_at IS NOT NULL"
@@ -70,9 +73,28 @@ def _inline(db: sqlite3.Connection) -> None:
     db.execute(ENTRY_MESSAGE)
 
 
+def _clients(db: sqlite3.Connection) -> None:
+    """Sessions record the whole client. What was not stored is unknown from now on. A row that is damaged stays as it
+    is: it is found when it is loaded."""
+    columns = COLUMNS["session"]
+    at = columns.split(", ").index("data")
+    for owner, *_ in db.execute("SELECT owner FROM session").fetchall():
+        row = list(
+            db.execute(f"SELECT {columns} FROM session WHERE owner = ?", (owner,)).fetchone()
+        )
+        if row[-1] != checksum(*row[:-1]):
+            continue
+        row[at] = json.dumps(complete(json.loads(row[at])), separators=(",", ":"))
+        db.execute(
+            "UPDATE session SET data = ?, crc = ? WHERE owner = ?",
+            (row[at], checksum(*row[:-1]), owner),
+        )
+
+
 MIGRATIONS: Final[Mapping[int, Migration]] = {
     1: lambda db: db.execute(MESSAGE_EXPIRES),
     2: _inline,
+    3: _clients,
 }
 """By version, what makes a database of it one of the next. Each runs inside one transaction with all that follow."""
 

@@ -18,7 +18,7 @@ from hookmq.errors import StoreError
 from hookmq.store import CommitId, PutRetained, PutSession, SessionRecord
 from hookmq.testing import Harness
 from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import Message
+from hookmq.types import ClientRecord, Message
 from hookmq_storage.folder import DATABASE, Mark, open_mark, read_mark, write_mark
 from hookmq_storage.schema import VERSION
 from hookmq_storage.store import SQLiteStore
@@ -166,7 +166,7 @@ def test_a_second_broker_changes_nothing(tmp_path: Path) -> None:
         SQLiteStore(tmp_path / "data", VirtualRuntime())
     assert contents(tmp_path / "data") == before
     told: list[Any] = []
-    first.commit([PutSession(SessionRecord("one", 5, 60.0))], told.append)
+    first.commit([PutSession(SessionRecord(ClientRecord("one", 5), 60.0))], told.append)
     assert told == [CommitId(first.identity, 2)]
     first.close(lambda: None)
 

@@ -31,7 +31,11 @@ from hookmq_storage.store import SQLiteStore
 
 CONTENT: list[Record] = [
     PutSession(SESSION),
-    PutSession(SESSION._replace(client_id="c2", will=None, will_at=None, claims={})),
+    PutSession(
+        SESSION._replace(
+            client=SESSION.client._replace(client_id="c2", claims={}), will=None, will_at=None
+        )
+    ),
     PutSubscription("c1", SUBSCRIPTION),
     PutReceived("c1", 65535),
     PutRetained(MESSAGE),
@@ -120,7 +124,7 @@ def test_export_and_import(
     ("text", "says"),
     [
         ("", "it ends after line 0, in the midst of an export"),
-        ('{"kind": "other"}\n', "line 1: this is no export"),
+        ('{"kind": "other"}\n', "line 1: not an export of hookmq storage"),
         ("nonsense\n", "line 1: not a line of an export"),
         ('{"kind": "hookmq-storage", "version": 1}\n{"kind": "retained"}\n', "line 2: not a line"),
     ],

@@ -23,13 +23,13 @@ from hookmq.store import (
 )
 from hookmq.testing import Harness
 from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import Message, Subscription
+from hookmq.types import ClientRecord, Message, Subscription
 from hookmq_storage.database import Limits
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.store import SQLiteStore
 
 EVERYTHING: list[Record] = [
-    PutSession(SessionRecord("one", 5, 60.0)),
+    PutSession(SessionRecord(ClientRecord("one", 5), 60.0)),
     PutSubscription("one", Subscription("a", "a", 1)),
     PutReceived("one", 7),
     PutRetained(Message("kept", b"retained payload", 1, True)),

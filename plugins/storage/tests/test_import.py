@@ -6,16 +6,26 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
+from hookmq_storage.client import ADDED
 
-HEADER = {"kind": "hookmq-storage", "version": 1}
+HEADER = {"kind": "hookmq-storage", "version": 2}
 MESSAGE = {
     "topic": "t", "payload": "eA==", "flags": 5, "properties": None, "sender": None, "origin": "client",
     "received_at": 1.0, "expires_at": None,
 }  # fmt: skip
-SESSION = {
+CERTIFICATE: dict[str, Any] = {
+    "common_name": "c",
+    "subject": "CN=c",
+    "sans": ["c"],
+    "fingerprint": "ab",
+}
+BAD_CERTIFICATES: list[Any] = [{}, [], {**CERTIFICATE, "sans": [1]}]
+SESSION: dict[str, Any] = {
     "kind": "session", "client_id": "c", "version": 5, "expiry": 10.0, "connected_at": 1.0, "ended_at": 2.0,
     "will_at": None, "username": None, "identity": None, "claims": {}, "listener": "tcp", "mount_point": "",
-    "host": "h", "limits": {}, "will": None,
+    "host": "h", "port": 1, "transport": "tls", "vouched_by": "plugin:p", "clean_start": False, "keep_alive": 60,
+    "expires_at": 9.5, "expiry_code": 0xA0, "limits": {}, "will": None,
+    "certificate": CERTIFICATE,
 }  # fmt: skip
 LINES: dict[str, dict[str, Any]] = {
     "session": SESSION,
@@ -48,6 +58,19 @@ def test_all_of_it_as_it_should_be(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["storage", "check", str(tmp_path / "new")]) == 0
 
 
+def test_an_export_of_version_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its sessions do not record the whole client: what they lack is unknown."""
+    session = {name: value for name, value in SESSION.items() if name not in ADDED}
+    lines = [{**HEADER, "version": 1}, session, {"kind": "end", "lines": 2}]
+    (tmp_path / "lines").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    folder = str(tmp_path / "new")
+    assert main(["storage", "import", folder, str(tmp_path / "lines")]) == 0
+    capsys.readouterr()
+    assert main(["storage", "export", folder]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[1])
+    assert told == {**session, **ADDED}
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "value"),
     [
@@ -56,6 +79,10 @@ def test_all_of_it_as_it_should_be(tmp_path: Path, capsys: pytest.CaptureFixture
         ("session", "version", 2),
         ("session", "version", True),
         ("session", "expiry", float("nan")),
+        *(("session", "port", value) for value in (-1, 65536, None)),
+        *(("session", "certificate", value) for value in BAD_CERTIFICATES),
+        *(("session", "clean_start", value) for value in (0, None)),
+        *(("session", "expiry_code", value) for value in (0, 999, None)),
         ("session", "limits", {"queue_messages": "many"}),
         ("session", "will", {"delay": 1.0, **MESSAGE, "flags": 3}),
         ("session", "will", MESSAGE),

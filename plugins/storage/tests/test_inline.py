@@ -27,7 +27,7 @@ from hookmq.store import (
 from hookmq.testing import Harness
 from hookmq.testing.contracts import fields_of
 from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import Message
+from hookmq.types import ClientRecord, Message
 from hookmq_storage.check import _right_entry, row_ok
 from hookmq_storage.engine import HELD
 from hookmq_storage.folder import DATABASE
@@ -176,7 +176,12 @@ def test_everything_of_both_survives(message: Message, entry: Enqueue) -> None:
     with tempfile.TemporaryDirectory() as name:
         store = SQLiteStore(Path(name) / "data", VirtualRuntime(), "os")
         list(store.load())
-        commit(store, PutSession(SessionRecord("one", 5, 60.0)), PutMessage(1, message), entry)
+        commit(
+            store,
+            PutSession(SessionRecord(ClientRecord("one", 5), 60.0)),
+            PutMessage(1, message),
+            entry,
+        )
         assert counts(store) == (0, 1, 1)
         store.close(lambda: None)
         store = SQLiteStore(Path(name) / "data", VirtualRuntime(), "os")
@@ -229,7 +234,9 @@ def _moved(rest: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
     "change", ["seq = 2", "message = 2", "size = 11", "qos = 0", "body = x''", "sent = 5"]
 )
 def test_a_damaged_row_is_not_served(tmp_path: Path, store: SQLiteStore, change: str) -> None:
-    commit(store, PutSession(SessionRecord("one", 5, 60.0)), PutMessage(1, ONE), queued())
+    commit(
+        store, PutSession(SessionRecord(ClientRecord("one", 5), 60.0)), PutMessage(1, ONE), queued()
+    )
     store.close(lambda: None)
     with closing(sqlite3.connect(tmp_path / "data" / DATABASE, isolation_level=None)) as db:
         db.execute(f"UPDATE entry SET {change}")
@@ -280,8 +287,8 @@ def test_the_commands(
     """Export, import, check, info and repair know both kinds."""
     commit(
         store,
-        PutSession(SessionRecord("one", 5, 60.0)),
-        PutSession(SessionRecord("two", 5, 60.0)),
+        PutSession(SessionRecord(ClientRecord("one", 5), 60.0)),
+        PutSession(SessionRecord(ClientRecord("two", 5), 60.0)),
         *(PutMessage(1, ONE), queued(identifiers=(4, 5), filter="a/#")),
         *(PutMessage(2, ONE), queued(seq=2, id=2), queued("c/two", id=2)),
     )

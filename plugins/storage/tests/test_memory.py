@@ -9,7 +9,7 @@ from hookmq.broker.queue import LEAST_PAGE
 from hookmq.codec import Publish
 from hookmq.store import Enqueue, PutMessage, PutSession, SessionRecord
 from hookmq.testing import Harness, MemoryClient
-from hookmq.types import Message
+from hookmq.types import ClientRecord, Message
 from hookmq_storage.store import SQLiteStore
 
 PAGE = 64
@@ -75,7 +75,9 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 def test_a_long_queue_is_never_loaded_as_a_whole(broker: Harness) -> None:
     count = 10_000
-    records: list[Any] = [PutSession(SessionRecord("one", 5, 6000.0, ended_at=broker.clock.time()))]
+    records: list[Any] = [
+        PutSession(SessionRecord(ClientRecord("one", 5), 6000.0, ended_at=broker.clock.time()))
+    ]
     for number in range(1, count + 1):
         records += (
             PutMessage(number, Message("t", b"%d" % number, 1)),

@@ -25,7 +25,7 @@ from hookmq.store import (
 from hookmq.testing import DurableStore
 from hookmq.testing.contracts import fields_of
 from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import Message, Subscription
+from hookmq.types import ClientRecord, Message, Subscription
 from hookmq_storage.store import SQLiteStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,7 +45,9 @@ def message(id: int) -> Message:
 
 
 RARE = st.one_of(
-    st.builds(lambda n, e: PutSession(SessionRecord(n, 5, e)), NAMES, st.floats(0, 100)),
+    st.builds(
+        lambda n, e: PutSession(SessionRecord(ClientRecord(n, 5), e)), NAMES, st.floats(0, 100)
+    ),
     st.builds(DropSession, NAMES),
     st.builds(
         lambda n, t, q: PutSubscription(n, Subscription(t, "x/" + t, q)), NAMES, TOPICS, st.just(1)

@@ -19,7 +19,7 @@ from hookmq.store import (
     SessionRecord,
 )
 from hookmq.testing.runtime import EPOCH, VirtualRuntime
-from hookmq.types import Message, Subscription
+from hookmq.types import ClientRecord, Message, Subscription
 from hookmq_storage.engine import Engine
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.pages import PAGE
@@ -56,7 +56,7 @@ def counts(store: SQLiteStore) -> dict[str, int]:
 
 
 def fill(store: SQLiteStore, name: str, messages: int, payload: bytes = b"x") -> None:
-    records: list[Record] = [PutSession(SessionRecord(name, 5, 60.0))]
+    records: list[Record] = [PutSession(SessionRecord(ClientRecord(name, 5), 60.0))]
     records += (PutSubscription(name, Subscription(f"f/{n}", f"f/{n}")) for n in range(300))
     records += (PutReceived(name, n + 1) for n in range(300))
     first = store.next_message_id()

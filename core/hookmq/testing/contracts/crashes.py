@@ -26,11 +26,12 @@ from hookmq.testing.contracts.samples import (
     make_entry,
     make_message,
     of_kind,
+    renamed,
 )
 
 BEFORE: tuple[Record, ...] = (
     PutSession(SESSION),
-    PutSession(SESSION._replace(client_id="c2")),
+    PutSession(renamed("c2")),
     PutReceived("c1", 1),
     PutRetained(make_message("old", b"old")),
     PutMessage(1, make_message("m1", b"x" * 3000)),

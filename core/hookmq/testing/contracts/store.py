@@ -23,16 +23,22 @@ from hookmq.store import (
 )
 from hookmq.testing.contracts.crashes import StoreCrashes
 from hookmq.testing.contracts.samples import (
+    CLIENT,
     MESSAGE,
+    PLAIN_CLIENT,
     SESSION,
     SUBSCRIPTION,
+    UNSTORED,
+    UNSTORED_SCOPE,
     comparable,
     fields_of,
     make_entry,
     make_message,
     of_kind,
+    renamed,
+    vars_of,
 )
-from hookmq.types import Subscription
+from hookmq.types import Certificate, ClientInfo, ClientRecord, Peer, Scope, Subscription
 
 
 class StoreContract(StoreCrashes):
@@ -243,9 +249,9 @@ class StoreContract(StoreCrashes):
 
     def test_a_session_is_loaded_as_it_was_put(self) -> None:
         store = self._durable()
-        plain = SessionRecord("c2", 4, 60.0)
-        old = SESSION._replace(client_id="c3", ended_at=None, will=None, will_at=None)
-        new = old._replace(ended_at=5.0, version=3)
+        plain = SessionRecord(ClientRecord("c2", 4), 60.0)
+        old = renamed("c3")._replace(ended_at=None, will=None, will_at=None)
+        new = old._replace(ended_at=5.0, client=old.client._replace(version=3))
         self.commit(store, PutSession(SESSION), PutSession(plain), PutSession(old))
         self.commit(store, PutSession(new))
         store, loaded = self.reopened(store)
@@ -253,6 +259,26 @@ class StoreContract(StoreCrashes):
         assert len(of_kind(loaded, PutSession)) == 3
         for expected in (SESSION, plain, new):
             assert comparable(found[expected.client_id]) == comparable(expected)
+        self.close(store)
+
+    def test_a_client_is_loaded_as_authorize_saw_it(self) -> None:
+        """Rules may name any field of a client. One that is not stored lets a restart change what a rule says."""
+        store = self._durable()
+        self.commit(store, PutSession(SESSION))
+        store, loaded = self.reopened(store)
+        [found] = of_kind(loaded, PutSession)
+        client = found.session.client.client()
+        for name in vars_of(ClientInfo) - UNSTORED:
+            value, plain = getattr(CLIENT, name), getattr(PLAIN_CLIENT, name)
+            assert value != plain, f"the sample has no value of its own in ClientInfo.{name}"
+            assert comparable(getattr(client, name)) == comparable(value), name
+        for name in vars_of(Certificate):
+            assert getattr(CLIENT.peer.certificate, name) != getattr(Certificate(), name), name
+        for name in Peer._fields:
+            assert getattr(CLIENT.peer, name) != getattr(PLAIN_CLIENT.peer, name), name
+        for name in vars_of(Scope) - UNSTORED_SCOPE:
+            assert getattr(CLIENT.scope, name) != getattr(Scope(), name), name
+            assert getattr(client.scope, name) == getattr(CLIENT.scope, name), name
         self.close(store)
 
     def test_subscriptions_are_loaded_after_their_sessions(self) -> None:
@@ -339,7 +365,7 @@ class StoreContract(StoreCrashes):
 
     def test_a_dropped_session_leaves_nothing(self) -> None:
         store = self._durable()
-        other = SESSION._replace(client_id="c2")
+        other = renamed("c2")
         for record in (SESSION, other):
             self.commit(
                 store,

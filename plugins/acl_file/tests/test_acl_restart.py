@@ -1,0 +1,83 @@
+"""Rules by certificate hold of stored sessions as well: a restart does not change what a client may do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hookmq.testing import DurableStore, Harness, make_plugin, will
+from hookmq.types import Certificate, Peer
+from hookmq_acl_file.plugin import AclFilePlugin
+
+CERTIFICATES = {
+    "common_name": Certificate(common_name="dev1"),
+    "fingerprint": Certificate(fingerprint="ab" * 32),
+    "san": Certificate(sans=("other", "dev1")),
+}
+VALUES = {"common_name": "dev1", "fingerprint": "AB" * 32, "san": "dev1"}
+FIELDS = pytest.mark.parametrize("field", list(CERTIFICATES))
+WILL = will("w", b"gone", qos=1)
+
+
+class Running:
+    """A broker with a store and rules, which restarts with other rules."""
+
+    def __init__(self, file: Path, *lines: str) -> None:
+        self.file = file
+        self.store = DurableStore()
+        self.start(*lines)
+
+    def start(self, *lines: str) -> None:
+        """Start, or start again, with these rules."""
+        self.file.write_text("rules:\n" + "".join(f"  - {{{line}}}\n" for line in lines))
+        acl = make_plugin(AclFilePlugin, {"path": self.file}, "acl", use="acl_file")
+        self.harness = Harness([acl], store=self.store, config={"authz": {"default": "deny"}})
+
+    def device(self, field: str, **options: Any) -> Any:
+        """The client with a certificate."""
+        peer = Peer("192.0.2.1", 40000, "tls", CERTIFICATES[field])
+        return self.harness.connect("dev", session_expiry_interval=600, peer=peer, **options)
+
+
+@FIELDS
+def test_what_was_granted_by_certificate_is_kept(tmp_path: Path, field: str) -> None:
+    """Restarted and reloaded, the rules are asked about the stored subscription, which has its certificate still."""
+    rules = (
+        f"allow: subscribe, who: {{certificate: {{{field}: '{VALUES[field]}'}}}}, topic: t",
+        "allow: publish, topic: t",
+    )
+    running = Running(tmp_path / "acl.yaml", *rules)
+    running.device(field).subscribe("t", 1)
+    running.start(*rules)
+    running.harness.connect("pub").publish("t", b"acknowledged", 1)
+    running.harness.reload()
+    client = running.device(field, clean_start=False)
+    assert client.session_present
+    client.expect_message("t", b"acknowledged")
+
+
+@FIELDS
+def test_a_will_allowed_by_certificate_fires_after_a_restart(tmp_path: Path, field: str) -> None:
+    rules = (
+        f"allow: publish, who: {{certificate: {{{field}: '{VALUES[field]}'}}}}, topic: w",
+        "allow: subscribe, topic: w",
+    )
+    running = Running(tmp_path / "acl.yaml", *rules)
+    running.harness.connect("watcher", session_expiry_interval=600).subscribe("w", 1)
+    running.device(field, will=WILL)
+    running.start(*rules)
+    watcher = running.harness.connect("watcher", clean_start=False, session_expiry_interval=600)
+    watcher.expect_message("w", b"gone")
+
+
+@FIELDS
+def test_a_deny_added_while_the_broker_was_down_stops_the_will(tmp_path: Path, field: str) -> None:
+    """Else it would fail open."""
+    allow = "allow: [publish, subscribe], topic: w"
+    running = Running(tmp_path / "acl.yaml", allow)
+    running.harness.connect("watcher", session_expiry_interval=600).subscribe("w", 1)
+    running.device(field, will=WILL)
+    deny = f"deny: publish, who: {{certificate: {{{field}: '{VALUES[field]}'}}}}, topic: w"
+    running.start(deny, allow)
+    watcher = running.harness.connect("watcher", clean_start=False, session_expiry_interval=600)
+    watcher.expect_nothing()
+    assert running.harness.logged("authz.denied")

@@ -1,0 +1,84 @@
+"""A client as JSON: the part of a session's record that says who the client is and how it came in.
+
+`client_id`, `version` and `connected_at` are columns of their own.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hookmq.reason import ReasonCode
+from hookmq.types import Certificate, ClientRecord, Peer
+
+ADDED: Final[Mapping[str, Any]] = {
+    "vouched_by": None,
+    "port": 0,
+    "transport": "",
+    "certificate": None,
+    "clean_start": False,
+    "keep_alive": 0,
+    "expires_at": None,
+    "expiry_code": int(ReasonCode.MAXIMUM_CONNECT_TIME),
+}
+"""What versions 1 to 3 of the schema did not store, with the values that say so."""
+
+
+def complete(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `data` of any version of the schema as this version writes it."""
+    return {**data, **{name: value for name, value in ADDED.items() if name not in data}}
+
+
+def client_data(client: ClientRecord) -> dict[str, Any]:
+    """Return `client` as JSON values."""
+    peer = client.peer
+    certificate = peer.certificate
+    return {
+        "username": client.username,
+        "identity": client.identity,
+        "claims": dict(client.claims),
+        "vouched_by": client.vouched_by,
+        "listener": client.listener,
+        "mount_point": client.mount_point,
+        "host": peer.host,
+        "port": peer.port,
+        "transport": peer.transport,
+        "certificate": None
+        if certificate is None
+        else {
+            "common_name": certificate.common_name,
+            "subject": certificate.subject,
+            "sans": list(certificate.sans),
+            "fingerprint": certificate.fingerprint,
+        },
+        "clean_start": client.clean_start,
+        "keep_alive": client.keep_alive,
+        "expires_at": client.expires_at,
+        "expiry_code": int(client.expiry_code),
+    }
+
+
+def client_of(
+    client_id: str, version: int, connected_at: float, data: Mapping[str, Any]
+) -> ClientRecord:
+    """Return the client of `client_data`."""
+    kept = data["certificate"]
+    certificate = None
+    if kept is not None:
+        certificate = Certificate(
+            kept["common_name"], kept["subject"], tuple(kept["sans"]), kept["fingerprint"]
+        )
+    return ClientRecord(
+        client_id,
+        version,
+        data["username"],
+        data["identity"],
+        data["claims"],
+        data["vouched_by"],
+        Peer(data["host"], data["port"], data["transport"], certificate),
+        data["listener"],
+        data["mount_point"],
+        data["clean_start"],
+        data["keep_alive"],
+        connected_at,
+        data["expires_at"],
+        ReasonCode(data["expiry_code"]),
+    )
