@@ -1,10 +1,13 @@
 """Files that somebody else writes."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
-from hookmq.files import open_regular
+from hookmq.errors import ConfigError
+from hookmq.files import RETRY, FileStamp, FileWatch, file_stamp, open_regular
+from hookmq.testing.runtime import VirtualRuntime
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
@@ -25,3 +28,129 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_what_is_no_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(OSError):  # noqa: PT011 - the words are the system's
         open_regular(tmp_path / name)
+
+
+class Followed:
+    """A file that is followed, and what was told of it."""
+
+    def __init__(self, path: Path, interval: float = 2.0) -> None:
+        self.path = path
+        self.path.write_text("first")
+        self.runtime = VirtualRuntime()
+        self.told: list[str] = []
+        self.reads = 0
+        self.error: Exception | None = None
+        self.watch: FileWatch[str] = FileWatch(
+            path, interval, file_stamp(path), self.load, self.took, self.failed
+        )
+        self.watch.start(self.runtime)
+
+    def load(self) -> tuple[FileStamp, str]:
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        return file_stamp(self.path), self.path.read_text()
+
+    def took(self, text: str) -> None:
+        self.told.append(text)
+
+    def failed(self, why: str) -> None:
+        self.told.append(f"! {why}")
+
+    def write(self, text: str) -> None:
+        new = self.path.with_name("new")
+        new.write_text(text)
+        new.replace(self.path)
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Followed:
+    return Followed(tmp_path / "file")
+
+
+def test_a_file_is_read_when_it_stood_still(followed: Followed) -> None:
+    followed.runtime.advance(100)
+    assert followed.reads == 0
+    followed.write("second")
+    followed.runtime.advance(2)
+    assert followed.told == []
+    followed.runtime.advance(2)
+    assert followed.told == ["second"]
+    followed.runtime.advance(100)
+    assert followed.reads == 1
+
+
+CONTENT = ConfigError("no user", source="file", line=3, column=7)
+NO_DESCRIPTORS = OSError(errno.EMFILE, "Too many open files")
+
+
+def wrapped() -> Exception:
+    error = ConfigError("Too many open files", source="file")
+    error.__cause__ = NO_DESCRIPTORS
+    return error
+
+
+@pytest.mark.parametrize("error", [NO_DESCRIPTORS, wrapped(), MemoryError()])
+@pytest.mark.parametrize("interval", [2.0, 0.0])
+def test_what_may_pass_is_tried_again(tmp_path: Path, error: Exception, interval: float) -> None:
+    followed = Followed(tmp_path / "file", interval)
+    followed.error = error
+    followed.write("second")
+    ended: list[bool] = []
+    followed.watch.look(lambda: ended.append(True))
+    followed.runtime.advance(60)
+    assert ended == [True]
+    assert followed.reads > 5
+    assert len(followed.told) == 1, "once for each reason"
+    assert followed.watch.failing
+    followed.error = None
+    followed.runtime.advance(RETRY)
+    assert followed.told[1:] == ["second"]
+    assert not followed.watch.failing
+
+
+def test_what_is_wrong_with_the_content_is_read_once(followed: Followed) -> None:
+    followed.error = CONTENT
+    followed.write("second")
+    followed.runtime.advance(100)
+    assert (followed.told, followed.reads) == (["! file:3:7: no user"], 1)
+    followed.error = None
+    followed.write("third")
+    followed.runtime.advance(4)
+    assert followed.told[1:] == ["third"]
+
+
+def test_what_is_not_ours_may_quote_the_file(followed: Followed) -> None:
+    followed.error = ValueError("invalid literal: 'hunter2'")
+    followed.write("second")
+    followed.runtime.advance(4)
+    assert followed.told == [f"! {followed.path}: ValueError"]
+
+
+def gone(path: Path) -> None:
+    path.rename(path.with_name("away"))
+
+
+def back(path: Path) -> None:
+    path.with_name("away").rename(path)
+
+
+def test_a_file_that_is_back_as_it_was_is_told(followed: Followed) -> None:
+    gone(followed.path)
+    followed.runtime.advance(10)
+    assert followed.told == [f"! {followed.path}: No such file or directory"]
+    back(followed.path)
+    followed.runtime.advance(4)
+    assert followed.told[1:] == ["first"]
+
+
+@pytest.mark.parametrize("stopped_first", [True, False])
+def test_who_waits_for_a_look_hears_of_the_end(followed: Followed, stopped_first: bool) -> None:
+    ended: list[bool] = []
+    if stopped_first:
+        followed.watch.stop()
+    followed.watch.look(lambda: ended.append(True))
+    followed.watch.stop()
+    followed.runtime.advance(100)
+    assert ended == [True]
+    assert followed.told == []

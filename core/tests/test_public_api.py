@@ -22,6 +22,7 @@ MODULES = {
         "ClientRecord",
     ),
     "hookmq.runtime": ("Runtime", "Wire", "Timer", "Promise"),
+    "hookmq.files": ("FileStamp", "FileWatch", "file_stamp", "open_regular"),
     "hookmq.errors": (
         "HookMQError", "ProtocolError", "ConfigError", "PluginError", "PluginNotFound", "BindError", "StoreError",
     ),

@@ -1,12 +1,11 @@
 """A file of rules: read whole, or not at all."""
 
 import gc
-import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from hookmq.files import open_regular
+from hookmq.files import FileStamp, file_stamp, open_regular
 from hookmq.plugin import ConfigError
 
 from hookmq_acl_file import rules_mosquitto, rules_yaml
@@ -18,33 +17,20 @@ LARGE: Final = 10_000
 """Rules from which on care is taken that the broker does not stand still for them."""
 
 
-class Stamp(NamedTuple):
-    """What tells one state of a file from another."""
-
-    device: int
-    inode: int
-    size: int
-    changed: int
-    """When it was last written, in nanoseconds."""
-    status: int
-    """When its inode was last changed."""
-
-
 class Loaded(NamedTuple):
     """The rules of a file, which state of it they are, and a digest of its text."""
 
     rules: Index
-    stamp: Stamp
+    stamp: FileStamp
     digest: bytes
 
 
-def stamp_of(path: Path) -> Stamp:
+def stamp_of(path: Path) -> FileStamp:
     """The state of the file now. Raises ConfigError."""
     try:
-        found = os.stat(path)
+        return file_stamp(path)
     except OSError as error:
-        raise _unreadable(path, error) from None
-    return Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        raise _unreadable(path, error) from error
 
 
 def load(path: Path, format: Format) -> Loaded:
@@ -76,7 +62,7 @@ def read_text(path: Path) -> str:
         with open_regular(path) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable(path, error) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(f"larger than {MAX_BYTES >> 20} MiB", source=source)
     try:

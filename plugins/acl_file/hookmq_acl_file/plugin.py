@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from hookmq.files import FileStamp, FileWatch
 from hookmq.plugin import (
     Action,
     Allow,
@@ -27,9 +28,8 @@ from hookmq.plugin import (
 from hookmq.runtime import Runtime
 from hookmq.topics import SHARE_PREFIX
 
-from hookmq_acl_file.file import LARGE, Format, load
+from hookmq_acl_file.file import LARGE, Format, Loaded, load
 from hookmq_acl_file.index import Chosen, Index
-from hookmq_acl_file.watch import Watch
 
 _ALLOWED: dict[int | None, Allow] = {qos: Allow(max_qos=qos) for qos in (None, 0, 1, 2)}
 _ASKED = frozenset({Action.PUBLISH, Action.SUBSCRIBE, Action.WILL})
@@ -76,8 +76,14 @@ class AclFilePlugin(Plugin):
         self.allowed = 0
         self.denied = 0
         self.unmatched = 0
-        self.watch = Watch(
-            config.path, config.format, config.reload_interval, loaded, self._changed
+        self.taken = 0
+        """Changes of the file taken."""
+        self.failed = 0
+        """Reasons told why the file could not be used."""
+        self._digest = loaded.digest
+        self._told = False
+        self.watch = FileWatch(
+            config.path, config.reload_interval, loaded.stamp, self._load, self._took, self._failed
         )
         self._broker: BrokerHandle | None = None
         self._unmatched: Deny | None = None
@@ -144,7 +150,7 @@ class AclFilePlugin(Plugin):
     def on_startup(self, broker: BrokerHandle) -> None:
         """Begins to watch the file."""
         self._broker = broker
-        self.watch.start(broker)
+        self.watch.start(broker.runtime)
 
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
@@ -155,6 +161,34 @@ class AclFilePlugin(Plugin):
     def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
         """Stops watching."""
         self.watch.stop()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the file cannot be used and the rules of before hold."""
+        return bool(self.watch.failing)
+
+    def _load(self) -> tuple[FileStamp, Loaded]:
+        """Read the file, in a thread."""
+        loaded = load(self.config.path, self.config.format)
+        return loaded.stamp, loaded
+
+    def _took(self, loaded: Loaded) -> None:
+        if self._told:
+            self._told = False
+            self._tell("info", "acl.file_good")
+        if loaded.digest != self._digest:  # touched only: nobody's rights changed
+            self._digest = loaded.digest
+            self.taken += 1
+            self._changed(loaded.rules)
+
+    def _failed(self, why: str) -> None:
+        self.failed += 1
+        self._told = True
+        self._tell("error", "acl.file_bad", error=why, kept="the rules of before")
+
+    def _tell(self, level: str, event: str, **fields: object) -> None:
+        if self._broker is not None:
+            self._broker.log(level, event, file=str(self.config.path), **fields)
 
     def _changed(self, rules: Index) -> None:
         """Go by other rules from now on, all at once, and have every right asked about again."""
@@ -181,15 +215,13 @@ class AclFilePlugin(Plugin):
         registry.gauge(
             "acl_stale",
             "1 while the file cannot be used and the rules are those of before.",
-            lambda: int(self.watch.stale),
+            lambda: int(self.stale),
         )
-        registry.counter(
-            "acl_reloads_total", "Changes of the file taken.", lambda: self.watch.taken
-        )
+        registry.counter("acl_reloads_total", "Changes of the file taken.", lambda: self.taken)
         registry.counter(
             "acl_reload_failures_total",
             "Changes of the file that could not be taken.",
-            lambda: self.watch.failed,
+            lambda: self.failed,
         )
         registry.counter(
             "acl_decisions_total",

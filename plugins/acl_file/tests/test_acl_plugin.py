@@ -1,5 +1,6 @@
 """The plugin in a broker: verdicts on the wire, reloads, what is taken away, and every failure of the file."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -552,13 +553,13 @@ def test_the_last_good_file_stays_in_force(run: Run, failure: str) -> None:
     assert good(client)
     [told] = running.harness.logged("acl.file_bad")
     assert str(running.file) in str(told["error"])
-    assert (running.plugin.watch.stale, running.plugin.watch.failed) == (True, 1)
+    assert (running.plugin.stale, running.plugin.failed) == (True, 1)
     if running.file.is_dir():
         running.file.rmdir()
     running.rewrite(NEW)
     client.publish("new", b"x", 1, expect=0x10)
     client.publish("old", b"x", 1, expect=0x87)
-    assert (running.plugin.watch.stale, running.plugin.watch.taken) == (False, 1)
+    assert (running.plugin.stale, running.plugin.taken) == (False, 1)
     assert running.harness.logged("acl.file_good")
 
 
@@ -569,6 +570,28 @@ def test_a_bad_file_keeps_the_broker_from_starting(file: Path, failure: str) -> 
     FAILURES[failure](running)
     with pytest.raises(ConfigError, match=r"acl\.yaml"):
         plugin(file)
+
+
+@pytest.mark.parametrize("interval", [2.0, 0.0])
+def test_a_change_while_there_are_no_descriptors_is_taken_later(
+    run: Run, monkeypatch: pytest.MonkeyPatch, interval: float
+) -> None:
+    def none_left(path: str, flags: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    running = run(OLD, reload_interval=interval)
+    client = running.harness.connect("c")
+    running.write(NEW)
+    with monkeypatch.context() as patch:
+        patch.setattr("hookmq.files._at_once", none_left)
+        running.plugin.on_reload(running.harness.settings, running.harness.settings)
+        running.harness.advance(20)
+        assert good(client)
+    assert (running.plugin.stale, running.plugin.failed) == (True, 1)
+    running.harness.advance(5)
+    client.publish("new", b"x", 1, expect=0x10)
+    client.publish("old", b"x", 1, expect=0x87)
+    assert not running.plugin.stale
 
 
 def test_a_file_that_somebody_writes_to_is_not_read(run: Run) -> None:
@@ -587,7 +610,7 @@ def test_a_file_that_was_touched_takes_nothing_away(run: Run) -> None:
     running = run(OLD)
     os.utime(running.file, ns=(1, 1))
     running.harness.advance(20)
-    assert (running.plugin.watch.taken, running.plugin.watch.failed) == (0, 0)
+    assert (running.plugin.taken, running.plugin.failed) == (0, 0)
 
 
 def test_reload_by_signal_only(run: Run) -> None:
@@ -618,7 +641,7 @@ def test_nothing_is_watched_after_the_end(run: Run) -> None:
     running.harness.advance(20)
     running.plugin.watch.look()
     running.harness.settle()
-    assert running.plugin.watch.taken == 0
+    assert running.plugin.taken == 0
 
 
 def test_large_rules_of_before_are_let_go_of_step_by_step(

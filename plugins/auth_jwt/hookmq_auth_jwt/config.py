@@ -129,7 +129,10 @@ class JwtConfig:
     jwks: FetchConfig = field(
         default_factory=FetchConfig, metadata={"help": "how JWK Sets are fetched"}
     )
-    watch: Seconds = setting(5.0, "how often files are looked at; 0 only at reload")
+    watch: Seconds = setting(
+        5.0,
+        "how often files are looked at; a change is taken when it stood still for as long; 0: only at reload",
+    )
     token_in: Literal["password", "username", "auth"] = setting(
         "password", "where CONNECT has the token; auth: only enhanced authentication is accepted"
     )

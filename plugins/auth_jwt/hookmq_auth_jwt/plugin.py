@@ -5,6 +5,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
+from hookmq.files import FileWatch
 from hookmq.plugin import (
     Accept,
     Action,
@@ -24,12 +25,12 @@ from hookmq.plugin import (
     Settings,
     hookimpl,
 )
-from hookmq.runtime import Promise, Timer
+from hookmq.runtime import Promise
 
 from hookmq_auth_jwt.config import JwtConfig
 from hookmq_auth_jwt.fetch import client_context
 from hookmq_auth_jwt.grant import NO_RULES, Grant, Seat
-from hookmq_auth_jwt.keys import UnusableKey
+from hookmq_auth_jwt.jwks import KeySet
 from hookmq_auth_jwt.metrics import Counts, register
 from hookmq_auth_jwt.refusal import BAD, NOT_ALLOWED, Refused, UnknownKey
 from hookmq_auth_jwt.sources import FileSource, Source, UrlSource, source_of, told
@@ -75,7 +76,7 @@ class AuthJwtPlugin(Plugin):
         """The claim that holds permissions, which nobody else can write."""
         self._expiry_code = _CODES[config.on_expiry]
         self._broker: BrokerHandle | None = None
-        self._watch: Timer | None = None
+        self._watches: list[FileWatch[KeySet]] = []
 
     # life --------------------------------------------------------------------------------------------------------
 
@@ -96,7 +97,21 @@ class AuthJwtPlugin(Plugin):
             # After a reload with other keys there are clients that came in by those before.
             known = self._fingerprints(broker)
             self._withdraw(broker, lambda key: key not in known)
-        self._watch_later()
+        files = [one for one in self.sources if isinstance(one, FileSource)]
+        self._watches = [self._watch(one) for one in files]
+
+    def _watch(self, source: FileSource) -> FileWatch[KeySet]:
+        assert self._broker is not None
+        watch = FileWatch(
+            source.path,
+            self.config.watch,
+            source.stamp,
+            source.load,
+            partial(self._took, source),
+            partial(self._file_failed, source),
+        )
+        watch.start(self._broker.runtime)
+        return watch
 
     async def _wait_for_keys(
         self, broker: BrokerHandle, remote: list[UrlSource], end: float
@@ -120,7 +135,8 @@ class AuthJwtPlugin(Plugin):
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
         """Looks at the files and fetches, at once."""
-        self._look()
+        for watch in self._watches:
+            watch.look()
         for source in self.sources:
             if isinstance(source, UrlSource):
                 source.refresh()
@@ -131,9 +147,8 @@ class AuthJwtPlugin(Plugin):
         self._end()
 
     def _end(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        for watch in self._watches:
+            watch.stop()
         for source in self.sources:
             if isinstance(source, UrlSource):
                 source.end()
@@ -148,42 +163,19 @@ class AuthJwtPlugin(Plugin):
 
     # keys that change --------------------------------------------------------------------------------------------
 
-    def _watch_later(self) -> None:
-        broker, every = self._broker, self.config.watch
-        if broker is not None and every and any(isinstance(s, FileSource) for s in self.sources):
-            self._watch = broker.runtime.call_later(every, self._watched)
-
-    def _watched(self) -> None:
-        self._watch = None
-        self._look()
-        self._watch_later()
-
-    def _look(self) -> None:
-        broker = self._broker
-        if broker is None:
-            return
-        for source in self.sources:
-            if isinstance(source, FileSource):
-                broker.runtime.run_blocking(source.look, partial(self._looked, source))
-
-    def _looked(self, source: FileSource, found: Any, error: BaseException | None) -> None:
-        if error is not None:
-            known = isinstance(error, UnusableKey)
-            why = str(error) if known else f"failed: {type(error).__name__}"
-            if why != source.fails:
-                kept = len(source.keys(0.0))
-                self._tell(
-                    "error", "jwt.file_refused", source=source.label, error=why, keys_kept=kept
-                )
-            source.fails = why
-            return
+    def _took(self, source: FileSource, found: KeySet) -> None:
+        before, failed = (source.keys(0.0), source.left), source.fails
         source.fails = ""
-        if found is None:
-            return
         gone = source.take(found)
-        level = "info" if source.keys(0.0) else "warning"
-        self._tell(level, "jwt.keys", source=source.label, **told(found[1]))
+        if failed or told(KeySet(*before)) != told(found) or gone:
+            level = "info" if source.keys(0.0) else "warning"
+            self._tell(level, "jwt.keys", source=source.label, **told(found))
         self._changed(source, gone)
+
+    def _file_failed(self, source: FileSource, why: str) -> None:
+        source.fails = why
+        kept = len(source.keys(0.0))
+        self._tell("error", "jwt.file_refused", source=source.label, error=why, keys_kept=kept)
 
     def _changed(self, source: Source, gone: frozenset[str]) -> None:
         broker = self._broker

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hookmq.files import open_regular
+from hookmq.files import FileStamp, open_regular
 from hookmq.plugin import ConfigError
 from hookmq.runtime import Cancel, Promise, Runtime, Timer
 
@@ -77,10 +77,9 @@ class FileSource:
         self._max_keys = max_keys
         path = config.pem or config.jwks_file
         assert path is not None
-        self._path: Path = path
-        self._seen: object = None
+        self.path: Path = path
         try:
-            self._seen, found = self.read()
+            self.stamp, found = self.read()
         except UnusableKey as error:
             raise ConfigError(f"{self.label}: {error}") from None
         self._keys, self.left = found
@@ -92,43 +91,36 @@ class FileSource:
         """The last good keys."""
         return self._keys
 
-    def look(self) -> tuple[object, KeySet] | None:
-        """Read the file if it is another than before; None if it is not. Blocks. Raises UnusableKey."""
+    def load(self) -> tuple[FileStamp, KeySet]:
+        """As `read`, for a `FileWatch`. Blocks. Raises ConfigError."""
         try:
-            if _identity(os.stat(self._path)) == self._seen:
-                return None
-        except OSError as error:
-            raise UnusableKey(f"it cannot be read: {error.strerror}") from None
-        return self.read()
+            return self.read()
+        except UnusableKey as error:
+            raise ConfigError(str(error)) from error.__cause__
 
-    def read(self) -> tuple[object, KeySet]:
-        """The file's identity and its keys. Blocks. Raises UnusableKey."""
+    def read(self) -> tuple[FileStamp, KeySet]:
+        """Return the file's state and its keys. Blocks. Raises UnusableKey."""
         try:
-            with open_regular(self._path) as file:
+            with open_regular(self.path) as file:
+                stamp = FileStamp.of(os.fstat(file.fileno()))
                 data = file.read(MAX_FILE + 1)
-                identity = _identity(os.fstat(file.fileno()))
         except OSError as error:
-            raise UnusableKey(f"it cannot be read: {error.strerror}") from None
+            raise UnusableKey(f"it cannot be read: {error.strerror}") from error
         if len(data) > MAX_FILE:
             raise UnusableKey(f"it is larger than {MAX_FILE} bytes")
         config = self._config
         if config.jwks_file is not None:
-            return identity, read_set(
+            return stamp, read_set(
                 data, self._allowed, True, config.issuer, self.label, self._max_keys
             )
         found = pem_keys(data, self._allowed, config.kid or None, config.issuer, self.label)
-        return identity, KeySet(tuple(found), ())
+        return stamp, KeySet(tuple(found), ())
 
-    def take(self, read: tuple[object, KeySet]) -> frozenset[str]:
+    def take(self, found: KeySet) -> frozenset[str]:
         """Go on with what was read; the fingerprints of keys that are gone."""
-        self._seen, found = read
         gone = _gone(self._keys, found.keys)
         self._keys, self.left = found
         return gone
-
-
-def _identity(stat: os.stat_result) -> object:
-    return (stat.st_mtime_ns, stat.st_ino, stat.st_size, stat.st_dev)
 
 
 def _gone(old: Sequence[Key], new: Sequence[Key]) -> frozenset[str]:

@@ -1,5 +1,6 @@
 """The plugin in a broker in memory: who comes in, what they may do, and for how long."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -807,24 +808,44 @@ def test_files_that_change(broker: Make, tmp_path: Path) -> None:
     assert f'hookmq_jwt_source_failing{{source="{path}"}} 0\n' in registry.text()
     for broken in (b"", b'{"keys": [', b"\xff"):
         path.write_bytes(broken)
-        harness.advance(6)
+        harness.advance(11)
         harness.connect("c", password=named("k0"))
     assert {one["keys_kept"] for one in harness.logged("jwt.file_refused")} == {1}
     path.unlink()
     key.unlink()
-    harness.advance(6)
+    harness.advance(11)
     harness.connect("c", password=named("k0"))
     first.expect_nothing()
     second.expect_nothing()
     path.write_bytes(jwks(jwk("RSA 2048", "k1", 1)))
     key.write_text(pem("Ed25519"))
-    harness.advance(6)
+    harness.advance(11)
     first.expect_disconnect(0x87)
     second.expect_nothing()
     harness.connect("d", password=named("k1", 1))
     harness.connect("e", password=named("k0"), expect=0x86)
     plugin: Any = harness.hooks.plugins[0].plugin
     assert [one.fails for one in plugin.sources] == ["", ""]
+
+
+def test_keys_withdrawn_while_there_are_no_descriptors(
+    broker: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    path.write_bytes(jwks(jwk("RSA 2048", "k0")))
+    harness = broker(secret=None, jwks_file=path, on_key_removed="disconnect")
+    client = harness.connect("a", password=named("k0"))
+    path.write_bytes(jwks(jwk("RSA 2048", "k1", 1)))
+    with monkeypatch.context() as patch:
+        patch.setattr("hookmq.files._at_once", out_of_descriptors)
+        harness.advance(30)
+        client.ping()
+    harness.advance(5)
+    client.expect_disconnect(0x87)
+
+
+def out_of_descriptors(path: str, flags: int) -> int:
+    raise OSError(errno.EMFILE, "Too many open files", path)
 
 
 def test_a_reload_looks_at_once(broker: Make, tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from hookmq.files import FileStamp
 from hookmq.plugin import ConfigError
 
 from hookmq_auth_password import mosquitto_file, yaml_file
-from hookmq_auth_password.files import Content, Stamp, create, read, rewrite
+from hookmq_auth_password.files import Content, create, read, rewrite
 from hookmq_auth_password.hashes import Format, Hash, prepare
 from hookmq_auth_password.hashes import read as read_hash
 from hookmq_auth_password.users import User
@@ -22,7 +23,7 @@ class Loaded(NamedTuple):
     """What a file holds, the state it was read in, and its permissions."""
 
     users: list[User]
-    stamp: Stamp
+    stamp: FileStamp
     mode: int
 
 
@@ -68,7 +69,7 @@ def uncollected() -> Iterator[None]:
 
 def _change(
     path: Path, format: Format, apply: Callable[[str, ByName], tuple[str, ByName] | None]
-) -> tuple[Stamp, Stamp] | None:
+) -> tuple[FileStamp, FileStamp] | None:
     """Rewrite the file as `apply` says: it gets the text and its users, and returns a text and the users that this must
     hold. The new text is read before it is written."""
     source = str(path)
@@ -95,7 +96,7 @@ def _change(
 
 def rehash(
     path: Path, format: Format, changes: Mapping[str, tuple[Hash, str]]
-) -> tuple[list[str], tuple[Stamp, Stamp] | None]:
+) -> tuple[list[str], tuple[FileStamp, FileStamp] | None]:
     """Write other hashes of the same passwords, for users that still have the old ones: who they were, and the states of
     the file before and after. Blocks; raises ConfigError and OSError."""
     done: list[str] = []

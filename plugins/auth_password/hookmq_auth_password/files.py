@@ -9,36 +9,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from hookmq.files import open_regular
+from hookmq.files import FileStamp, open_regular
 from hookmq.plugin import ConfigError
 
 MAX_BYTES: Final = 64 << 20
-
-
-class Stamp(NamedTuple):
-    """What tells one state of a file from another."""
-
-    device: int
-    inode: int
-    size: int
-    modified: int
 
 
 class Content(NamedTuple):
     """A file's text, the state it was read in, and its permissions."""
 
     text: str
-    stamp: Stamp
+    stamp: FileStamp
     mode: int
-
-
-def _stamp(found: os.stat_result) -> Stamp:
-    return Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-def stamp(path: Path) -> Stamp:
-    """The state that a file is in. Blocks; raises OSError."""
-    return _stamp(os.stat(path))
 
 
 def read(path: Path) -> Content:
@@ -52,7 +34,7 @@ def read(path: Path) -> Content:
         raise ConfigError(error.strerror or "cannot be read", source=str(path)) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(f"larger than {MAX_BYTES >> 20} MiB", source=str(path))
-    if _stamp(before) != _stamp(after) or len(data) != after.st_size:
+    if FileStamp.of(before) != FileStamp.of(after) or len(data) != after.st_size:
         raise ConfigError("it changes while it is read", source=str(path))
     if not data:
         # What a writer that truncates leaves for a moment; nobody means it.
@@ -63,7 +45,7 @@ def read(path: Path) -> Content:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
         raise ConfigError("not UTF-8 text", source=str(path), line=line, column=column) from None
-    return Content(text, _stamp(after), stat.S_IMODE(after.st_mode))
+    return Content(text, FileStamp.of(after), stat.S_IMODE(after.st_mode))
 
 
 def too_open(mode: int) -> str:
@@ -90,7 +72,9 @@ def _locked(path: Path) -> Iterator[None]:
             os.close(file)
 
 
-def rewrite(path: Path, edit: Callable[[Content], str | None]) -> tuple[Stamp, Stamp] | None:
+def rewrite(
+    path: Path, edit: Callable[[Content], str | None]
+) -> tuple[FileStamp, FileStamp] | None:
     """Replace the file by what `edit` makes of it, at once and safe on the disk, with its mode and its owner; nothing is
     done where that is None. The states before and after. Blocks; raises ConfigError, OSError and what `edit` raises."""
     real = Path(os.path.realpath(path))
@@ -102,12 +86,12 @@ def rewrite(path: Path, edit: Callable[[Content], str | None]) -> tuple[Stamp, S
         return content.stamp, _replace(real, text, os.stat(real))
 
 
-def create(path: Path, text: str) -> Stamp:
+def create(path: Path, text: str) -> FileStamp:
     """A new file, with mode 0600. Blocks; raises FileExistsError and other OSErrors."""
     return _replace(path, text, None)
 
 
-def _replace(path: Path, text: str, old: os.stat_result | None) -> Stamp:
+def _replace(path: Path, text: str, old: os.stat_result | None) -> FileStamp:
     # mkstemp: 0600 from the first moment
     file, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     try:
@@ -120,12 +104,12 @@ def _replace(path: Path, text: str, old: os.stat_result | None) -> Stamp:
                     os.fchown(out.fileno(), old.st_uid, old.st_gid)
                 os.fchmod(out.fileno(), stat.S_IMODE(old.st_mode))
             os.fsync(out.fileno())
-            found = _stamp(os.fstat(out.fileno()))
-        if old is None:
-            os.link(name, path)  # unlike rename, it does not replace
-            os.unlink(name)
-        else:
-            os.replace(name, path)
+            if old is None:
+                os.link(name, path)  # unlike rename, it does not replace
+                os.unlink(name)
+            else:
+                os.replace(name, path)
+            found = FileStamp.of(os.fstat(out.fileno()))  # renaming may change it
     except BaseException:
         with suppress(OSError):
             os.unlink(name)

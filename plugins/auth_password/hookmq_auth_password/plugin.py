@@ -4,6 +4,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final
 
+from hookmq.files import FileStamp, FileWatch
 from hookmq.plugin import (
     Accept,
     BrokerHandle,
@@ -20,13 +21,12 @@ from hookmq_auth_password.book import load, uncollected
 from hookmq_auth_password.cache import Cache
 from hookmq_auth_password.checker import Checker
 from hookmq_auth_password.config import AuthPasswordConfig
-from hookmq_auth_password.files import Stamp, too_open
+from hookmq_auth_password.files import too_open
 from hookmq_auth_password.hashes import Hash, outdated, verify
 from hookmq_auth_password.metrics import Counts
 from hookmq_auth_password.pool import Busy, Pool, neighbours
 from hookmq_auth_password.upgrade import Upgrades
 from hookmq_auth_password.users import Admitted, Change, User, Users, admitted, compare
-from hookmq_auth_password.watch import Watch
 
 _WRONG: Final = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD)
 _NOBODY: Final = Deny(ReasonCode.NOT_AUTHORIZED)
@@ -59,7 +59,7 @@ class AuthPasswordPlugin(Plugin):
         self._broker: BrokerHandle | None = None
         self._pool: Pool | None = None
         self._checker: Checker | None = None
-        self._watch: Watch | None = None
+        self._watch: FileWatch[Change] | None = None
         self._upgrades: Upgrades | None = None
 
     @property
@@ -90,9 +90,10 @@ class AuthPasswordPlugin(Plugin):
             self._upgrades = Upgrades(
                 runtime, self._pool, config.path, config.format, config.argon2, self._upgraded, self._not_upgraded
             )  # fmt: skip
-        self._watch = Watch(
-            runtime, config.path, config.reload_interval, self._stamp, self._load, self._took, self._failed, self._tick
+        self._watch = FileWatch(
+            config.path, config.reload_interval, self._stamp, self._load, self._took, self._failed, self._tick
         )  # fmt: skip
+        self._watch.start(runtime)
         # The clients of the object that was here before a reload may be nobody to this one.
         self._sweep_later()
 
@@ -103,7 +104,7 @@ class AuthPasswordPlugin(Plugin):
         watch, broker = self._watch, self._broker
         if watch is not None and broker is not None:
             done = broker.runtime.promise()
-            self._tick(partial(watch.read, lambda: None if done.done() else done.set_result(None)))
+            watch.look(lambda: None if done.done() else done.set_result(None))
             await done
 
     @hookimpl
@@ -206,7 +207,7 @@ class AuthPasswordPlugin(Plugin):
 
     # the file changed ------------------------------------------------------------------------------------------------
 
-    def _load(self) -> tuple[Stamp, Change]:
+    def _load(self) -> tuple[FileStamp, Change]:
         """In a thread."""
         with uncollected():
             loaded = load(self.config.path, self.config.format)
@@ -283,7 +284,7 @@ class AuthPasswordPlugin(Plugin):
         return self.config.disconnect == "changed" and user.mark != was.mark
 
     def _upgraded(
-        self, new: dict[str, tuple[Hash, Hash]], stamps: tuple[Stamp, Stamp] | None
+        self, new: dict[str, tuple[Hash, Hash]], stamps: tuple[FileStamp, FileStamp] | None
     ) -> None:
         for name, (old, hash) in new.items():
             if self.users.rehash(name, old, hash):
@@ -291,8 +292,8 @@ class AuthPasswordPlugin(Plugin):
         self.cache.forget(set(new))
         watch = self._watch
         # Unless somebody else has written too: then it is to be read.
-        if watch is not None and stamps is not None and stamps[0] == watch.loaded:
-            watch.loaded = stamps[1]
+        if watch is not None and stamps is not None and stamps[0] == watch.stamp:
+            watch.stamp = stamps[1]
         self.log("info", "auth_password.upgraded", users=len(new))
 
     def _not_upgraded(self, why: str) -> None:

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from hookmq.errors import HookMQError
+from hookmq.files import FileStamp
 from hookmq.runtime import Runtime
 
 from hookmq_auth_password.book import rehash
-from hookmq_auth_password.files import Stamp
 from hookmq_auth_password.hashes import Argon2, Format, Hash, make, read
 from hookmq_auth_password.pool import Pool
 
 MAX_WAITING = 1000
 """New hashes that wait to be written."""
-Written = Callable[[dict[str, tuple[Hash, Hash]], "tuple[Stamp, Stamp] | None"], None]
+Written = Callable[[dict[str, tuple[Hash, Hash]], "tuple[FileStamp, FileStamp] | None"], None]
 
 
 class Upgrades:

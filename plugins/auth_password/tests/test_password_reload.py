@@ -1,5 +1,6 @@
 """The file changes: what is good is taken at once and whole, what is not changes nothing, and who lost a right leaves."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +80,26 @@ def test_nothing_is_read_while_nothing_changes(
 def instead(file: Path) -> Path:
     file.unlink()
     return file
+
+
+def test_a_user_removed_while_there_are_no_descriptors_leaves(
+    broker: Make, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(path: str, flags: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    harness = broker()
+    bob = harness.connect("b", username="bob", password=b"hunter2")
+    delete(file, "yaml", "bob")
+    with monkeypatch.context() as patch:
+        patch.setattr("hookmq.files._at_once", none_left)
+        harness.advance(30)
+        bob.ping()
+        assert not of(harness).good
+    harness.advance(6)
+    bob.expect_disconnect(0x87)
+    harness.connect("b", username="bob", password=b"hunter2", expect=0x86)
+    assert of(harness).good
 
 
 BROKEN: dict[str, Callable[[Path], object]] = {
