@@ -152,7 +152,7 @@ class Queue:
             self._timer = runtime.call_later(call.timeout, self._late)
             self._cancel = spawn(runtime, self._consume(self._turn), self._consumed)
         else:
-            work = [(lane.call.function, args) for lane, args in self._threaded()]
+            work = [(lane.call.function, args, depth) for lane, args, depth in self._threaded()]
             self._cancel = runtime.run_blocking(partial(_work, work), self._worked)
 
     def _fill(self) -> None:
@@ -166,13 +166,13 @@ class Queue:
                 lanes.remove(first)
             room -= 1
 
-    def _threaded(self) -> list[tuple[Lane, tuple[Any, ...]]]:
+    def _threaded(self) -> list[tuple[Lane, tuple[Any, ...], int]]:
         """The events at the head of the batch that go to the thread together; after a failure one alone."""
-        due: list[tuple[Lane, tuple[Any, ...]]] = []
-        for lane, args, _ in self._batch:
-            if lane.call.is_async:
+        due: list[tuple[Lane, tuple[Any, ...], int]] = []
+        for event in self._batch:
+            if event[0].call.is_async:
                 break
-            due.append((lane, args))
+            due.append(event)
             if self.failures:
                 break
         return due
@@ -326,12 +326,13 @@ def _oldest(lane: Lane) -> int:
     return lane.events[0][0]
 
 
-def _work(work: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
+def _work(work: list[tuple[Callable[..., Any], tuple[Any, ...], int]]) -> list[Any]:
     """In the thread: the outcome of each, None for done, or the error; what must be awaited ends it."""
     outcomes: list[Any] = []
-    for function, args in work:
+    for function, args, depth in work:
         try:
-            answer = in_thread(function, args)
+            # what it publishes answers this event
+            answer = at_depth(depth, in_thread, function, args)
         except Exception as error:
             outcomes.append(error)
             continue

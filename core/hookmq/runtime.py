@@ -35,7 +35,8 @@ class Promise(Protocol):
 
 
 class Runtime(Protocol):
-    """Clock, timers, coroutines, threads, chance and log of one broker. All calls are made on the loop's thread."""
+    """Clock, timers, coroutines, threads, chance and log of one broker. Call it on the event loop's thread only, except
+    for `on_loop`, `call_threadsafe`, `now`, `time`, `log` and `logs`, which any thread may call."""
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -52,6 +53,13 @@ class Runtime(Protocol):
     def call_soon(self, call: Callable[[], None]) -> None:
         """Run `call` once at the end of this turn or in the next, in the order of the requests; in a context
         (`contextvars`) of the runtime's own, not the caller's."""
+
+    def on_loop(self) -> bool:
+        """Whether the caller is on the event loop's thread."""
+
+    def call_threadsafe(self, call: Callable[[], None]) -> None:
+        """As `call_soon`, from any thread. Calls of one thread keep their order. Raises RuntimeError when the loop is
+        closed."""
 
     def call_later(self, delay: float, call: Callable[[], None]) -> Timer:
         """Run `call` once, `delay` seconds from now, in a context of the runtime's own."""

@@ -1,23 +1,25 @@
 """What a plugin may do to the broker: its own handle, so that what it publishes bears its name."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
+from hookmq.broker.authorizer import authorize
 from hookmq.broker.core import Core
-from hookmq.broker.ingest import Ingest, Outcome
+from hookmq.broker.ingest import SYSTEM, Ingest, Outcome
 from hookmq.broker.revoke import revoke
 from hookmq.broker.sessions import cancel_will
 from hookmq.errors import PluginError, ProtocolError
-from hookmq.hooks.depth import DEPTH
+from hookmq.hooks.depth import DEPTH, at_depth
 from hookmq.hooks.entry import PluginInstance
+from hookmq.hooks.verdicts import Allow, Deny
 from hookmq.metrics import Metrics
 from hookmq.properties import EMPTY, In, Properties
 from hookmq.reason import ReasonCode
 from hookmq.runtime import Promise, Runtime
 from hookmq.session import Session
-from hookmq.topics import validate_filter, validate_topic
-from hookmq.types import ClientInfo, Direction, DropReason, Message
+from hookmq.topics import parse_share, validate_filter, validate_topic
+from hookmq.types import Action, ClientInfo, Direction, DropReason, Message, Subscription
 
 
 def _give(result: Promise, matched: int) -> None:
@@ -26,7 +28,8 @@ def _give(result: Promise, matched: int) -> None:
 
 
 class Handle:
-    """See `hookmq.hooks.specs.BrokerHandle`. All calls are made on the loop's thread."""
+    """See `hookmq.hooks.specs.BrokerHandle`. Any thread may call it: what returns nothing is handed to the event loop,
+    what returns something of the broker's state raises PluginError there."""
 
     __slots__ = ("_core", "_instance", "_plugin")
 
@@ -42,8 +45,29 @@ class Handle:
 
     @property
     def runtime(self) -> Runtime:
-        """Timers, coroutines and threads of the broker."""
+        """Timers, coroutines and threads of the broker. Raises PluginError in a thread."""
+        self._only_on_loop("runtime")
         return self._core.runtime
+
+    def _only_on_loop(self, name: str) -> None:
+        """Raise PluginError in a thread, for what cannot be answered there."""
+        if not self._core.runtime.on_loop():
+            raise PluginError(
+                self._plugin,
+                f"broker.{name} is for the event loop, and this is a thread: make the hook `async def`",
+            )
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        """Make `call` now, or have the loop make it if this is a thread. It stays in the caller's depth."""
+        runtime = self._core.runtime
+        if runtime.on_loop():
+            call()
+            return
+        handed = partial(self._core.guarded, partial(at_depth, DEPTH.get(), call))
+        try:
+            runtime.call_threadsafe(handed)
+        except RuntimeError as error:
+            raise PluginError(self._plugin, "the broker has ended") from error
 
     def publish(
         self,
@@ -55,7 +79,8 @@ class Handle:
     ) -> None:
         """Publish with the origin ``plugin:ID``, in a later turn. Raises PluginError for a topic or QoS that MQTT does
         not know; what other plugins refuse is counted, logged and told to `on_dropped`."""
-        self._send(self._message(topic, payload, qos, retain, properties), None)
+        message = self._message(topic, payload, qos, retain, properties)
+        self._on_loop(partial(self._send, message, None))
 
     def publish_and_wait(
         self,
@@ -67,9 +92,83 @@ class Handle:
     ) -> Awaitable[int]:
         """Publish; awaiting the result tells how many matched, once the message is committed, or raises PluginError when
         it was refused. It is sent whether awaited or not."""
+        self._only_on_loop("publish_and_wait()")
         result = self._core.runtime.promise()
         self._send(self._message(topic, payload, qos, retain, properties), result)
         return result
+
+    def authorize(
+        self, client: ClientInfo, action: Action, topic: str, message: Message | None = None
+    ) -> Awaitable[Allow | Deny]:
+        """Ask every plugin whether `client` may do that, in a later turn."""
+        self._only_on_loop("authorize()")
+        core = self._core
+        for name, given, kind in (
+            ("client", client, ClientInfo), ("topic", topic, str), ("message", message, Message | None),
+        ):  # fmt: skip
+            if not isinstance(given, kind):
+                raise PluginError(self._plugin, f"cannot ask: {name} is {type(given).__name__}")
+        subscription: Subscription | None = None
+        if action is Action.SUBSCRIBE:
+            subscription, topic = self._asked_filter(topic)
+            message = None
+        elif action in (Action.PUBLISH, Action.WILL):
+            self._check_topic(topic, "ask")
+            if message is None:
+                origin = "will" if action is Action.WILL else "client"
+                now = core.runtime.time()
+                message = Message(
+                    topic, b"", sender=client.client_id, origin=origin, received_at=now
+                )
+            elif message.topic != topic:
+                message = message.replace(topic=topic)
+        else:
+            raise PluginError(
+                self._plugin, f"cannot ask: {action!r} is not PUBLISH, SUBSCRIBE or WILL"
+            )
+        result = core.runtime.promise()
+        depth = DEPTH.get() + 1
+        if depth > core.settings.broker.publish_depth:
+            result.set_exception(PluginError(self._plugin, "plugins ask in a loop"))
+            return result
+
+        def decided(verdict: Allow | Deny, by: str) -> None:
+            if result.done():
+                return  # nobody waits any more
+            highest = verdict.max_qos if isinstance(verdict, Allow) else None
+            if message is not None and highest is not None and highest < message.qos:
+                verdict = Deny(reason=f"QoS above {highest} is not allowed here")
+            result.set_result(verdict)
+
+        def begin() -> None:
+            if message is not None and topic.startswith(SYSTEM):
+                decided(Deny(reason="topics below $SYS are the broker's own"), "")
+                return
+            chains = core.chains(client.listener)
+            at_depth(
+                depth, authorize, core, client, chains, None, action, topic,
+                message.qos if message is not None else 0,
+                message.retain if message is not None else False,
+                message, subscription, decided,
+            )  # fmt: skip
+
+        core.runtime.call_soon(begin)
+        return result
+
+    def _asked_filter(self, filter: str) -> tuple[Subscription, str]:
+        """A subscription to `filter`, and what of it plugins are asked about."""
+        try:
+            validate_filter(filter, self._core.settings.broker.max_topic_levels)
+            share, inner = parse_share(filter)
+        except ProtocolError as error:
+            raise PluginError(self._plugin, f"cannot ask: {error.detail}") from error
+        return Subscription(filter, inner, share=share), inner
+
+    def _check_topic(self, topic: str, what: str) -> None:
+        try:
+            validate_topic(topic, self._core.settings.broker.max_topic_levels)
+        except ProtocolError as error:
+            raise PluginError(self._plugin, f"cannot {what}: {error.detail}") from error
 
     def _message(
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties
@@ -85,10 +184,7 @@ class Handle:
                     self._plugin,
                     f"cannot publish: {name} is {type(given).__name__}, not {kind.__name__}",
                 )
-        try:
-            validate_topic(topic, core.settings.broker.max_topic_levels)
-        except ProtocolError as error:
-            raise PluginError(self._plugin, f"cannot publish: {error.detail}") from error
+        self._check_topic(topic, "publish")
         if qos not in (0, 1, 2):
             raise PluginError(self._plugin, f"cannot publish: QoS {qos!r}")
         now = core.runtime.time()
@@ -150,9 +246,11 @@ class Handle:
         """Tell the observers of `on_event`; raises PluginError for a name without a dot."""
         if "." not in event.strip("."):
             raise PluginError(self._plugin, f"an event's name has a dot in it: {event!r} has not")
+        if "on_event" in self._core.observed:
+            self._on_loop(partial(self._emit, event, client, MappingProxyType(fields)))
+
+    def _emit(self, event: str, client: ClientInfo | None, fields: Mapping[str, object]) -> None:
         core = self._core
-        if "on_event" not in core.observed:
-            return
         depth = DEPTH.get() + 1
         if depth > core.settings.broker.publish_depth:
             # An event that answers an event that answers an event: a loop between observers ends here.
@@ -160,7 +258,7 @@ class Handle:
             return
         token = DEPTH.set(depth)
         try:
-            core.observe("on_event", client, event, MappingProxyType(fields), self._plugin)
+            core.observe("on_event", client, event, fields, self._plugin)
         finally:
             DEPTH.reset(token)
 
@@ -170,6 +268,9 @@ class Handle:
         looked at again as well."""
         if filter is not None:
             validate_filter(filter)
+        self._on_loop(partial(self._invalidate_authz, client_id, filter))
+
+    def _invalidate_authz(self, client_id: str | None, filter: str | None) -> None:
         core = self._core
         if core.hooks.asks_anew():
             core.router.clear_cache()
@@ -180,7 +281,7 @@ class Handle:
 
     def invalidate_routes(self) -> None:
         """Ask the journals again which topics they want."""
-        self._core.router.clear_cache()
+        self._on_loop(self._core.router.clear_cache)
 
     def disconnect(
         self,
@@ -190,6 +291,7 @@ class Handle:
         drop_will: bool = False,
     ) -> bool:
         """End a client's connection; False when it is not connected."""
+        self._only_on_loop("disconnect()")
         session = self._core.sessions.get(client_id)
         if session is None or session.connection is None:
             return False
@@ -200,16 +302,19 @@ class Handle:
 
     def client(self, client_id: str) -> ClientInfo | None:
         """A connected client."""
+        self._only_on_loop("client()")
         session = self._core.sessions.get(client_id)
         return session.client if session is not None and session.connection is not None else None
 
     def clients(self) -> list[ClientInfo]:
         """All connected clients."""
+        self._only_on_loop("clients()")
         sessions: list[Session] = list(self._core.sessions.values())
         return [session.client for session in sessions if session.connection is not None]
 
     def retained(self, filter: str) -> list[Message]:
         """The retained messages that match."""
+        self._only_on_loop("retained()")
         validate_filter(filter)
         now = self._core.runtime.time()
         found = (outgoing.message for _, outgoing in self._core.retained.match(filter))

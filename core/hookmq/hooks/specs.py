@@ -40,8 +40,13 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class BrokerHandle(Protocol):
-    """The `broker` argument: what a plugin may do to the broker that runs it. Each plugin has its own handle. To be used
-    on the event loop only, so not by implementations that run in a thread (``blocking = True``, sync observers)."""
+    """The `broker` argument: what a plugin may do to the broker that runs it. Each plugin has its own handle.
+
+    Any thread may use it, and so may hooks that run in one: observers without ``async`` and plugins with
+    ``blocking = True``. There `publish`, `emit`, `invalidate_authz` and `invalidate_routes` are handed to the event loop,
+    and calls of one thread keep their order. `log`, `now`, `time` and reading `metrics` work as they are. The others need
+    the broker's state: in a thread they raise PluginError. Make a hook that needs them ``async def``.
+    """
 
     @property
     def metrics(self) -> Metrics:
@@ -49,7 +54,8 @@ class BrokerHandle(Protocol):
 
     @property
     def runtime(self) -> Runtime:
-        """Timers, coroutines and threads of the broker, for plugins that do work of their own."""
+        """Timers, coroutines and threads of the broker, for plugins that do work of their own. Raises PluginError in a
+        thread; fetch it in `on_startup`. Its `call_threadsafe` is the way back from a thread of your own."""
 
     def publish(
         self,
@@ -72,7 +78,20 @@ class BrokerHandle(Protocol):
         properties: Properties = EMPTY,
     ) -> Awaitable[int]:
         """Publish, wait until the message is committed, and tell how many subscriptions and journals matched. Raises
-        PluginError when it was refused."""
+        PluginError when it was refused, and in a thread."""
+
+    def authorize(
+        self, client: ClientInfo, action: Action, topic: str, message: Message | None = None
+    ) -> Awaitable[Allow | Deny]:
+        """Ask `authorize` of every plugin, this one's own included, whether `client` may do `action` to `topic`; if none
+        answers, ``authz.default`` does. Ask before you publish for a client: `publish` itself asks nobody.
+
+        `action` is PUBLISH, SUBSCRIBE or WILL; `topic` is a topic filter for SUBSCRIBE, which may begin with ``$share/``.
+        Plugins see `message` with `topic` as its topic, or an empty one of QoS 0 if you give none. A QoS above the
+        verdict's `max_qos` is a Deny, and so is a topic below ``$SYS/``. A plugin that fails is a Deny with
+        ``decided=False``. The client may have left: plugins judge it by `client`. Nothing is remembered or told to
+        `on_denied`. Raises PluginError for another action, for a topic that MQTT does not know, and in a thread.
+        """
 
     def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:
         """Tell the observers of `on_event`, this plugin's own included, that something happened which only this plugin
@@ -84,6 +103,9 @@ class BrokerHandle(Protocol):
         """Forget what `authorize` answered, for one client or all, and ask again about the subscriptions that `filter`
         overlaps, or all. Every plugin's `authorize_actions` are looked at again as well."""
 
+    def invalidate_routes(self) -> None:
+        """Ask every journal again which topics it wants (`hookmq.store.Journal.wants`)."""
+
     def disconnect(
         self,
         client_id: str,
@@ -91,16 +113,16 @@ class BrokerHandle(Protocol):
         reason: str = "",
         drop_will: bool = False,
     ) -> bool:
-        """End a client's connection; False when it is not connected."""
+        """End a client's connection; False when it is not connected. Raises PluginError in a thread."""
 
     def client(self, client_id: str) -> ClientInfo | None:
-        """A connected client."""
+        """A connected client; None when it is not connected. Raises PluginError in a thread."""
 
     def clients(self) -> list[ClientInfo]:
-        """All connected clients, copied: do not do this per message."""
+        """All connected clients, copied: do not do this per message. Raises PluginError in a thread."""
 
     def retained(self, filter: str) -> list[Message]:
-        """The retained messages that match."""
+        """The retained messages that match. Raises PluginError in a thread."""
 
     def log(self, level: str, event: str, /, **fields: object) -> None:
         """Log as this plugin."""

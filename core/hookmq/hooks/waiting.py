@@ -86,7 +86,7 @@ class Waiting:
         """Call it in a thread, await what that returns if need be, then `resume`."""
         self._start(call, call.stats.begin(), resume)
         self._cancel = self._runtime.run_blocking(
-            partial(in_thread, call.function, args), self._returned
+            partial(at_depth, self._depth, in_thread, call.function, args), self._returned
         )
 
     def cancel(self) -> None:

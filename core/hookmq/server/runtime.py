@@ -75,6 +75,17 @@ class AsyncioRuntime:
         """Run `call` in the next turn of the loop."""
         self._call_soon(call, context=self._context)
 
+    def on_loop(self) -> bool:
+        """Whether the caller is on the loop's thread. Before the loop runs every caller is, after its end nobody."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return not (self.loop.is_running() or self.loop.is_closed())
+
+    def call_threadsafe(self, call: Callable[[], None]) -> None:
+        """As `call_soon`, from any thread. Raises RuntimeError when the loop is closed."""
+        self.loop.call_soon_threadsafe(call, context=self._context)
+
     def call_later(self, delay: float, call: Callable[[], None]) -> Timer:
         """Run `call` once, `delay` seconds from now."""
         return self._call_later(delay, call, context=self._context)

@@ -1,12 +1,14 @@
 """A runtime under a virtual clock: deterministic, in one thread, as fast as its work. For tests and simulations.
 
 Time moves only by `advance`. Coroutines are driven by hand; they may await each other, `sleep`, an `Event`, and anything
-else that yields None for "next turn", but nothing of asyncio. "Threads" are calls that are made in the next turn.
+else that yields None for "next turn", but nothing of asyncio. "Threads" are calls that are made in the next turn; while
+one runs, the caller is not on the loop.
 """
 
 import asyncio
 import heapq
 import random
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
@@ -205,6 +207,8 @@ class VirtualRuntime:
         self._soon: deque[Callable[[], None]] = deque()
         self._timers: list[VirtualTimer] = []
         self._order = 0
+        self._loop_thread = threading.get_ident()
+        self._in_thread = False
 
     # hookmq.runtime.Runtime --------------------------------------------------------------------------------------
 
@@ -227,6 +231,14 @@ class VirtualRuntime:
     def call_soon(self, call: Callable[[], None]) -> None:
         """Run `call` in the next turn."""
         self._soon.append(call)
+
+    def on_loop(self) -> bool:
+        """Whether the caller is neither inside a call of `run_blocking` nor in a thread of the test's own."""
+        return not self._in_thread and threading.get_ident() == self._loop_thread
+
+    def call_threadsafe(self, call: Callable[[], None]) -> None:
+        """Run `call` in the next turn; threads of the test's own may call this as well."""
+        self.call_soon(call)
 
     def call_later(self, delay: float, call: Callable[[], None]) -> VirtualTimer:
         """Run `call` when `delay` seconds have been advanced."""
@@ -251,16 +263,21 @@ class VirtualRuntime:
         wanted = [True]
 
         def run() -> None:
-            result: Any = None
-            failure: BaseException | None = None
-            try:
-                result = call()
-            except BaseException as error:
-                failure = error
+            result, failure = self._threaded(call)
             self.call_soon(lambda: done(result, failure) if wanted else None)
 
         self.call_soon(run)
         return wanted.clear
+
+    def _threaded(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """Make `call` as a thread would, off the loop; its result and its error."""
+        self._in_thread = True
+        try:
+            return call(), None
+        except BaseException as error:
+            return None, error
+        finally:
+            self._in_thread = False
 
     def log(self, level: str, event: str, /, **fields: object) -> None:
         """Keep it in `logged`."""

@@ -10,7 +10,8 @@ import pytest
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.specs import QUEUE, SPECS
 from hookmq.observers import FAILURES, OPEN_FOR
-from hookmq.plugin import Context, Plugin
+from hookmq.plugin import Allow, Context, Deny, Plugin
+from hookmq.testing import Harness, HookRecorder, make_plugin
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "hooks.md"
 
@@ -23,6 +24,16 @@ SECTIONS: dict[str, str] = dict(re.findall(r"^### ([^\n]*)\n(.*?)(?=^##|\Z)", TE
 
 def test_the_headings_are_the_hooks_in_their_order() -> None:
     assert list(SECTIONS) == [spec.signature for spec in SPECS.values()]
+
+
+def test_each_hook_stands_below_the_heading_of_its_kind() -> None:
+    heading, found = "", {}
+    for level, title in re.findall(r"^(##|###) ([^\n]*)$", TEXT, re.M):
+        if level == "##":
+            heading = title
+        else:
+            found[title] = heading.lower()
+    assert found == {spec.signature: spec.kind for spec in SPECS.values()}
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -54,6 +65,24 @@ def test_the_plugin_at_the_top_loads() -> None:
     exec(code, scope)
     hello: type[Plugin] = scope["HelloPlugin"]
     assert Hooks.of(hello(hello.Config(), Context("hello"))).registry["on_publish"]
+
+
+def test_a_message_that_is_published_later_is_no_way_around_the_rules() -> None:
+    code = re.findall(r"```python\n(.*?)```", TEXT, re.S)[1]
+    scope: dict[str, Any] = {"__name__": "later"}
+    exec(code, scope)
+    rules = HookRecorder("authorize")
+    denied: set[str] = {"door"}
+    rules.answer("authorize", lambda topic: Deny() if topic in denied else Allow())
+    with Harness([rules, make_plugin(scope["Later"])]) as harness:
+        sub, one = harness.connect("sub"), harness.connect("one")
+        sub.subscribe("#")
+        for topic in ("lamp", "door", "gate"):
+            one.publish(f"later/{topic}", b"x")
+        denied.add("gate")
+        harness.advance(61)
+        sub.expect_message("lamp", b"x")
+        sub.expect_nothing()
 
 
 def test_numbers() -> None:
