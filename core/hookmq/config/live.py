@@ -77,9 +77,9 @@ class Live:
         self.node.runtime.log("info", "config.reloaded", **report.fields())
 
     async def reload(self, new: Config) -> Report:
-        """Apply `new`: validate all of it, build what is new, then swap. Plugins that are kept get `on_reload`, those
-        that leave end after their calls in flight; no client is disconnected. Raises HookMQError, and has changed
-        nothing, when any part of `new` cannot be used."""
+        """Apply `new`: validate all of it, build what is new, then swap. Plugins that are kept get `on_reload`, new ones
+        `on_ready`, and those that leave end after their calls in flight; no client is disconnected. Raises HookMQError,
+        and has changed nothing, when any part of `new` cannot be used."""
         old = self.config
         report = compare(old, new)
         log = self.node.runtime.log
@@ -125,6 +125,7 @@ class Live:
         self._apply_logging(new)
         kept = tuple(one for one in hooks.plugins if _object_in(one, replaced))
         await told(lambda done: hooks.reloaded(old, new, kept, done))
+        await told(hooks.ready)
         self._background(self._end(replaced, hooks))
         return report
 

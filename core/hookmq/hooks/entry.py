@@ -65,7 +65,7 @@ class PluginInstance:
 
     `broker` is its handle, given by `Hooks.bind`. `apply`, where it is not None, makes the object go on with another
     configuration, as `Plugin.reconfigure` gave it. `kept` survives reloads that keep the plugin object: counters, queue,
-    and whether it was started.
+    and whether it was started and told that the broker is ready.
     """
 
     __slots__ = (
@@ -130,9 +130,10 @@ class PluginInstance:
 class Kept:
     """What stays with a plugin object as long as it lives."""
 
-    __slots__ = ("queue", "started", "stats")
+    __slots__ = ("queue", "ready", "started", "stats")
 
     def __init__(self) -> None:
         self.stats: dict[str, Stats] = {}
         self.queue: Any = None
         self.started = False
+        self.ready = False

@@ -40,6 +40,14 @@ def startup(hooks: "Hooks", done: Callable[[PluginError | None], None]) -> None:
     _Round(hooks, "on_startup", (), instances, ended, lambda: done(None), None).go()
 
 
+def ready(hooks: "Hooks", done: Callable[[], None]) -> None:
+    """As `Hooks.ready`."""
+    fresh = [one for one in hooks.plugins if not one.kept.ready and not one.disabled]
+    for one in fresh:
+        one.kept.ready = True
+    each(hooks, "on_ready", (), fresh, done)
+
+
 def each(
     hooks: "Hooks",
     hook: str,
@@ -75,7 +83,7 @@ def shutdown(
         if dropped:
             runtime.log("warning", "observers.dropped", events=dropped)
         for one in started:
-            one.kept.started = False
+            one.kept.started = one.kept.ready = False
         left = max(0.0, deadline - runtime.now())
         each(hooks, "on_shutdown", (left,), started, done, deadline)
 

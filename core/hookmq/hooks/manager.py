@@ -139,8 +139,9 @@ class Hooks:
         lifecycle.startup(self, done)
 
     def ready(self, done: Callable[[], None]) -> None:
-        """Run `on_ready` of every plugin. Failures are counted and logged."""
-        lifecycle.each(self, "on_ready", (), self.plugins, done)
+        """Run `on_ready` of every plugin that has not had it: of all at the start, of new ones at a reload. Failures are
+        counted and logged."""
+        lifecycle.ready(self, done)
 
     def reloaded(
         self, old: Any, new: Any, kept: Iterable[PluginInstance], done: Callable[[], None]

@@ -275,7 +275,7 @@ class Specs:
 
     @hookspec
     def on_ready(self, broker: BrokerHandle) -> None:
-        """All listeners are open."""
+        """All listeners are open. Called once for each plugin object: at the start, or after the reload that made it."""
 
     @hookspec
     def on_reload(self, old: Settings, new: Settings) -> None:

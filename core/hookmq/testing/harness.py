@@ -126,7 +126,8 @@ class Harness:
         config: Mapping[str, Mapping[str, Any]] | None = None,
         plugins: Iterable[Plugin | type[Plugin] | PluginInstance] | None = None,
     ) -> None:
-        """Go on with other settings (those in force, overridden) and other plugins (the same by default)."""
+        """Go on with other settings (those in force, overridden) and other plugins (the same by default). New plugins
+        get `on_startup` and then `on_ready`."""
         self.settings = override(self.settings, config or {})
         if plugins is not None:
             self.hooks = Hooks(_instance(plugin) for plugin in plugins)
@@ -136,6 +137,7 @@ class Harness:
             error = self.wait(self.hooks.startup)
             if error is not None:
                 raise error
+            self.wait(lambda done: self.hooks.ready(lambda: done(None)))
         self.settle()
 
     # --- time --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from hookmq.broker import Broker
-from hookmq.config.live import Live, start_plugins
+from hookmq.config.live import Live, start_plugins, told
 from hookmq.config.model import Config, loads
 from hookmq.config.plugins import build
 from hookmq.errors import BindError, ConfigError, HookMQError, PluginError
@@ -52,6 +52,10 @@ class Noted(Plugin):
         if self.config.text == "bad":
             raise RuntimeError("no")
         self.note("start")
+
+    @hookimpl
+    async def on_ready(self) -> None:
+        self.note("ready")
 
     @hookimpl
     def on_reload(self, old: Any, new: Any) -> None:
@@ -153,6 +157,7 @@ async def running(text: str = BASE) -> AsyncIterator[Live]:
     applied: list[Config] = []
     live = Live(first, hooks, broker, node, lambda: config(text), applied.append)
     await node.start()
+    await told(hooks.ready)
     try:
         yield live
     finally:
@@ -204,11 +209,33 @@ async def test_plugins_are_kept_replaced_added_and_ended() -> None:
         await live.reload(config(BASE + "  - {use: noted, id: two, config: {text: x}}\n"))
         await settled(live)
         assert live.hooks.plugins[0].plugin is first
-        assert Noted.told == ["start noted=one", "start two=x", "reload noted=one"]
+        assert Noted.told == [
+            "start noted=one", "ready noted=one", "start two=x", "reload noted=one", "ready two=x"
+        ]  # fmt: skip
         Noted.told.clear()
         await live.reload(config(BASE.replace("one", "new")))
         await settled(live)
-        assert Noted.told == ["start noted=new", "stop two=x", "stop noted=one"]
+        assert Noted.told == ["start noted=new", "ready noted=new", "stop two=x", "stop noted=one"]
+
+
+async def test_on_ready_comes_when_the_new_configuration_is_in_force() -> None:
+    seen: list[tuple[list[str], int]] = []
+    async with running() as live:
+
+        class Watching(Noted):
+            @hookimpl
+            async def on_ready(self) -> None:
+                seen.append((sorted(live.node.listeners), live.broker.settings.broker.max_qos))
+
+        found = (offer("noted", Noted), offer("watching", Watching))
+        listeners = BASE.replace("auth:", "  - {name: b, bind: '127.0.0.1:0'}\nauth:")
+        text = listeners + "  - {use: watching, config: {text: w}}\nbroker: {max_qos: 1}\n"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("hookmq.config.plugins.installed", lambda: found)
+            await live.reload(config(text))
+            await live.reload(config(text))
+        await settled(live)
+    assert seen == [(["a", "b"], 1)], "once, with the new listener open and the new settings"
 
 
 async def test_a_plugin_that_does_not_start_changes_nothing() -> None:
@@ -221,7 +248,9 @@ async def test_a_plugin_that_does_not_start_changes_nothing() -> None:
                 )
             )
         assert (live.config, live.hooks) == (before, hooks)
-        assert Noted.told == ["start noted=one", "start noted=good", "stop noted=good"]
+        assert Noted.told == [
+            "start noted=one", "ready noted=one", "start noted=good", "stop noted=good"
+        ]  # fmt: skip
 
 
 async def test_listeners_open_close_and_move_without_a_client_noticing() -> None:

@@ -194,13 +194,14 @@ def test_a_plugin_may_provide_store_and_journal() -> None:
 
 
 def test_reload() -> None:
-    recorder = HookRecorder("on_publish", "on_startup")
+    recorder = HookRecorder("on_publish", "on_startup", "on_ready")
     with Harness() as harness:
         client = harness.connect("c")
         client.publish("a", b"x", 1, expect=0x10)
         harness.reload({"broker": {"max_qos": 1}}, [recorder])
         client.publish("a", b"x", 1, expect=0x10)
-        assert [call.hook for call in recorder.calls()] == ["on_startup", "on_publish"]
+        hooks = [call.hook for call in recorder.calls()]
+        assert hooks == ["on_startup", "on_ready", "on_publish"]
         client = harness.connect("d")
         client.publish("a", b"x", 2)
         client.expect_disconnect(ReasonCode.QOS_NOT_SUPPORTED)
