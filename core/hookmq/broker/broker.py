@@ -100,6 +100,9 @@ class Broker:
         """Every connection that has not ended, in the order in which they came; values mean nothing. Not a set: its order
         would be by address, and no run like another."""
         self._drained: Callable[[], None] | None = None
+        self._next_full = 0.0
+        """When a connection over the limit is logged again."""
+        self._unsaid_full = 0
         self._on_end: Callable[[Channel, DisconnectReason], None] = self._ended
         """One for all connections: each would have its own otherwise."""
 
@@ -141,12 +144,36 @@ class Broker:
         """A new connection from `peer` by the listener of `scope`. Over the broker's limit it is closed at once."""
         core = self.core
         connection = Connection(core, wire, peer, scope, TABLE, self._on_end)
-        if core.draining or len(self.connections) >= core.settings.broker.max_connections:
+        full = len(self.connections) >= core.settings.broker.max_connections
+        if core.draining or full:
             core.metrics.connections_refused += 1
+            if full and not core.draining:
+                self._tell_full(peer, scope)
             connection.end(DisconnectReason(ReasonCode.SERVER_BUSY, EndedBy.SERVER))
             return connection
         self.connections[connection] = connection
         return connection
+
+    def _tell_full(self, peer: Peer, scope: Scope) -> None:
+        """Log and tell a connection over `broker.max_connections`, once a second: a stranger makes as many as it likes.
+        It has not sent CONNECT, so that nothing but its peer is known."""
+        core = self.core
+        now = core.runtime.now()
+        if now < self._next_full:
+            self._unsaid_full += 1
+            return
+        unsaid, self._unsaid_full = self._unsaid_full, 0
+        self._next_full = now + 1.0
+        core.runtime.log(
+            "warning",
+            "listener.refused",
+            listener=scope.name,
+            why="broker.max_connections",
+            peer=str(peer),
+            unsaid=unsaid or None,
+        )
+        client = ClientInfo("", 0, None, peer, scope, connected_at=core.runtime.time())
+        core.observe("on_auth_failed", client, ReasonCode.SERVER_BUSY, "too many connections")
 
     def _ended(self, connection: Channel, reason: DisconnectReason) -> None:
         self.connections.pop(connection, None)

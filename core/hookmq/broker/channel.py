@@ -150,12 +150,18 @@ class Channel(ConnectionView):
         version: int = 0,
         properties: Properties = EMPTY,
         malformed: bool = False,
+        told: bool = False,
     ) -> None:
-        """End a connection that was not accepted: CONNACK where the version has a word for it [MQTT-3.1.4-1, 3.1.4-2],
-        silence before CONNECT [MQTT-3.1.0-1] and for a malformed CONNECT of 3.x [MQTT311-3.1.4-1]."""
+        """End a connection that was not accepted: CONNACK if the version has a word for it [MQTT-3.1.4-1, 3.1.4-2],
+        silence before CONNECT [MQTT-3.1.0-1] and for a malformed CONNECT of 3.x [MQTT311-3.1.4-1].
+
+        Log ``connect.refused`` and tell `on_auth_failed`, unless the caller has `told` of it already. A malformed
+        packet is logged as ``protocol.error``."""
         if self.phase is Phase.CLOSED:
             return
         self.core.metrics.connections_refused += 1
+        if not told and not malformed:
+            self._tell_refused(code, reason)
         version = version or self.version
         if version == 5:
             legal = clamp(PacketType.CONNACK, code)
@@ -171,6 +177,23 @@ class Channel(ConnectionView):
             self.wire.write(encode(Connack(v3_connack(code)), version))
         # [MQTT-3.2.2-7] [MQTT311-3.2.2-5]
         self.end(DisconnectReason(code, EndedBy.SERVER, error=reason))
+
+    def _tell_refused(self, code: ReasonCode, reason: str) -> None:
+        client = self.client
+        if client is None:
+            return
+        self.core.runtime.log(
+            "info",
+            "connect.refused",
+            client_id=client.client_id,
+            username=client.username,
+            peer=str(self.peer),
+            listener=self.scope.name,
+            version=client.version,
+            code=f"0x{code:02X}",
+            reason=reason,
+        )
+        self.core.observe("on_auth_failed", client, code, reason)
 
     def disconnect(
         self, code: ReasonCode, reason: str = "", reference: str = "", by: EndedBy = EndedBy.SERVER

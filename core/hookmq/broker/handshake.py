@@ -42,32 +42,19 @@ def on_connect(connection: Link, packet: Packet) -> None:
     connection.bridge = packet.bridge
     refusal = _check(connection, packet)
     if refusal is not None:
-        connection.refuse(*refusal)
+        _refuse(connection, packet, *refusal)
         return
     # Any string will do, of any length and letters [MQTT-3.1.3-5] [MQTT311-3.1.3-5].
     client_id = packet.client_id
     if not client_id:  # [MQTT-3.1.3-6, 3.1.3-7] [MQTT311-3.1.3-6]
         client_id = _unused_id(connection)
         connection.assigned_id = True
-    username = packet.username
     scope = connection.scope
-    if scope.identity:
-        username = _certified(connection)
-        if not username:
-            connection.refuse(ReasonCode.NOT_AUTHORIZED, "no client certificate")
-            return
-    elif username is not None and _is_secret(connection, username):
-        username = None
-    connection.client = ClientInfo(
-        client_id,
-        packet.version,
-        username,
-        connection.peer,
-        scope,
-        packet.clean_start,
-        packet.keep_alive,
-        core.runtime.time(),
-    )
+    username = _username(connection, packet)
+    if scope.identity and not username:
+        _refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, "no client certificate")
+        return
+    connection.client = _client(connection, packet, client_id, username)
     connection.phase = Phase.DECIDING
     if properties is not EMPTY and properties.authentication_method is not None:
         # [MQTT-4.12.0-6]
@@ -85,6 +72,37 @@ def on_connect(connection: Link, packet: Packet) -> None:
 _NOTHING_FOUND = Accept()
 """What enhanced authentication found of a client that did not ask for it."""
 _NO_LIMITS = Limits()
+
+
+def _refuse(connection: Link, packet: Connect, code: ReasonCode, reason: str) -> None:
+    """Refuse a CONNECT before any plugin is asked. Logs and observers learn whose it was."""
+    username = _username(connection, packet)
+    connection.client = _client(connection, packet, packet.client_id, username)
+    connection.refuse(code, reason)
+
+
+def _client(connection: Link, packet: Connect, client_id: str, username: str | None) -> ClientInfo:
+    return ClientInfo(
+        client_id,
+        packet.version,
+        username,
+        connection.peer,
+        connection.scope,
+        packet.clean_start,
+        packet.keep_alive,
+        connection.core.runtime.time(),
+    )
+
+
+def _username(connection: Link, packet: Connect) -> str | None:
+    """The user name that hooks and logs may see: the certificate's identity if the listener takes it from there. None
+    if the client has none, or if a plugin says that it is a credential."""
+    if connection.scope.identity:
+        return _certified(connection) or None
+    username = packet.username
+    if username is not None and _is_secret(connection, username):
+        return None
+    return username
 
 
 def _is_secret(connection: Link, username: str) -> bool:
@@ -252,7 +270,7 @@ def _decided(connection: Link, accept: Accept, verdict: Accept | Deny, by: str) 
 
 def _deny(connection: Link, verdict: Deny, by: str) -> None:
     tell_failed(connection, verdict, by)
-    connection.refuse(verdict.code, verdict.reason or "")
+    connection.refuse(verdict.code, verdict.reason or "", told=True)
 
 
 def _authorize_will(connection: Link, limits: Limits) -> None:
@@ -268,12 +286,13 @@ def _authorize_will(connection: Link, limits: Limits) -> None:
             return
         if isinstance(verdict, Deny):
             connection.core.denied(client, Action.WILL, will.message.topic, verdict.code, by)
-            connection.refuse(verdict.code, verdict.reason or "the will is not allowed")
+            connection.refuse(verdict.code, verdict.reason or "the will is not allowed", told=True)
         elif verdict.max_qos is not None and verdict.max_qos < message.qos:
             # It would be refused when it fires, and nobody told.
             code = ReasonCode.QOS_NOT_SUPPORTED
             connection.core.denied(client, Action.WILL, message.topic, code, by)
-            connection.refuse(code, f"a will of QoS above {verdict.max_qos} is not allowed here")
+            reason = f"a will of QoS above {verdict.max_qos} is not allowed here"
+            connection.refuse(code, reason, told=True)
         else:
             find_session(connection, limits, will)
 

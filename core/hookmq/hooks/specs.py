@@ -235,7 +235,10 @@ class Specs:
     def on_auth_failed(
         self, client: ClientInfo, code: ReasonCode, reason: str, broker: BrokerHandle
     ) -> None:
-        """A client was refused at CONNECT or at re-authentication."""
+        """A client was refused at CONNECT or at re-authentication, by a plugin, a setting or a limit.
+
+        A connection over ``broker.max_connections`` is told too, at most once a second: `client.client_id` is then
+        empty and `client.version` 0."""
 
     @hookspec
     def on_denied(

@@ -1,26 +1,37 @@
-"""Accepting behind a load balancer: the PROXY header comes off the socket before TLS or anything else looks at it."""
+"""Accepting connections: the PROXY header comes off the socket first, then TLS begins, then the protocol takes over.
+
+The loop's own server is used for what needs neither (see `Listener`). It says nothing about a failed handshake, drops the
+alert that names the reason, and asyncio's logs a thousand lines a second when file descriptors run out.
+"""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any, Final, Literal, cast
 
-from hookmq.server.addresses import parse_networks, within
-from hookmq.server.gate import Gate
+from hookmq.server.addresses import format_address, parse_networks, within
+from hookmq.server.gate import Gate, Log
 from hookmq.server.proxy import V2_LIMIT, ProxyError, ProxyHeader, ProxyParser
 from hookmq.server.settings import ListenerSettings
+from hookmq.server.tls import HANDSHAKE, Handshake
 from hookmq.types import Peer
 
 Make = Callable[[Peer | None], asyncio.BaseProtocol]
 """Makes the protocol of one connection; the argument is the peer a PROXY header named."""
-Log = Callable[..., None]
 AT_ONCE: Final = 128
 """Connections accepted in one turn of the loop."""
+RETRY: Final = 1.0
+"""Seconds without accepting after file descriptors ran out."""
+LINGERING: Final = 64
+"""Refused TLS clients of one listener that may read their alert in peace; further ones are closed at once."""
 
 
-class ProxyAcceptor:
-    """Accepts from `sock` and hands over what announced itself with a header from a trusted proxy. Others are closed and
-    counted as refused. `transport` are the keyword arguments of `connect_accepted_socket` (TLS)."""
+class Acceptor:
+    """Accept connections from `sock` and hand them to protocols that `make` makes.
+
+    With `settings.proxy_protocol`, close what does not announce itself with a header from a trusted proxy. `transport`
+    are the keyword arguments of `connect_accepted_socket` (TLS)."""
 
     def __init__(
         self,
@@ -34,6 +45,8 @@ class ProxyAcceptor:
         self._sock = sock
         self._make = make
         self._gate = gate
+        self._name = settings.name
+        self._proxied = settings.proxy_protocol != "off"
         self._versions = cast('Literal["v1", "v2", "any"]', settings.proxy_protocol)
         self._timeout = settings.proxy_timeout
         self._trusted = parse_networks(settings.trusted_proxies)
@@ -41,11 +54,12 @@ class ProxyAcceptor:
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
         self._announcing: set[asyncio.Task[None]] = set()  # those that read a header
+        self._lingering = 0
         self._retry: asyncio.TimerHandle | None = None
         gate.loop.add_reader(sock.fileno(), self._ready)
 
     def close(self) -> None:
-        """Stop accepting. Who is still telling his header is let go."""
+        """Stop accepting. Connections that still send their PROXY header are closed; TLS handshakes go on."""
         if self._retry is not None:
             self._retry.cancel()
         self._gate.loop.remove_reader(self._sock.fileno())
@@ -59,38 +73,45 @@ class ProxyAcceptor:
                 sock, address = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except (
-                OSError
-            ) as error:  # out of file descriptors: it stays readable, so look away for a while
-                self._log("error", "listener.accept_failed", error=str(error))
+            except OSError as error:
+                # Out of file descriptors: the socket stays readable, so look away for a while.
+                self._log("error", "listener.accept_failed", listener=self._name, error=str(error))
                 self._gate.loop.remove_reader(self._sock.fileno())
-                self._retry = self._gate.loop.call_later(1.0, self._again)
+                self._retry = self._gate.loop.call_later(RETRY, self._again)
                 return
             self._enter(sock, address)
 
     def _again(self) -> None:
+        self._retry = None
         self._gate.loop.add_reader(self._sock.fileno(), self._ready)
 
     def _enter(self, sock: socket.socket, address: Any) -> None:
         gate = self._gate
-        full = len(gate.entered) + len(self._announcing) >= gate.max_connections
-        trusted = sock.family == socket.AF_UNIX or within(str(address[0]), self._trusted)
-        if full or not trusted:
-            self._refuse(sock, "full" if full else "proxy not trusted", address)
+        if len(gate.entered) + len(gate.arriving) + len(self._announcing) >= gate.max_connections:
+            self._refuse(sock, "max_connections", address)
             return
         sock.setblocking(False)
-        task = gate.loop.create_task(self._welcome(sock, address))
+        if not self._proxied:
+            self._begin(self._connect(sock, address, None))
+            return
+        if sock.family != socket.AF_UNIX and not within(str(address[0]), self._trusted):
+            self._refuse(sock, "proxy not trusted", address)
+            return
+        self._announcing.add(self._begin(self._welcome(sock, address)))
+
+    def _begin(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self._gate.loop.create_task(work)
         self._tasks.add(task)
-        self._announcing.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._announcing.discard)
+        return task
 
     def _refuse(self, sock: socket.socket, why: str, address: Any) -> None:
-        self._gate.metrics.connections_refused += 1
-        self._log("info", "listener.refused", why=why, peer=str(address))
+        self._gate.refuse(why, _name(address))
         sock.close()
 
     async def _welcome(self, sock: socket.socket, address: Any) -> None:
+        """Read the PROXY header, then go on."""
         try:
             async with asyncio.timeout(self._timeout):
                 header = await read_header(sock, ProxyParser(self._versions))
@@ -107,12 +128,50 @@ class ProxyAcceptor:
         task = asyncio.current_task()
         assert task is not None
         self._announcing.discard(task)
+        await self._connect(sock, address, header.source)
+
+    async def _connect(self, sock: socket.socket, address: Any, source: Peer | None) -> None:
+        """Give `sock` to a protocol, after the TLS handshake if there is one."""
+        gate = self._gate
+        protocol = self._make(source)
+        handshake = Handshake(sock)
+        if self._transport:
+            HANDSHAKE.set(handshake)  # in the context of this task alone
+            gate.arriving.add(protocol)
         try:
-            await self._gate.loop.connect_accepted_socket(
-                lambda: self._make(header.source), sock, **self._transport
+            await gate.loop.connect_accepted_socket(lambda: protocol, sock, **self._transport)
+        except (OSError, TimeoutError) as error:  # the loop closes the socket
+            self._log(
+                "info" if handshake.error else "debug",
+                "listener.handshake_failed",
+                listener=self._name,
+                peer=str(source) if source is not None else _name(address),
+                error=handshake.error or str(error) or type(error).__name__,
             )
-        except (OSError, TimeoutError) as error:  # TLS handshake; the loop closes the socket
-            self._log("debug", "listener.handshake_failed", error=str(error), peer=str(address))
+        finally:
+            gate.arriving.discard(protocol)
+        if handshake.lingering is not None:
+            await self._linger(handshake.lingering)
+
+    async def _linger(self, sock: socket.socket) -> None:
+        """Read until the client closes: closing with unread bytes would reset the connection, and the reset can make the
+        client lose the alert."""
+        if self._lingering >= LINGERING:
+            sock.close()
+            return
+        self._lingering += 1
+        try:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(self._gate.close_timeout):
+                    while await self._gate.loop.sock_recv(sock, V2_LIMIT):
+                        pass
+        finally:
+            self._lingering -= 1
+            sock.close()
+
+
+def _name(address: Any) -> str:
+    return format_address(address) or "unix"
 
 
 async def read_header(sock: socket.socket, parser: ProxyParser) -> ProxyHeader:

@@ -1,13 +1,17 @@
 """What all connections of one listener share: where they are handed over, how many may be there, who is there."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from hookmq.metrics import Metrics
 from hookmq.server.ports import Accept
 from hookmq.server.settings import ListenerSettings
 
+Log = Callable[..., None]
 READ_BUFFER: Final = 262144
+QUIET: Final = 1.0
+"""Seconds between two log lines about refused connections of one listener."""
 
 
 class Entrant(Protocol):
@@ -25,8 +29,8 @@ class Gate:
     bytes, `buffer` is what asyncio reads into (one for all: a read is handed over before the next begins)."""
 
     __slots__ = (
-        "_buffer", "_empty", "accept", "close_timeout", "entered", "high_water", "loop", "max_connections", "metrics",
-        "open", "scope", "transport",
+        "_buffer", "_empty", "_log", "_told", "_unsaid", "accept", "arriving", "close_timeout", "entered", "high_water",
+        "loop", "max_connections", "metrics", "name", "open", "scope", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -36,12 +40,18 @@ class Gate:
         metrics: Metrics,
         loop: asyncio.AbstractEventLoop,
         high_water: int,
+        log: Log,
     ) -> None:
         self.accept = accept
         self.metrics = metrics
         self.loop = loop
         self.high_water = high_water
         self.entered: set[Entrant] = set()
+        self.arriving: set[object] = set()
+        """Protocols whose TLS handshake runs; they count against the limit too."""
+        self._log = log
+        self._told = -QUIET
+        self._unsaid = 0
         self.open = True
         self._empty: asyncio.Future[None] | None = None
         self._buffer: memoryview | None = None
@@ -49,6 +59,7 @@ class Gate:
 
     def apply(self, settings: ListenerSettings) -> None:
         """Take over what may change while connections are open; those that are open keep their scope."""
+        self.name = settings.name
         self.transport: str = settings.type
         self.scope = settings.scope()
         self.max_connections = settings.max_connections
@@ -62,13 +73,37 @@ class Gate:
             self._buffer = memoryview(bytearray(READ_BUFFER))
         return self._buffer
 
-    def enter(self, transport: Entrant) -> bool:
-        """Count `transport` in; False (and counted as refused) when the listener is full or no longer open."""
-        if not self.open or len(self.entered) >= self.max_connections:
+    @property
+    def full(self) -> bool:
+        """Whether one connection more is too many."""
+        return len(self.entered) + len(self.arriving) >= self.max_connections
+
+    def enter(self, transport: Entrant, peer: object) -> bool:
+        """Count `transport` in; False (and counted as refused) when the listener is full or no longer open. `peer` is
+        the address that the log names."""
+        self.arriving.discard(transport)
+        if not self.open:
             self.metrics.connections_refused += 1
+            return False
+        if self.full:
+            self.refuse("max_connections", peer)
             return False
         self.entered.add(transport)
         return True
+
+    def refuse(self, why: str, peer: object) -> None:
+        """Count a connection that is closed before the broker sees it, and log it as ``listener.refused``. A stranger
+        makes as many as it likes, so there is one line a second; `unsaid` counts the others."""
+        self.metrics.connections_refused += 1
+        now = self.loop.time()
+        if now - self._told < QUIET:
+            self._unsaid += 1
+            return
+        unsaid, self._unsaid = self._unsaid, 0
+        self._told = now
+        self._log(
+            "info", "listener.refused", listener=self.name, why=why, peer=str(peer), unsaid=unsaid or None,
+        )  # fmt: skip
 
     def leave(self, transport: Entrant) -> None:
         """Count `transport` out; harmless when it never entered."""

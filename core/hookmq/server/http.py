@@ -11,9 +11,8 @@ from aiohttp import web
 
 from hookmq.errors import PluginError
 from hookmq.metric_registry import OPENMETRICS, TEXT, MetricRegistry
-from hookmq.server.accept import Log
 from hookmq.server.addresses import bound_to_loopback, host_of, is_loopback
-from hookmq.server.gate import Gate
+from hookmq.server.gate import Gate, Log
 from hookmq.server.settings import ListenerSettings
 from hookmq.server.websocket import HTTP_LIMITS, Handler
 from hookmq.types import Peer

@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 from hookmq.errors import BindError, ConfigError
 from hookmq.metrics import Metrics
-from hookmq.server.accept import Log, ProxyAcceptor
+from hookmq.server.accept import Acceptor
 from hookmq.server.addresses import format_address
-from hookmq.server.gate import Gate
+from hookmq.server.gate import Gate, Log
 from hookmq.server.http import HttpServer, Site
 from hookmq.server.ports import Accept
 from hookmq.server.settings import HTTP, TYPES, ListenerSettings
 from hookmq.server.sockets import open_socket, unlink_socket
 from hookmq.server.tcp import stream_factory
-from hookmq.server.tls import server_context, tell_failures
+from hookmq.server.tls import server_context
 from hookmq.server.websocket import WebSocketServer
 from hookmq.settings import BrokerSettings
 
@@ -52,7 +52,7 @@ class Listener:
         self.address = settings.bind
         self._loop = loop or asyncio.get_running_loop()
         self._log = log
-        self.gate = Gate(settings, accept, metrics, self._loop, broker.max_write_buffer)
+        self.gate = Gate(settings, accept, metrics, self._loop, broker.max_write_buffer, log)
         self._web: WebSocketServer | HttpServer | None = None
         if settings.type in ("ws", "wss"):
             self._web = WebSocketServer(self.gate, settings, 2 * broker.max_packet_size)
@@ -113,24 +113,19 @@ class Listener:
         settings = self.settings
         transport: dict[str, Any] = {}
         if context is not None and settings.tls is not None:
-            tell_failures(context, self._handshake_failed)
             transport = {
                 "ssl": context,
                 "ssl_handshake_timeout": settings.tls.handshake_timeout,
                 "ssl_shutdown_timeout": settings.close_timeout,
             }
-        if settings.proxy_protocol != "off":
-            return ProxyAcceptor(sock, self._make, self.gate, settings, transport, self._log)
+        uvloop = type(self._loop).__module__.startswith("uvloop")
+        if transport or settings.proxy_protocol != "off" or not uvloop:
+            return Acceptor(sock, self._make, self.gate, settings, transport, self._log)
         if settings.type == "unix":
             return await self._loop.create_unix_server(
                 self._make, sock=sock, backlog=settings.backlog, **_UNIX_OPTIONS
             )
-        return await self._loop.create_server(
-            self._make, sock=sock, backlog=settings.backlog, **transport
-        )
-
-    def _handshake_failed(self, error: str) -> None:
-        self._log("info", "listener.handshake_failed", listener=self.settings.name, error=error)
+        return await self._loop.create_server(self._make, sock=sock, backlog=settings.backlog)
 
     async def reload_certificates(self) -> None:
         """Use the certificate files as they are now for new handshakes; open connections stay. Raises ConfigError, and

@@ -9,8 +9,7 @@ from typing import Final, Protocol
 from hookmq.errors import HookMQError, PluginError
 from hookmq.metrics import Metrics
 from hookmq.runtime import Runtime, Wire
-from hookmq.server.accept import Log
-from hookmq.server.gate import Gate
+from hookmq.server.gate import Gate, Log
 from hookmq.server.ports import Accept, Connection
 from hookmq.server.settings import TYPES, ListenerSettings
 from hookmq.settings import BrokerSettings
@@ -96,7 +95,7 @@ class PluggedListener:
         broker: BrokerSettings,
     ) -> None:
         self.settings = settings
-        self.gate = Gate(settings, accept, metrics, loop, broker.max_write_buffer)
+        self.gate = Gate(settings, accept, metrics, loop, broker.max_write_buffer, runtime.log)
         self._log: Log = runtime.log
         self._plugin = plugin
         with self._blamed():
@@ -161,7 +160,7 @@ class Counted:
         self._gate = gate
         self._wire = wire
         self._connection: Connection | None = None
-        if gate.enter(self):
+        if gate.enter(self, peer):
             scope: Scope = gate.scope
             self._connection = gate.accept(wire, peer, scope)
         else:

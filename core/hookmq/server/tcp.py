@@ -50,7 +50,7 @@ class _Stream:
         """Hand the transport to the broker, or close it when the listener is full."""
         transport = cast("asyncio.Transport", transport)
         gate = self._gate
-        if not gate.enter(self):
+        if not gate.enter(self, transport.get_extra_info("peername")):
             self._closing = True
             transport.abort()
             return

@@ -1,8 +1,10 @@
 """TLS contexts made of files, and what a verified client certificate says."""
 
+import contextlib
 import hashlib
+import socket
 import ssl
-from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -27,7 +29,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     """
     if not settings.certificate:
         raise ConfigError("tls.certificate is missing", hint="name the PEM file with the chain")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _Context(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = VERSIONS[settings.minimum_version]
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     if settings.ciphers:
@@ -50,21 +52,66 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def tell_failures(context: ssl.SSLContext, failed: Callable[[str], None]) -> None:
-    """Have `failed` told why a handshake failed: asyncio and uvloop keep that to themselves."""
+class Handshake:
+    """One client's TLS handshake on `sock`. `error` says why it failed, '' otherwise; `lingering` is then a duplicate
+    of the socket, non-blocking, on which the alert was sent and which the owner closes."""
 
-    class Watched(ssl.SSLObject):
-        def do_handshake(self) -> None:
-            try:
-                super().do_handshake()
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                raise
-            except ssl.SSLError as error:
+    __slots__ = ("error", "lingering", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.error = ""
+        self.lingering: socket.socket | None = None
+
+    def fail(self, error: str, alert: bytes) -> None:
+        """Send `alert`, what OpenSSL has for the client: asyncio and uvloop close without it.
+
+        RFC 5246 section 7.2.2 and RFC 8446 section 6.2 demand it: only the alert says whether a certificate expired, was
+        revoked or is unknown."""
+        self.error = error
+        with contextlib.suppress(OSError):  # the client left, or no descriptor is free
+            self.lingering = self.sock.dup()
+            self.lingering.setblocking(False)
+            self.lingering.send(alert)
+            self.lingering.shutdown(socket.SHUT_WR)
+
+
+HANDSHAKE: Final[ContextVar[Handshake]] = ContextVar("HANDSHAKE")
+"""The handshake of the task that accepts a connection."""
+
+
+class _Watched(ssl.SSLObject):
+    """Tells its `Handshake` of a failure, which asyncio and uvloop keep to themselves."""
+
+    handshake: Handshake | None = None
+    outgoing: ssl.MemoryBIO
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            if self.handshake is not None:
                 detail = getattr(error, "verify_message", "")
-                failed(f"{_why(error)}: {detail}" if detail else _why(error))
-                raise
+                why = f"{_why(error)}: {detail}" if detail else _why(error)
+                self.handshake.fail(why, self.outgoing.read())
+            raise
 
-    context.sslobject_class = Watched
+
+class _Context(ssl.SSLContext):
+    """A context whose connections know the `HANDSHAKE` that they belong to."""
+
+    sslobject_class = _Watched
+
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any
+    ) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, *args, **options)
+        assert isinstance(made, _Watched)
+        made.handshake = HANDSHAKE.get(None)
+        made.outgoing = outgoing
+        return made
 
 
 def _verify_clients(context: ssl.SSLContext, settings: TlsSettings) -> None:

@@ -142,7 +142,7 @@ class Handler(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Let it in, or close it when the listener is full."""
-        if not self.gate.enter(self):
+        if not self.gate.enter(self, transport.get_extra_info("peername")):
             cast("asyncio.Transport", transport).abort()
             return
         super().connection_made(transport)

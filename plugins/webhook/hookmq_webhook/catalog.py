@@ -180,7 +180,12 @@ def _kinds() -> tuple[Kind, ...]:
             "on_auth_failed",
             "A client was refused at CONNECT or when it authenticated again.",
             (
-                *(field for field in _CLIENT if field.name != "identity"),
+                *(field for field in _CLIENT if field.name not in ("identity", "version")),
+                Field(
+                    "version",
+                    {"type": "integer", "enum": [0, 3, 4, 5]},
+                    "of MQTT: 3 is 3.1, 4 is 3.1.1, 0 is unknown: no CONNECT was read",
+                ),
                 *_REFUSED,
                 Field("reason", _TEXT, "why, in words", False),
             ),

@@ -1,0 +1,86 @@
+"""What becomes of connections that cannot be accepted, or not be let in: few lines in the log, nothing lost."""
+
+import asyncio
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from hookmq.server import accept, gate
+
+
+@contextmanager
+def no_descriptors_left() -> Iterator[None]:
+    """Every number below the limit is in use."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as held:
+        used = max(int(name) for name in os.listdir("/proc/self/fd"))
+        while True:
+            descriptor = os.open(os.devnull, os.O_RDONLY)
+            held.callback(os.close, descriptor)
+            if descriptor >= used:
+                break
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor + 1, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_out_of_descriptors_is_logged_once_and_waited_out(
+    listen: Any, broker: Any, log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accept, "RETRY", 0.2)
+    listener = await listen()
+    loop = asyncio.get_running_loop()
+    if type(loop).__module__.startswith("uvloop"):
+        pytest.skip("libuv closes what comes meanwhile, without a word")
+    said: list[object] = []
+    loop.set_exception_handler(lambda _, context: said.append(context))
+    host, _, port = listener.address.rpartition(":")
+    clients = [socket.socket() for _ in range(8)]
+    try:
+        with no_descriptors_left():
+            for client in clients:
+                client.setblocking(False)
+                client.connect_ex((host, int(port)))
+            await until(lambda: said or log.records[1:])
+            for _ in range(50):
+                await asyncio.sleep(0)
+            lines = [event for event in log.events() if event == "listener.accept_failed"]
+            assert len(lines) + len(said) <= len(clients)
+        await until(lambda: len(broker.connections) == len(clients) or said)
+    finally:
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "ws"])
+async def test_a_full_listener_says_so_once_a_second(
+    listen: Any, dial: Any, broker: Any, log: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "QUIET", 1e9)
+    listener = await listen(type=kind, max_connections=1)
+    await dial(listener)
+    await until(lambda: listener.gate.entered)
+    for _ in range(5):
+        reader, _ = await dial(listener)
+        assert await reader.read() == b""
+    [fields] = [fields for _, event, fields in log.records if event == "listener.refused"]
+    assert fields["why"] == "max_connections"
+    assert fields["listener"] == "default"
+    assert "127.0.0.1" in fields["peer"]
+    assert broker.metrics.connections_refused == 5
+    monkeypatch.setattr(gate, "QUIET", 0)
+    reader, _ = await dial(listener)
+    assert await reader.read() == b""
+    assert log.records[-1][2]["unsaid"] == 4
