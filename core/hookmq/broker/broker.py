@@ -52,6 +52,7 @@ from hookmq.store import (
     StoreFailed,
 )
 from hookmq.types import (
+    ClientInfo,
     DisconnectReason,
     EndedBy,
     Message,
