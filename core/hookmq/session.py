@@ -75,9 +75,9 @@ class Session:
     __slots__ = (
         "_owner", "backlog", "client", "client_id", "connection", "durable", "ended_at", "epoch", "expiry", "expiry_due",
         "groups", "inflight", "kind", "last_packet_id", "last_seq", "loaded_seq", "max_subscriptions", "on_page", "out",
-        "paused", "queue", "queue_messages", "queue_qos0", "queued", "queued_bytes", "reading", "received",
-        "resend", "revoked", "state", "stored", "subscriptions", "takeovers", "will", "will_at", "will_due",
-        "window",
+        "paused", "pumped", "pumped_in", "queue", "queue_messages", "queue_qos0", "queued", "queued_bytes", "reading",
+        "received", "resend", "resumes", "revoked", "state", "stored", "subscriptions", "takeovers", "unsent", "will",
+        "will_at", "will_due", "window",
     )  # fmt: skip
 
     def __init__(self, client: ClientInfo) -> None:
@@ -118,8 +118,8 @@ class Session:
         self.reading = False
         self.on_page: Callable[[Any, Session], None] | None = None
         """What goes on, with the broker's core, when the page that is being read has come."""
-        self.backlog: deque[Iterator[tuple[Outgoing, Subscription] | None]] | None = None
-        """Retained messages that subscriptions still have to be sent, drawn as there is room."""
+        self.backlog: dict[str, Iterator[tuple[Outgoing, Subscription] | None]] | None = None
+        """Retained messages that subscriptions, by filter, still have to be sent, drawn as there is room."""
         self.paused = 0
         """Subscriptions whose right is being asked about again: until that is decided its messages wait."""
         self.revoked: set[str] | None = None
@@ -130,6 +130,13 @@ class Session:
         self.takeovers: deque[float] | None = None
         self.out: list[bytes] = []
         """Packets of this turn, for one write."""
+        self.unsent = 0
+        """Bytes of `out` that were made for this session; shared packets are counted in `Core.shared`."""
+        self.pumped_in = 0
+        self.pumped = 0
+        """Bytes taken from its queues in turn `pumped_in`."""
+        self.resumes = False
+        """Whether more of what waits is sent in the next turn."""
         self.state = BEHIND
         self.kind = 0
         """How its messages may be encoded: 3 or 5 for bytes shared with others of that version, 0 for its own."""

@@ -101,11 +101,8 @@ class Channel(ConnectionView):
     def flush(self) -> None:
         """Write now what this turn has for the client: nothing may follow a DISCONNECT [MQTT-3.14.4-1]."""
         session = self.session
-        if session is not None and session.out and self.carries(session):
-            data = b"".join(session.out)
-            session.out.clear()
-            self.core.metrics.bytes_sent += len(data)
-            self.wire.write(data)
+        if session is not None and self.carries(session):
+            self.core.write(session)
 
     def fail(self, error: ProtocolError) -> None:
         """The client broke the protocol [MQTT-4.13.1-1] [MQTT311-4.8.0-1]: say so if it may be said, and close."""

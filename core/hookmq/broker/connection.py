@@ -26,6 +26,7 @@ from hookmq.qos import (
     VOLATILE_1,
     VOLATILE_2,
     VOLATILE_RELEASED,
+    Outgoing,
 )
 from hookmq.reason import PacketType, ReasonCode
 from hookmq.session import CLEAN, DIRTY
@@ -43,6 +44,15 @@ _PASS_WHILE_WAITING: Final = frozenset(
 )
 
 
+_READ_BYTES: Final = 65536
+_READ_WORK: Final = 512
+_READ_DELIVERED: Final = 32768
+"""What one connection's bytes may cause in one turn: bytes read, steps of `Core.work`, packets handed on as they came.
+The rest waits for the next turn, so that no client holds up the others."""
+_RUN_RECEIVERS: Final = 8
+"""Receivers of a run of messages, between which nothing is counted."""
+
+
 class Connection(Link):
     """See the module's text. The shell calls `feed`, `closed`, `pause_writing` and `resume_writing`."""
 
@@ -54,13 +64,22 @@ class Connection(Link):
         if self.phase is Phase.CLOSED:
             return
         self.core.metrics.bytes_received += len(data)
+        rest = self.rest
+        if rest is not None:
+            # It came although reading had stopped, as from a transport that had decrypted it by then.
+            self.rest = rest[self.rest_at :] + data
+            self.rest_at = 0
+            return
+        self._take_in(data, 0)
+
+    def _take_in(self, data: bytes, pos: int) -> None:
         try:
             if self.partial is not None:
                 whole = self._complete(data)
                 if whole is None:
                     return
                 data = whole
-            self._read(data)
+            self._read(data, pos)
         except ProtocolError as error:
             self.fail(error)
         except Exception as error:
@@ -69,28 +88,42 @@ class Connection(Link):
     def _read_on(self) -> None:
         """Take bytes again: first those that had come already when reading stopped, and the wire's only when these are
         used up, or each time that one packet's room is there a whole read would come on top."""
-        if self.partial is None:
+        if self.rest is None:
             self.wire.resume_reading()
         else:
             self.core.runtime.call_soon(self._read_rest)
 
     def _read_rest(self) -> None:
-        if self.reading:
-            self.feed(b"")
-        if self.reading and self.phase is not Phase.CLOSED:
+        rest = self.rest
+        if rest is None or not self.reading:
+            return
+        self.rest = None
+        self._take_in(rest, self.rest_at)
+        if self.rest is not None or self.phase is Phase.CLOSED:
+            return
+        if self.gone is not None:
+            self._lost()
+        elif self.reading:
             self.wire.resume_reading()
+
+    def _rest_later(self, data: bytes, pos: int) -> None:
+        """Read on from `pos` in the next turn: others have their turn first."""
+        self.rest = data
+        self.rest_at = pos
+        self.wire.pause_reading()
+        self.core.runtime.call_soon(self._read_rest)
 
     def _complete(self, data: bytes) -> bytes | None:
         """Join `data` to the partial packet; None while that is still not whole."""
-        partial = self.partial
-        assert partial is not None
-        partial += data
-        size = len(partial)
+        kept = self.partial
+        assert kept is not None
+        kept += data
+        size = len(kept)
         if size < self.wanted:
             self._check_budget(size)
             return None
         self.partial = None
-        return bytes(partial)
+        return bytes(kept)
 
     def _check_budget(self, size: int) -> None:
         """Before a client is accepted it may send `connect_bytes`: more is refused before CONNECT is whole, and not read
@@ -103,11 +136,13 @@ class Connection(Link):
             )
         self.stop_reading()
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes, pos: int) -> None:
         core = self.core
         metrics = core.metrics
         end = len(data)
-        pos = 0
+        first = pos
+        last = min(end - 1, pos + _READ_BYTES)
+        enough = core.work + _READ_WORK
         packets = messages = delivered = 0
         ways = core.shortcuts
         hot = ways and self.phase is Phase.OPEN and not self.waiting and self.held is None
@@ -123,8 +158,10 @@ class Connection(Link):
         reach = 0
         prior: Permit | None = None
         properties: Properties | None = _EMPTY
+        behind: Outgoing | None = None
+        behind_at = -1
         try:
-            while end - pos >= 2:
+            while pos < last:
                 header = data[pos]
                 body = pos + 2
                 size = data[pos + 1]
@@ -202,13 +239,17 @@ class Connection(Link):
                                             core.dirty.append(receiver)
                                             receiver.out.append(packet)
                                         else:
-                                            payload = data[start:after]
-                                            queue_one(
-                                                self, receiver, permit.route, payload, properties
-                                            )
+                                            if behind_at != pos:
+                                                behind_at = pos
+                                                behind = None
+                                            behind = queue_one(
+                                                self, receiver, permit.route, data[start:after], properties, behind,
+                                            )  # fmt: skip
                                             delivered -= 1
                                     delivered += len(same)
                                     if not reach:
+                                        if delivered > _READ_DELIVERED or core.work > enough:
+                                            last = pos
                                         if permit.other:
                                             pass_other(
                                                 self,
@@ -218,8 +259,10 @@ class Connection(Link):
                                                 properties,
                                             )
                                         elif permit is prior:
-                                            reach = start - body
-                                            known = data[body:start]
+                                            # The ends of the slice are looked for between messages that do not run.
+                                            if len(same) <= _RUN_RECEIVERS:
+                                                reach = start - body
+                                                known = data[body:start]
                                         else:
                                             prior = permit
                                     messages += 1
@@ -228,6 +271,8 @@ class Connection(Link):
                                 if pass_on(self, permit, data, pos, stop, start, after, properties):
                                     messages += 1
                                     pos = after
+                                    if core.work > enough:
+                                        last = pos
                                     continue
                     elif size == 2 and session is not None:
                         number = data[body] << 8 | data[body + 1]
@@ -276,6 +321,7 @@ class Connection(Link):
                             freed = True
                             pos = after
                             continue
+                core.work += 1
                 self._take(header, data[body:after])
                 pos = after
                 # It may have lost every right and got others: a run begins anew.
@@ -283,9 +329,11 @@ class Connection(Link):
                 prior = None
                 if not self.reading and pos < end and self.phase is not Phase.CLOSED:
                     # What came with it waits as it came: taken apart it would take many times the room.
-                    self.wanted = 0
-                    self.partial = bytearray(data[pos:end])
+                    self.rest = data[pos:end]
+                    self.rest_at = 0
                     return
+                if core.work > enough:
+                    last = pos
                 most = self.limits.max_packet_size
                 if self.phase is Phase.CLOSED:
                     return
@@ -302,6 +350,7 @@ class Connection(Link):
                 metrics.messages_delivered += delivered
                 if core.dirty and not core.scheduled:
                     core.schedule()
+                core.share(pos - first)
         if (
             freed
             and session is not None
@@ -310,11 +359,14 @@ class Connection(Link):
             pump(core, session)
         if not self.writable:
             # Who does not read is not read from for ever: else the answers pile up without bound.
-            self.excess += end
-            if self.excess > core.settings.broker.max_write_buffer:
+            self.excess += pos - first
+            if self.excess > core.write_room:
                 self.stop_reading()
         if pos < end:
-            self._keep(data, pos, end)
+            if pos >= last and end - pos > 1:
+                self._rest_later(data, pos)
+            else:
+                self._keep(data, pos, end)
 
     def _keep(self, data: bytes, pos: int, end: int) -> None:
         """Keep the packet that is not whole; refuse it now if its header is wrong or it would be too large."""

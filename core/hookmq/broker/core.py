@@ -121,6 +121,14 @@ class Core:
         self._impatience = 0
         self.dirty: list[Session] = []
         self.scheduled = False
+        self.turn = 0
+        self.write_room = settings.broker.max_write_buffer
+        """Bytes that may wait for one client between two writes."""
+        self.shared = 0
+        """Bytes that came since the last write. Packets are handed on as they came, so no receiver has more of them."""
+        self.work = 0
+        """Steps done so far: a receiver served, a filter subscribed to, a few KiB encoded. They bound what one client
+        causes in a turn."""
         self.fan_outs: dict[str, deque[Any]] = {}
         """Large fan-outs on their way, by topic."""
         self.collecting: Any = None
@@ -155,6 +163,7 @@ class Core:
             settings.broker.max_filters,
         )
         self.largest_packet = max(self.largest_packet, settings.broker.max_packet_size)
+        self.write_room = settings.broker.max_write_buffer
         self.router.clear_cache()
 
     # --- the turn --------------------------------------------------------------------------------------------------
@@ -168,6 +177,7 @@ class Core:
     def end_turn(self) -> None:
         """Commit what this turn changed, then write what may leave, once per connection."""
         self.scheduled = False
+        self.turn += 1
         self._commit_more()
         self._leave()
 
@@ -217,6 +227,7 @@ class Core:
 
     def flush(self) -> None:
         """One write for every session with packets."""
+        self.shared = 0
         dirty = self.dirty
         if not dirty:
             return
@@ -226,6 +237,7 @@ class Core:
         for session in dirty:
             if session.state == DIRTY:
                 session.state = CLEAN
+            session.unsent = 0
             out = session.out
             connection = session.connection
             if connection is not None and out:
@@ -246,6 +258,32 @@ class Core:
         if not self.scheduled:
             self.scheduled = True
             self.runtime.call_soon(self.end_turn)
+
+    def put(self, session: Session, size: int) -> None:
+        """Have `session.out`, which has grown by `size` bytes, written at the end of this turn. Write at once when much
+        waits: the transport then tells in this turn that the client does not read."""
+        self.mark(session)
+        session.unsent += size
+        if session.unsent > self.write_room:
+            self.write(session)
+
+    def share(self, size: int) -> None:
+        """Count bytes that each receiver may have been handed, and write when that is much; see `put`."""
+        self.shared += size
+        if self.shared > self.write_room:
+            self.flush()
+
+    def write(self, session: Session) -> None:
+        """Write now what this turn has for `session`."""
+        session.unsent = 0
+        out = session.out
+        connection = session.connection
+        if connection is not None and out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+            self.metrics.bytes_sent += len(data)
+            self.metrics.writes += 1
+            connection.wire.write(data)
 
     # --- the store -------------------------------------------------------------------------------------------------
 

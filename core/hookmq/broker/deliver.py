@@ -3,6 +3,7 @@ waits, sent when there is room again.
 """
 
 from functools import partial
+from typing import Final
 
 from hookmq.broker.core import Core
 from hookmq.broker.queue import enqueue, load_page, unqueue, wait_qos0
@@ -90,10 +91,14 @@ def pump(core: Core, session: Session) -> None:
     connection = session.connection
     if connection is None:
         return
-    # Not all in one turn, before the transport can say that it is too much: a client need not read to be sent to.
-    room = core.settings.broker.max_write_buffer
+    # Not all in one turn: others have their turn too, and a client need not read to be sent to.
+    if session.pumped_in != core.turn:
+        session.pumped_in = core.turn
+        session.pumped = 0
+    room = core.write_room - session.pumped
+    most = core.work + PUMPED
     resend = session.resend
-    while resend and room > 0 and connection.writable and has_room(session):
+    while resend and room > 0 and core.work < most and connection.writable and has_room(session):
         # [MQTT311-4.4.0-1, 4.6.0-6]
         delivery = resend.popleft()
         room -= delivery.outgoing.size
@@ -104,6 +109,7 @@ def pump(core: Core, session: Session) -> None:
     while (
         waiting
         and room > 0
+        and core.work < most
         and connection.writable
         and not session.paused
         and (connection.pace is None or connection.may_send())
@@ -115,7 +121,7 @@ def pump(core: Core, session: Session) -> None:
     if waiting is not None and not waiting:
         session.queue_qos0 = None
     queue = session.queue
-    while not resend and room > 0 and has_room(session):
+    while not resend and room > 0 and core.work < most and has_room(session):
         if queue:
             delivery = queue.popleft()
             room -= delivery.outgoing.size
@@ -132,12 +138,15 @@ def pump(core: Core, session: Session) -> None:
             if queue or session.stored < before:  # a page may hold nothing but what was revoked
                 continue
             break
-        if not take_from_groups(core, session):
+        size = take_from_groups(core, session)
+        if not size:
             break
-    if session.backlog and not queue and not session.stored:
+        room -= size
+    session.pumped = core.write_room - room
+    if room <= 0 or core.work >= most:
+        _resume(core, session)
+    elif session.backlog and not queue and not session.stored:
         send_retained(core, session)
-    if room <= 0:
-        core.runtime.call_soon(partial(_go_on, core, session, session.epoch))
     if connection.pace is not None and (
         session.queued or session.resend or session.backlog or any(g.queue for g in session.groups)
     ):
@@ -145,8 +154,12 @@ def pump(core: Core, session: Session) -> None:
     settle_state(session)
 
 
-RETAINED_SLICE = 256
+PUMPED: Final = 512
+"""Steps (`Core.work`) of one pump."""
+RETAINED_SLICE: Final = 256
 """Retained messages looked at in one turn for one session: a fetch of all of them must not stall the others."""
+_SKIPPED: Final = 64
+"""What it counts as to pass over many topics that do not match."""
 
 
 def send_retained(core: Core, session: Session) -> None:
@@ -154,22 +167,25 @@ def send_retained(core: Core, session: Session) -> None:
     [MQTT-3.3.1-9] [MQTT311-3.3.1-8]. They carry RETAIN whatever the subscription says."""
     backlog = session.backlog
     connection = session.connection
+    if session.resumes:
+        return
     left = RETAINED_SLICE
-    room = core.settings.broker.max_write_buffer
     while backlog and connection is not None and connection.writable and has_room(session):
-        if left == 0 or room <= 0:
-            core.runtime.call_soon(partial(_go_on, core, session, session.epoch))
+        if left <= 0 or session.pumped >= core.write_room:
+            _resume(core, session)
             return
         left -= 1
+        filter = next(iter(backlog))
         try:
-            found = next(backlog[0])
+            found = next(backlog[filter])
         except StopIteration:
-            backlog.popleft()
+            del backlog[filter]
             continue
         if found is None:
+            left -= _SKIPPED
             continue
         outgoing, subscription = found
-        room -= outgoing.size
+        session.pumped += outgoing.size
         if session.durable and core.recording:
             outgoing = outgoing.anew()
         qos = min(outgoing.message.qos, subscription.qos)
@@ -179,6 +195,14 @@ def send_retained(core: Core, session: Session) -> None:
         session.backlog = None
 
 
-def _go_on(core: Core, session: Session, epoch: int) -> None:
-    if session.epoch == epoch:
-        pump(core, session)
+def _resume(core: Core, session: Session) -> None:
+    """Have more of what waits sent in the next turn."""
+    if not session.resumes:
+        session.resumes = True
+        core.runtime.call_soon(partial(_go_on, core, session))
+
+
+def _go_on(core: Core, session: Session) -> None:
+    session.resumes = False
+    session.pumped = 0
+    pump(core, session)

@@ -104,9 +104,15 @@ def _tell(connection: Link, route: Route, payload: bytes, qos: int, properties: 
 
 
 def queue_one(
-    connection: Link, receiver: Session, route: Route, payload: bytes, properties: Properties
-) -> None:
-    """One plain receiver of a QoS 0 message is away or slow: its copy goes the long way."""
+    connection: Link,
+    receiver: Session,
+    route: Route,
+    payload: bytes,
+    properties: Properties,
+    outgoing: Outgoing | None,
+) -> Outgoing | None:
+    """Send a QoS 0 message the long way to a plain receiver that is away or slow. `outgoing` is what the call for the
+    receiver before returned: all of them share one message."""
     core = connection.core
     if (
         receiver.connection is None
@@ -114,12 +120,13 @@ def queue_one(
         and "on_dropped" not in core.observed
     ):
         core.metrics.count_drop(DropReason.OFFLINE_QOS0, Direction.OUT)
-        return
-    for target in route.targets:
-        if target.session is receiver:
+        return outgoing
+    target = route.target_of(receiver)
+    if target is not None:
+        if outgoing is None:
             outgoing = Outgoing(_message(connection, route, payload, 0, properties))
-            offer(core, receiver, outgoing, 0, False, (), target.subscription)
-            return
+        offer(core, receiver, outgoing, 0, False, (), target.subscription)
+    return outgoing
 
 
 def pass_other(
@@ -131,9 +138,11 @@ def pass_other(
     to_five = None if connection.version == 5 else b"\0"
     head, tail = encode_publish_parts(route.topic.encode(), payload, 0, False, False, to_five)
     packet = head + tail
+    core.work += len(permit.other) >> 4
+    outgoing: Outgoing | None = None
     for receiver in permit.other:
         if receiver.state == BEHIND:
-            queue_one(connection, receiver, route, payload, properties)
+            outgoing = queue_one(connection, receiver, route, payload, properties, outgoing)
             continue
         core.mark(receiver)
         receiver.out.append(packet)
@@ -293,6 +302,7 @@ def _pass_bytes(
     zero: bytes | None = None
     outgoing: Outgoing | None = None
     delivered = 0
+    core.work += len(route.targets) >> 3
     for target in route.targets:
         receiver = target.session
         granted = target.qos

@@ -210,6 +210,8 @@ def _serve_slice(core: Core, jobs: list[FanOut], end: int) -> None:
                     _serve(core, target, job.outgoing, job.sender, job.waiter)
     finally:  # or one fault of ours would hold up everybody's commits
         core.metrics.messages_delivered += shared
+        if shared:
+            core.share(sum(max(map(len, (job.packets or {}).values()), default=0) for job in jobs))
         for job in jobs:
             job.done = end
             if core.collecting is job and end >= job.kept:
@@ -218,13 +220,20 @@ def _serve_slice(core: Core, jobs: list[FanOut], end: int) -> None:
                 core.schedule()
 
 
-def _together(waiting: deque[FanOut]) -> list[FanOut]:
+def _together(core: Core, waiting: deque[FanOut]) -> list[FanOut]:
     """The first jobs that can be served in one pass over their targets: those that came while others were served. So each
     receiver gets their messages in one write, and the cost of a message does not rise as soon as fan-outs are cut."""
     first = waiting[0]
     jobs: list[FanOut] = []
+    size = 0
     for job in waiting:
-        if job.targets is not first.targets or job.done != first.done or len(jobs) == _TOGETHER:
+        size += job.outgoing.size
+        if jobs and (
+            job.targets is not first.targets
+            or job.done != first.done
+            or len(jobs) == _TOGETHER
+            or size > core.write_room
+        ):
             break
         jobs.append(job)
     return jobs
@@ -233,7 +242,7 @@ def _together(waiting: deque[FanOut]) -> list[FanOut]:
 def _slice(core: Core, topic: str) -> None:
     """Serve the next slice of the first jobs of `topic`."""
     waiting = core.fan_outs[topic]
-    jobs = _together(waiting)
+    jobs = _together(core, waiting)
     first = jobs[0]
     share = max(1, core.settings.broker.fan_out_slice // len(jobs))
     end = min(first.done + share, len(first.targets))

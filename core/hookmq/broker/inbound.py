@@ -216,7 +216,9 @@ def _topic(connection: Link, packet: Publish) -> str:
             raise ProtocolError(
                 ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} stands for nothing"
             )
-        return known[alias]
+        topic = known[alias]
+        connection.size += len(topic)  # a limit on bytes counts what is handed on
+        return topic
     validate_topic(topic, core.settings.broker.max_topic_levels)
     return topic
 

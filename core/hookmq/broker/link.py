@@ -58,7 +58,8 @@ class Link(Channel):
         "answers", "assigned_id", "authentication_data", "bridge", "carried", "connect", "credential_due", "decision",
         "decisions", "epoch", "excess", "gone", "held", "held_bytes", "hold_due", "inbound_aliases", "legal", "limits",
         "max_expiry", "memo", "meter", "offered", "opening", "paced", "partial", "re_authenticating",
-        "re_authentication", "receive_maximum", "sections", "size", "table", "unacknowledged", "waiting", "wanted",
+        "re_authentication", "receive_maximum", "rest", "rest_at", "sections", "size", "table", "unacknowledged",
+        "waiting", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +93,9 @@ class Link(Channel):
         self.partial: bytearray | None = None
         self.wanted = 0
         """The size of the partial packet; 0 while its header is not whole."""
+        self.rest: bytes | None = None
+        self.rest_at = 0
+        """Where in `rest`, bytes that came and wait for a later turn, the next packet begins."""
         self.memo: dict[bytes, Permit] = NO_MEMO
         self.decisions: Decisions | None = None
         self.decision: Cancel | None = None
@@ -258,12 +262,20 @@ class Link(Channel):
         self.disconnect(ReasonCode.SERVER_BUSY, "waited too long")
 
     def go_on(self) -> None:
-        """What was waited for is there: handle what was held, in order, until something waits again."""
+        """What was waited for is there: handle what was held, in order, until something waits again or it is enough for
+        one turn."""
         self.waiting = False
         self.decision = None
         held = self.held
+        core = self.core
+        enough = core.work + _HELD_WORK
         try:
             while held and not self.waiting and self.phase is not Phase.CLOSED:
+                if core.work > enough:
+                    self.wait(None)
+                    core.runtime.call_soon(self._go_on_again)
+                    return
+                core.work += 1
                 header, body = held.popleft()
                 self.held_bytes -= len(body) + _HELD
                 if not self.legal[header]:
@@ -275,9 +287,13 @@ class Link(Channel):
             self._internal(error)
         if not held:
             self.held = None
-            if self.gone is not None and not self.waiting:
+            if self.gone is not None and not self.waiting and self.rest is None:
                 self.end(self.gone)
         self.go_on_reading()
+
+    def _go_on_again(self) -> None:
+        if self.waiting and self.phase is not Phase.CLOSED:
+            self.go_on()
 
     def answer(self, acknowledgement: Acknowledgement) -> None:
         """Send `acknowledgement` when its conditions are met and the answers before it have left: acknowledgements keep
@@ -352,6 +368,13 @@ class Link(Channel):
         if self.phase is Phase.CLOSED:
             return
         self.gone = DisconnectReason(ReasonCode.UNSPECIFIED_ERROR, EndedBy.NETWORK, error=error)
+        if self.rest is not None and self.reading:
+            return  # what it sent before its end is still being read, a slice a turn
+        self._lost()
+
+    def _lost(self) -> None:
+        """End with the transport, now that all that came is read."""
+        assert self.gone is not None
         if self.phase is Phase.OPEN and self.held and self.held[-1][0] == _DISCONNECT:
             # It said goodbye, behind something that a plugin still decides: what it sent before is done first. More
             # is not to come, so that silence is no fault.
@@ -380,6 +403,7 @@ class Link(Channel):
         self.waiting = False
         self.held = None
         self.partial = None
+        self.rest = None
         self.forget_decisions()
         self.answers = None
         session = self.session
@@ -394,6 +418,8 @@ NO_MEMO: Final[dict[bytes, Permit]] = {}
 
 
 _DISCONNECT: Final = 0xE0
+_HELD_WORK: Final = 512
+"""Steps (`Core.work`) that packets which were held may cause in one turn."""
 _HELD: Final = 64
 """Bytes that holding a packet takes besides its body: two bytes on the wire must not count as two."""
 _JOINED: Final = 1024

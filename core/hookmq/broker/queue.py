@@ -25,6 +25,7 @@ LEAST_PAGE: Final = 65536
 def enqueue(core: Core, session: Session, delivery: Delivery) -> None:
     """Put a QoS 1 or 2 message (QoS 0 where configured) at the end of the session's queue, within its bounds
     [MQTT311-3.1.2-5]."""
+    core.work += 1
     if not _admit(core, session, delivery, session.queued, qos0=False):
         return
     recorded = session.durable and core.recording
@@ -214,6 +215,7 @@ def restore(
 
 def wait_qos0(core: Core, session: Session, delivery: Delivery) -> None:
     """Keep a QoS 0 message for a client that is connected but slow, within the bounds."""
+    core.work += 1
     queue = session.queue_qos0
     if queue is None:
         queue = session.queue_qos0 = deque()

@@ -77,8 +77,8 @@ class Route:
     5.0, `rest` the other targets; `targets` are all. `simple`: nothing but plain targets."""
 
     __slots__ = (
-        "bounded", "groups", "journals", "kept", "matched", "plain3", "plain5", "rest", "simple", "targets", "topic",
-        "valid", "volatile",
+        "_by_session", "bounded", "groups", "journals", "kept", "matched", "plain3", "plain5", "rest", "simple",
+        "targets", "topic", "valid", "volatile",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +91,7 @@ class Route:
     ) -> None:
         self.valid = True
         self.topic = topic
+        self._by_session: dict[Session, Target] = {}
         self.targets = tuple(targets)
         self.groups = tuple(groups)
         self.journals = tuple(journals)
@@ -104,6 +105,13 @@ class Route:
         self.kept = self.simple and len(targets) == 1 and targets[0].session.durable
         """Simple, and the only target's state goes through the store."""
         self.matched = len(self.targets) + len(self.groups) + len(self.journals)
+
+    def target_of(self, session: Session) -> "Target | None":
+        """The target that stands for `session`; None if there is none."""
+        found = self._by_session
+        if not found:
+            found = self._by_session = {target.session: target for target in self.targets}
+        return found.get(session)
 
     def without_room(self) -> str:
         """The name of a journal that is full; '' where there is none."""

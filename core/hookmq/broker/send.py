@@ -63,6 +63,7 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
     `stored` tells that the store has its queue entry already."""
     connection = session.connection
     assert connection is not None
+    core.work += 1
     message = delivery.outgoing.message
     reason = DropReason.EXPIRED
     refused = message.expires_at is not None and message.expires_at <= core.runtime.time()
@@ -91,6 +92,7 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
         return
     head, tail = form_of(core, session, delivery)
     size = len(head) + len(tail) + (2 if delivery.qos else 0)
+    core.work += size >> 12
     if size > connection.max_packet_size:  # [MQTT-3.1.2-24, 3.1.2-25]
         take_back_alias(session, message)
         give_up(core, session, delivery, DropReason.TOO_LARGE, stored)
@@ -102,7 +104,7 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
         out = session.out
         out.append(head)
         out.append(tail)
-        core.mark(session)
+        core.put(session, size)
         if stored and delivery.seq:
             core.committer.add(Dequeue(session.owner, delivery.seq))
         if "on_delivered" in core.observed:
@@ -132,7 +134,7 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
                 if session.epoch == epoch and session.inflight.get(number) is delivery:
                     delivery.sent_at = core.runtime.now()
                     session.out += (head, PACKET_IDS[number], tail)
-                    core.mark(session)
+                    core.put(session, size)
 
             # No cut: the message may be owed to others as well, and its sender's packet id is of the same batch.
             core.committer.then(leave, cut=False)
@@ -143,7 +145,7 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
     out.append(head)
     out.append(PACKET_IDS[number])
     out.append(tail)
-    core.mark(session)
+    core.put(session, size)
     settle(core, delivery)
 
 
@@ -182,19 +184,23 @@ def send_again(core: Core, session: Session, delivery: Delivery) -> None:
     delivery.sent_at = core.runtime.now()
     if session.inflight.get(number) is not delivery:
         return
+    core.work += 1
+    size = 4
     if delivery.released:  # [MQTT-4.3.3-6]: after PUBREC only PUBREL is sent again
         session.out += (PUBREL, PACKET_IDS[number])
     else:
         head, tail = form_of(core, session, delivery)
+        size = len(head) + len(tail) + 2
+        core.work += size >> 12
         connection = session.connection
-        if connection is not None and len(head) + len(tail) + 2 > connection.max_packet_size:
+        if connection is not None and size > connection.max_packet_size:
             del session.inflight[number]
             take_back_alias(session, delivery.outgoing.message)
             give_up(core, session, delivery, DropReason.TOO_LARGE, stored=True)
             return
         # [MQTT-3.3.1-1] [MQTT311-3.3.1-1]
         session.out += (bytes((head[0] | _DUP,)) + head[1:], PACKET_IDS[number], tail)
-    core.mark(session)
+    core.put(session, size)
 
 
 def settle(core: Core, delivery: Delivery) -> None:

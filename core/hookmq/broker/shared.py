@@ -118,8 +118,8 @@ def left_group(core: Core, group: Group, delivery: Delivery) -> None:
         core.schedule()
 
 
-def take_from_groups(core: Core, session: Session) -> bool:
-    """Let a member with room take one message that waits for its group; False when none waits."""
+def take_from_groups(core: Core, session: Session) -> int:
+    """Let a member with room take one message that waits for its group; its size, 0 when none waits."""
     for group in session.groups:
         if not group.queue:
             continue
@@ -130,8 +130,9 @@ def take_from_groups(core: Core, session: Session) -> bool:
         outgoing = waiting.outgoing if waiting.seq else waiting.outgoing.anew()
         _deliver_shared(core, group, session, subscription, outgoing, qos)
         left_group(core, group, waiting)
-        return True
-    return False
+        size: int = outgoing.size
+        return size
+    return 0
 
 
 def give_back(core: Core, session: Session, deliveries: list[Delivery]) -> list[Delivery]:

@@ -4,9 +4,10 @@ A SUBSCRIBE is handled filter after filter, as if each came alone [MQTT-3.8.4-5]
 the commit of all, before the retained messages that they cause.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 from hookmq.broker.authorizer import Decisions, asked, authorize
 from hookmq.broker.core import Core
@@ -35,6 +36,9 @@ from hookmq.session import Session
 from hookmq.store import PutSubscription
 from hookmq.topics import SHARE_PREFIX, has_wildcard, parse_share, validate_filter
 from hookmq.types import Action, Message, Subscription
+
+_SLICE: Final = 1024
+"""Steps (`Core.work`) of one SUBSCRIBE in one turn."""
 
 
 class Subscribing:
@@ -69,10 +73,17 @@ class Subscribing:
             step()
 
     def run(self) -> None:
-        """Go on with the next filter for as long as answers come at once."""
+        """Go on with the next filter for as long as answers come at once, a slice of them a turn."""
         requests = self.packet.requests
+        core = self.connection.core
+        enough = core.work + _SLICE
         while len(self.codes) < len(requests):
             before = len(self.codes)
+            if core.work > enough:
+                if not self.connection.waiting:
+                    self.connection.wait(self.cancel)
+                core.runtime.call_soon(partial(core.guarded, self._go_on))
+                return
             self._request(requests[before])
             if self.cancelled:
                 return
@@ -82,6 +93,10 @@ class Subscribing:
                     self.connection.wait(self.cancel)
                 return
         self._answer()
+
+    def _go_on(self) -> None:
+        if not self.cancelled:
+            self.run()
 
     def _next(self, code: int) -> None:
         """The verdict on the filter in hand."""
@@ -100,6 +115,7 @@ class Subscribing:
         assert client is not None
         limits = core.settings.broker
         mount = client.scope.mount_point
+        core.work += 4 + (len(request.filter) >> 5)
         try:
             validate_filter(request.filter, limits.max_topic_levels)
             share, topic_filter = parse_share(request.filter)
@@ -292,9 +308,11 @@ def send_retained(core: Core, session: Session, subscriptions: list[Subscription
     """Have the retained messages of `subscriptions` sent as there is room."""
     backlog = session.backlog
     if backlog is None:
-        backlog = session.backlog = deque()
+        backlog = session.backlog = {}
     for subscription in subscriptions:
-        backlog.append(_retained(core, session, subscription))
+        # One that was replaced gets no more, and a client may replace it as often as it likes without reading.
+        backlog.pop(subscription.filter, None)
+        backlog[subscription.filter] = _retained(core, session, subscription)
     pump(core, session)
     core.schedule()
 

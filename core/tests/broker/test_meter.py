@@ -395,3 +395,14 @@ def test_what_comes_behind_stays_on_the_wire_when_enough_is_held() -> None:
             gate.let()
         assert [m.payload[:3] for m in other.messages] == [b"%03d" % n for n in range(100)]
         assert client.closed
+
+
+def test_an_alias_counts_as_the_topic_it_stands_for(broker_harness: Callable[..., Harness]) -> None:
+    gate = Gate()
+    gate.tokens = 10
+    harness = broker_harness(plugins=[Metering(Measure(gate))])
+    client = harness.connect("measured")
+    topic = "t" * 1000
+    client.publish(topic, topic_alias=1)
+    client.publish("", topic_alias=1)
+    assert min(gate.taken) >= 1000

@@ -1,0 +1,305 @@
+"""A few bytes in cause few bytes held and little work in one turn, whatever the packet and the way out.
+
+Bytes, packets and turns are counted, never time.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hookmq.codec import Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeRequest, encode
+from hookmq.properties import Properties
+from hookmq.testing import Harness, MemoryClient, will
+
+Make = Callable[..., Harness]
+
+ROOM = 65536
+"""`broker.max_write_buffer` and the mark above which the transport says that it is too much."""
+PACKET = 61_000
+"""No packet of these tests is larger."""
+HELD = 2 * ROOM + PACKET
+"""What may wait in the transport of a client that does not read: what it had room for, one write above it."""
+LONG = "t/" + "x" * 60_000
+
+
+def narrow(make: Make, **options: Any) -> Harness:
+    config = options.pop("config", {})
+    config = {**config, "broker": {"max_write_buffer": ROOM, **config.get("broker", {})}}
+    return make(config=config, **options)
+
+
+def silent(harness: Harness, name: str = "victim", **options: Any) -> MemoryClient:
+    """A client that will not read; `pause` it when it is ready."""
+    return harness.connect(name, high_water=ROOM, **options)
+
+
+def send(client: MemoryClient, *packets: bytes) -> int:
+    """Send packets in one segment; its size."""
+    data = b"".join(packets)
+    client.wire.send(data)
+    return len(data)
+
+
+def publish(topic: str, payload: bytes = b"", version: int = 5, **fields: Any) -> bytes:
+    return encode(Publish(topic, payload, **fields), version)
+
+
+def subscribe(*filters: str, qos: int = 0) -> bytes:
+    return encode(Subscribe(7, tuple(SubscribeRequest(one, qos) for one in filters)), 5)
+
+
+def most_unsent(harness: Harness, client: MemoryClient) -> int:
+    """The most bytes that ever waited in the client's transport, until nothing is left to do."""
+    most = client.wire.unsent
+    while harness.clock.turn():
+        most = max(most, client.wire.unsent)
+    return max(most, client.wire.unsent)
+
+
+# --- every way out --------------------------------------------------------------------------------------------------
+
+
+def test_retained_messages_asked_for_again_and_again(broker_harness: Make) -> None:
+    harness = narrow(broker_harness)
+    pub = harness.connect("pub")
+    for number in range(20):
+        pub.publish(f"a/{number}", bytes(60_000), retain=True)
+    victim = silent(harness)
+    victim.pause()
+    levels = ["#", "a/#", "+/#", "a/+", "+/+"]
+    send(victim, *(subscribe(levels[n % 5]) for n in range(800)))
+    assert most_unsent(harness, victim) <= HELD
+    session = harness.broker.core.sessions["victim"]
+    assert len(session.backlog or ()) <= len(levels)
+    assert session.queued_bytes <= harness.settings.session.queue_bytes
+    assert len(session.queue_qos0 or ()) <= 2
+
+
+def test_small_retained_messages_for_a_client_that_reads(broker_harness: Make) -> None:
+    """All come in the end; the bound is of a turn."""
+    harness = narrow(broker_harness)
+    pub = harness.connect("pub")
+    for number in range(600):
+        pub.publish(f"a/{number}", b"x", retain=True)
+    sub = harness.connect("sub")
+    with harness.together():
+        send(sub, subscribe("a/#"), subscribe("+/#"), subscribe("#"))
+    assert len(sub.messages) == 1800
+
+
+def test_an_alias_for_a_long_topic(broker_harness: Make) -> None:
+    harness = narrow(broker_harness)
+    victim = silent(harness)
+    victim.subscribe("t/#")
+    victim.pause()
+    pub = harness.connect("pub")
+    alias = Properties(topic_alias=1)
+    send(pub, publish(LONG, properties=alias), publish("", properties=alias) * 3000)
+    assert most_unsent(harness, victim) <= HELD
+    session = harness.broker.core.sessions["victim"]
+    assert session.queued_bytes <= harness.settings.session.queue_bytes
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_wills_of_many(broker_harness: Make, qos: int) -> None:
+    harness = narrow(broker_harness)
+    victim = silent(harness, auto_ack=False)
+    victim.subscribe("w", qos)
+    victim.pause()
+    many = [harness.connect(f"c{n}", will=will("w", bytes(60_000), qos)) for n in range(50)]
+    for one in many:
+        one.wire.lose()
+    assert most_unsent(harness, victim) <= HELD
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_the_fast_path_of_many_publishers(broker_harness: Make, qos: int, version: int) -> None:
+    """Each sends no more than it may in one turn; together they are too many."""
+    harness = narrow(broker_harness, config={"session": {"max_inflight": 65535}})
+    victim = silent(harness, version=5, auto_ack=False)
+    victim.subscribe("t", qos)
+    many = [harness.connect(f"p{n}", version=version) for n in range(30)]
+    for one in many:
+        for _ in range(2):
+            one.publish("t", b"", qos)
+    victim.pause()
+    packet = publish("t", bytes(1000), version, qos=qos, packet_id=1 if qos else 0)
+    for one in many:
+        send(one, packet * 50)
+    assert most_unsent(harness, victim) <= HELD + ROOM
+
+
+def test_a_large_fan_out(broker_harness: Make) -> None:
+    """Served in slices, many messages in one pass."""
+    harness = narrow(broker_harness, config={"broker": {"fan_out_slice": 4}})
+    victims = [silent(harness, f"v{n}") for n in range(8)]
+    for one in victims:
+        one.subscribe("t")
+        one.pause()
+    many = [harness.connect(f"p{n}") for n in range(50)]
+    for one in many:
+        send(one, publish("t", bytes(60_000)))
+    assert most_unsent(harness, victims[0]) <= HELD + ROOM
+
+
+def test_slow_receivers_share_one_message(broker_harness: Make) -> None:
+    harness = narrow(broker_harness)
+    victims = [silent(harness, f"v{n}") for n in range(5)]
+    for one in victims:
+        one.subscribe("t")
+        one.pause()
+    pub = harness.connect("pub")
+    for _ in range(8):
+        pub.publish("t", bytes(30_000))
+    sessions = harness.broker.core.sessions
+    waiting = [list(sessions[f"v{n}"].queue_qos0 or ()) for n in range(5)]
+    assert len(waiting[0]) > 2
+    assert len({id(queue[-1].outgoing) for queue in waiting}) == 1
+
+
+# --- work of one turn -----------------------------------------------------------------------------------------------
+
+
+def served_within(harness: Harness, data: bytes, hostile: MemoryClient, most: int) -> int:
+    """How many turns pass until another client, who speaks after `data` came, has its answer."""
+    other = harness.connect("other")
+    hostile.wire.send(data)
+    other.wire.send(encode(Pingreq(), 5))
+    done = 0
+    for turn in range(most):
+        harness.clock.turn()
+        done = turn + 1
+        if any(isinstance(packet, Pingresp) for packet in other.received):
+            break
+    return done
+
+
+HOSTILE = {
+    "pings": encode(Pingreq(), 5) * 30_000,
+    "the same filter": subscribe("#") * 8000,
+    "retained": publish("r", b"", retain=True) * 8000,
+    "new topics": b"".join(publish(f"n/{n}") for n in range(5000)),
+    "known topic, one receiver": publish("known") * 30_000,
+    "known topic, QoS 1": publish("known", qos=1, packet_id=1) * 10_000,
+}
+
+
+LEAST = {
+    "pings": (513, 50), "the same filter": (513, 15), "retained": (513, 15),
+    "new topics": (513, 9), "known topic, one receiver": (8000, 3), "known topic, QoS 1": (8000, 2),
+}  # fmt: skip
+"""The most packets of a turn, and the fewest turns that they take."""
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_others_have_their_turn(broker_harness: Make, kind: str) -> None:
+    """However much comes at once of one client, the work of a turn is bounded and the rest waits."""
+    harness = broker_harness()
+    harness.connect("reader", auto_ack=False).subscribe("known", 1)
+    hostile = harness.connect("hostile")
+    hostile.publish("known")
+    data = HOSTILE[kind]
+    hostile.wire.send(data)
+    seen = [harness.metrics.packets_received]
+    while harness.clock.turn():
+        seen.append(harness.metrics.packets_received)
+    read = [after - before for before, after in pairwise(seen)]
+    most, turns = LEAST[kind]
+    assert max(read) <= most
+    assert sum(1 for count in read if count) >= turns
+    assert hostile.wire.reading
+    if kind == "pings":
+        assert sum(isinstance(one, Pingresp) for one in hostile.received) == 30_000
+    if kind == "the same filter":
+        assert sum(isinstance(one, Suback) for one in hostile.received) == 8000
+
+
+def test_a_large_subscribe_is_cut(broker_harness: Make) -> None:
+    """Filter after filter, some each turn; SUBACK, and what came behind it, when all are done."""
+    harness = broker_harness()
+    client = harness.connect("client")
+    filters = [f"a/{n}/+" for n in range(1000)]
+    session = harness.broker.core.sessions["client"]
+    send(client, subscribe(*filters), encode(Pingreq(), 5), subscribe(*filters))
+    seen = [0]
+    while harness.clock.turn():
+        seen.append(len(session.subscriptions))
+    assert max(after - before for before, after in pairwise(seen)) <= 300
+    assert [type(one).__name__ for one in client.received[1:]] == ["Pingresp", "Suback", "Suback"]
+    assert len(session.subscriptions) == 1000
+
+
+def test_a_client_that_leaves_during_its_subscribe(broker_harness: Make) -> None:
+    harness = broker_harness()
+    client = harness.connect("client")
+    send(client, subscribe(*(f"a/{n}/+" for n in range(1000))))
+    harness.clock.turn()
+    harness.clock.turn()
+    client.drop()
+    assert "client" not in harness.broker.core.sessions
+    assert len(harness.broker.core.router) == 0
+
+
+def test_what_was_held_is_done_a_slice_a_turn(broker_harness: Make) -> None:
+    """Packets behind one that waited come no faster than others."""
+    harness = broker_harness()
+    sub = harness.connect("sub")
+    sub.subscribe("n/#")
+    client = harness.connect("client")
+    filters = (f"a/{n}/+" for n in range(1000))
+    send(client, subscribe(*filters), *(publish(f"n/{n}") for n in range(2000)))
+    seen = [0]
+    while harness.clock.turn():
+        seen.append(harness.metrics.messages_received)
+    assert max(after - before for before, after in pairwise(seen)) <= 513
+    assert [message.topic for message in sub.messages] == [f"n/{n}" for n in range(2000)]
+
+
+def test_a_client_waits_two_turns_at_most(broker_harness: Make) -> None:
+    harness = broker_harness()
+    hostile = harness.connect("hostile")
+    assert served_within(harness, HOSTILE["pings"], hostile, 100) <= 4
+
+
+def test_what_came_before_the_end_is_read(broker_harness: Make) -> None:
+    """A client sends much, says goodbye and closes: nothing of it is lost, and it has no will."""
+    harness = broker_harness()
+    sub = harness.connect("sub")
+    sub.subscribe("#")
+    pub = harness.connect("pub", will=will("gone"))
+    with harness.together():
+        send(pub, *(publish(f"n/{n}") for n in range(3000)), b"\xe0\x00")
+        pub.wire.lose()
+    assert len(sub.messages) == 3000
+    assert "pub" not in harness.broker.core.sessions
+
+
+def test_a_reset_while_bytes_wait(broker_harness: Make) -> None:
+    """The transport ends, and bytes that had come wait for their turn: they are read, then the connection ends."""
+    harness = broker_harness()
+    sub = harness.connect("sub")
+    sub.subscribe("#")
+    pub = harness.connect("pub", will=will("gone"))
+    pub.wire.send(b"".join(publish(f"n/{n}") for n in range(3000)))
+    harness.clock.turn()
+    assert pub.connection.rest is not None
+    pub.connection.closed("reset")
+    harness.settle()
+    assert len(sub.messages) == 3001
+    assert sub.messages[-1].topic == "gone"
+
+
+def test_bytes_that_come_while_others_wait(broker_harness: Make) -> None:
+    """A transport may have decrypted more by the time it is told to pause."""
+    harness = broker_harness()
+    sub = harness.connect("sub")
+    sub.subscribe("#")
+    pub = harness.connect("pub")
+    data = b"".join(publish(f"n/{n}") for n in range(3000))
+    pub.connection.feed(data[:-5])
+    assert pub.connection.rest is not None
+    pub.connection.feed(data[-5:])
+    harness.settle()
+    assert [message.topic for message in sub.messages] == [f"n/{n}" for n in range(3000)]
