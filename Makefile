@@ -16,7 +16,7 @@ SIMULATE = .venv/bin/python -m hookmq.testing.sim --seeds $(SEEDS)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
 MEMBERS := $(wildcard core/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
-TESTS := conftest.py core/compiling.py bench tests $(wildcard $(MEMBERS:pyproject.toml=tests))
+TESTS := conftest.py core/compiling.py bench tests tools $(wildcard $(MEMBERS:pyproject.toml=tests))
 # Where the slow tests are, the longest first.
 PARTS := $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins examples 2>/dev/null \
   | sed -E 's|^(core/tests\|[a-z]+/[^/]+(/[^/]+/tests)?)/.*|\1|' | sort -ru)
@@ -27,7 +27,7 @@ export UV_PROJECT_ENVIRONMENT := .venv
 # A container's habit that makes every start of Python compile all it imports: two thirds of what a broker's start costs.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash crash-spark powercut soak overload conformance fuzz check format bench bench-check bench-micro bench-publish wheels clean
+.PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash crash-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish wheels clean
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -149,15 +149,29 @@ fuzz: install    ## the property tests, ROUNDS times with new random inputs; inp
 mutants: install  ## plant small faults in the core's modules and list those that its tests miss
 	HOOKMQ_BUILD=pure .venv/bin/python tests/mutation/mutate.py
 
-check: install   ## ruff, ruff format, mypy --strict
+check: install types  ## ruff, ruff format, codespell, the words of the glossary, mypy --strict
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/codespell
+	.venv/bin/python tools/words.py
+
+types: install   ## mypy --strict
 	.venv/bin/mypy $(PACKAGES:%=-p %)
 	.venv/bin/mypy --explicit-package-bases $(TESTS)
 
 format: install  ## sort imports, format
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
+
+.venv-docs/.synced: $(UV) uv.lock pyproject.toml
+	@UV_PROJECT_ENVIRONMENT=.venv-docs $(UV) sync --locked --only-group docs --quiet
+	@touch $@
+
+docs: .venv-docs/.synced  ## the documentation site in build/site; every link is checked
+	@.venv-docs/bin/python tools/manual.py build/site
+
+test-pythons: install  ## the tests of the core on every Python from 3.11 that is here, or on PYTHONS
+	@.venv/bin/python tools/pythons.py $(PYTHONS)
 
 bench: install   ## every load on us, mosquitto, nats, aedes and amqtt; `python -m bench --quick` is a look
 	@.venv/bin/python -m bench.install
@@ -181,4 +195,4 @@ wheels: install  ## build the wheel of every member into dist/
 	$(UV) build --all-packages --wheel --quiet --out-dir dist
 
 clean:           ## remove what was built
-	rm -rf .venv .venv-spark dist build core/hookmq/_compiled .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-spark .venv-docs .venv-pythons dist build core/hookmq/_compiled .mypy_cache .ruff_cache .hypothesis
