@@ -1,11 +1,17 @@
 """Retained messages by topic, found by topic or by filter (MQTT 5.0 sections 3.3.1.3 and 4.7).
 
-A tree with one node per level. A search may stand still anywhere, for as long as it likes, while messages come and go:
-it keeps one place per level, not copies of what it has still to visit, and does not keep alive what is deleted meanwhile.
-That works because a node's children are listed in the order they came and are numbered: a place is a number.
+A tree whose nodes are where topics end or part: a run of levels without either is one node, so that there are at most two
+nodes for each topic, however deep it is.
+
+A search may stand still anywhere, for as long as it likes, while messages come and go: it keeps one place per node on its
+way, not copies of what it has still to visit, and does not keep alive what is deleted meanwhile. That works because
+
+- the children of a node are listed in the order they came and are numbered: a place is a number;
+- a node stands for the path that ends at it, for ever. When a path is parted the upper part becomes a new node. When a
+  node is left with one child and no message the child takes its place, and the node keeps a pointer to that child.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar, cast
 
@@ -13,25 +19,38 @@ from hookmq.topics import has_wildcard
 
 V = TypeVar("V")
 
+PACE: Final = 64
+"""Nodes that a search visits between two moments at which it may stand still, unless the caller says otherwise."""
+
 _DICT_FROM: Final = 5
-"""So many children get a dict by name; fewer are looked through one by one: most nodes have one child."""
+"""So many children get a dict by name; fewer are looked through one by one: most nodes have few children."""
 
 _CLOSE_UP_FROM: Final = 32
 """Removed children are cleared out of a list when there are so many of them and they are half of it."""
 
+_LONG: Final = 7
+"""Every 2 ** 7 characters of a name count as another node visited: levels are looked at one by one."""
+
 
 class _Node(Generic[V]):
-    """One level of a topic, `born` when the index's clock stood at that number.
+    """The end of a path of `depth` levels. `name` is the part of the path below the parent, one level or several, and
+    `first` is its first level. `born` is its number among the parent's children.
 
-    `topic` is None where nothing is retained, else there has been a value without a break since `since`. A node with
-    neither a value nor children is removed: it has `alive` False, and a search that holds it finds nothing in it.
+    `topic` is None if nothing is retained here, else there has been a value without a break since `since`. A removed node
+    has `alive` False, and no value. A pointer to another node has that as `parent`, and the same depth.
     """
 
-    __slots__ = ("alive", "born", "children", "name", "parent", "since", "topic", "value")
+    __slots__ = (
+        "alive", "born", "children", "depth", "first", "name", "parent", "since", "topic", "value",
+    )  # fmt: skip
 
-    def __init__(self, name: str, parent: "_Node[V] | None", born: int) -> None:
+    def __init__(
+        self, first: str, name: str, parent: "_Node[V] | None", depth: int, born: int
+    ) -> None:
+        self.first = first
         self.name = name
         self.parent = parent
+        self.depth = depth
         self.born = born
         self.alive = True
         self.since = 0
@@ -52,27 +71,33 @@ class _Children(Generic[V]):
         self.gone = 0
         self.moves = 0
 
-    def find(self, name: str) -> _Node[V] | None:
+    def find(self, first: str) -> _Node[V] | None:
         if self.by_name is not None:
-            return self.by_name.get(name)
+            return self.by_name.get(first)
         for node in self.order:
-            if node.alive and node.name == name:
+            if node.alive and node.first == first:
                 return node
         return None
 
     def add(self, node: _Node[V]) -> None:
         self.order.append(node)
         if self.by_name is not None:
-            self.by_name[node.name] = node
+            self.by_name[node.first] = node
         elif len(self.order) >= _DICT_FROM:
-            self.by_name = {child.name: child for child in self.order if child.alive}
+            self.by_name = {child.first: child for child in self.order if child.alive}
+
+    def replace(self, node: _Node[V], other: _Node[V]) -> None:
+        """Put `other`, which has the same `born` and `first`, in the place of `node`."""
+        self.order[bisect_left(self.order, node.born, key=_born)] = other
+        if self.by_name is not None:
+            self.by_name[node.first] = other
 
     def remove(self, node: _Node[V]) -> bool:
         """Take `node` out; True if none is left."""
         node.alive = False
         self.gone += 1
         if self.by_name is not None:
-            del self.by_name[node.name]
+            del self.by_name[node.first]
         if self.gone == len(self.order):
             return True
         if self.gone >= _CLOSE_UP_FROM and self.gone * 2 >= len(self.order):
@@ -81,15 +106,30 @@ class _Children(Generic[V]):
             self.moves += 1
         return False
 
+    def only(self) -> _Node[V] | None:
+        """The one child that is left; None if there are several."""
+        if len(self.order) - self.gone > 1:
+            return None
+        for node in self.order:
+            if node.alive:
+                return node
+        return None
+
+    def point(self, pointer: _Node[V]) -> None:
+        """The node is no more: searches that stand here go on by `pointer`."""
+        self.order = [pointer]
+        self.by_name = None
+        self.gone = 0
+        self.moves += 1
+
 
 class _Place(Generic[V]):
-    """How far a search has come among the children of `node`; `done` levels of the filter fit each of them."""
+    """How far a search has come among the children of `node`."""
 
-    __slots__ = ("at", "done", "last", "moves", "node")
+    __slots__ = ("at", "last", "moves", "node")
 
-    def __init__(self, node: _Node[V], done: int) -> None:
+    def __init__(self, node: _Node[V]) -> None:
         self.node = node
-        self.done = done
         self.at = 0
         self.last = 0
         self.moves = 0 if node.children is None else node.children.moves
@@ -116,6 +156,45 @@ def _born(node: _Node[V]) -> int:
     return node.born
 
 
+def _target(node: _Node[V]) -> _Node[V]:
+    """The node, or the one that it points to."""
+    parent = node.parent
+    while parent is not None and parent.depth == node.depth:
+        node = parent
+        parent = node.parent
+    return node
+
+
+def _levels(node: _Node[V], depth: int) -> list[str]:
+    """The levels of the node's path below the first `depth`. Its parent may be above or below those: a search may have
+    begun when they parted elsewhere."""
+    names = node.name.split("/")
+    above = node.depth - len(names)
+    while above > depth:
+        parent = node.parent
+        assert parent is not None
+        node = parent
+        more = node.name.split("/")
+        above -= len(more)
+        names = more + names
+    return names[depth - above :] if above < depth else names
+
+
+def _fits(levels: list[str], node: _Node[V], depth: int) -> bool:
+    """Whether the levels of a filter, less its ``#``, match the node's path below the first `depth` as far as both go."""
+    last = min(node.depth, len(levels))
+    if last - depth == 1 and node.first is node.name:
+        level = levels[depth]
+        return level == "+" or level == node.name
+    if last > depth:
+        names = _levels(node, depth)
+        for at in range(depth, last):
+            level = levels[at]
+            if level != "+" and level != names[at - depth]:
+                return False
+    return True
+
+
 class RetainedIndex(Generic[V]):
     """At most one value per topic. Topics and filters are valid, filters bear no ``$share/NAME/``; values are never
     looked into. Nothing here blocks, awaits or recurses."""
@@ -124,7 +203,7 @@ class RetainedIndex(Generic[V]):
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node[V]] = {}
-        self._root: _Node[V] = _Node("", None, 0)
+        self._root: _Node[V] = _Node("", "", None, 0, 0)
         self._clock = 0
 
     def __len__(self) -> int:
@@ -146,27 +225,46 @@ class RetainedIndex(Generic[V]):
             node.value = value
             return old
         clock = self._clock = self._clock + 1
-        node = self._root
-        for name in topic.split("/"):
-            children = node.children
-            # As `find` and `add`: a start may bring a million topics, and this is most of what each costs.
-            if children is None:
-                children = node.children = _Children()
-                child = _Node(name, node, clock)
-                children.order.append(child)
-                node = child
-                continue
-            by_name = children.by_name
-            found = children.find(name) if by_name is None else by_name.get(name)
-            if found is None:
-                found = _Node(name, node, clock)
-                children.add(found)
-            node = found
+        node = self._grow(topic)
         node.topic = topic
         node.value = value
-        node.since = self._clock
+        node.since = clock
         self._nodes[topic] = node
         return None
+
+    def _grow(self, topic: str) -> _Node[V]:
+        """The node of `topic`, made if need be. A start may bring a million topics: this is most of what each costs."""
+        levels = topic.split("/")
+        depth = len(levels)
+        node = self._root
+        at = 0
+        while at < depth:
+            first = levels[at]
+            children = node.children
+            if children is None:
+                children = node.children = _Children()
+                child = None
+            else:
+                child = children.find(first)
+            if child is None:
+                name = first if at + 1 == depth else "/".join(levels[at:])
+                child = _Node(first, name, node, depth, self._clock)
+                children.add(child)
+                return child
+            if child.depth > at + 1:
+                names = child.name.split("/")
+                common = 1
+                while (
+                    common < len(names)
+                    and at + common < depth
+                    and names[common] == levels[at + common]
+                ):
+                    common += 1
+                if common < len(names):
+                    child = _part(children, child, names, common)
+            node = child
+            at = node.depth
+        return node
 
     def delete(self, topic: str) -> V | None:
         """Remove and return the value of `topic` [MQTT-3.3.1-6], None if there was none."""
@@ -184,6 +282,10 @@ class RetainedIndex(Generic[V]):
             if parent.children.remove(empty):
                 parent.children = None
             empty = parent
+        if empty.topic is None and empty.children is not None and empty.depth:
+            only = empty.children.only()
+            if only is not None:
+                _join(empty, empty.children, only)
         return old
 
     def match(self, filter: str) -> Iterator[tuple[str, V]]:
@@ -196,7 +298,7 @@ class RetainedIndex(Generic[V]):
         """
         return cast("Iterator[tuple[str, V]]", self._scan(filter, self._clock, 0))
 
-    def scan(self, filter: str, pace: int = 1024) -> Iterator[tuple[str, V] | None]:
+    def scan(self, filter: str, pace: int = PACE) -> Iterator[tuple[str, V] | None]:
         """As `match`, but with a None after every `pace` nodes visited, so that the caller can turn to something else:
         ``+/x`` over a million topics that end otherwise takes long and finds nothing."""
         return self._scan(filter, self._clock, pace)
@@ -215,36 +317,71 @@ class RetainedIndex(Generic[V]):
         root = self._root
         places: list[_Place[V]] = []
         node: _Node[V] | None = root
-        done = 0
         visited = 0
         while node is not None:
             # Down along literal levels, to a match or to a node all of whose children are to be visited. A node removed
-            # while this stood still has neither topic nor children.
+            # while this stood still has no topic, and no children but perhaps a pointer.
             while node is not None:
-                if done == depth:
+                if node.depth >= depth:
                     if node.topic is not None and node.since <= start:
                         yield node.topic, cast("V", node.value)
                     if deep and node.children is not None:
-                        places.append(_Place(node, depth))
+                        places.append(_Place(node))
                     break
-                level = levels[done]
-                done += 1
+                level = levels[node.depth]
                 if level == "+":
-                    places.append(_Place(node, done))
+                    places.append(_Place(node))
                     break
-                node = None if node.children is None else node.children.find(level)
+                child = None if node.children is None else node.children.find(level)
+                if child is not None:
+                    child = _target(child)
+                    if (child.depth > depth and not deep) or not _fits(levels, child, node.depth):
+                        child = None
+                node = child
             node = None
             while places and node is None:
+                if visited >= pace > 0:
+                    visited = 0
+                    yield None
                 place = places[-1]
                 child = place.step(start)
                 if child is None:
                     places.pop()
                     continue
-                visited += 1
-                if visited == pace:
-                    visited = 0
-                    yield None
-                if place.node is root and child.name.startswith("$"):  # [MQTT-4.7.2-1]
+                visited += 1 + (len(child.name) >> _LONG)
+                if place.node is root and child.first.startswith("$"):  # [MQTT-4.7.2-1]
                     continue
-                node = child
-                done = place.done
+                child = _target(child)
+                if (child.depth <= depth or deep) and _fits(levels, child, place.node.depth):
+                    node = child
+
+
+def _part(children: _Children[V], child: _Node[V], names: list[str], common: int) -> _Node[V]:
+    """Part the path to `child`, whose levels are `names`, after the first `common`: a new node comes between."""
+    parent = child.parent
+    assert parent is not None
+    name = child.first if common == 1 else "/".join(names[:common])
+    upper: _Node[V] = _Node(child.first, name, parent, parent.depth + common, child.born)
+    children.replace(child, upper)
+    child.parent = upper
+    child.first = names[common]
+    child.name = child.first if common + 1 == len(names) else "/".join(names[common:])
+    below: _Children[V] = _Children()
+    below.order.append(child)
+    upper.children = below
+    return upper
+
+
+def _join(node: _Node[V], children: _Children[V], only: _Node[V]) -> None:
+    """Take a node out whose path does not part there any more: its `only` child takes its place."""
+    parent = node.parent
+    assert parent is not None
+    assert parent.children is not None
+    pointer: _Node[V] = _Node(only.first, only.name, only, only.depth, only.born)
+    only.name = f"{node.name}/{only.name}"
+    only.first = node.first
+    only.parent = parent
+    only.born = node.born
+    parent.children.replace(node, only)
+    node.alive = False
+    children.point(pointer)

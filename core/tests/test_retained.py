@@ -1,7 +1,9 @@
 """The retained index: what it finds is what brute force finds, also while messages come and go under a search."""
 
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 from hookmq.retained import RetainedIndex
@@ -65,11 +67,19 @@ def test_filters_find_what_they_match(filter: str, expected: list[str]) -> None:
 # -- against a model
 
 LEVEL = st.sampled_from(["", "a", "b", "c", "d", "e", "f", "$x"])
-TOPIC = st.lists(LEVEL, min_size=1, max_size=3).map(lambda levels: "/".join(levels) or "a")
-FILTER = st.tuples(
-    st.lists(st.sampled_from(["+", "+", "a", "", "$x"]), max_size=2),
-    st.sampled_from(["#", "#", "+", "a"]),
-).map(lambda parts: "/".join([*parts[0], parts[1]]) or "a")
+SHALLOW = st.lists(LEVEL, min_size=1, max_size=3).map(lambda levels: "/".join(levels) or "a")
+DEEP = st.lists(st.sampled_from("aaab"), min_size=1, max_size=8).map("/".join)
+"""Topics that have most of their levels in common, so that runs of levels are parted and joined."""
+TOPIC = st.one_of(SHALLOW, DEEP)
+FILTER = st.one_of(
+    st.tuples(
+        st.lists(st.sampled_from(["+", "+", "a", "", "$x"]), max_size=2),
+        st.sampled_from(["#", "#", "+", "a"]),
+    ).map(lambda parts: "/".join([*parts[0], parts[1]]) or "a"),
+    st.tuples(
+        st.lists(st.sampled_from("++ab"), min_size=1, max_size=6), st.sampled_from("##+ab")
+    ).map(lambda parts: "/".join([*parts[0], parts[1]])),
+)
 OPERATION = st.one_of(
     st.tuples(st.just("set"), TOPIC, st.integers(0, 9)),
     st.tuples(st.just("delete"), TOPIC, st.just(0)),
@@ -78,6 +88,28 @@ OPERATION = st.one_of(
     st.tuples(st.just("thin out"), st.just(""), st.integers(2, 4)),
     st.tuples(st.just("fill up"), st.just(""), st.integers(1, 3)),
 )
+
+
+def check_nodes(index: RetainedIndex[int]) -> None:
+    """Every node ends a topic or has several children, whatever came and went; so the nodes are at most two a topic."""
+    left = [index._root]
+    count = 0
+    while left:
+        node = left.pop()
+        children = [] if node.children is None else [n for n in node.children.order if n.alive]
+        assert node is index._root or (node.topic is not None) + len(children) >= 2 or node.topic
+        assert node.topic is None or node.topic.count("/") + 1 == node.depth
+        count += 1
+        born = [] if node.children is None else [n.born for n in node.children.order]
+        assert born == sorted(set(born))
+        for child in children:
+            assert child.parent is node
+            assert child.depth == node.depth + child.name.count("/") + 1
+            assert child.first == child.name.partition("/")[0]
+            assert node.children is not None
+            assert node.children.find(child.first) is child
+        left += children
+    assert count <= 2 * len(index) + 1
 
 
 @dataclass
@@ -147,10 +179,11 @@ def test_a_search_is_right_whatever_happens_meanwhile(
             for n in range(0, 100 if crowded else 0, number):
                 put(f"a/n{n}", number)
         assert len(index) == len(model)
+    check_nodes(index)
     for search in searches:
         while search.step(model):
             pass
-    for filter in ("#", "+/+", "a/#", "$x/#", "+/a"):
+    for filter in ("#", "+/+", "a/#", "$x/#", "+/a", "a/a/+/#", "+/a/+/b"):
         expected = {topic: value for topic, value in model.items() if matches(filter, topic)}
         assert dict(index.match(filter)) == expected
     assert {topic: index.get(topic) for topic in model} == model
@@ -285,11 +318,60 @@ def test_memory_does_not_grow_with_topics_that_came_and_went() -> None:
     for n in range(1000):
         index.set(f"a/{n}", "x")
         index.delete(f"a/{n}")
-    node = index._root.children and index._root.children.find("a")
+    root = index._root.children
+    assert root
+    assert [node.name for node in root.order] == ["a/keep"]
+    assert list(search) == []
+    index.set("a/stays", "x")
+    for n in range(1000):
+        index.set(f"a/{n}", "x")
+        index.delete(f"a/{n}")
+    node = root.find("a")
     assert node
     assert node.children
-    assert len(node.children.order) <= 33
-    assert list(search) == []
+    assert len(node.children.order) <= 34
+
+
+def test_a_deep_topic_is_one_node() -> None:
+    """Memory goes with topics and their bytes, not with their levels: 200 levels took 60 KB."""
+    names = [f"t{n}" for n in range(20)]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        index = make()
+        topics = [f"{name}{'/x' * 199}" for name in names]
+        for topic in topics:
+            index.set(topic, "")
+        taken = (tracemalloc.get_traced_memory()[0] - before) // len(names)
+    finally:
+        tracemalloc.stop()
+    assert taken < 4000
+    # Nor with those that parted from it and went, at every level.
+    for topic in topics:
+        for at in range(2, len(topic), 2):
+            index.set(topic[:at] + "/y", "")
+            index.delete(topic[:at] + "/y")
+    assert index._root.children is not None
+    assert all(node.children is None for node in index._root.children.order)
+    assert found(index, "+" + "/x" * 100 + "/#") == sorted(topics)
+    assert found(index, "+" + "/+" * 199) == sorted(topics)
+    assert found(index, "+" + "/+" * 198) == []
+
+
+def test_a_search_goes_on_when_the_node_it_stands_at_is_joined_to_its_child() -> None:
+    """And to that one's child, and parted again meanwhile."""
+    index = make("a/b/1", "a/b/c/d/2", "a/b/c/e/3", "a/b/c/e/4")
+    search = index.match("a/+/#")
+    assert next(search)[0] == "a/b/1"
+    index.delete("a/b/1")
+    index.delete("a/b/c/d/2")
+    index.delete("a/b/c/e/3")
+    index.set("a/x", "new")
+    index.set("a/b/c/x", "new")
+    assert [topic for topic, _ in search] == ["a/b/c/e/4"]
+    index.delete("a/x")
+    index.delete("a/b/c/x")
+    check_nodes(cast("RetainedIndex[int]", index))
 
 
 def test_depth_is_no_matter() -> None:

@@ -31,6 +31,7 @@ from hookmq.hooks.run import run_transform
 from hookmq.hooks.verdicts import Allow, Deny, Drop
 from hookmq.qos import Acknowledgement, Outgoing
 from hookmq.reason import PacketType, ReasonCode, clamp
+from hookmq.retained import PACE
 from hookmq.runtime import Cancel
 from hookmq.session import Session
 from hookmq.store import PutSubscription
@@ -320,8 +321,9 @@ def send_retained(core: Core, session: Session, subscriptions: list[Subscription
 def _retained(
     core: Core, session: Session, subscription: Subscription
 ) -> Iterator[tuple[Outgoing, Subscription] | None]:
-    """The retained messages for one subscription, None now and then where it looked at many that are not."""
+    """The retained messages for one subscription, and None after every `PACE` others that it looked at."""
     now = core.runtime.time()
+    passed = 0
     for found in core.retained.scan(subscription.topic_filter):
         if session.subscriptions.get(subscription.filter) is not subscription:
             return
@@ -330,9 +332,13 @@ def _retained(
             continue
         outgoing = found[1]
         message = outgoing.message
-        if message.expires_at is not None and message.expires_at <= now:
-            continue
-        if subscription.no_local and message.sender == session.client_id:  # [MQTT-3.8.3-3]
+        if (message.expires_at is not None and message.expires_at <= now) or (
+            subscription.no_local and message.sender == session.client_id  # [MQTT-3.8.3-3]
+        ):
+            passed += 1
+            if passed == PACE:
+                passed = 0
+                yield None
             continue
         yield outgoing, subscription
 

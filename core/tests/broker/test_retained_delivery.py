@@ -409,3 +409,53 @@ def test_several_filters_of_one_subscribe(harness: Harness) -> None:
     assert taken(client) == []  # the first was replaced before its messages were drawn
     client.subscribe([SubscribeRequest("t", 1), SubscribeRequest("t", 2)])
     assert taken(client) == [("t", b"x", 2, True)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "filter", "options"),
+    [
+        ("a/{}/b", "+/+/z", {}),
+        ("{}", "#", {"no_local": True}),
+        ("a/{}" + "/x" * 150, "+" + "/+" * 150 + "/z", {}),
+    ],
+)
+def test_a_search_that_finds_nothing_takes_many_turns(
+    harness: Harness,
+    monkeypatch: pytest.MonkeyPatch,
+    topic: str,
+    filter: str,
+    options: dict[str, Any],
+) -> None:
+    """Others have theirs between: 150,000 retained messages took one turn of 40 ms."""
+    client = harness.connect("c")
+    for number in range(6000):
+        client.publish(topic.format(number), b"x", retain=True)
+    turns = 0
+    turn = harness.clock.turn
+
+    def counted(clock: object) -> bool:
+        nonlocal turns
+        turns += 1
+        return turn()
+
+    monkeypatch.setattr(type(harness.clock), "turn", counted)
+    client.send_subscribe([SubscribeRequest(filter, 0, **options)])
+    assert taken(client) == []
+    # A turn for 2,000 messages, or for fewer of long names.
+    assert turns >= (6 if len(topic) > 100 else 3) + 3
+    assert harness.broker.sessions["c"].backlog is None
+
+
+def test_few_encodings_of_a_large_message_are_kept(harness: Harness) -> None:
+    """Each is a copy of the payload, and a message may be retained for years."""
+    client = harness.connect("c")
+    client.publish("t", b"x" * 10_000, 1, retain=True)
+    for kept_session in (False, True):
+        options = kept() if kept_session else {}
+        other = harness.connect(f"o{kept_session}", **options)
+        for number in range(1, 10):
+            other.subscribe("t", 1, identifier=number)
+            assert other.expect_message("t").properties.subscription_identifier == (number,)
+    found = harness.broker.core.retained.get("t")
+    assert found is not None
+    assert len(found.forms or ()) == 1
