@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parent
 PACKAGE: Final = ROOT / "hookmq"
 
 COMPILED: Final = (
-    "metrics", "topics", "router", "qos", "session", "retained", "codec/*", "broker/*",
+    "metrics", "topics", "router", "qos", "session", "retained", "aliases", "codec/*", "broker/*",
 )  # fmt: skip
 """What every message passes. Not among them: what plugins subclass or implement, what runs once, the asyncio shell."""
 LEFT: Final = {"codec/packets.py", "broker/handle.py"}

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from hookmq.aliases import Aliases
 from hookmq.qos import Delivery, Outgoing
 from hookmq.reason import ReasonCode
 from hookmq.runtime import Wire
@@ -32,7 +33,7 @@ class ConnectionView:
     problem_information: bool
     delivers: bool
     writable: bool
-    aliases: dict[str, int] | None
+    aliases: Aliases | None
     alias_maximum: int
     pace: "Pace | None"
 

@@ -62,7 +62,7 @@ class BrokerSettings:
     topic_alias_maximum: int = setting(64, "topic aliases a client may use", maximum=65535)
     outbound_topic_alias: int = setting(
         16,
-        "topic aliases used towards a client that offers them, for topics seen again",
+        "topic aliases used towards a client that offers them, on the first message while some are free",
         maximum=65535,
     )
     response_information: str = setting(

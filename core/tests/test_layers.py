@@ -13,7 +13,7 @@ FLOORS = {
     "reason": 0, "properties": 0, "errors": 0, "types": 0, "settings": 0, "topics": 0, "metrics": 0, "runtime": 0,
     "metric_registry": 0, "breaker": 0,
     "codec": 1,
-    "router": 2, "rules": 2, "qos": 2, "session": 2, "retained": 2, "store": 2,
+    "router": 2, "rules": 2, "qos": 2, "session": 2, "retained": 2, "aliases": 2, "store": 2,
     "plugin": 3, "hooks": 3, "observers": 3,
     "broker": 4,
     "server": 5, "logs": 5, "segments": 5, "files": 5, "build": 5,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
+from hookmq.aliases import Aliases
 from hookmq.broker.channel import LARGEST_PACKET, Phase
 from hookmq.broker.connack import FOREVER, connack, seconds
 from hookmq.broker.deliver import pump
@@ -192,7 +193,8 @@ def _attach(
         offered = properties.topic_alias_maximum or 0
         # [MQTT-3.1.2-27]: 0 or absent offers none
         connection.alias_maximum = min(offered, broker.outbound_topic_alias)
-        connection.aliases = {} if connection.alias_maximum else None
+        most = connection.alias_maximum
+        connection.aliases = Aliases(most) if most else None
     # Those of its first packet may be out of date: a plugin may ask about more by now.
     connection.rechain()
     kind = kind_of(connection)

@@ -34,7 +34,7 @@ def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, by
     mount = client.scope.mount_point
     if mount or (five and connection is not None and connection.alias_maximum):
         topic = message.topic.removeprefix(mount)
-        return _encode_own(core, session, delivery, topic, remaining)
+        return _encode_own(session, delivery, topic, remaining)
     key = (five, delivery.qos, delivery.retain, delivery.identifiers, remaining)
     forms = outgoing.forms
     if forms is None:
@@ -56,7 +56,7 @@ def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, by
 
 
 def _encode_own(
-    core: Core, session: Session, delivery: Delivery, topic: str, remaining: int
+    session: Session, delivery: Delivery, topic: str, remaining: int
 ) -> tuple[bytes, bytes]:
     message = delivery.outgoing.message
     connection = session.connection
@@ -67,47 +67,21 @@ def _encode_own(
     alias = 0
     name = topic
     held_back = delivery.qos == 2 and session.durable
-    if connection is not None and connection.alias_maximum and not held_back:
+    if connection is not None and connection.aliases is not None and not held_back:
         # What waits for a commit might leave after a packet that relies on the alias it gives.
-        alias, name = _alias(core, connection.aliases, connection.alias_maximum, topic)
+        alias, name = connection.aliases.name(topic)
     properties = _properties(message, delivery.identifiers, remaining, alias)
     return encode_publish_parts(
         name.encode(), message.payload, delivery.qos, delivery.retain, False, properties
     )
 
 
-def _alias(core: Core, aliases: dict[str, int] | None, maximum: int, topic: str) -> tuple[int, str]:
-    """The alias and the topic name to send: an alias is given to a topic the second time it is sent, since one that is
-    sent once would only cost bytes [MQTT-3.1.2-26, 3.3.2-8, 3.3.2-11]."""
-    if aliases is None:
-        return 0, topic
-    known = aliases.get(topic)
-    if known:
-        return known, ""
-    if known is None:
-        if len(aliases) < 4 * maximum:
-            aliases[topic] = 0  # seen once
-        return 0, topic
-    used = aliases.get("", 0)
-    if used >= maximum:
-        return 0, topic
-    aliases[""] = used + 1  # the empty topic cannot be sent, so its place counts the aliases given
-    aliases[topic] = used + 1
-    return used + 1, topic
-
-
 def take_back_alias(session: Session, message: Message) -> None:
     """The packet just made for `message` is not sent after all: an alias that it was to give stands for nothing."""
     connection = session.connection
     aliases = connection.aliases if connection is not None else None
-    if not aliases:
-        return
-    topic = message.topic.removeprefix(session.client.scope.mount_point)
-    given = aliases.get(topic)
-    if given:
-        aliases[topic] = 0
-        if given == aliases[""]:
-            aliases[""] = given - 1
+    if aliases is not None:
+        aliases.take_back(message.topic.removeprefix(session.client.scope.mount_point))
 
 
 def _properties(

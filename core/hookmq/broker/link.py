@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from hookmq.aliases import Aliases
 from hookmq.broker.authorizer import Decisions
 from hookmq.broker.channel import Channel, Phase
 from hookmq.broker.core import Core
@@ -125,7 +126,7 @@ class Link(Channel):
         self.inbound_aliases: dict[int, str] | None = None
         self.sections: dict[bytes, Properties] | None = None
         """Property sections of publishes, by their bytes."""
-        self.aliases: dict[str, int] | None = None
+        self.aliases: Aliases | None = None
         self.alias_maximum = 0
         self.gone: DisconnectReason | None = None
         """How the transport ended, while what the client sent before its DISCONNECT is still being decided."""

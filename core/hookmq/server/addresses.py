@@ -1,11 +1,13 @@
 """Addresses as the configuration writes them, and who among the peers is a trusted proxy."""
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from typing import Final
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_AUTHORITY: Final = re.compile(r"(\[[^\[\]@/?#%\s]+\]|[^\[\]:@/?#%\s]+)(?::[0-9]{0,5})?")
 EVERY: Final = "*"
 """The host that stands for every address of the machine, IPv4 and IPv6."""
 
@@ -63,10 +65,9 @@ def bound_to_loopback(bind: str) -> bool:
 
 
 def host_of(authority: str) -> str:
-    """The host of ``HOST:PORT`` as a URL or a Host header has it."""
-    if authority.startswith("["):
-        return authority.partition("]")[0] + "]"
-    return authority.partition(":")[0]
+    """Return the host of ``HOST:PORT`` as a URL or a Host header has it; '' if `authority` is not of that form."""
+    found = _AUTHORITY.fullmatch(authority)
+    return found[1] if found is not None else ""
 
 
 def forwarded_for(host: str, headers: Iterable[str], trusted: tuple[Network, ...]) -> str:

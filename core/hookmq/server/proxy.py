@@ -78,10 +78,13 @@ def _v1_end(seen: bytes) -> int:
 
 def _parse_v1(line: bytes) -> ProxyHeader:
     words = line[:-2].split(b" ")
-    if not line.endswith(b"\r\n") or b"" in words or b"%" in line:
+    if not line.endswith(b"\r\n"):
         raise ProxyError("malformed PROXY v1 header")
     if words[1] == b"UNKNOWN":
+        # Section 2.1: what stands between UNKNOWN and CR LF is ignored.
         return ProxyHeader(None)
+    if b"" in words or b"%" in line:
+        raise ProxyError("malformed PROXY v1 header")
     if len(words) != 6 or words[1] not in (b"TCP4", b"TCP6"):
         raise ProxyError("malformed PROXY v1 header")
     make = IPv4Address if words[1] == b"TCP4" else IPv6Address

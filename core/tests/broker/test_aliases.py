@@ -152,20 +152,52 @@ def test_a_repeated_qos_2_publish(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_given_to_what_is_seen_again(harness: Harness, qos: int) -> None:
-    """[MQTT-3.1.2-26, 3.3.2-11]: no more than the client offers, in 1 to its maximum."""
+def test_given_on_the_first_message(harness: Harness, qos: int) -> None:
+    """[MQTT-3.1.2-26, 3.3.2-11]: no more than the client offers, in 1 to its maximum. The first to come is named."""
     client = harness.connect("c", topic_alias_maximum=2)
     client.subscribe("#", 1)
     publisher = harness.connect("p", 4)
-    for _ in range(4):
-        for topic in ("a", "b", "c"):
+    for _ in range(3):
+        for topic in ("a", "b"):
             publisher.publish(topic, b"x", qos)
-    assert [m.topic for m in client.messages] == ["a", "b", "c"] * 4
     sent = [(p.topic, p.properties.topic_alias) for p in on_the_wire(client)]
-    first = [("a", None), ("b", None), ("c", None)]
-    second = [("a", 1), ("b", 2), ("c", None)]
-    later = [("", 1), ("", 2), ("c", None)]
-    assert sent == first + second + later + later
+    assert sent == [("a", 1), ("b", 2)] + [("", 1), ("", 2)] * 2
+    assert [m.topic for m in client.messages] == ["a", "b"] * 3
+
+
+def test_the_least_recently_used_goes_to_what_is_seen_again(harness: Harness) -> None:
+    client = harness.connect("c", topic_alias_maximum=2)
+    client.subscribe("#", 1)
+    publisher = harness.connect("p", 4)
+    topics = ["a", "b", "c", "a", "c", "b", "a", "c", "b"]
+    for topic in topics:
+        publisher.publish(topic, b"x")
+    assert [m.topic for m in client.messages] == topics
+    assert [(p.topic, p.properties.topic_alias) for p in on_the_wire(client)] == [
+        ("a", 1),
+        ("b", 2),
+        ("c", None),  # all are taken
+        ("", 1),
+        ("c", 2),  # seen again: b was used before a
+        ("b", None),
+        ("", 1),
+        ("", 2),
+        ("b", 1),
+    ]
+
+
+def test_topics_that_come_once_take_nothing_away(harness: Harness) -> None:
+    client = harness.connect("c", topic_alias_maximum=2)
+    client.subscribe("#")
+    publisher = harness.connect("p", 4)
+    publisher.publish("a")
+    publisher.publish("b")
+    for number in range(3000):
+        publisher.publish(f"once/{number}")
+    publisher.publish("a")
+    assert client.connection.aliases._given.keys() == {"a", "b"}
+    assert len(client.connection.aliases._seen) == 8
+    assert on_the_wire(client)[-1].topic == ""
 
 
 def test_none_for_who_offers_none(harness: Harness) -> None:

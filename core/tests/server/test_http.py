@@ -393,6 +393,8 @@ async def test_health_may_be_public(begin: Begin, ask: Ask) -> None:
         ({"Host": "[::1]:9090"}, 200),
         ({"Host": "evil.example"}, 403),
         ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": "[::1].evil"}, 403),
+        ({"Host": "[::1]:9090"}, 200),
         ({"Origin": "http://localhost:8000"}, 200),
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": "null"}, 403),

@@ -75,6 +75,8 @@ def test_split_at_every_byte(header: bytes) -> None:
     "header",
     [
         b"PROXY UNKNOWN\r\n",
+        b"PROXY UNKNOWN \r\n",
+        b"PROXY UNKNOWN  a  %b \r\n",
         b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n",
         v2(command=0),
         v2(protocol=2),  # UDP
