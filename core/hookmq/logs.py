@@ -36,7 +36,9 @@ _PLAIN: Final = frozenset(
 
 
 LONGEST: Final = 1000
-"""Characters of a field that are written."""
+"""Characters of a field, and of a line of a traceback, that are written."""
+DEEPEST: Final = 100
+"""Lines of a traceback that are written, the last ones."""
 WAITING: Final = 4 << 20
 """Characters of lines that wait to be written."""
 PATIENCE: Final = 2.0
@@ -89,7 +91,16 @@ class TextFormatter(logging.Formatter):
         line = " ".join(words)
         if self._color and level in _COLORS:
             line = f"{_COLORS[level]}{line}\x1b[0m"
-        return line + _trace(self, record)
+        # Indented and quoted: an exception may have a client's text in its message.
+        return "\n".join(
+            [
+                line,
+                *(
+                    f"    {text}" if text.isprintable() else f"    {json.dumps(text)}"
+                    for text in _trace(self, record)
+                ),
+            ]
+        )
 
 
 class JsonFormatter(logging.Formatter):
@@ -108,9 +119,9 @@ class JsonFormatter(logging.Formatter):
             entry[name if name not in entry else f"{name}_"] = value
         if record.name != "hookmq":
             entry.setdefault("logger", record.name)
-        trace = _trace(self, record).lstrip("\n")
+        trace = _trace(self, record)
         if trace:
-            entry["traceback"] = trace
+            entry["traceback"] = "\n".join(trace)
         return json.dumps(entry, default=str, ensure_ascii=False)
 
 
@@ -123,10 +134,12 @@ def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Any]]:
     return str(event), fields
 
 
-def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    if record.exc_info:
-        return "\n" + formatter.formatException(record.exc_info)
-    return ""
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    """The lines of the record's traceback."""
+    if not record.exc_info:
+        return []
+    lines = formatter.formatException(record.exc_info).split("\n")
+    return [_clean(line) for line in lines[-DEEPEST:]]
 
 
 def _text(value: Any) -> str:
@@ -251,6 +264,15 @@ def configure(
     return handler
 
 
+def write(logger: logging.Logger, level: int, event: str, fields: Mapping[str, object]) -> None:
+    """Log `event` with `fields` by `logger`. An exception as the field ``traceback`` becomes the record's `exc_info`."""
+    cause = fields.get("traceback")
+    if "traceback" in fields:
+        fields = {name: value for name, value in fields.items() if name != "traceback"}
+    error = cause if isinstance(cause, BaseException) else None
+    logger.log(level, event, exc_info=error, extra={"event": event, "fields": fields})
+
+
 def tell(level: str, event: str, /, **fields: object) -> None:
     """Log `event` with `fields` where no runtime is at hand: what plugins log, before one runs and after."""
-    logging.getLogger("hookmq").log(LEVELS[level], event, extra={"event": event, "fields": fields})
+    write(logging.getLogger("hookmq"), LEVELS[level], event, fields)

@@ -192,6 +192,7 @@ class Queue:
             stats = lane.call.stats
             self._began = stats.clock()
             timed = stats.begin()
+            wrong: BaseException | str
             DEPTH.set(depth)  # what it publishes answers this event, whatever was before it
             try:
                 answer = await lane.call.function(*args)
@@ -201,13 +202,14 @@ class Queue:
             except BaseException as error:  # a CancelledError of the plugin's own making, too
                 if turn != self._turn:
                     raise
-                wrong = words(error)
+                wrong = error
             if turn != self._turn:
                 return
             batch.popleft()
             stats.end(timed)
-            if wrong:
+            if isinstance(wrong, BaseException) or wrong:
                 self._failed(lane.call, wrong)
+                wrong = ""  # else its traceback and this frame hold each other
             else:
                 stats.ok += 1
                 self.failures = 0
@@ -215,7 +217,7 @@ class Queue:
     def _consumed(self, result: Any, error: BaseException | None) -> None:
         self._rest()
         if error is not None and self._batch:
-            self._failed(self._batch.popleft()[0].call, words(error))
+            self._failed(self._batch.popleft()[0].call, error)
         self._again()
 
     def _late(self) -> None:
@@ -241,7 +243,7 @@ class Queue:
         self._rest()
         if error is not None:
             # The thread itself failed: the event that it was at is not known, the first answers for it.
-            self._failed(self._batch.popleft()[0].call, words(error))
+            self._failed(self._batch.popleft()[0].call, error)
             self._again()
             return
         runtime = self._runtime
@@ -259,7 +261,7 @@ class Queue:
                 self.failures = 0
             elif isinstance(outcome, BaseException):
                 self._batch.popleft()
-                self._failed(lane.call, words(outcome))
+                self._failed(lane.call, outcome)
             elif runtime is not None:
                 # It returned an awaitable, and the thread stopped there.
                 self._began = runtime.now()
@@ -273,7 +275,7 @@ class Queue:
         self._rest()
         call = self._batch.popleft()[0].call
         if error is not None:
-            self._failed(call, words(error))
+            self._failed(call, error)
         elif hasattr(type(result), "__await__"):
             self._failed(call, refuse(call, result))
         else:
@@ -283,8 +285,11 @@ class Queue:
 
     # the circuit -------------------------------------------------------------------------------------------------
 
-    def _failed(self, call: Call, error: str, timeout: bool = False) -> None:
-        call.stats.failed(error, timeout)
+    def _failed(self, call: Call, error: BaseException | str, timeout: bool = False) -> None:
+        if isinstance(error, BaseException):
+            call.stats.failed(words(error), timeout, error)
+        else:
+            call.stats.failed(error, timeout)
         self.failures += 1
         runtime = self._runtime
         if self.failures >= FAILURES and self.open_until is None and runtime is not None:

@@ -76,7 +76,8 @@ class Runtime(Protocol):
 
     def log(self, level: str, event: str, /, **fields: object) -> None:
         """Log `event` (a stable dotted name such as ``client.connected``) at `level`: ``debug``, ``info``, ``warning`` or
-        ``error``. `fields` never hold payloads or secrets."""
+        ``error``. `fields` never hold payloads or secrets. The field ``traceback``, if given, is an exception: its
+        traceback is logged."""
 
     def logs(self, level: str) -> bool:
         """Whether anybody reads what is logged at `level`; where nobody does, its fields need not be made."""

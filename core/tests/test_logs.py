@@ -1,5 +1,6 @@
 """Logging: stable names, fields, and nothing that must not be written."""
 
+import asyncio
 import io
 import json
 import logging
@@ -10,6 +11,9 @@ from typing import Any
 
 import pytest
 from hookmq import logs
+from hookmq.broker import Broker
+from hookmq.server.runtime import AsyncioRuntime
+from hookmq.settings import Settings
 
 
 @pytest.fixture
@@ -175,3 +179,52 @@ def test_a_stream_that_breaks_breaks_nothing_else() -> None:
     handler.close()
     with suppress(BrokenPipeError):
         handler.stream.close()
+
+
+def _caught(message: str) -> ValueError:
+    try:
+        raise ValueError(message)
+    except ValueError as error:
+        return error
+
+
+def test_a_traceback_cannot_forge_a_line(stream: io.StringIO) -> None:
+    """An exception's message may be a client's text."""
+    logs.configure("info", "text", stream)
+    logs.tell(
+        "error", "plugin.failed", traceback=_caught("\n12:00:00 info forged\x1b[2J" + "x" * 2000)
+    )
+    first, *rest = stream.getvalue().splitlines()
+    assert "plugin.failed" in first
+    assert "traceback" not in first
+    assert rest
+    assert all(line.startswith("    ") for line in rest)
+    assert "\x1b" not in "".join(rest)
+    assert max(map(len, rest)) < 1100
+
+
+def test_a_deep_traceback_is_cut(stream: io.StringIO) -> None:
+    logs.configure("info", "json", stream)
+    logs.tell("error", "plugin.failed", traceback=_caught("\n" * 5000 + "end"))
+    lines = json.loads(stream.getvalue())["traceback"].split("\n")
+    assert len(lines) == logs.DEEPEST
+    assert lines[-1] == "end"
+
+
+def test_a_fault_of_the_broker_shows_its_traceback(stream: io.StringIO) -> None:
+    """Not the `repr` of a traceback object."""
+    logs.configure("info", "json", stream)
+
+    def fault() -> None:
+        raise ValueError("why")
+
+    async def main() -> None:
+        runtime = AsyncioRuntime()
+        broker = Broker(Settings(), runtime)
+        broker.core.guarded(fault)
+        await runtime.close()
+
+    asyncio.run(main())
+    (entry,) = [json.loads(line) for line in stream.getvalue().splitlines() if "internal" in line]
+    assert "in fault" in entry["traceback"]
+    assert entry["traceback"].endswith("ValueError: why")

@@ -129,7 +129,7 @@ class Channel(ConnectionView):
             "internal.error",
             peer=str(self.peer),
             error=repr(error),
-            traceback=error.__traceback__,
+            traceback=error,
         )
         if self.phase is Phase.OPEN:
             self.disconnect(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "internal error")

@@ -388,9 +388,7 @@ class Core:
         try:
             call()
         except Exception as error:
-            self.runtime.log(
-                "error", "internal.error", error=repr(error), traceback=error.__traceback__
-            )
+            self.runtime.log("error", "internal.error", error=repr(error), traceback=error)
 
     # --- routes ----------------------------------------------------------------------------------------------------
 

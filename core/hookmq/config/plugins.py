@@ -18,6 +18,7 @@ from hookmq.config.problems import NOWHERE, Path, Problems
 from hookmq.errors import ConfigError, PluginError, PluginNotFound
 from hookmq.hooks.discovery import Installed, find, installed, load
 from hookmq.hooks.entry import PluginEntry, PluginInstance
+from hookmq.hooks.place import at
 from hookmq.hooks.specs import HOOK_API
 from hookmq.plugin import Context, Log, Plugin, no_log
 
@@ -199,7 +200,7 @@ def _taken_over(
             except ConfigError as error:
                 raise PluginError(entry.id, str(error)) from error
             except Exception as error:
-                raise PluginError(entry.id, f"reconfigure failed: {error!r}") from error
+                raise PluginError(entry.id, f"reconfigure failed: {error!r}{at(error)}") from error
             if apply is None:
                 return None
         kept = old.with_entry(entry)
@@ -220,6 +221,6 @@ def _construct(
         raise PluginError(entry.id, str(error)) from error
     except Exception as error:
         raise PluginError(
-            entry.id, f"constructing it failed: {type(error).__name__}: {error}"
+            entry.id, f"constructing it failed: {type(error).__name__}: {error}{at(error)}"
         ) from error
     return PluginInstance(entry, plugin, found.distribution, found.version)

@@ -12,6 +12,7 @@ from typing import Final
 import importlib_metadata
 
 from hookmq.errors import PluginError, PluginNotFound
+from hookmq.hooks.place import at
 from hookmq.hooks.registry import ON_CLASS, class_hook
 from hookmq.plugin import Plugin
 
@@ -72,7 +73,7 @@ def load(found: Installed, plugin_id: str = "") -> type[Plugin]:
     try:
         loaded = found.entry_point.load()
     except Exception as error:
-        raise PluginError(plugin_id, f"importing {where} failed: {error!r}") from error
+        raise PluginError(plugin_id, f"importing {where} failed: {error!r}{at(error)}") from error
     if not isinstance(loaded, type) or not issubclass(loaded, Plugin):
         raise PluginError(plugin_id, f"{where} is not a subclass of hookmq.plugin.Plugin")
     for name in ON_CLASS:

@@ -93,7 +93,7 @@ class PluginInstance:
         self.broker: BrokerHandle | None = None
         self.apply: Callable[[], None] | None = None
         self.disabled = ""
-        self.kept = Kept()
+        self.kept = Kept(entry.id)
 
     @property
     def id(self) -> str:
@@ -130,10 +130,11 @@ class PluginInstance:
 class Kept:
     """What stays with a plugin object as long as it lives."""
 
-    __slots__ = ("queue", "ready", "started", "stats")
+    __slots__ = ("hiding", "queue", "ready", "started", "stats")
 
-    def __init__(self) -> None:
+    def __init__(self, plugin_id: str) -> None:
         self.stats: dict[str, Stats] = {}
+        self.hiding = Stats(plugin_id, "hides_username")
         self.queue: Any = None
         self.started = False
         self.ready = False

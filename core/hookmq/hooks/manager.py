@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hookmq.errors import PluginError, StoreError
@@ -17,6 +18,7 @@ from hookmq.hooks.chains import (
     any_overlaps,
 )
 from hookmq.hooks.entry import PluginEntry, PluginInstance
+from hookmq.hooks.place import at
 from hookmq.hooks.registry import Implementation, Registry, adapt, register
 from hookmq.hooks.specs import OBSERVERS, SPECS, BrokerHandle, Kind
 from hookmq.hooks.waiting import put_away
@@ -84,10 +86,11 @@ class Hooks:
         for instance in self.plugins:
             if handle is not None and instance.broker is None:
                 instance.broker = handle(instance)
+            instance.kept.hiding.bind(runtime.now, runtime.log, runtime.logs)
             for found in self.registry.values():
                 for one in found:
                     if one.instance is instance:
-                        instance.stats(one.spec.name).bind(runtime.now, runtime.log)
+                        instance.stats(one.spec.name).bind(runtime.now, runtime.log, runtime.logs)
         self._compile()
 
     def chains(self, listener: str) -> Chains:
@@ -196,7 +199,7 @@ class Hooks:
                 raise
             except Exception as error:
                 instance.stats(hook).error += 1
-                raise PluginError(instance.id, f"{hook} failed: {error!r}") from error
+                raise PluginError(instance.id, f"{hook} failed: {error!r}{at(error)}") from error
             if hasattr(type(answer), "__await__"):
                 put_away(answer)
                 instance.stats(hook).error += 1
@@ -298,7 +301,7 @@ class Hooks:
             provide_meter=chain("provide_meter"),
             observes=(name for name in OBSERVERS if chain(name)),
             hides_username=(
-                one.plugin.hides_username
+                partial(_hides, one)
                 for one in self.plugins
                 if not one.disabled and serves(one.entry, listener)
             ),
@@ -308,6 +311,15 @@ class Hooks:
 def serves(entry: PluginEntry, listener: str | None) -> bool:
     """Whether an entry has to do with a listener; None is one that no entry names."""
     return entry.listeners is None or listener in entry.listeners
+
+
+def _hides(instance: PluginInstance, username: str) -> bool:
+    """As `Plugin.hides_username`. A failure says yes, and is logged without its words: they may hold the secret."""
+    try:
+        return bool(instance.plugin.hides_username(username))
+    except Exception as error:
+        instance.kept.hiding.failed(f"{type(error).__name__}{at(error)}")
+        return True
 
 
 def _mode(one: Implementation) -> str:

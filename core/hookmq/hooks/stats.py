@@ -3,12 +3,20 @@
 from collections.abc import Callable
 from typing import Final
 
+from hookmq.hooks.place import Place, place_of
+
 LOG_EVERY: Final = 60.0
 """Seconds between two log lines about the same plugin and hook."""
+PLACES: Final = 64
+"""Places in its code whose traceback is logged for one plugin and hook."""
 
 
 def _no_clock() -> float:
     return 0.0
+
+
+def _no_logs(level: str) -> bool:
+    return False
 
 
 def _no_log(level: str, event: str, /, **fields: object) -> None:
@@ -23,8 +31,9 @@ class Stats:
     """
 
     __slots__ = (
-        "_logged_at", "abstain", "accept", "allow", "calls", "challenge", "clock", "deny", "drop", "error", "hook",
-        "last_error", "log", "mask", "ok", "pending", "plugin_id", "replace", "seconds", "timed", "timeout", "unlogged",
+        "_logged_at", "_places", "abstain", "accept", "allow", "calls", "challenge", "clock", "deny", "drop", "error",
+        "hook", "last_error", "log", "logs", "mask", "ok", "pending", "plugin_id", "replace", "seconds", "timed",
+        "timeout", "unlogged",
     )  # fmt: skip
 
     def __init__(self, plugin_id: str, hook: str, hot: bool = False) -> None:
@@ -49,12 +58,20 @@ class Stats:
         self.mask = 63 if hot else 0
         self.clock: Callable[[], float] = _no_clock
         self.log: Callable[..., None] = _no_log
+        self.logs: Callable[[str], bool] = _no_logs
         self._logged_at: float | None = None
+        self._places: set[Place] = set()
 
-    def bind(self, clock: Callable[[], float], log: Callable[..., None]) -> None:
-        """Give it the runtime's clock and log."""
+    def bind(
+        self,
+        clock: Callable[[], float],
+        log: Callable[..., None],
+        logs: Callable[[str], bool] = _no_logs,
+    ) -> None:
+        """Give it the runtime's clock and log, and what says whether a level is logged."""
         self.clock = clock
         self.log = log
+        self.logs = logs
 
     def begin(self) -> float:
         """Count a call; the time it began, or -1 if it is not to be timed."""
@@ -68,23 +85,34 @@ class Stats:
             self.seconds += self.clock() - began
             self.timed += 1
 
-    def failed(self, error: str, timeout: bool = False) -> None:
-        """Count a failure and log it, at most once a minute."""
+    def failed(self, error: str, timeout: bool = False, cause: BaseException | None = None) -> None:
+        """Count a failure and log it. `error` says it in words, `cause` is the exception behind it.
+
+        ``plugin.failed`` is logged at error level: with the traceback for the first failure at each line of the plugin,
+        otherwise at most once a minute and without. What is left out is ``plugin.failed_again`` at debug level, always
+        with the traceback.
+        """
         if timeout:
             self.timeout += 1
         else:
             self.error += 1
         self.last_error = error
         now = self.clock()
-        if self._logged_at is not None and now - self._logged_at < LOG_EVERY:
+        fields: dict[str, object] = {"plugin": self.plugin_id, "hook": self.hook, "error": error}
+        place = place_of(cause) if cause is not None else None
+        if place is not None:
+            fields |= {"file": place.file, "line": place.line}
+        fresh = place is not None and place not in self._places and len(self._places) < PLACES
+        if not fresh and self._logged_at is not None and now - self._logged_at < LOG_EVERY:
             self.unlogged += 1
+            if self.logs("debug"):
+                self.log("debug", "plugin.failed_again", **fields, traceback=cause)
             return
         unlogged, self.unlogged, self._logged_at = self.unlogged, 0, now
-        self.log(
-            "error",
-            "plugin.failed",
-            plugin=self.plugin_id,
-            hook=self.hook,
-            error=error,
-            unlogged=unlogged,
-        )
+        fields["unlogged"] = unlogged
+        if fresh and place is not None:
+            self._places.add(place)
+            fields["traceback"] = cause
+        elif cause is not None and self.logs("debug"):
+            self.log("debug", "plugin.failed_again", **fields, traceback=cause)
+        self.log("error", "plugin.failed", **fields)

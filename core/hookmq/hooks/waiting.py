@@ -128,7 +128,7 @@ class Waiting:
         stats.end(self._began)
         self._end()
         if error is not None:
-            stats.failed(words(error))
+            stats.failed(words(error), cause=error)
             result = FAILED
         elif hasattr(type(result), "__await__"):
             result = nonsense(call, result)
@@ -171,5 +171,5 @@ def nonsense(call: Call, answer: Any) -> Failed:
 
 def failure(call: Call, error: BaseException) -> Failed:
     """Count and log an exception; the answer to go on with."""
-    call.stats.failed(words(error))
+    call.stats.failed(words(error), cause=error)
     return FAILED

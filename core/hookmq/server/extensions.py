@@ -30,7 +30,8 @@ class Extensions:
         log: Log = no_log,
     ) -> None:
         def unreadable(family: str, plugin: str, error: Exception) -> None:
-            log("warning", "metrics.unreadable", family=family, plugin=plugin, error=repr(error))
+            fields = {"family": family, "plugin": plugin, "error": repr(error)}
+            log("warning", "metrics.unreadable", **fields, traceback=error)
 
         self.types = ListenerTypes()
         self.router = Router()

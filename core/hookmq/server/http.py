@@ -217,7 +217,7 @@ class HttpServer:
         except Exception as error:
             self._log(
                 "error", "http.plugin_failed", listener=self._name, plugin=plugin,
-                method=request.method, path=request.path, error=repr(error),
+                method=request.method, path=request.path, error=repr(error), traceback=error,
             )  # fmt: skip
             return web.Response(status=500, text="the plugin failed\n")
         return response

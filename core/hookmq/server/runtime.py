@@ -8,16 +8,10 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, Final
+from typing import Any
 
+from hookmq.logs import LEVELS, write
 from hookmq.runtime import Cancel, Done, Promise, Timer
-
-LEVELS: Final = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
 
 
 async def _drive(awaitable: Awaitable[Any]) -> Any:
@@ -127,10 +121,11 @@ class AsyncioRuntime:
         return cancel
 
     def log(self, level: str, event: str, /, **fields: object) -> None:
-        """Log `event` with `fields`; costs one comparison when nobody listens at `level`."""
+        """Log `event` with `fields`; costs one comparison when nobody listens at `level`. The field ``traceback`` is an
+        exception: the record has it as its `exc_info`."""
         number = LEVELS[level]
         if self._logger.isEnabledFor(number):
-            self._logger.log(number, event, extra={"event": event, "fields": fields})
+            write(self._logger, number, event, fields)
 
     def logs(self, level: str) -> bool:
         """Whether anybody listens at `level`."""

@@ -128,7 +128,9 @@ def test_another_api_is_refused_before_construction() -> None:
 def test_a_constructor_that_fails_is_the_plugins_error() -> None:
     with pytest.raises(PluginError) as caught:
         build(config("  - {use: broken}\n"), OFFERED)
-    assert str(caught.value) == "plugin 'broken': constructing it failed: RuntimeError: no disk"
+    words, _, place = str(caught.value).rpartition(" ")
+    assert words == "plugin 'broken': constructing it failed: RuntimeError: no disk"
+    assert place.startswith(f"({__file__}:")
 
 
 def test_what_is_not_required_is_left_out_and_logged() -> None:

@@ -235,6 +235,8 @@ async def test_a_metric_that_cannot_be_read_is_logged_once(
     for _ in range(2):
         assert (await ask(node, "/metrics")).status == 200
     unreadable = [fields for _, event, fields in log.records if event == "metrics.unreadable"]
+    causes = [fields.pop("traceback") for fields in unreadable]
+    assert [type(cause) for cause in causes] == [ZeroDivisionError]
     assert unreadable == [
         {
             "family": "hookmq_bad",
