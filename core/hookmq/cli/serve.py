@@ -70,11 +70,13 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     from hookmq.server.runtime import AsyncioRuntime
 
     class PluginNode(Node):
-        """A node whose plugins start before anything is opened, and hear when all is open."""
+        """A node whose plugins start before the store is loaded, and hear when all is open."""
 
-        async def start(self, inherited: Mapping[str, socket.socket] | None = None) -> None:
+        async def prepare(self) -> None:
             await start_plugins(hooks)
             self.use(Extensions(hooks, broker, self.connections, runtime.log))
+
+        async def start(self, inherited: Mapping[str, socket.socket] | None = None) -> None:
             await super().start(inherited)
             await told(hooks.ready)
             _greet(config, hooks, self)
@@ -107,6 +109,9 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
             ) from None
         finally:
             await runtime.close()
+        # Plugins, their processes and the store have ended: the next broker may use their folders.
+        if node.phase() != "starting":
+            runtime.log("info", "node.stopped")
 
 
 def _greet(config: "Config", hooks: "Hooks", node: object) -> None:

@@ -153,6 +153,8 @@ class HttpServer:
             if refusal is not None:
                 refusal.force_close()  # what follows of its body is not read
                 return refusal
+            if request.path not in HEALTH and self._site.state() == "starting":
+                return web.Response(status=503, text="starting\n")
             if request.path in ("/metrics", *HEALTH):
                 return self._own(request)
             return await self._plugin(request)

@@ -17,7 +17,7 @@ from hookmq.server.listener import Listener
 from hookmq.server.plugged import ListenerTypes, PluggedListener
 from hookmq.server.ports import Broker
 from hookmq.server.runtime import AsyncioRuntime
-from hookmq.server.settings import ListenerSettings
+from hookmq.server.settings import HTTP, ListenerSettings
 from hookmq.server.systemd import inherited_sockets, notify, watchdog_interval
 from hookmq.server.watchdog import Owner, Watchdog, plugin_package
 from hookmq.settings import BrokerSettings
@@ -74,8 +74,9 @@ class Node:
             raise ConfigError(f"two listeners are named {twice[0]!r}")
 
     async def start(self, inherited: Mapping[str, socket.socket] | None = None) -> None:
-        """Load what is stored, then open every listener, on a socket of `inherited` where one has its name. When it
-        raises (StoreError, BindError, ConfigError), nothing stays open."""
+        """Open listeners of type http, which say that it starts; `prepare`, load what is stored, then open the others.
+        A listener takes the socket of `inherited` that has its name. When it raises (StoreError, BindError, ConfigError),
+        nothing stays open."""
         loaded: asyncio.Future[None] = self._loop.create_future()
 
         def done(error: BaseException | None = None) -> None:
@@ -84,12 +85,12 @@ class Node:
 
         sockets = dict(inherited or {})
         try:
+            await self._open([one for one in self._wanted if one.type in HTTP], sockets)
+            await self.prepare()
             self.broker.start(done)
             await loaded
-            for settings in self._wanted:
-                listener = self.make(settings, self.broker.settings.broker, self._types)
-                self.listeners[settings.name] = listener
-                await listener.open(sockets.pop(settings.name, None))
+            await self._open([one for one in self._wanted if one.type not in HTTP], sockets)
+            self.listeners = {one.name: self.listeners[one.name] for one in self._wanted}
         except BaseException:
             await self._close_listeners()
             raise
@@ -99,6 +100,17 @@ class Node:
                 unused.close()
         self._watchdog.start()
         self._started = True
+
+    async def prepare(self) -> None:
+        """Do what comes before the broker loads its state. Whoever makes a `Node` with plugins starts them here."""
+
+    async def _open(
+        self, wanted: Sequence[ListenerSettings], sockets: dict[str, socket.socket]
+    ) -> None:
+        for settings in wanted:
+            listener = self.make(settings, self.broker.settings.broker, self._types)
+            self.listeners[settings.name] = listener
+            await listener.open(sockets.pop(settings.name, None))
 
     def use(self, extensions: Extensions) -> None:
         """Offer what plugins add, to be called before `start` and at a reload: types of listeners to those that are yet
@@ -133,23 +145,23 @@ class Node:
         return {name: len(listener.gate.entered) for name, listener in self.listeners.items()}
 
     async def stop(self, reference: str = "") -> None:
-        """Accept no more, disconnect every client (naming `reference`, or `broker.server_reference`, as where to go),
-        commit, and return when all are gone or `broker.shutdown_timeout` passed; who is left then is cut off."""
+        """Accept no more clients, disconnect all (naming `reference`, or `broker.server_reference`, as the next), commit,
+        and return when all are gone or `broker.shutdown_timeout` passed; those that are left are then cut off.
+        Listeners of type http stay open until then: ``/readyz`` answers 503."""
         if not self._started:
             return
         self._started = False
         self._ending = True
         settings = self.broker.settings.broker
-        for listener in self.listeners.values():
+        listeners = [one for one in self.listeners.values() if one.settings.type not in HTTP]
+        for listener in listeners:
             listener.shut()
         drained: asyncio.Future[None] = self._loop.create_future()
         self.broker.drain(
             reference or settings.server_reference,
             lambda: None if drained.done() else drained.set_result(None),
         )
-        emptied = [
-            self._loop.create_task(listener.gate.emptied()) for listener in self.listeners.values()
-        ]
+        emptied = [self._loop.create_task(listener.gate.emptied()) for listener in listeners]
         work = asyncio.gather(drained, *emptied)
         await asyncio.wait(
             (work, self._hurry),
@@ -157,7 +169,7 @@ class Node:
             return_when=asyncio.FIRST_COMPLETED,
         )
         if not work.done():
-            open_ = sum(len(listener.gate.entered) for listener in self.listeners.values())
+            open_ = sum(len(listener.gate.entered) for listener in listeners)
             self.runtime.log(
                 "warning", "node.drain_cut_short", connections=open_, committed=drained.done()
             )
@@ -166,7 +178,7 @@ class Node:
         await asyncio.gather(work, return_exceptions=True)
         await self._close_listeners()
         self._watchdog.stop()
-        self.runtime.log("info", "node.stopped")
+        self.runtime.log("info", "node.drained")
 
     async def _close_listeners(self) -> None:
         for listener in self.listeners.values():

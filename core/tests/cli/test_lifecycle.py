@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 import os
 import pathlib
 import signal
@@ -132,6 +133,34 @@ async def test_the_life_of_two_plugins(
     async with asyncio.timeout(60):
         await running
     assert told == ["b shutdown True shut", "a shutdown True shut", "a close shut"]
+
+
+async def test_stopped_is_logged_when_plugins_and_store_have_ended(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who reads it may start the next broker on the same folders."""
+    path = tmp_path / "f.yaml"
+    path.write_text(CONFIG.replace("SOCKET", str(tmp_path / "s")))
+    hooks, told, wake = watching(tmp_path)
+    caplog.set_level("INFO", "hookmq")
+    ends: list[list[str]] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: (  # type: ignore[method-assign]
+        ends.append(list(told)) if record.getMessage() == "node.stopped" else None
+    )
+    logging.getLogger("hookmq").addHandler(handler)
+    arguments = argparse.Namespace(config=str(path), option=[], data_dir=None)
+    running = asyncio.create_task(serve(load(path), hooks, arguments))
+    try:
+        async with asyncio.timeout(60):
+            while not told or told[-1] != "b ready open":
+                wake.clear()
+                await wake.wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await running
+    finally:
+        logging.getLogger("hookmq").removeHandler(handler)
+    assert [seen[-1] for seen in ends] == ["a close shut"]
 
 
 async def test_a_plugin_that_does_not_start_opens_nothing(tmp_path: pathlib.Path) -> None:

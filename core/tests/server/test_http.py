@@ -167,6 +167,38 @@ async def test_health_follows_the_node(begin: Begin, ask: Ask) -> None:
     assert (await ask(node, "/readyz")).text == "failed\n"
 
 
+async def test_readyz_says_503_while_it_starts_and_drains(broker: Any, ask: Ask) -> None:
+    """Asked over HTTP at each step: a balancer that is refused knows less than one that is told."""
+    runtime = AsyncioRuntime()
+    tcp = ListenerSettings(name="tcp", bind="127.0.0.1:0", close_timeout=2.0)
+    node = Node(broker, (tcp, http()), runtime)
+    loaded: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    drained: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    broker.start = loaded.set_result
+    broker.drain = lambda _, done: drained.set_result(done)
+    starting = asyncio.create_task(node.start())
+    await loaded
+    for path, status, text in (
+        ("/readyz", 503, "starting\n"),
+        ("/healthz", 200, "ok\n"),
+        ("/metrics", 503, "starting\n"),
+        ("/plugins/a/b", 503, "starting\n"),
+    ):
+        answer = await ask(node, path)
+        assert (answer.status, answer.text) == (status, text)
+    (await loaded)(None)
+    await starting
+    assert list(node.listeners) == ["tcp", "http"]
+    assert (await ask(node, "/readyz")).status == 200
+    stopping = asyncio.create_task(node.stop())
+    done = await drained
+    answer = await ask(node, "/readyz")
+    assert (answer.status, answer.text) == (503, "stopping\n")
+    done()
+    await stopping
+    await runtime.close()
+
+
 async def test_a_node_that_has_not_started_is_not_ready(broker: Any) -> None:
     runtime = AsyncioRuntime()
     node = Node(broker, (), runtime)
@@ -392,7 +424,6 @@ async def test_health_may_be_public(begin: Begin, ask: Ask) -> None:
         ({}, 200),
         ({"Host": "localhost:9090"}, 200),
         ({"Host": "LocalHost"}, 200),
-        ({"Host": "[::1]:9090"}, 200),
         ({"Host": "evil.example"}, 403),
         ({"Host": "127.0.0.1.evil.example"}, 403),
         ({"Host": "[::1].evil"}, 403),

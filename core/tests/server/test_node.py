@@ -63,7 +63,7 @@ async def test_start_serve_and_drain(broker: Any, dial: Any, runtime: Any, log: 
     await node.stop()
     assert broker.drained == ["other:1883"]
     assert connection.ended
-    assert log.events()[-1] == "node.stopped"
+    assert log.events()[-1] == "node.drained"
     assert "node.drain_cut_short" not in log.events()
     for address in addresses.values():
         with pytest.raises(OSError, match=r"refused|Connect call failed"):
