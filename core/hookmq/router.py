@@ -1,7 +1,8 @@
 """Who gets a message: subscriptions by topic filter, and a cache of the routes compiled from them.
 
-Filters without wildcards live in one dict by topic. The others live in a trie with one node per level, so that a match
-visits what could match and nothing else, however many subscriptions there are. What a topic's matches amount to is
+Filters without wildcards live in one dict by topic. The others live in a trie, so that a match visits what could match
+and nothing else, however many subscriptions there are. Its nodes are where filters end or part: at most two for each
+filter, however deep it is. What a topic's matches amount to is
 compiled once by the owner and cached until a subscription that could concern the topic changes.
 
 Others may keep a route outside the cache (a connection remembers the routes of the topics it publishes to): they must
@@ -37,20 +38,73 @@ dropped once, so a wildcard subscription costs constant time, amortised, whateve
 
 
 class _Node(Generic[S, V]):
-    """One level of the filters that hold a wildcard.
+    """A run of levels of the filters that hold a wildcard: the one by which it is found, and those of `tail`, each behind
+    a slash.
 
     `here` is the leaf of the filter that ends at this node, `rest` that of the filter that ends with ``#`` below it. A
     leaf is one entry, or a dict of entries by subscriber once there are two: most filters have one subscriber, and a
     dict takes four times the space of what it would hold. `children` has no ``+``: that child is `plus`.
     """
 
-    __slots__ = ("children", "here", "plus", "rest")
+    __slots__ = ("children", "here", "plus", "rest", "tail")
 
-    def __init__(self) -> None:
+    def __init__(self, tail: str = "") -> None:
+        self.tail = tail
         self.children: dict[str, _Node[S, V]] | None = None
         self.plus: _Node[S, V] | None = None
         self.here: tuple[S, str, V] | dict[S, tuple[S, str, V]] | None = None
         self.rest: tuple[S, str, V] | dict[S, tuple[S, str, V]] | None = None
+
+    def below(self, level: str) -> "_Node[S, V] | None":
+        """The node that is found by `level` of a filter."""
+        if level == "+":
+            return self.plus
+        return None if self.children is None else self.children.get(level)
+
+    def attach(self, level: str, child: "_Node[S, V]") -> None:
+        """Have `child` found by `level`."""
+        if level == "+":
+            self.plus = child
+        elif self.children is None:
+            self.children = {level: child}
+        else:
+            self.children[level] = child
+
+    def detach(self, level: str) -> None:
+        """Have nothing found by `level`."""
+        if level == "+":
+            self.plus = None
+        elif self.children is not None:
+            del self.children[level]
+            if not self.children:
+                self.children = None
+
+    def part(self, names: list[str], common: int) -> None:
+        """Keep of the tail, which is `names`, those before `common`; what follows is another node's."""
+        lower: _Node[S, V] = _Node("".join([f"/{name}" for name in names[common + 1 :]]))
+        lower.children, self.children = self.children, None
+        lower.plus, self.plus = self.plus, None
+        lower.here, self.here = self.here, None
+        lower.rest, self.rest = self.rest, None
+        self.tail = "/".join(names[:common])
+        self.attach(names[common], lower)
+
+    def join(self) -> None:
+        """Be one with the only node below, if there is one only and no filter ends here."""
+        if self.here is not None or self.rest is not None:
+            return
+        level = "+"
+        child = self.plus
+        if self.children is not None:
+            if child is not None or len(self.children) > 1:
+                return
+            level, child = next(iter(self.children.items()))
+        if child is not None:
+            self.tail += f"/{level}{child.tail}"
+            self.children = child.children
+            self.plus = child.plus
+            self.here = child.here
+            self.rest = child.rest
 
 
 class Router(Generic[S, V, R]):
@@ -171,57 +225,62 @@ class Router(Generic[S, V, R]):
         if rest:
             levels.pop()
         node = self._root
-        for level in levels:
-            if level == "+":
-                if node.plus is None:
-                    node.plus = _Node()
-                node = node.plus
-                continue
-            if node.children is None:
-                node.children = {}
-            child = node.children.get(level)
+        at = 0
+        while at < len(levels):
+            level = levels[at]
+            at += 1
+            child = node.below(level)
             if child is None:
-                child = node.children[level] = _Node()
+                child = _Node("".join([f"/{below}" for below in levels[at:]]))
+                node.attach(level, child)
+                return child, rest
+            if child.tail:
+                names = child.tail.split("/")
+                common = 1
+                while common < len(names) and at < len(levels) and names[common] == levels[at]:
+                    common += 1
+                    at += 1
+                if common < len(names):
+                    child.part(names, common)
             node = child
         return node, rest
 
     def _remove(self, filter: str, subscriber: S) -> tuple[S, str, V] | None:
-        """Take an entry out of the trie, and every node that is empty thereafter."""
+        """Take an entry out of the trie, and the nodes for which there is no reason any more."""
         levels = filter.split("/")
         rest = levels[-1] == "#"
         if rest:
             levels.pop()
-        node: _Node[S, V] | None = self._root
-        path: list[_Node[S, V]] = [self._root]
-        for level in levels:
-            last = path[-1]
-            if level == "+":
-                node = last.plus
-            else:
-                node = None if last.children is None else last.children.get(level)
-            if node is None:
+        node = parent = self._root
+        at = found = 0
+        while at < len(levels):
+            child = node.below(levels[at])
+            if child is None:
                 return None
-            path.append(node)
-        end = path.pop()
-        leaf = end.rest if rest else end.here
+            parent, node = node, child
+            found = at
+            at += 1
+            if child.tail:
+                names = child.tail.split("/")
+                if levels[at : at + len(names) - 1] != names[1:]:
+                    return None
+                at += len(names) - 1
+        leaf = node.rest if rest else node.here
         old = _find(leaf, subscriber)
         if leaf is None or old is None:
             return None
         if rest:
-            end.rest = _without(leaf, subscriber)
+            node.rest = _without(leaf, subscriber)
         else:
-            end.here = _without(leaf, subscriber)
-        while (
-            path and end.here is None and end.rest is None and end.plus is None and not end.children
-        ):
-            end = path.pop()
-            level = levels[len(path)]
-            if level == "+":
-                end.plus = None
-            elif end.children is not None:
-                del end.children[level]
-                if not end.children:
-                    end.children = None
+            node.here = _without(leaf, subscriber)
+        root = self._root
+        if node is root or node.here is not None or node.rest is not None:
+            return old
+        if node.plus is None and node.children is None:
+            parent.detach(levels[found])
+            node = parent
+        if node is not root:
+            node.join()
         return old
 
     # -- matching
@@ -235,37 +294,43 @@ class Router(Generic[S, V, R]):
             _gather(leaf, found)
         root = self._root
         levels = topic.split("/")
+        last = len(levels)
         nodes: list[_Node[S, V]] = []
+        places: list[
+            int
+        ] = []  # how many levels were passed on the way to each node, its tail not counted
         if root.children is not None:
             child = root.children.get(levels[0])
             if child is not None:
                 nodes.append(child)
+                places.append(1)
         if not topic.startswith("$"):  # [MQTT-4.7.2-1] [MQTT311-4.7.2-1]
             if root.plus is not None:
                 nodes.append(root.plus)
+                places.append(1)
             if root.rest is not None:
                 _gather(root.rest, found)
-        for index in range(1, len(levels)):
-            if not nodes:
-                return found
-            level = levels[index]
-            below: list[_Node[S, V]] = []
-            for node in nodes:
-                if node.rest is not None:
-                    _gather(node.rest, found)
-                children = node.children
-                if children is not None:
-                    child = children.get(level)
-                    if child is not None:
-                        below.append(child)
-                if node.plus is not None:
-                    below.append(node.plus)
-            nodes = below
-        for node in nodes:
-            if node.here is not None:
-                _gather(node.here, found)
+        while nodes:
+            node = nodes.pop()
+            at = places.pop()
+            if node.tail:
+                at = _along(node.tail, levels, at)
+                if at < 0:
+                    continue
             if node.rest is not None:  # "sport/#" matches "sport" too
                 _gather(node.rest, found)
+            if at == last:
+                if node.here is not None:
+                    _gather(node.here, found)
+                continue
+            if node.plus is not None:
+                nodes.append(node.plus)
+                places.append(at + 1)
+            if node.children is not None:
+                child = node.children.get(levels[at])
+                if child is not None:
+                    nodes.append(child)
+                    places.append(at + 1)
         return found
 
     def lookup(self, topic: str) -> R:
@@ -354,6 +419,19 @@ class Router(Generic[S, V, R]):
         part.discard(topic)
         if not part:
             del parts[first]
+
+
+def _along(tail: str, levels: list[str], at: int) -> int:
+    """How many of a topic's levels are passed after `tail`, when `at` were before; -1 if it does not match."""
+    names = tail.split("/")
+    end = at + len(names) - 1
+    if end > len(levels):
+        return -1
+    for number in range(1, len(names)):
+        name = names[number]
+        if name != "+" and name != levels[at + number - 1]:
+            return -1
+    return end
 
 
 def _matching(filter: str, topics: set[str]) -> list[str]:

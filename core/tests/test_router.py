@@ -1,12 +1,13 @@
 """The router: what it finds is what brute force finds, and a cached route that is still valid is still right."""
 
+import tracemalloc
 from collections.abc import Iterable
 
 import pytest
 from hookmq.errors import ProtocolError
 from hookmq.reason import ReasonCode
 from hookmq.router import FEW, LONG_TOPIC, Router
-from hookmq.topics import matches
+from hookmq.topics import has_wildcard, matches
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,14 +36,43 @@ def still_valid(routes: dict[str, Route]) -> set[str]:
     return {topic for topic, route in routes.items() if route.valid}
 
 
+def check_nodes(router: Router[str, int, Route], filters: set[str]) -> None:
+    """Every node ends a filter or has several below it, whatever came and went."""
+    left = [(router._root, "")]
+    found: set[str] = set()
+    count = 0
+    while left:
+        node, path = left.pop()
+        count += 1
+        below = [] if node.plus is None else [("+", node.plus)]
+        if node.children is not None:
+            assert node.children
+            below += node.children.items()
+        ends = [end for end, leaf in (("", node.here), ("/#", node.rest)) if leaf is not None]
+        assert node is router._root or ends or len(below) > 1
+        found |= {f"{path}{end}"[1:] for end in ends}
+        left += [(child, f"{path}/{level}{child.tail}") for level, child in below]
+    assert found == {filter for filter in filters if has_wildcard(filter)}
+    assert count <= 2 * len(found) + 1
+
+
 # -- against a model
 
 LEVEL = st.sampled_from(["", "a", "b", "$x"])
-TOPIC = st.lists(LEVEL, min_size=1, max_size=3).map(lambda levels: "/".join(levels) or "a")
-FILTER = st.tuples(
-    st.lists(st.one_of(LEVEL, st.just("+")), max_size=2),
-    st.one_of(LEVEL, st.sampled_from("+#")),
-).map(lambda parts: "/".join([*parts[0], parts[1]]) or "a")
+TOPIC = st.one_of(
+    st.lists(LEVEL, min_size=1, max_size=3).map(lambda levels: "/".join(levels) or "a"),
+    st.lists(st.sampled_from("aaab"), min_size=1, max_size=8).map("/".join),
+)
+FILTER = st.one_of(
+    st.tuples(
+        st.lists(st.one_of(LEVEL, st.just("+")), max_size=2),
+        st.one_of(LEVEL, st.sampled_from("+#")),
+    ).map(lambda parts: "/".join([*parts[0], parts[1]]) or "a"),
+    # Most levels in common, so that runs of levels are parted and joined.
+    st.tuples(st.lists(st.sampled_from("aa+b"), max_size=7), st.sampled_from("a+#")).map(
+        lambda parts: "/".join([*parts[0], parts[1]])
+    ),
+)
 SUBSCRIBER = st.sampled_from(["ann", "bob", "cy"])
 OPERATION = st.one_of(
     st.tuples(st.just("subscribe"), FILTER, SUBSCRIBER, st.integers(0, 2)),
@@ -104,6 +134,7 @@ def test_the_router_does_what_brute_force_does(
         assert all(route.matched == expected(route.topic) for route in given_out)
         assert len({id(route) for route in given_out}) <= cache_size
 
+    check_nodes(router, {filter for filter, _ in held})
     for filter, who in list(held):
         router.unsubscribe(filter, who)
     # Nothing is left behind in the trie: sessions that come and go must not fill the memory.
@@ -213,6 +244,32 @@ def test_a_filter_of_one_subscriber_takes_the_space_of_one() -> None:
         router.unsubscribe(filter, "ann")
     alone = [router._exact["a"], router._root.plus.here if router._root.plus else None]
     assert alone == [("bob", "a", 3), ("bob", "+", 3)]
+
+
+@pytest.mark.parametrize(
+    "shape", ["{}/+" + "/x" * 198, "{}" + "/x/+" * 99 + "/x", "{}" + "/+" * 199]
+)
+def test_a_deep_filter_is_one_node(shape: str) -> None:
+    """Memory goes with filters and their bytes, not with their levels: 200 levels took 58 KB."""
+    filters = [shape.format(f"t{n}") for n in range(20)]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        router = make()
+        for filter in filters:
+            router.subscribe(filter, "ann", 1)
+        taken = (tracemalloc.get_traced_memory()[0] - before) // len(filters)
+    finally:
+        tracemalloc.stop()
+    assert taken < 3000
+    # Nor with those that parted from it and went, at every level.
+    for filter in filters:
+        for at in range(2, 390, 2):
+            router.subscribe(filter[:at].rstrip("/") + "/y/+", "bob", 1)
+            router.unsubscribe(filter[:at].rstrip("/") + "/y/+", "bob")
+    check_nodes(router, set(filters))
+    assert router.match("t3" + "/x" * 199) == [("ann", shape.format("t3"), 1)]
+    assert router.match("t3" + "/x" * 198) == router.match("t3" + "/x" * 200) == []
 
 
 # -- topics that begin with a dollar
