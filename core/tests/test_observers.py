@@ -77,7 +77,7 @@ class Watcher:
 
 @pytest.fixture
 def runtime() -> VirtualRuntime:
-    return VirtualRuntime()
+    return VirtualRuntime(blocking=0.0)  # times are asserted to the hundredth
 
 
 def bind(runtime: VirtualRuntime, *watchers: Watcher) -> Hooks:
@@ -93,7 +93,9 @@ def publish(hooks: Hooks, *values: Any, listener: str = "tcp", topic: str = "t/1
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
-def test_order_is_kept(runtime: VirtualRuntime, way: str, seconds: float) -> None:
+@pytest.mark.parametrize("blocking", [0.0, 0.02])
+def test_order_is_kept(way: str, seconds: float, blocking: float) -> None:
+    runtime = VirtualRuntime(blocking=blocking)
     watcher = Watcher(runtime, way, seconds=seconds)
     hooks = bind(runtime, watcher)
     publish(hooks, *range(300))

@@ -143,8 +143,10 @@ class Harness:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Run the loop until nothing is left to do at this time, timers that are due included."""
+        """Run the loop until nothing is left to do at this time, timers that are due included, and no blocking call is
+        under way; time passes as far as those need."""
         if not self._together:
+            self.clock.run_until_idle()
             self.clock.advance(0)
 
     def advance(self, seconds: float) -> None:

@@ -1,8 +1,11 @@
 """A runtime under a virtual clock: deterministic, in one thread, as fast as its work. For tests and simulations.
 
-Time moves only by `advance`. Coroutines are driven by hand; they may await each other, `sleep`, an `Event`, and anything
-else that yields None for "next turn", but nothing of asyncio. "Threads" are calls that are made in the next turn; while
-one runs, the caller is not on the loop.
+Time moves only by `advance`, and by `run_until_idle` as far as blocking calls need. Coroutines are driven by hand. They
+may await each other, `sleep`, an `Event`, and anything else that yields None for "next turn", but nothing of asyncio.
+
+A blocking call takes virtual time, drawn from the seed: its effect comes at some moment in between, its result later.
+While it is made, the caller is not on the loop. Calls overlap and overtake each other, as they do in a pool of threads.
+So a test that holds for many seeds holds for many interleavings.
 """
 
 import asyncio
@@ -18,6 +21,11 @@ from hookmq.runtime import Cancel, Done
 
 EPOCH: Final = 1_700_000_000.0
 """The epoch seconds at which a virtual clock begins."""
+BLOCKING: Final = 0.02
+"""Seconds that an ordinary blocking call takes at most."""
+_SLOW_ONE_IN: Final = 16
+_SLOW: Final = 20
+"""One blocking call in so many takes up to so many times as long."""
 
 
 class VirtualTimer:
@@ -196,14 +204,20 @@ class VirtualRuntime:
     """`hookmq.runtime.Runtime` without a world.
 
     `logged` holds what was logged, as (level, event, fields). `tasks` are the coroutines not yet at their end. Errors out
-    of calls that were asked for are raised by `run_until_idle` and `advance`.
+    of calls that were asked for are raised by `run_until_idle` and `advance`. `blocking` is how many seconds an ordinary
+    blocking call takes at most; some take much longer. With 0.0 each is made in the next turn.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, blocking: float = BLOCKING) -> None:
         self.logged: list[tuple[str, str, dict[str, object]]] = []
         self.tasks: set[Task] = set()
         self._now = 0.0
         self._random = random.Random(seed)
+        self._blocking = blocking
+        self._pace = random.Random(f"blocking {seed}")
+        """Of its own, so that a blocking call more changes nothing of what `random` and `token` return."""
+        self._at_work = 0
+        """Blocking calls under way."""
         self._soon: deque[Callable[[], None]] = deque()
         self._timers: list[VirtualTimer] = []
         self._order = 0
@@ -259,15 +273,42 @@ class VirtualRuntime:
         return task.cancel
 
     def run_blocking(self, call: Callable[[], Any], done: Done) -> Cancel:
-        """Make `call` in the next turn and tell `done` in the one after."""
+        """Make `call` at some later time and tell `done` later still; how much later, the seed says."""
+        before = self._takes() if self._blocking else 0.0
+        after = self._takes() if self._blocking else 0.0
         wanted = [True]
+        outcome: list[Any] = [None, None]
+        self._at_work += 1
 
         def run() -> None:
-            result, failure = self._threaded(call)
-            self.call_soon(lambda: done(result, failure) if wanted else None)
+            outcome[:] = self._threaded(call)
+            self._after(after, end)
 
-        self.call_soon(run)
-        return wanted.clear
+        def end() -> None:
+            if wanted:
+                wanted.clear()
+                self._at_work -= 1
+                done(outcome[0], outcome[1])
+
+        def cancel() -> None:
+            if wanted:
+                wanted.clear()
+                self._at_work -= 1
+
+        self._after(before, run)
+        return cancel
+
+    def _takes(self) -> float:
+        """Seconds of one half of a blocking call."""
+        draw = self._pace.random()
+        slow = _SLOW if self._pace.randrange(_SLOW_ONE_IN) == 0 else 1
+        return self._blocking * slow * draw / 2
+
+    def _after(self, delay: float, call: Callable[[], None]) -> None:
+        if delay > 0.0:
+            self.call_later(delay, call)
+        else:
+            self.call_soon(call)
 
     def _threaded(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         """Make `call` as a thread would, off the loop; its result and its error."""
@@ -312,26 +353,39 @@ class VirtualRuntime:
         return bool(count)
 
     def run_until_idle(self, turns: int = 100_000) -> None:
-        """Run turns until nothing is due at this time. RuntimeError after `turns` of them."""
+        """Run turns until nothing is due and no blocking call is under way; time passes as far as those need. Raises
+        RuntimeError after `turns` of them."""
+        for _ in range(turns):
+            if not self.turn() and not (self._at_work and self._next_due()):
+                return
+        raise RuntimeError(f"still busy after {turns} turns")
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: every timer that falls due runs at its time, in order, and with it all that follows from it.
+        Blocking calls that take longer are still under way afterwards."""
+        end = self._now + seconds
+        self._take_turns()
+        while self._next_due(end):
+            self._take_turns()
+        self._now = end
+
+    def _take_turns(self, turns: int = 100_000) -> None:
+        """Run turns until nothing is due at this time."""
         for _ in range(turns):
             if not self.turn():
                 return
         raise RuntimeError(f"still busy after {turns} turns")
 
-    def advance(self, seconds: float) -> None:
-        """Let time pass: every timer that falls due runs at its time, in order, and with it all that follows from it."""
-        end = self._now + seconds
-        self.run_until_idle()
+    def _next_due(self, end: float = float("inf")) -> bool:
+        """Go to the next timer that is due by `end` and make its call; False if there is none."""
         while self._timers and self._timers[0].due <= end:
             timer = heapq.heappop(self._timers)
-            call = timer.call
-            if call is None:
-                continue
-            timer.call = None
-            self._now = max(self._now, timer.due)
-            call()
-            self.run_until_idle()
-        self._now = end
+            call, timer.call = timer.call, None
+            if call is not None:
+                self._now = max(self._now, timer.due)
+                call()
+                return True
+        return False
 
     def next_timer(self) -> float | None:
         """When the next timer is due, in `now` seconds; None if there is none."""

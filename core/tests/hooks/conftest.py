@@ -21,7 +21,7 @@ def _make(plugin_id: str, **members: Any) -> Plugin:
 
 @pytest.fixture
 def runtime() -> VirtualRuntime:
-    return VirtualRuntime()
+    return VirtualRuntime(blocking=0.0)  # times are asserted
 
 
 @pytest.fixture

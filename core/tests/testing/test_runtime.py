@@ -1,10 +1,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any
 
 import pytest
 from hookmq.runtime import Runtime
-from hookmq.testing.runtime import EPOCH, VirtualRuntime
+from hookmq.testing.runtime import BLOCKING, EPOCH, VirtualRuntime
 
 Told = list[tuple[Any, BaseException | None]]
 
@@ -246,7 +247,55 @@ def test_a_late_wake_up_is_stale(runtime: VirtualRuntime, spawn: Spawn) -> None:
     assert not runtime.tasks
 
 
-def test_blocking_calls_run_in_the_next_turn(runtime: VirtualRuntime) -> None:
+def test_blocking_calls_take_time_and_overtake_each_other() -> None:
+    """From a seed: the same one, the same times and order."""
+
+    def life(seed: int) -> list[tuple[str, int, float]]:
+        runtime = VirtualRuntime(seed)
+        seen: list[tuple[str, int, float]] = []
+
+        def note(word: str, number: int) -> None:
+            seen.append((word, number, runtime.now()))
+
+        for number in range(50):
+            runtime.run_blocking(
+                partial(note, "made", number),
+                lambda _, error, number=number: note("told", number),  # type: ignore[misc]
+            )
+        runtime.advance(0.0)
+        assert seen == []
+        runtime.run_until_idle()
+        return seen
+
+    seen = life(1)
+    assert seen == life(1)
+    assert seen != life(2)
+    for word in ("made", "told"):
+        numbers = [number for kind, number, _ in seen if kind == word]
+        assert sorted(numbers) == list(range(50))
+        assert numbers != sorted(numbers)
+    made = {number: when for word, number, when in seen if word == "made"}
+    told = {number: when for word, number, when in seen if word == "told"}
+    assert all(0 < made[number] < told[number] < 1 for number in made)
+    assert max(told.values()) > BLOCKING  # a few take long
+
+
+def test_advance_leaves_blocking_calls_under_way() -> None:
+    runtime = VirtualRuntime()
+    told: Told = []
+    runtime.run_blocking(lambda: 7, lambda *outcome: told.append(outcome))
+    cancel = runtime.run_blocking(lambda: 8, lambda *outcome: told.append(outcome))
+    runtime.advance(0.0)
+    assert told == []
+    cancel()
+    cancel()
+    runtime.run_until_idle()
+    assert told == [(7, None)]
+    runtime.run_until_idle()  # and waits for nothing
+
+
+def test_blocking_calls_that_take_no_time_run_in_the_next_turn() -> None:
+    runtime = VirtualRuntime(blocking=0.0)
     told: Told = []
     runtime.run_blocking(lambda: 7, lambda *outcome: told.append(outcome))
     runtime.run_blocking(lambda: 1 // 0, lambda *outcome: told.append(outcome))
