@@ -127,13 +127,10 @@ class Dispatcher:
 
     @property
     def oldest_age(self) -> float:
-        """Seconds since the oldest event in memory happened, or since the queue cannot be read; 0 where there is none."""
-        window = self._window
-        times = [one.event.time for lane in window.lanes.values() for one in lane.events]
-        times += [one.event.time for parcel in self._parcels for one in parcel.events]
-        if window.unreadable_at is not None:
-            times.append(window.unreadable_at)
-        return max(0.0, self._runtime.time() - min(times)) if times else 0.0
+        """Seconds since the oldest event that waits happened, or since the queue cannot be read; 0 if there is none."""
+        times = [self._queue.oldest, self._window.unreadable_at]
+        known = [time for time in times if time is not None]
+        return max(0.0, self._runtime.time() - min(known)) if known else 0.0
 
     @property
     def running(self) -> int:

@@ -14,6 +14,7 @@ from hookmq.segments.frame import Frame
 from hookmq.segments.log import LOCK
 from hookmq.store import CommitId, StoreFailed
 
+from hookmq_webhook.ages import Ages
 from hookmq_webhook.events import Event, pack, unpack
 from hookmq_webhook.folder import CURSOR, LOG, prepare, reserve, write_at_any_cost
 from hookmq_webhook.queues import PER_EVENT, Numbered, Page
@@ -96,6 +97,7 @@ class Outbox:
         self._added = self._written_to = 0
         """Bytes that were ever added, and up to where they are on the disk."""
         self._size = 0
+        self._ages = Ages()
         self._timer: Timer | None = None
         self._hurry = False
         self._storing = False
@@ -187,6 +189,7 @@ class Outbox:
             self.log.recover(last)
             self._load()
             self.log.skip(self._edge)
+            self._ages.begin(self.log.next, self.start, self._first_time())
         except BaseException:
             self.log.close()
             raise
@@ -216,7 +219,7 @@ class Outbox:
 
     def _add(self, commit: CommitId | None, event: Event) -> None:
         data = pack(event)
-        self.log.append(commit, data)
+        self._ages.added(self.log.append(commit, data), event.time)
         size = len(data) + PER_EVENT
         self._size += size
         self._unread += size
@@ -276,6 +279,22 @@ class Outbox:
         """Bytes that it has on the disk, about, also of what arrived and is not yet deleted."""
         return self._size
 
+    @property
+    def oldest(self) -> float | None:
+        """Epoch seconds of the oldest event that waits, about; None if nothing does."""
+        return self._ages.oldest(self.start) if self.waiting else None
+
+    def _first_time(self) -> float:
+        """When the first event that waits happened. Blocks."""
+        try:
+            _, rows = self._read(self.start, 1, 1)
+        except (OSError, StoreError):
+            rows = []  # whoever reads it will say so
+        for _, _, one in rows:
+            if isinstance(one, Numbered):
+                return one.event.time
+        return self._runtime.time()
+
     def page(self, after: int, count: int, size: int, done: Page) -> None:
         if after >= self.log.readable:
             done([], after, None)
@@ -312,6 +331,7 @@ class Outbox:
                 )
                 self.done(number)
             else:
+                self._ages.read(number, one.event.time)
                 events.append(one)
         following = found[-1][0] + 1 if found else gaps[-1][1] if gaps else after
         done(events, following, None)

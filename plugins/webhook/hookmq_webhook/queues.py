@@ -42,6 +42,10 @@ class Queue(Protocol):
     def waiting(self) -> int:
         """Events that did not arrive yet."""
 
+    @property
+    def oldest(self) -> float | None:
+        """Epoch seconds of the oldest event that did not arrive yet, about; None if there is none."""
+
     def page(self, after: int, count: int, size: int, done: Page) -> None:
         """Tell `done` the next events from number `after` on: at most `count`, of about `size` bytes; at once or later.
         That the next page begins where this one did says that there is nothing more for now. What was told and is not
@@ -101,6 +105,11 @@ class MemoryQueue:
     def size(self) -> int:
         """Bytes that it holds, about."""
         return self._bytes
+
+    @property
+    def oldest(self) -> float | None:
+        """As that of `Queue`."""
+        return next((one.event.time for one in self._rows if one.number in self._sizes), None)
 
     def put(self, event: Event) -> None:
         """Take an event. It never waits."""

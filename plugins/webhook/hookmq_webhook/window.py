@@ -165,21 +165,23 @@ class Window:
     def _found(
         self, first: int, found: list[Numbered], following: int, error: Exception | None
     ) -> None:
-        """A page for lanes that are behind: of what is in it, that is theirs."""
+        """A page for lanes that are behind: of what is in it, that is theirs. It begins with `first`: a lane that came to
+        want something earlier while it was read is not in it, and waits for the next page."""
         self._reading = False
         if self._stopped or self._failed(error):
             return
+        asked = {key: lane for key, lane in self._wanting.items() if (lane.resume or 0) >= first}
         at = min(following, self._next) if following > first else self._next
         for one in found:
             if one.number >= self._next or self._full():
                 at = min(at, one.number)
                 break
-            lane = self._wanting.get(self._key(one))
+            lane = asked.get(self._key(one))
             if lane is not None and lane.resume is not None and one.number >= lane.resume:
                 lane.skipped -= 1
                 self.skipped -= 1
                 self._load(lane, one)
-        for lane in list(self._wanting.values()):
+        for lane in asked.values():
             lane.resume = max(lane.resume or 0, at)
             if lane.resume >= self._next:
                 self._caught_up(lane)

@@ -1,5 +1,6 @@
 """The dispatcher on a virtual clock: order per key, nothing lost, batches, retries, and what is given up."""
 
+import random
 import tempfile
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -464,8 +465,12 @@ class Service:
         self.poison: set[bytes] = set()
         self.stubborn = ""
         """A key that is never well."""
+        self.everything = True
+        """Whether it answers at all."""
 
     async def send(self, runtime: VirtualRuntime, events: Sequence[Numbered]) -> Answer:
+        if not self.everything:
+            return AGAIN
         delay, kind = self.answers.pop() if self.answers else (0.0, "good")
         before, after = delay / 2, delay / 2
         await runtime.sleep(before)
@@ -584,6 +589,61 @@ def test_a_key_that_fails_for_ever_stops_no_other(tmp_path: Path) -> None:
     assert in_order(numbers, keys)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_lane_that_joins_while_a_page_is_read_is_not_passed_over(
+    tmp_path: Path, seed: int
+) -> None:
+    """A service that was down comes back and fails now and then. Many keys are behind, and one finishes what it had in
+    memory while a page for others, which begins further on, is being read."""
+    chance = random.Random(seed)
+    kinds = ["down" if chance.random() < 0.1 else "good" for _ in range(4000)]
+    service = Service([(chance.choice([0.0, 0.01, 0.1]), kind) for kind in kinds])
+    service.everything = False
+    keys: list[str] = []
+    life = Life(tmp_path, service, 4, 1, 40, 0.0, 5, seed, 0)
+    for _ in range(30):
+        life.publish([f"k{number}" for number in range(20)], keys)
+    life.runtime.advance(60)
+    service.everything = True
+    life.runtime.advance(6000)
+    numbers = [int(payload) for payload, _ in service.seen]
+    assert sorted(numbers) == list(range(len(keys)))
+    assert in_order(numbers, keys)
+    assert life.outbox.waiting == life.dispatcher.skipped == life.dispatcher.loaded == 0
+    assert life.dispatcher.idle
+    life.end(True)
+
+
+def test_the_oldest_event_counts_whether_it_is_in_memory_or_not(tmp_path: Path) -> None:
+    """In the outbox alone, behind others, and from before a restart."""
+    service = Service([])
+    service.everything = False
+    keys: list[str] = []
+    life = Life(tmp_path, service, 1, 1, 2, 0.0, 5, 0, 0, timed=True)
+    for _ in range(30):
+        life.publish(["a"], keys)
+        life.runtime.advance(10)
+    assert life.dispatcher.loaded <= 3
+    assert life.dispatcher.oldest_age == pytest.approx(300, abs=2)
+    life.dispatcher.stop()  # nothing is in memory any more
+    life.runtime.advance(100)
+    assert life.dispatcher.oldest_age == pytest.approx(400, abs=2)
+    life.end(False)
+    later = Life(tmp_path, service, 1, 1, 2, 0.0, 5, 0, life.commit, timed=True)
+    later.runtime.advance(500)  # its clock begins again
+    assert later.dispatcher.oldest_age == pytest.approx(500, abs=2)
+    ages = []
+    service.everything = True
+    while later.outbox.waiting:
+        later.runtime.advance(0.05)
+        ages.append(later.dispatcher.oldest_age)
+    assert ages[-1] == 0.0
+    assert ages[-2] < 250  # as it drains the age falls
+    later.publish(["a"], keys)
+    assert later.dispatcher.oldest_age < 1
+    later.end(True)
+
+
 def test_what_is_left_behind_is_bounded(tmp_path: Path) -> None:
     service = Service([])
     service.stubborn = "bad"
@@ -642,13 +702,14 @@ class Life:
 
     def __init__(
         self, folder: Path, service: Service, concurrency: int, batch: int, window: int,
-        linger: float, failures: int, seed: int, commit: int,
+        linger: float, failures: int, seed: int, commit: int, *, timed: bool = False,
     ) -> None:  # fmt: skip
         self.runtime = runtime = VirtualRuntime(seed)
         self.commit = commit
 
         def made(message: Message) -> list[Event]:
-            return [Event("m.p", 1.0, message.topic, payload=message.payload)]
+            when = runtime.time() if timed else 1.0
+            return [Event("m.p", when, message.topic, payload=message.payload)]
 
         self.outbox = Outbox(
             "box", folder, runtime, lambda topic: True, made, self.ready, Bounds(65536, 1000)
@@ -679,8 +740,8 @@ class Life:
             keys.append(topic)
         told: list[StoreFailed | None] = []
         self.outbox.flush(commit, told.append)
-        while not told:
-            self.runtime.turn()
+        while not told:  # attempts go on meanwhile
+            self.runtime.advance(0.001)
         assert told == [None]
         self.outbox.committed(commit)
 
