@@ -75,10 +75,10 @@ class Session:
 
     __slots__ = (
         "_owner", "backlog", "client", "client_id", "connection", "durable", "ended_at", "epoch", "expiry", "expiry_due",
-        "groups", "inflight", "kind", "last_packet_id", "last_seq", "loaded_seq", "max_subscriptions", "on_page", "out",
-        "paused", "pumped", "pumped_in", "queue", "queue_messages", "queue_qos0", "queued", "queued_bytes", "reading",
-        "received", "resend", "resumes", "revoked", "state", "stored", "subscriptions", "takeovers", "unsent", "will",
-        "will_at", "will_due", "window",
+        "firing", "groups", "inflight", "kind", "last_packet_id", "last_seq", "lingering", "loaded_seq",
+        "max_subscriptions", "on_page", "out", "paused", "pumped", "pumped_in", "queue", "queue_messages", "queue_qos0",
+        "queued", "queued_bytes", "reading", "received", "recorded", "resend", "resumes", "revoked", "state", "stored",
+        "subscriptions", "takeovers", "unsent", "will", "will_at", "will_due", "window",
     )  # fmt: skip
 
     def __init__(self, client: ClientInfo) -> None:
@@ -90,6 +90,8 @@ class Session:
         self.expiry = 0.0
         self.durable = False
         """Whether it outlives its connection, so that its state goes through the store."""
+        self.recorded = False
+        """Whether the store has a record of it: if it is durable, or has a will."""
         self.ended_at: float | None = None
         """Epoch second at which its last connection ended; None while one is up."""
         self.expiry_due: Due | None = None
@@ -128,6 +130,10 @@ class Session:
         self.will: Will | None = None
         self.will_at: float | None = None
         self.will_due: Due | None = None
+        self.firing: Will | None = None
+        """The will that is being published: it stays on record until a plugin has decided and its message is."""
+        self.lingering = False
+        """Whether the session has ended, and its record is left for the will in `firing` alone."""
         self.takeovers: deque[float] | None = None
         self.out: list[bytes] = []
         """Packets of this turn, for one write."""

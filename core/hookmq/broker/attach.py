@@ -132,7 +132,7 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
         session = create(core, client)
         session.takeovers = takeovers  # who starts clean each time flaps as well
     _attach(connection, session, connect, limits, will)
-    if session.durable:
+    if session.recorded:
         core.committer.add(record(session))
     if core.committer.added == added and client.client_id not in core.ending:
         accepted(connection, session, session.epoch, present, limits)
@@ -182,6 +182,8 @@ def _attach(
     session.out = []
     session.expiry = _expiry(connect, connection.max_expiry)
     session.durable = session.expiry > 0 or session.durable
+    # [MQTT-3.1.2-7, 3.1.2-8] [MQTT311-3.1.2-8]: a will is published also if it is the broker that dies
+    session.recorded = session.durable or (will is not None and core.recording)
     set_will(session, will)
     # [MQTT-4.9.0-1]: of this connection alone
     receive_maximum = properties.receive_maximum if properties is not EMPTY else None

@@ -94,8 +94,8 @@ def _renew(connection: Link, accept: Accept, by: str) -> None:
         if noted:
             accept = replace(accept, claims={**accept.claims, **noted})
     identify(client, accept)
-    if session.durable:
-        # Whose session it is, and what is known of him, must not be what it was before a restart.
+    if session.recorded:
+        # After a restart the session must belong to the client as it is known now.
         connection.core.committer.add(record(session))
         connection.core.schedule()
     connection.forget_decisions()

@@ -290,7 +290,7 @@ class Broker:
         session = create(core, kept.client.client())
         core.metrics.sessions_created -= 1
         session.expiry = kept.expiry
-        session.durable = True
+        session.durable = session.recorded = True
         session.ended_at = kept.ended_at
         session.will = kept.will
         session.will_at = kept.will_at
@@ -308,6 +308,8 @@ class Broker:
                 most = core.settings.session.max_will_delay
                 session.will_at = now + min(session.will.delay, most, session.expiry)
             core.committer.add(record(session))
+        elif session.will is not None and session.will_at is None:
+            session.will_at = core.runtime.time()  # it was being published
 
     def _load_groups(
         self, left: deque[Group], after: int, then: Callable[[StoreFailed | None], None]

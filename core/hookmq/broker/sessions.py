@@ -53,7 +53,7 @@ def record(session: Session) -> PutSession:
                 "max_subscriptions": session.max_subscriptions,
             },
             session.ended_at,
-            session.will,
+            session.will or session.firing,
             session.will_at,
         )
     )
@@ -169,7 +169,7 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
     session.inflight = {}
     session.received = None
     session.queued = session.queued_bytes = session.stored = 0
-    if session.durable:
+    if session.recorded:
         if core.ended_meanwhile is not None:
             core.ended_meanwhile.add(session.client_id)
         core.committer.add(DropSession(session.client_id))
@@ -183,6 +183,15 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
     if groups:
         hand_out_waiting(core, groups)
     publish_will(core, session)
+    if session.firing is not None and session.recorded:
+        # A plugin has still to decide, and the session's record goes with this batch. [MQTT-3.1.2-8]: a crash until then
+        # must not lose the will.
+        session.lingering = True
+        now = core.runtime.time()
+        core.committer.add(
+            PutSession(SessionRecord(session.client.record(), 0.0, {}, now, session.firing, now))
+        )
+        core.schedule()
 
 
 def _ended(core: Core, client_id: str) -> None:
@@ -218,14 +227,15 @@ def publish_will(core: Core, session: Session) -> None:
         received_at=now, expires_at=None if interval is None else now + interval
     )
     client = session.client
+    session.firing = will
 
     # Neither names the other: compiled, that is a cycle, and the will stays until the collector comes.
     def forget() -> None:
-        _record_without_will(core, session)
+        _forget_will(core, session)
 
     def done(outcome: Outcome) -> None:
         if outcome.matched < 0:
-            _record_without_will(core, session)
+            _forget_will(core, session)
         core.runtime.log(
             "debug",
             "will.published",
@@ -248,10 +258,19 @@ def publish_will(core: Core, session: Session) -> None:
     run.run()
 
 
-def _record_without_will(core: Core, session: Session) -> None:
-    # In one batch with the message: a crash publishes the will or keeps it, never both or neither.
-    if session.durable and core.sessions.get(session.client_id) is session:
+def _forget_will(core: Core, session: Session) -> None:
+    """Take the will off the record, in one batch with its message: a crash publishes the will or keeps it, never both
+    or neither."""
+    session.firing = None
+    if not session.recorded:
+        return
+    known = core.sessions.get(session.client_id)
+    if known is session:
         core.committer.add(record(session))
+    elif session.lingering:
+        session.lingering = False
+        if known is None or not known.recorded:
+            core.committer.add(DropSession(session.client_id))
 
 
 def cancel_will(session: Session) -> None:

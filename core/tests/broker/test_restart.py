@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from hookmq.broker import Broker, committer
-from hookmq.codec import Puback, Pubcomp, Publish, Pubrec, Pubrel, SubscribeRequest
+from hookmq.codec import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, SubscribeRequest
 from hookmq.hooks.verdicts import Accept, Allow, Limits
 from hookmq.properties import Properties
 from hookmq.store import Queued, Record
@@ -504,6 +504,79 @@ def test_a_will_that_is_not_decided_yet_survives_a_crash(
     harness.settle()
     watcher.reconnect()
     watcher.expect_message("bye", b"x")
+
+
+@pytest.mark.parametrize("delay", [0, 50])
+@pytest.mark.parametrize(("version", "clean"), [(3, True), (4, True), (5, True), (5, False)])
+def test_the_will_of_a_session_that_ends_with_its_connection(
+    harness: Harness, store: DurableStore, version: int, clean: bool, delay: int
+) -> None:
+    """[MQTT-3.1.2-7, 3.1.2-8] [MQTT311-3.1.2-8]: the broker's end is the connection's, whatever the session's expiry."""
+    watcher = durable(harness, "watcher")
+    watcher.subscribe("bye", 1)
+    given = will("bye", b"x", 1, delay=delay) if version == 5 else will("bye", b"x", 1)
+    client = harness.connect("one", version, clean_start=clean, will=given)
+    client.subscribe("t", 1)
+    harness.restart()
+    watcher.reconnect()
+    watcher.expect_message("bye", b"x", 1)
+    assert set(store.sessions) == set(harness.broker.sessions) == {"watcher"}
+    assert not client.reconnect().session_present
+    harness.restart()
+    watcher.reconnect()
+    watcher.expect_message("bye", b"x", 1)  # of the connection after
+    harness.restart()
+    watcher.reconnect()
+    watcher.expect_nothing()  # and never again
+
+
+def test_only_what_has_a_will_is_recorded_of_it(harness: Harness, store: DurableStore) -> None:
+    client = harness.connect("one", will=will("bye", b"x"))
+    client.subscribe("t", 1)
+    harness.connect("pub").publish("t", b"1", 1)
+    harness.connect("plain")
+    assert set(store.sessions) == {"one"}
+    assert empty(store)
+    assert not store.subscriptions
+    client.disconnect()
+    harness.settle()
+    assert not store.sessions
+
+
+def test_connack_waits_until_the_will_is_on_record(broker_harness: Make) -> None:
+    store = SlowStore(DurableStore())
+    harness = broker_harness(store=store)
+    client = harness.connect("one", will=will("bye", b"x"), expect=None)
+    client.expect_nothing()
+    store.finish()
+    assert client.expect(Connack).code == 0
+    plain = harness.connect("two", expect=None)
+    assert plain.expect(Connack).code == 0  # waits for no disk
+
+
+@pytest.mark.parametrize(("expiry", "returns"), [(0, False), (0, True), (20, False)])
+def test_a_will_that_nobody_decided_yet_outlives_its_session_and_a_crash(
+    broker_harness: Make, store: DurableStore, expiry: int, returns: bool
+) -> None:
+    recorder = HookRecorder("on_will")
+    harness = broker_harness(plugins=[recorder], store=store)
+    watcher = durable(harness, "watcher")
+    watcher.subscribe("bye", 1)
+    recorder.answer("on_will", harness.clock.event())
+    client = durable(harness, "one", expiry, will=will("bye", b"x", 1, delay=50))
+    client.drop()
+    harness.advance(expiry + 0.5)
+    assert len(recorder.calls("on_will")) == 1
+    recorder.answer("on_will", None)
+    if returns:
+        client.reconnect(will=None)
+    harness.restart()
+    watcher.reconnect()
+    watcher.expect_message("bye", b"x")
+    harness.restart()
+    watcher.reconnect()
+    watcher.expect_nothing()
+    assert set(store.sessions) == {"watcher"}
 
 
 # --- crashes ------------------------------------------------------------------------------------------------------------

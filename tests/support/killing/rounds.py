@@ -2,7 +2,8 @@
 
 Four publishers (QoS 1 and 2, MQTT 3.1.1 and 5.0), each on three topics; two more of retained messages, some of which are
 taken away again; a subscriber that is always there, one that comes and goes, one that is away and comes only now and
-then; in each round a new session that leaves and must be there two rounds later, and four clients with wills. The broker
+then; in each round a new session that leaves and must be there two rounds later, and six clients with wills, two of
+which have no session beyond their connection. The broker
 is killed after a random number of acknowledgements, now and then once more while it starts, with its writer or without.
 
 All choices come from one seed; when exactly a kill hits depends on the machine as well.
@@ -30,8 +31,11 @@ EARLY = 0.15
 """How often a broker is killed again while it starts."""
 FETCH = 25
 """Rounds after which the one that is away fetches what has come, lest a long run measures long queues."""
-MOURNED = (("connected", 4, 0), ("dropped", 5, 0), ("delayed", 5, 1), ("taken back", 5, 3600))
-"""Clients with a will: how they end, the MQTT version and the will's delay."""
+MOURNED = (
+    ("connected", 4, 0, False), ("dropped", 5, 0, False), ("delayed", 5, 1, False), ("taken back", 5, 3600, False),
+    ("connected clean", 4, 0, True), ("connected expiry-0", 5, 30, True),
+)  # fmt: skip
+"""Clients with a will: how they end, the MQTT version, the will's delay, and whether the session ends with them."""
 Say = Callable[[str], None]
 
 
@@ -264,14 +268,14 @@ class Run:
     def _progressed(self, acknowledged: int) -> bool:
         return self.over or self.counts.acknowledged >= acknowledged
 
-    async def _mourned(self, kind: str, level: int, delay: int) -> None:
+    async def _mourned(self, kind: str, level: int, delay: int, clean: bool) -> None:
         """A client that dies. What its will must do holds from the moment the broker let it in or took it back; that of
         one whom the kill comes before may do either."""
         topic = f"w/{kind}/{self.kill}"
-        client = Client(self.ledger, topic, level)
+        client = Client(self.ledger, topic, level, clean)
         if not await client.connect(self.broker.port, (topic, b"gone", 2, delay)):
             return
-        if kind == "connected":
+        if kind.startswith("connected"):
             self.ledger.wills[topic] = True
             return  # it ends with the broker
         if kind != "taken back":

@@ -94,12 +94,19 @@ def _check_disk(broker: Broker, disk: Disk, complain: Complain) -> None:
     in_memory = {topic: out.message.payload for topic, out in core.retained.match("#")}
     if on_disk != in_memory:
         complain("8 retained", f"the disk retains {on_disk}, memory {in_memory}")
-    durable = {s.client_id: s for s in core.sessions.values() if s.durable}
-    if durable.keys() != image.sessions.keys():
+    recorded = {s.client_id: s for s in core.sessions.values() if s.recorded}
+    if recorded.keys() != image.sessions.keys():
         complain(
-            "7 disk", f"sessions on disk {sorted(image.sessions)}, in memory {sorted(durable)}"
+            "7 disk", f"sessions on disk {sorted(image.sessions)}, in memory {sorted(recorded)}"
         )
-    for client_id, session in durable.items():
+    for client_id, session in recorded.items():
+        record = image.sessions.get(client_id)
+        if record is not None and record.client != session.client.record():
+            complain("7 disk", f"{record.client} on disk, {session.client.record()} in memory")
+        if record is not None and record.will is not session.will:
+            complain("6 disk", f"{client_id}: will {record.will} on disk, {session.will} in memory")
+        if not session.durable:
+            continue
         known = image.subscriptions.get(client_id, {})
         if known != session.subscriptions:
             mine = list(session.subscriptions)

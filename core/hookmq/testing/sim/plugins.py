@@ -26,6 +26,7 @@ from hookmq.plugin import (
 from hookmq.store import Journal
 from hookmq.testing.runtime import VirtualRuntime
 from hookmq.topics import parse_share
+from hookmq.types import Certificate
 
 
 class World(Protocol):
@@ -59,6 +60,9 @@ class World(Protocol):
     def journal(self, name: str) -> Journal:
         """The journal of that name, for the broker that starts."""
 
+    def complain(self, invariant: str, text: str) -> None:
+        """A promise was broken."""
+
 
 class Broken(Exception):
     """What plugins raise here."""
@@ -83,6 +87,19 @@ class Part(Plugin):
     async def _later(self, verdict: Any, delay: float) -> Any:
         await self.world.current().sleep(delay)
         return verdict
+
+
+def certificate_of(number: int) -> Certificate:
+    """The certificate of the connection with that number."""
+    return Certificate(f"link{number}", f"CN=link{number}", (f"san{number}",), f"{number:064x}")
+
+
+def claims_of(client: ClientInfo) -> dict[str, Any]:
+    """What is known of a client besides."""
+    return {
+        "port": client.peer.port,
+        "groups": [client.client_id, {"keep_alive": client.keep_alive}],
+    }
 
 
 class Gate(Part):
@@ -112,6 +129,13 @@ class Acl(Part):
         self, client: ClientInfo, action: Action, topic: str, message: Message | None
     ) -> Any:
         world = self.world
+        if client.peer.certificate != certificate_of(client.peer.port) or (
+            client.claims != claims_of(client)
+        ):
+            # It may have connected to a broker that crashed since.
+            world.complain(
+                "12 client", f"{client} is asked about with {client.peer} and {client.claims}"
+            )
         if action is Action.DELIVER:
             assert message is not None
             world.allowed.add((client.client_id, message.payload.partition(b".")[0]))
@@ -214,7 +238,12 @@ class Watch(Part):
 
 
 class Warden(Part):
-    """Watches sessions. The world kicks clients and revokes rights through its handle."""
+    """Watches sessions, and knows something of each client. The world kicks clients and revokes rights through its
+    handle."""
+
+    @hookimpl
+    def on_connect(self, client: ClientInfo, connect: Connect) -> Any:
+        return Accept(claims=claims_of(client))
 
     @hookimpl
     def on_session(self, client: ClientInfo, event: Any) -> None:

@@ -26,7 +26,7 @@ from hookmq.testing.sim.journal import Journals, OpenJournal
 from hookmq.testing.sim.ledger import Ledger
 from hookmq.testing.sim.network import Endpoint, Link, Weather
 from hookmq.testing.sim.plan import Plan
-from hookmq.testing.sim.plugins import PARTS
+from hookmq.testing.sim.plugins import PARTS, certificate_of
 from hookmq.testing.sim.rude import Rude
 from hookmq.testing.sim.wills import Wills
 from hookmq.types import ClientInfo, Direction, DropReason, Message, Peer, Scope
@@ -226,6 +226,7 @@ class Process:
         if self.broker is None or self.disk is None:
             return
         self.result.crashes += 1
+        self.wills.crashing()
         self._kill()
         self.ledger.crashes.append(self.clock.now)
         for link in self.links:
@@ -296,7 +297,9 @@ class Process:
             link.crash()
             return
         link.connection = self.broker.accept(
-            link, Peer("10.0.0.1", link.number + 1, "memory"), Scope()
+            link,
+            Peer("10.0.0.1", link.number + 1, "memory", certificate_of(link.number + 1)),
+            Scope(),
         )
         link.accepted()
 

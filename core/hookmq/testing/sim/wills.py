@@ -19,8 +19,8 @@ class Will:
     """One will, of one connection."""
 
     __slots__ = (
-        "armed", "cancelled", "client", "delay", "durable", "ended_at", "expiry", "fired_at", "gone", "link", "said_bye",
-        "sent", "session_over", "tries",
+        "armed", "cancelled", "client", "delay", "ended_at", "expiry", "fired_at", "gone", "link", "said_bye", "sent",
+        "session_over", "standing", "tries",
     )  # fmt: skip
 
     def __init__(self, client: int, link: Link, sent: Sent, delay: int, expiry: float) -> None:
@@ -29,13 +29,14 @@ class Will:
         self.sent = sent
         self.delay = delay
         self.expiry = expiry
-        self.durable = expiry > 0
         self.armed = False
         """Whether CONNACK confirmed it."""
         self.said_bye = NO
         self.cancelled = NO
         self.tries = 0
         """How many times its client has asked to come back."""
+        self.standing = False
+        """Whether its connection was up when the broker crashed."""
         self.gone = False
         """Whether it may be lost: it was in the memory of a broker that crashed."""
         self.session_over = False
@@ -146,8 +147,15 @@ class Wills:
                 "6 will", f"{will.sent} was published at {written_at:.3f}, due at {due:.3f}"
             )
 
+    def crashing(self) -> None:
+        """The broker goes down: a will must be on record if its connection is up, and its client has been told so."""
+        for will in self.by_uid.values():
+            will.standing = (
+                will.armed and will.end() is None and not will.said_bye and not will.cancelled
+            )
+
     def crashed(self, kept: Mapping[str, SessionRecord], now: float) -> None:
-        """The broker went down; `kept` is what the disk knows of each session."""
+        """The broker starts again; `kept` is what the disk knows of each session."""
         on_disk = {
             sent.uid: record
             for record in kept.values()
@@ -163,7 +171,11 @@ class Wills:
                 elif will.end() is None or will.ended_at is None:
                     will.ended_at = record.ended_at - EPOCH
             elif will.fired_at < 0:
-                # Published, replaced, taken back, or never on record: who knows.
+                if will.standing:
+                    self.complain(
+                        "6 will", f"{will.sent} of a connection that was up was not on record"
+                    )
+                # Published, replaced or taken back: who knows.
                 will.gone = True
 
     def check(self, watcher: Life | None, watcher_id: str, now: float) -> None:
