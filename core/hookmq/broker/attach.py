@@ -19,6 +19,7 @@ from hookmq.broker.sessions import (
     record,
     set_will,
 )
+from hookmq.broker.wills import ask_now
 from hookmq.codec import Connect
 from hookmq.hooks.meter import Meter, Meters
 from hookmq.hooks.verdicts import Accept, Deny, Limits
@@ -304,6 +305,8 @@ def accepted(connection: Link, session: Session, epoch: int, present: bool, limi
     if "on_session" in core.observed:
         event = SessionEvent.RESUMED if present else SessionEvent.CREATED
         core.observe("on_session", client, event)
+    if core.undecided_wills:
+        ask_now(core, client.client_id)
     if present:
         core.metrics.sessions_resumed += 1
         if connection.chains.authorize[Action.SUBSCRIBE] or core.settings.authz.default != "allow":

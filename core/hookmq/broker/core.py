@@ -87,6 +87,9 @@ class Core:
         self.sessions: dict[str, Session] = {}
         self.ending: dict[str, int] = {}
         """How many sessions of a client have ended, and their end is not yet on record."""
+        self.undecided_wills: dict[str, tuple[Any, ...]] = {}
+        """Wills that nobody could decide about yet (`wills.DueWill`), by client id."""
+        self.undecided_will_bytes = 0
         self.ended_meanwhile: set[str] | None = None
         """Clients whose sessions ended while expired messages are looked for; None while they are not."""
         self.groups: dict[tuple[str, str], Group] = {}

@@ -28,9 +28,10 @@ SYSTEM = "$SYS/"
 class Outcome:
     """What became of a message: `code` for its acknowledgement, `reason` in words for MQTT 5 clients, whether the
     connection is to end, how many matched (-1: it was not accepted), and whether it `relies` on a commit. `withhold`: a
-    client of 3.x, which cannot be told, gets no acknowledgement rather than a wrong one."""
+    client of 3.x, which cannot be told, gets no acknowledgement rather than a wrong one. `undecided`: nobody could
+    decide, and the source is `Ingest.patient`."""
 
-    __slots__ = ("code", "disconnect", "matched", "reason", "relies", "withhold")
+    __slots__ = ("code", "disconnect", "matched", "reason", "relies", "undecided", "withhold")
 
     def __init__(
         self, code: ReasonCode, reason: str = "", disconnect: bool = False, matched: int = -1
@@ -40,6 +41,7 @@ class Outcome:
         self.disconnect = disconnect
         self.matched = matched
         self.relies = False
+        self.undecided = False
         self.withhold = False
 
 
@@ -54,7 +56,7 @@ class Ingest:
 
     __slots__ = (
         "acknowledgement", "action", "before", "cancelled", "chains", "client", "core", "decisions", "done", "message",
-        "plain", "sender", "skip", "step",
+        "patient", "plain", "sender", "skip", "step",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +86,8 @@ class Ingest:
         self.before: Callable[[], None] | None = None
         self.step: Cancel | None = None
         self.cancelled = False
+        self.patient = False
+        """Whether it is the source's to ask again if nobody could decide: then nothing is dropped or told."""
         self.plain = True
         """Whether nothing but a remembered permission stood in its way: the next like it may take the fast path."""
 
@@ -150,6 +154,11 @@ class Ingest:
 
     def _deny(self, verdict: Deny, by: str) -> None:
         self.plain = False
+        if self.patient and not verdict.decided:
+            outcome = Outcome(verdict.code)
+            outcome.undecided = True
+            self._end(outcome)
+            return
         reason = DropReason.DENIED if verdict.decided else DropReason.UNDECIDED
         self.core.dropped(self.message, self.client, reason, Direction.IN, by)
         if self.client is not None:

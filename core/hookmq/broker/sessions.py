@@ -11,9 +11,9 @@ from math import inf
 from hookmq.broker.core import Core
 from hookmq.broker.deliver import pump
 from hookmq.broker.groups import Group
-from hookmq.broker.ingest import Ingest, Outcome
 from hookmq.broker.send import settle
 from hookmq.broker.shared import give_back
+from hookmq.broker.wills import DueWill
 from hookmq.session import BEHIND, Session
 from hookmq.store import (
     Dequeue,
@@ -24,7 +24,6 @@ from hookmq.store import (
     group_owner,
 )
 from hookmq.types import (
-    Action,
     ClientInfo,
     Direction,
     DropReason,
@@ -226,36 +225,9 @@ def publish_will(core: Core, session: Session) -> None:
     message = will.message.replace(
         received_at=now, expires_at=None if interval is None else now + interval
     )
-    client = session.client
     session.firing = will
-
     # Neither names the other: compiled, that is a cycle, and the will stays until the collector comes.
-    def forget() -> None:
-        _forget_will(core, session)
-
-    def done(outcome: Outcome) -> None:
-        if outcome.matched < 0:
-            _forget_will(core, session)
-        core.runtime.log(
-            "debug",
-            "will.published",
-            client_id=client.client_id,
-            topic=message.topic,
-            matched=outcome.matched,
-        )
-        core.schedule()
-
-    run = Ingest(
-        core,
-        core.chains(client.listener),
-        message,
-        done,
-        client=client,
-        sender=session,  # no-local holds, and observers are told whose it is
-        action=Action.WILL,
-    )
-    run.before = forget
-    run.run()
+    DueWill(core, session, message, partial(_forget_will, core, session)).ask()
 
 
 def _forget_will(core: Core, session: Session) -> None:

@@ -125,7 +125,9 @@ class Deny:
     told, `reason`. `disconnect` also ends the connection. `rule` names which of the plugin's own rules decided
     (``acl.yaml:12``): it goes to `on_denied` and the log, never to the client.
 
-    `decided` is False only in the core's own answers, where a plugin failed and nobody could decide. Of `authorize` the
+    `decided` is False if nobody could decide; the core answers so for a plugin that failed. What is asked is refused, and
+    nothing that the client has is taken away: subscriptions and what is queued for them stay, a will that is due waits.
+    Such an answer is never remembered. Of `authorize` any other
     answer is remembered for `cache_for` seconds, as with `Allow`. A code below 0x80 or one that MQTT does not know is a
     ValueError.
     """

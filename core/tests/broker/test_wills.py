@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hookmq.broker.wills import LONGEST, PATIENCE
 from hookmq.codec import Connack, Connect, Publish
 from hookmq.hooks.verdicts import Accept, Allow, Deny, Drop
 from hookmq.plugin import Action
@@ -463,7 +464,7 @@ def test_a_plugin_may_change_it(broker_harness: Make, recorder: HookRecorder, ho
 @pytest.mark.parametrize("hook", ["on_will", "on_publish"])
 @pytest.mark.parametrize(
     ("verdict", "why"),
-    [(Drop(), "plugin"), (Deny(), "denied"), (ValueError("broken"), "undecided")],
+    [(Drop(), "plugin"), (Deny(), "denied")],
 )
 def test_a_plugin_may_stop_it(
     broker_harness: Make, recorder: HookRecorder, hook: str, verdict: Any, why: str
@@ -473,6 +474,119 @@ def test_a_plugin_may_stop_it(
     harness.connect("c", will=will("w", b"x", 1)).drop()
     watcher.expect_nothing()
     assert harness.metrics.dropped == {(why, "in"): 1}
+
+
+# --- nobody can decide --------------------------------------------------------------------------------------------------
+
+BY_HOOK = pytest.mark.parametrize("hook", ["authorize", "on_will", "on_publish"])
+UNDECIDED: tuple[Any, ...] = (ValueError("broken"), Deny(decided=False))
+
+
+@BY_HOOK
+@pytest.mark.parametrize("verdict", UNDECIDED)
+@pytest.mark.parametrize("expiry", [0, 100_000])
+def test_it_waits_for_a_decision(
+    broker_harness: Make, recorder: HookRecorder, hook: str, verdict: Any, expiry: int
+) -> None:
+    harness, watcher = observed(broker_harness, recorder)
+    client = harness.connect("c", session_expiry_interval=expiry, will=will("w", b"x", 1))
+    recorder.answer(hook, verdict)
+    client.drop()
+    harness.advance(PATIENCE - LONGEST)
+    watcher.expect_nothing()
+    assert harness.metrics.dropped == {}
+    assert len(recorder.calls(hook)) < 100
+    recorder.answer(hook, Allow() if hook == "authorize" else None)
+    harness.advance(LONGEST)
+    watcher.expect_message("w", b"x", 1)
+    assert harness.metrics.wills_published == 1
+    assert recorder.calls("on_denied") == recorder.calls("on_dropped") == []
+    core = harness.broker.core
+    assert (core.undecided_wills, core.undecided_will_bytes) == ({}, 0)
+
+
+@BY_HOOK
+def test_it_does_not_wait_for_ever(broker_harness: Make, recorder: HookRecorder, hook: str) -> None:
+    harness, watcher = observed(broker_harness, recorder)
+    client = harness.connect("c", will=will("w", b"x", 1))
+    recorder.answer(hook, ValueError("broken"))
+    client.drop()
+    harness.advance(PATIENCE + LONGEST)
+    watcher.expect_nothing()
+    assert harness.metrics.dropped == {("undecided", "in"): 1}
+    [call] = recorder.calls("on_dropped")
+    assert (call.message.topic, call.why.client_id) == ("w", "c")
+    asked = len(recorder.calls(hook))
+    harness.advance(1e6)
+    assert len(recorder.calls(hook)) == asked
+
+
+def test_a_will_that_expires_while_it_waits(broker_harness: Make, recorder: HookRecorder) -> None:
+    harness, watcher = observed(broker_harness, recorder)
+    client = harness.connect("c", will=will("w", b"x", 1, message_expiry_interval=10))
+    recorder.answer("authorize", ValueError("broken"))
+    client.drop()
+    harness.advance(11)
+    recorder.answer("authorize", Allow())
+    harness.advance(60)
+    watcher.expect_nothing()
+    assert harness.metrics.dropped == {("expired", "in"): 1}
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_its_client_comes_back_while_it_waits(
+    broker_harness: Make, recorder: HookRecorder, well: bool
+) -> None:
+    """Asked a last time, and never published after what the client says now."""
+    harness, watcher = observed(broker_harness, recorder)
+    client = harness.connect("c", will=will("state", b"gone", 1))
+    recorder.answer("authorize", ValueError("broken"))
+    client.drop()
+    harness.advance(30)
+    if well:
+        recorder.answer("authorize", Allow())
+    client = harness.connect("c")
+    recorder.answer("authorize", Allow())
+    client.publish("state", b"here", 1, expect=0)
+    harness.advance(1e5)
+    expected = [b"gone", b"here"] if well else [b"here"]
+    assert [message.payload for message in watcher.messages] == expected
+    assert harness.metrics.dropped == ({} if well else {("undecided", "in"): 1})
+
+
+def test_wills_that_wait_are_bounded(
+    broker_harness: Make, recorder: HookRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookmq.broker.wills.MAX_WAITING_BYTES", 1000)
+    harness, watcher = observed(broker_harness, recorder)
+    clients = [harness.connect(f"c{n}", will=will("w", b"x" * 100, 1)) for n in range(20)]
+    recorder.answer("authorize", ValueError("broken"))
+    for client in clients:
+        client.drop()
+    harness.settle()
+    assert harness.metrics.dropped == {("undecided", "in"): 11}
+    recorder.answer("authorize", Allow())
+    harness.advance(LONGEST)
+    assert len(watcher.messages) == 9
+
+
+@pytest.mark.parametrize("delay", [0, 5])
+def test_a_will_that_waits_survives_a_crash(
+    broker_harness: Make, recorder: HookRecorder, delay: int
+) -> None:
+    harness = broker_harness([recorder], store=DurableStore())
+    watcher = harness.connect("watcher", session_expiry_interval=1000)
+    watcher.subscribe("#", 2)
+    client = harness.connect(
+        "c", session_expiry_interval=1000, will=will("w", b"x", 1, delay=delay)
+    )
+    recorder.answer("authorize", ValueError("broken"))
+    client.drop()
+    harness.advance(20)
+    recorder.answer("authorize", Allow())
+    harness.restart()
+    watcher.reconnect()
+    watcher.expect_message("w", b"x", 1)
 
 
 @pytest.mark.parametrize("hook", ["authorize", "on_will", "on_publish"])

@@ -24,11 +24,13 @@ class Undecided(Exception):
 
 class Answer(NamedTuple):
     """A verdict, None to leave it to others. `grants` is what an accepted client may do, as the plugin keeps it among the
-    claims; `keep` is for how many seconds the answer holds, None where the service does not say."""
+    claims; `keep` is for how many seconds the answer holds, None where the service does not say. `bare`: a status alone
+    said no, as a gateway does during an incident, so that nothing the client has may be taken away for it."""
 
     verdict: Accept | Allow | Deny | None
     grants: Mapping[str, Any] = {}
     keep: float | None = None
+    bare: bool = False
 
 
 Read = Callable[[int, bytes], Answer]
@@ -117,6 +119,20 @@ def _status(status: int) -> bool | None:
     return None
 
 
+def _refused(status: int, body: bytes) -> Answer | None:
+    """What a status of `authorize` says against it; None if it says yes or leaves it to the body. A 401 is about the
+    broker's own credentials."""
+    if status == 401:
+        raise Unusable("status 401: the service does not know the broker")
+    if _status(status) is not False:
+        return None
+    try:
+        bare = _json(body).get("result") != "deny"
+    except Unusable:
+        bare = True
+    return Answer(Deny(), bare=bare)
+
+
 # -- HookMQ's own contract
 
 _AUTHENTICATE_KEYS: Final = frozenset(
@@ -157,8 +173,9 @@ def hookmq_authenticate(status: int, body: bytes) -> Answer:
 
 def hookmq_authorize(status: int, body: bytes) -> Answer:
     """As `hookmq_authenticate`, with ``max_qos``."""
-    if _status(status) is False:
-        return Answer(Deny())
+    refused = _refused(status, body)
+    if refused is not None:
+        return refused
     if status == 204:
         return Answer(Allow())
     found = _json(body)
@@ -221,8 +238,9 @@ def _emqx_rule(rule: Any) -> Any:
 
 def emqx_authorize(status: int, body: bytes) -> Answer:
     """``{"result"}``."""
-    if _status(status) is False:
-        return Answer(Deny())
+    refused = _refused(status, body)
+    if refused is not None:
+        return refused
     if status == 204:
         return Answer(Allow())
     result = _result(_json(body))
@@ -264,7 +282,18 @@ def go_superuser(status: int, body: bytes) -> Answer:
 
 def go_authorize(status: int, body: bytes) -> Answer:
     """The acl endpoint."""
-    return Answer(Allow() if _go_says(status, body) else Deny())
+    if _go_says(status, body):
+        return Answer(Allow())
+    return Answer(Deny(), bare=status >= 400 and not _go_tells(body))
+
+
+def _go_tells(body: bytes) -> bool:
+    """Whether the body itself says no."""
+    try:
+        found = {key.lower(): value for key, value in _json(body).items()}
+    except Unusable:
+        return False
+    return found.get("ok") is False
 
 
 class Contract(NamedTuple):

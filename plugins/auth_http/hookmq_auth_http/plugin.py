@@ -150,7 +150,7 @@ class AuthHttpPlugin(Plugin):
             access=template.ACCESS[action],
         )
         known = template.ClaimValues(values, client.claims)
-        return self._authorize(endpoint, known)
+        return self._authorize(endpoint, known, action)
 
     def _granted(
         self, client: ClientInfo, lists: Any, action: Action, topic: str, qos: int, retain: bool
@@ -166,7 +166,9 @@ class AuthHttpPlugin(Plugin):
             return Deny(reason=f"denied by {rule.source}")
         return Allow(max_qos=rule.qos if action is Action.SUBSCRIBE else None)
 
-    async def _authorize(self, endpoint: Endpoint, values: template.Values) -> Allow | Deny | None:
+    async def _authorize(
+        self, endpoint: Endpoint, values: template.Values, action: Action
+    ) -> Allow | Deny | None:
         read = self.contract.read_authorize
         answer = await self._ask(endpoint, self.contract.authorize, values, read)
         verdict = answer.verdict
@@ -174,7 +176,9 @@ class AuthHttpPlugin(Plugin):
         if isinstance(verdict, Allow):
             return Allow(keep, verdict.max_qos)
         if isinstance(verdict, Deny):
-            return Deny(verdict.code, verdict.reason, cache_for=keep)
+            # Stored subscriptions, their queues and wills that are due go only for a no that the service itself said.
+            decided = not answer.bare or action is Action.PUBLISH
+            return Deny(verdict.code, verdict.reason, decided=decided, cache_for=keep)
         return None
 
     def _keep(self, answer: Answer) -> float:

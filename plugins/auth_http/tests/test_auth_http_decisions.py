@@ -195,14 +195,14 @@ async def test_answers_to_connect(
             Deny(ReasonCode.QUOTA_EXCEEDED, cache_for=3),
         ),
         ("hookmq", 200, {"result": "ignore"}, None),
-        ("hookmq", 403, b"", Deny(cache_for=3)),
+        ("hookmq", 403, {"result": "deny"}, Deny(cache_for=3)),
         ("emqx", 200, {"result": "allow"}, Allow(30)),
         ("emqx", 204, b"", Allow(30)),
         ("emqx", 200, {"result": "deny"}, Deny(cache_for=3)),
         ("emqx", 200, {"result": "ignore"}, None),
         ("mosquitto-go-auth", 200, b"", Allow(30)),
         ("mosquitto-go-auth", 200, {"ok": False}, Deny(cache_for=3)),
-        ("mosquitto-go-auth", 400, b"", Deny(cache_for=3)),
+        ("mosquitto-go-auth", 400, {"ok": False}, Deny(cache_for=3)),
     ],
 )
 async def test_answers_to_authorize(
@@ -212,6 +212,47 @@ async def test_answers_to_authorize(
     plugin = await start(contract=contract, authorize={"url": service.url})
     for action in (Action.PUBLISH, Action.SUBSCRIBE, Action.WILL):
         assert await ask(plugin, action, "a/b") == verdict
+
+
+@pytest.mark.parametrize(
+    ("contract", "status", "body", "decided"),
+    [
+        ("hookmq", 403, b"", False),
+        ("hookmq", 403, b"<html>WAF</html>", False),
+        ("hookmq", 403, {"error": "forbidden"}, False),
+        ("hookmq", 403, {"result": "deny"}, True),
+        ("hookmq", 200, {"result": "deny"}, True),
+        ("emqx", 403, b"", False),
+        ("emqx", 403, {"result": "deny"}, True),
+        ("emqx", 200, {"result": "deny"}, True),
+        ("mosquitto-go-auth", 401, b"", False),
+        ("mosquitto-go-auth", 403, b"no", False),
+        ("mosquitto-go-auth", 403, {"Ok": False}, True),
+        ("mosquitto-go-auth", 200, {"ok": False}, True),
+    ],
+)
+async def test_a_bare_status_is_no_verdict_on_what_a_client_has(
+    contract: str, status: int, body: Any, decided: bool, service: Any, start: Start
+) -> None:
+    plugin = await start(contract=contract, authorize={"url": service.url})
+    for action in (Action.PUBLISH, Action.SUBSCRIBE, Action.WILL):
+        service.answer((status, body))
+        verdict = await ask(plugin, action, "a/b")
+        assert verdict.code is ReasonCode.NOT_AUTHORIZED
+        assert verdict.decided is (decided or action is Action.PUBLISH)
+
+
+@pytest.mark.parametrize("contract", ["hookmq", "emqx"])
+@pytest.mark.parametrize("body", [b"", {"result": "deny"}, {"result": "allow"}])
+async def test_a_broker_that_the_service_does_not_know_decides_nothing(
+    contract: str, body: Any, service: Any, start: Start
+) -> None:
+    plugin = await start(contract=contract, authorize={"url": service.url})
+    for action in (Action.PUBLISH, Action.SUBSCRIBE, Action.WILL):
+        service.answer((401, body))
+        with pytest.raises(Undecided, match="401"):
+            await ask(plugin, action, "a/b")
+    assert plugin.undecided == 3
 
 
 UNUSABLE = [
