@@ -68,6 +68,11 @@ class Channel(ConnectionView):
         self.seen = core.runtime.now()
         self.due = core.deadlines.after(scope.connect_timeout, self.overdue)
 
+    @property
+    def accepted(self) -> bool:
+        """Whether the client was let in."""
+        return self.phase is Phase.OPEN
+
     def use_chains(self, chains: Chains) -> None:
         """Go by these hook chains from now on."""
         self.chains = chains

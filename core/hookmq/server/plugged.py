@@ -171,6 +171,11 @@ class Counted:
         """Whether the peer said that it sends nothing more."""
         return self._connection is not None and self._connection.goodbye
 
+    @property
+    def accepted(self) -> bool:
+        """Whether the client was let in."""
+        return self._connection is not None and self._connection.accepted
+
     def feed(self, data: bytes) -> None:
         """Bytes from the peer."""
         if self._connection is not None:

@@ -16,6 +16,10 @@ class Connection(Protocol):
     def goodbye(self) -> bool:
         """Whether the peer said that it sends nothing more: no byte is to come that would have to be read away."""
 
+    @property
+    def accepted(self) -> bool:
+        """Whether the client was let in: from then on `Scope.connect_bytes` does not bound what it sends."""
+
     def feed(self, data: bytes) -> None:
         """Bytes from the peer."""
 

@@ -132,13 +132,30 @@ def _origin(text: str) -> str:
 class Handler(web.RequestHandler):
     """aiohttp's protocol of one connection, counted by the listener's gate. `wire` is there once it is MQTT."""
 
-    __slots__ = ("gate", "source", "wire")
+    __slots__ = ("gate", "source", "too_big", "wire")
 
     def __init__(self, gate: Gate, source: Peer | None, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.gate = gate
         self.source = source
         self.wire: WebSocketWire | None = None
+        self.too_big = False
+        """Whether a message was announced that a client may not send before it is accepted."""
+
+    def set_parser(self, parser: Any, *args: Any, **options: Any) -> None:
+        """From here on bytes are WebSocket frames."""
+        super().set_parser(cast("Any", FirstFrames(parser, self)), *args, **options)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the broker let the client in."""
+        return self.wire is not None and self.wire.accepted
+
+    def refuse_size(self) -> None:
+        """End the connection because of `too_big`."""
+        self.too_big = True
+        if self.wire is not None:
+            self.wire.end_too_big()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Let it in, or close it when the listener is full."""
@@ -172,6 +189,79 @@ class Handler(web.RequestHandler):
             self.abort()
 
 
+class FirstFrames:
+    """Stands before aiohttp's WebSocket parser until the client is accepted. aiohttp gathers whole messages; a message
+    longer than ``connect_bytes`` is refused by the length in its header, before anything of it is kept."""
+
+    __slots__ = ("_handler", "_head", "_left", "_parser", "_size")
+
+    def __init__(self, parser: Any, handler: Handler) -> None:
+        self._parser = parser
+        self._handler = handler
+        self._head = b""
+        self._left = 0  # bytes of the frame's payload that are still to come
+        self._size = 0  # of the message, by the headers of its fragments
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """As aiohttp's parser."""
+        handler = self._handler
+        if handler.too_big:
+            return False, b""
+        if not handler.accepted and not self._may_come(data):
+            handler.refuse_size()
+            return False, b""
+        answer: tuple[bool, bytes] = self._parser.feed_data(data)
+        return answer
+
+    def feed_eof(self) -> None:
+        """As aiohttp's parser."""
+        self._parser.feed_eof()
+
+    def _may_come(self, data: bytes) -> bool:
+        most = self._handler.gate.scope.connect_bytes
+        pos = 0
+        while pos < len(data):
+            if self._left:
+                step = min(self._left, len(data) - pos)
+                self._left -= step
+                pos += step
+                continue
+            had = len(self._head)
+            head = self._head + data[pos : pos + _HEADER - had]
+            end = _header_size(head)
+            if len(head) < end:
+                self._head = head
+                return True
+            pos += end - had
+            self._head = b""
+            self._left = _payload_size(head)
+            kind = head[0] & 0x0F
+            if kind < _CONTROL:
+                self._size = self._left + (0 if kind else self._size)
+                if self._size > most:
+                    return False
+        return True
+
+
+_HEADER: Final = 14
+"""Bytes of the longest header of a frame."""
+_CONTROL: Final = 8
+"""The first kind of frame that is none of a message."""
+
+
+def _header_size(head: bytes) -> int:
+    """How long a frame's header is, by what of it is there."""
+    if len(head) < 2:
+        return 2
+    length = head[1] & 0x7F
+    return 2 + (2 if length == 126 else 8 if length == 127 else 0) + (4 if head[1] & 0x80 else 0)
+
+
+def _payload_size(head: bytes) -> int:
+    length = head[1] & 0x7F
+    return length if length < 126 else int.from_bytes(head[2 : 4 if length == 126 else 10], "big")
+
+
 def discard(data: bytes) -> None:
     """What a closed connection does with bytes that still come."""
 
@@ -180,8 +270,8 @@ class WebSocketWire:
     """The core's Wire on a WebSocket. `write` only collects; a task sends all that has come together as one frame."""
 
     __slots__ = (
-        "_chunks", "_closing", "_connection", "_feed", "_full", "_gate", "_handler", "_reading", "_size", "_socket",
-        "_timer", "_wake",
+        "_chunks", "_closing", "_code", "_connection", "_feed", "_full", "_gate", "_handler", "_reading", "_size",
+        "_socket", "_timer", "_wake",
     )  # fmt: skip
 
     def __init__(self, gate: Gate, socket: web.WebSocketResponse[Any], handler: Handler) -> None:
@@ -195,6 +285,7 @@ class WebSocketWire:
         self._reading = asyncio.Event()
         self._reading.set()
         self._closing = False
+        self._code = WSCloseCode.OK
         self._timer: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self._feed: Callable[[bytes], None] = discard
@@ -203,6 +294,8 @@ class WebSocketWire:
         """Serve the connection to its end. Returns when the broker has been told that it ended."""
         connection = self._connection = self._gate.accept(self, peer, self._gate.scope)
         self._handler.wire = self
+        if self._handler.too_big:
+            self.end_too_big()
         if not self._closing:
             self._feed = connection.feed
         writer = self._gate.loop.create_task(self._write())
@@ -231,6 +324,8 @@ class WebSocketWire:
             if kind is WSMsgType.BINARY:
                 if not self._reading.is_set():
                     await self._reading.wait()
+                if len(message.data) > self._gate.scope.connect_bytes and not self.accepted:
+                    self.end_too_big()  # it was compressed
                 # Packets may begin and end anywhere in frames [MQTT-6.0.0-2] [MQTT311-6.0.0-2]
                 self._feed(message.data)
             elif kind is WSMsgType.TEXT:  # [MQTT-6.0.0-1] [MQTT311-6.0.0-1]
@@ -258,7 +353,7 @@ class WebSocketWire:
                         if self._connection is not None:
                             self._connection.resume_writing()
                 if self._closing:
-                    await self._socket.close()
+                    await self._socket.close(code=self._code)
                     return
         except (ConnectionError, RuntimeError):  # the peer is gone; the reader says so too
             self.abort()
@@ -266,6 +361,18 @@ class WebSocketWire:
     def lost(self) -> None:
         """The transport is gone."""
         self._end()
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the broker let the client in."""
+        return self._connection is not None and self._connection.accepted
+
+    def end_too_big(self) -> None:
+        """Close because of a message that may not come before the client is accepted."""
+        if not self._closing:
+            self._code = WSCloseCode.MESSAGE_TOO_BIG
+            self._end()
+            self._linger()
 
     # the core's side: Wire
 

@@ -36,6 +36,7 @@ class FakeConnection:
         self.events: list[str] = []
         self.echo = False
         self.goodbye = False
+        self.accepted = True
         self._heard = asyncio.Condition()
         self._changed = asyncio.Event()
 

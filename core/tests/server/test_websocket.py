@@ -85,6 +85,85 @@ def handshake(path: str = "/mqtt", **headers: str) -> bytes:
     return text.encode() + b"\r\n"
 
 
+def frame(kind: int, length: int) -> bytes:
+    """The header of a client's frame, as it would stand before `length` bytes."""
+    if length < 126:
+        size = bytes((0x80 | length,))
+    elif length < 65536:
+        size = b"\xfe" + length.to_bytes(2, "big")
+    else:
+        size = b"\xff" + length.to_bytes(8, "big")
+    return bytes((kind,)) + size + bytes(4)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        frame(0x82, 2_000_000),
+        frame(0x82, 65537),
+        frame(0x02, 40_000) + bytes(40_000) + frame(0x00, 25_537),
+        frame(0x02, 40_000) + bytes(40_000) + frame(0x89, 1) + b"p" + frame(0x80, 25_537),
+        frame(0x82, 5) + b"hello" + frame(0x82, 100_000),
+    ],
+)
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_long_message_is_refused_by_its_header_before_connect(
+    listen: Any, dial: Any, broker: Any, sent: bytes, cut: bool, together: bool
+) -> None:
+    """aiohttp gathers a message until it is whole: twice `broker.max_packet_size` for anyone who asks."""
+    broker.on_accept = not_accepted
+    reader, writer = await dial(await listen(type="ws"))
+    if together:
+        writer.write(handshake() + sent)
+    else:
+        writer.write(handshake())
+        await reader.readuntil(b"\r\n\r\n")
+        for part in (sent[:-8], *(sent[at : at + 1] for at in range(-8, -1)), sent[-1:]):
+            writer.write(part if cut else b"")
+            await writer.drain()
+        writer.write(b"" if cut else sent)
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    assert answer.endswith(b"\x88\x02" + (1009).to_bytes(2, "big"))
+    connection = await broker.next()
+    await connection.until_ended()
+    assert len(connection.received) <= 65536
+
+
+def not_accepted(connection: Any) -> None:
+    connection.accepted = False
+
+
+async def test_what_fits_may_come_before_connect_and_more_after(
+    listen: Any, session: Client, broker: Any
+) -> None:
+    broker.on_accept = not_accepted
+    ws = await connect(session, await listen(type="ws"))
+    connection = await broker.next()
+    for _ in range(3):
+        await ws.send_bytes(bytes(65536))
+    await connection.until_received(bytes(3 * 65536))
+    connection.accepted = True
+    await ws.send_bytes(bytes(1_000_000))
+    await connection.until_received(bytes(3 * 65536 + 1_000_000))
+    await ws.close()
+
+
+async def test_a_compressed_message_counts_by_what_it_unfolds_to(
+    listen: Any, session: Client, broker: Any
+) -> None:
+    broker.on_accept = not_accepted
+    listener = await listen(type="ws", websocket=WebSocketSettings(compression=True))
+    ws = await connect(session, listener, compress=15)
+    connection = await broker.next()
+    await ws.send_bytes(bytes(1_000_000))
+    message = await ws.receive()
+    assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1009)
+    await connection.until_ended()
+    assert connection.received == b""
+
+
 async def test_one_frame_for_all_that_was_written_in_a_turn(
     listen: Any, session: Client, broker: Any
 ) -> None:
