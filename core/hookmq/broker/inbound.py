@@ -281,13 +281,18 @@ def _ingested(
 
 
 def _refuse(connection: Link, packet: Publish, outcome: Outcome) -> None:
-    """A PUBLISH was denied: an error code where the version has one, else as configured [MQTT311-3.3.5-2]."""
+    """Refuse a PUBLISH: by an error code if the version has one, else as configured [MQTT311-3.3.5-2]. If nobody could
+    decide, disconnect clients of 3.x without an acknowledgement."""
     core = connection.core
     if outcome.disconnect:
         connection.disconnect(outcome.code, outcome.reason)
         return
     if connection.version < 5:
         if outcome.withhold:
+            return
+        if packet.qos and not outcome.decided:
+            # An acknowledgement would be a lie: the client repeats it when it is back [MQTT311-4.4.0-1].
+            connection.disconnect(outcome.code, outcome.reason or "could not be decided")
             return
         if core.settings.broker.mqtt3_denied_publish == "disconnect":
             connection.disconnect(outcome.code, outcome.reason)

@@ -27,11 +27,14 @@ SYSTEM = "$SYS/"
 
 class Outcome:
     """What became of a message: `code` for its acknowledgement, `reason` in words for MQTT 5 clients, whether the
-    connection is to end, how many matched (-1: it was not accepted), and whether it `relies` on a commit. `withhold`: a
-    client of 3.x, which cannot be told, gets no acknowledgement rather than a wrong one. `undecided`: nobody could
-    decide, and the source is `Ingest.patient`."""
+    connection is to end, how many matched (-1: it was not accepted), and whether it `relies` on a commit. `decided` is
+    False if nobody could say whether it may be accepted: a client of 3.x, which cannot be told, gets no acknowledgement
+    rather than a wrong one. `withhold`: likewise, for want of room. `undecided`: nobody could decide, the source is
+    `Ingest.patient`, and nothing was dropped yet."""
 
-    __slots__ = ("code", "disconnect", "matched", "reason", "relies", "undecided", "withhold")
+    __slots__ = (
+        "code", "decided", "disconnect", "matched", "reason", "relies", "undecided", "withhold",
+    )  # fmt: skip
 
     def __init__(
         self, code: ReasonCode, reason: str = "", disconnect: bool = False, matched: int = -1
@@ -41,6 +44,7 @@ class Outcome:
         self.disconnect = disconnect
         self.matched = matched
         self.relies = False
+        self.decided = True
         self.undecided = False
         self.withhold = False
 
@@ -163,7 +167,9 @@ class Ingest:
         self.core.dropped(self.message, self.client, reason, Direction.IN, by)
         if self.client is not None:
             self.core.denied(self.client, self.action, self.message.topic, verdict.code, by)
-        self._end(Outcome(verdict.code, verdict.reason or "", verdict.disconnect))
+        outcome = Outcome(verdict.code, verdict.reason or "", verdict.disconnect)
+        outcome.decided = verdict.decided
+        self._end(outcome)
 
     def _transform(self) -> None:
         calls = self._calls()

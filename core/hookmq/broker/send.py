@@ -73,8 +73,9 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
         refused, reason = True, DropReason.DENIED
     if connection.delivers and not refused:
         chains = core.chains(session.client.listener)
-        if chains.authorize[Action.DELIVER] and not _may_deliver(core, session, delivery):
-            refused, reason = True, DropReason.DENIED
+        stop = _may_deliver(core, session, delivery) if chains.authorize[Action.DELIVER] else None
+        if stop is not None:
+            refused, reason = True, stop
         elif chains.on_deliver:
             calls = narrow(chains.on_deliver, message.topic)
             changed = run_deliver(calls, session.client, message, delivery.subscription)
@@ -149,13 +150,17 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
     settle(core, delivery)
 
 
-def _may_deliver(core: Core, session: Session, delivery: Delivery) -> bool:
+def _may_deliver(core: Core, session: Session, delivery: Delivery) -> DropReason | None:
+    """Why the message may not be delivered; None if it may."""
     message = delivery.outgoing.message
-    allowed = False
+    reason: DropReason | None = DropReason.UNDECIDED
 
     def decided(verdict: Allow | Deny, by: str) -> None:
-        nonlocal allowed
-        allowed = isinstance(verdict, Allow)
+        nonlocal reason
+        if isinstance(verdict, Allow):
+            reason = None
+        elif verdict.decided:
+            reason = DropReason.DENIED
 
     run_authorize(
         core.runtime,
@@ -164,7 +169,7 @@ def _may_deliver(core: Core, session: Session, delivery: Delivery) -> bool:
         True,
         decided,
     )
-    return allowed
+    return reason
 
 
 def give_up(

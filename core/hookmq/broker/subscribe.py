@@ -243,6 +243,11 @@ class Subscribing:
             self.cancelled = True
             connection.disconnect(verdict.code, verdict.reason or "")
             return
+        if connection.version == 3 and not verdict.decided:
+            # SUBACK of 3.1 could only say that it was granted, and the client would never ask again.
+            self.cancelled = True
+            connection.disconnect(verdict.code, "could not be decided")
+            return
         self._fail(verdict.code, verdict.reason or "")
 
     def _fail(self, code: ReasonCode, reason: str = "") -> None:

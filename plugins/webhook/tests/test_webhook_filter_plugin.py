@@ -384,6 +384,17 @@ async def test_a_service_that_does_not_answer(
     assert "secret-word" not in json.dumps(served.log)
 
 
+async def test_without_an_answer_a_client_of_3_1_1_is_not_acknowledged(tmp_path: Path) -> None:
+    path = config(tmp_path, {}, url="http://127.0.0.1:1/filter")
+    async with Running(path, fails=True) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.ports["tcp"])
+        writer.write(m.connect("c", level=4) + m.publish("a", b"x", 1, 7, level=4))
+        await writer.drain()
+        async with asyncio.timeout(60):
+            assert await reader.read() == bytes.fromhex("20020000")  # CONNACK, and the end
+        writer.close()
+
+
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[WebhookFilterPlugin]]]:
     plugins: list[WebhookFilterPlugin] = []
