@@ -9,6 +9,7 @@ import importlib
 import inspect
 import pathlib
 from collections.abc import Iterator
+from types import UnionType
 from typing import Any
 
 GOLDEN = pathlib.Path(__file__).with_name("public_api.txt")
@@ -52,6 +53,8 @@ def _value(name: str, value: Any) -> Iterator[str]:
         yield from _members(value)
     elif callable(value):
         yield f"def {name}{_signature(value)}"
+    elif isinstance(value, UnionType):
+        yield f"{name}: UnionType"  # its class is called Union from Python 3.14 on
     else:
         yield f"{name}: {type(value).__name__}"
 
