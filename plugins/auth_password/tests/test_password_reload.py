@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -297,7 +298,8 @@ def test_the_file_changes_while_a_password_is_hashed(
         right = verify_password(hash, password)
         if edits:
             edits.pop()()
-            plugin._took(plugin._load()[1])
+            # the loop takes the file while the thread still hashes
+            harness.clock.call_threadsafe(partial(plugin._took, plugin._load()[1]))
         return right
 
     monkeypatch.setattr("hookmq_auth_password.plugin.verify", verify)
