@@ -19,9 +19,18 @@ ShareStrategy = Literal[
 Verdict = Literal["deny", "allow"]
 
 
-def setting(default: Any, help: str, *, minimum: float = 0, maximum: float | None = None) -> Any:
-    """A field with its default, its bounds and its line in the manual."""
-    return field(default=default, metadata={"help": help, "minimum": minimum, "maximum": maximum})
+def setting(
+    default: Any,
+    help: str,
+    *,
+    minimum: float = 0,
+    maximum: float | None = None,
+    nonempty: bool = False,
+) -> Any:
+    """Return a field with its default, its bounds and its line in the manual. `nonempty` refuses a list without entries:
+    for lists that narrow or check something, where leaving the key out means something else than an empty list."""
+    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "nonempty": nonempty}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)

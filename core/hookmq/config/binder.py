@@ -3,7 +3,8 @@
 Types: bool, int, float, str, Any, None, `Literal`, enums of text, `pathlib.Path`, `tuple[X, ...]`, `list[X]`,
 `frozenset[X]`, `Mapping[str, X]`, unions, dataclasses, `Rate`, and `Annotated` with ``"duration"`` or ``"size"``
 (seconds, bytes). A class with `model_validate` and `model_json_schema` (pydantic) validates itself. Of the metadata of
-a dataclass's field `minimum` and `maximum` bound numbers, and ``bind: False`` keeps it out of the configuration.
+a dataclass's field `minimum` and `maximum` bound numbers, `nonempty` refuses an empty list, and ``bind: False`` keeps it
+out of the configuration.
 """
 
 import dataclasses
@@ -320,6 +321,10 @@ class Binder:
 
     def _sequence(self, node: Node, kind: Any, path: Path, bounds: Mapping[str, Any]) -> Any:
         make = _SEQUENCES[typing.get_origin(kind) or kind]
+        if bounds.get("nonempty") and node.value in (None, []):
+            hint = "leave the key out if it is not meant to restrict anything"
+            self.problems.add(node.place, path, "expected at least one entry", hint)
+            return FAILED
         if node.value is None:
             return make()
         if not isinstance(node.value, list):

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -11,9 +11,9 @@ from hookmq.broker import Broker
 from hookmq.broker.handle import Handle
 from hookmq.config.listeners import check_types
 from hookmq.config.model import Config
-from hookmq.config.plugins import build
+from hookmq.config.plugins import build, guards
 from hookmq.config.reload import LIVE_LISTENER_KEYS, Report, compare, moved_listeners
-from hookmq.errors import BindError, ConfigError, HookMQError
+from hookmq.errors import BindError, ConfigError, HookMQError, PluginError
 from hookmq.hooks.entry import PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.specs import SPECS, Kind
@@ -96,6 +96,7 @@ class Live:
             # their handles are bound before they start; the broker binds the same again when it takes over
             hooks.bind(self.node.runtime, partial(Handle, self.broker.core))
             await start_plugins(hooks)
+            _keep_guards(known, hooks)
             extensions = Extensions(hooks, self.broker, self.node.connections, log)
             for settings in opening:
                 listener = await self._open(settings, new, extensions)
@@ -211,6 +212,14 @@ def _apply(hooks: Hooks) -> None:
 
 def _object_in(instance: PluginInstance, hooks: Hooks) -> bool:
     return any(one.plugin is instance.plugin for one in hooks.plugins)
+
+
+def _keep_guards(running: Sequence[PluginInstance], new: Hooks) -> None:
+    """Raise PluginError if a plugin with ``required: false`` that guards the running broker failed to start anew."""
+    for one in new.plugins:
+        if one.disabled and guards(one.entry, running):
+            why = one.stats("on_startup").last_error
+            raise PluginError(one.id, f"on_startup failed: {why}")
 
 
 def _keep_providers(old: Hooks, new: Hooks) -> None:

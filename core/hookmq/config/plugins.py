@@ -19,7 +19,7 @@ from hookmq.errors import ConfigError, PluginError, PluginNotFound
 from hookmq.hooks.discovery import Installed, find, installed, load
 from hookmq.hooks.entry import PluginEntry, PluginInstance
 from hookmq.hooks.place import at
-from hookmq.hooks.specs import HOOK_API
+from hookmq.hooks.specs import HOOK_API, SPECS, Kind
 from hookmq.plugin import Context, Log, Plugin, no_log
 
 Loaded = tuple[Installed, type[Plugin]]
@@ -43,7 +43,8 @@ def build(
     Raises PluginError for a plugin that is missing, cannot be imported, wants another `HOOK_API` or fails when it is
     constructed; ConfigError, with every mistake in it, for what a plugin's own configuration says wrong. A plugin with
     ``required: false`` that is missing or fails is left out, and logged; so is one with ``if_installed`` that is missing,
-    and only that: one that is there and fails must not pass unseen. A mistake in its configuration is not forgiven.
+    and only that: one that is there and fails must not pass unseen. A mistake in its configuration is not forgiven, and
+    neither is a failure of a plugin that guards the running broker (see `guards`).
     """
     offered = tuple(installed() if among is None else among)
     problems = Problems()
@@ -53,7 +54,7 @@ def build(
             found, kind = loaded(entry, offered)
         except PluginError as error:
             missing = isinstance(error, PluginNotFound)
-            if entry.required is True or (entry.required and not missing):
+            if entry.required is True or (entry.required and not missing) or guards(entry, known):
                 raise
             log("warning", "plugin.skipped", plugin=entry.id, error=str(error))
             continue
@@ -68,10 +69,28 @@ def build(
         try:
             instances.append(_construct(entry, found, kind, value, log))
         except PluginError as error:
-            if entry.required:
+            if entry.required or guards(entry, known):
                 raise
             log("warning", "plugin.skipped", plugin=entry.id, error=str(error))
     return tuple(instances)
+
+
+GUARDS: Final = (
+    *(name for name, spec in SPECS.items() if spec.kind in (Kind.DECIDE, Kind.TRANSFORM)),
+    "provide_meter",
+)
+"""Hooks that refuse, change or limit something."""
+
+
+def guards(entry: PluginEntry, known: Iterable[PluginInstance]) -> bool:
+    """Whether a running plugin with the entry's id decides, changes or limits anything: a reload must not go on without
+    it."""
+    return any(
+        one.id == entry.id
+        and not one.disabled
+        and any(hasattr(one.plugin, name) for name in GUARDS)
+        for one in known
+    )
 
 
 def loaded(entry: PluginEntry, offered: Sequence[Installed]) -> Loaded:

@@ -165,7 +165,8 @@ def _type(hint: Any, bounds: Mapping[str, Any], definitions: dict[str, Any]) -> 
             parts = [_type(item, bounds, definitions) for item in items]
             return {"type": "array", "prefixItems": parts, "minItems": len(parts), "items": False}
         inner = _property(items[0], bounds, definitions) if items else {}
-        return {"type": "array", "items": inner}
+        least = {"minItems": 1} if bounds.get("nonempty") else {}
+        return {"type": "array", "items": inner, **least}
     if base in (Mapping, dict):
         inner = _property(arguments[1], bounds, definitions) if arguments else {}
         return {"type": "object", "additionalProperties": inner}

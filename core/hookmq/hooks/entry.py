@@ -22,7 +22,7 @@ class HookOptions:
         None, "events that may wait for an observer; the oldest are dropped", minimum=1
     )
     filters: tuple[str, ...] | None = setting(
-        None, "topic filters this hook is called for, instead of the plugin's"
+        None, "topic filters this hook is called for, instead of the plugin's", nonempty=True
     )
 
 
@@ -35,13 +35,13 @@ class PluginEntry:
     enabled: bool = setting(True, "false leaves the entry out")
     required: bool | Literal["if_installed"] = setting(
         True,
-        "false lets the broker start without it when it fails to start, if_installed when it is not installed",
+        "false lets the broker start without it if it fails to start, if_installed if it is not installed",
     )
     listeners: tuple[str, ...] | None = setting(
-        None, "listeners whose clients it is called for; none given is all"
+        None, "listeners whose clients it is called for; without it all", nonempty=True
     )
     filters: tuple[str, ...] | None = setting(
-        None, "topic filters it is called for; none given is all"
+        None, "topic filters it is called for; without it all", nonempty=True
     )
     hooks: Mapping[str, HookOptions] = field(
         default_factory=dict, metadata={"help": "options by hook"}

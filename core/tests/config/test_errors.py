@@ -42,6 +42,16 @@ WRONG = [
      "3:28: broker.server_reference: expected text, found a mapping"),
     ("plugins: {use: a}", "3:10: plugins: expected a list, found a mapping (a list of one is written [x])"),
     ("plugins: [auth]", "3:11: plugins[0]: expected a mapping, found the text 'auth'"),
+    # lists that restrict
+    ("plugins: [{use: a, listeners: []}]",
+     "3:31: plugins[0].listeners: expected at least one entry"
+     " (leave the key out if it is not meant to restrict anything)"),
+    ("plugins: [{use: a, filters: []}]",
+     "3:29: plugins[0].filters: expected at least one entry"
+     " (leave the key out if it is not meant to restrict anything)"),
+    ("plugins: [{use: a, hooks: {authorize: {filters: []}}}]",
+     "3:49: plugins[0].hooks.authorize.filters: expected at least one entry"
+     " (leave the key out if it is not meant to restrict anything)"),
     # bounds
     ("broker: {max_qos: 3}", "3:19: broker.max_qos: expected at most 2, found 3"),
     ("broker: {max_connections: 0}", "3:27: broker.max_connections: expected at least 1, found 0"),

@@ -18,7 +18,7 @@ from hookmq.config.plugins import build
 from hookmq.errors import BindError, ConfigError, HookMQError, PluginError
 from hookmq.hooks.discovery import Installed
 from hookmq.hooks.manager import Hooks
-from hookmq.plugin import Plugin, hookimpl
+from hookmq.plugin import Context, Plugin, hookimpl
 from hookmq.server.addresses import parse_bind
 from hookmq.server.extensions import Extensions
 from hookmq.server.node import Node
@@ -64,6 +64,19 @@ class Noted(Plugin):
     @hookimpl
     async def on_shutdown(self) -> None:
         self.note("stop")
+
+
+class Guard(Noted):
+    """Refuses what it is told to, unless its file is broken."""
+
+    def __init__(self, config: Settings, context: Context) -> None:
+        super().__init__(config, context)
+        if config.text == "broken":
+            raise ConfigError("the file cannot be read")
+
+    @hookimpl
+    def authorize(self) -> None:
+        return None
 
 
 class Keeper(Plugin):
@@ -132,6 +145,7 @@ def offer(name: str, kind: type[Plugin]) -> Installed:
 def offered(monkeypatch: pytest.MonkeyPatch) -> None:
     found = (
         offer("noted", Noted),
+        offer("guard", Guard),
         offer("keeper", Keeper),
         offer("supple", Supple),
         offer("shown", Shown),
@@ -216,6 +230,38 @@ async def test_plugins_are_kept_replaced_added_and_ended() -> None:
         await live.reload(config(BASE.replace("one", "new")))
         await settled(live)
         assert Noted.told == ["start noted=new", "ready noted=new", "stop two=x", "stop noted=one"]
+
+
+GUARDED = BASE.replace("use: noted", "use: guard, required: false")
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (GUARDED.replace("one", "broken"), "the file cannot be read"),
+        (GUARDED.replace("one", "bad"), "on_startup failed: RuntimeError: no"),
+        (GUARDED.replace("use: guard", "use: gone, id: guard"), "no plugin named 'gone'"),
+    ],
+)
+async def test_a_reload_never_goes_on_without_a_guard(changed: str, why: str) -> None:
+    async with running(GUARDED) as live:
+        before = live.hooks
+        with pytest.raises(PluginError, match=why):
+            await live.reload(config(changed))
+        await settled(live)
+        assert live.hooks is before
+        assert live.hooks.plugins[0].plugin.config.text == "one"
+        # At start it may be missing, and then there is nothing to lose.
+    async with running(changed) as live:
+        assert [one.id for one in live.hooks.plugins if not one.disabled] == []
+        await live.reload(config(changed + "broker: {max_qos: 1}\n"))
+
+
+async def test_a_reload_goes_on_without_what_guards_nothing() -> None:
+    text = BASE.replace("use: noted", "use: noted, required: false")
+    async with running(text) as live:
+        await live.reload(config(text.replace("one", "bad")))
+        assert live.hooks.plugins[0].disabled
 
 
 async def test_on_ready_comes_when_the_new_configuration_is_in_force() -> None:

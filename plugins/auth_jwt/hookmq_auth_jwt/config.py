@@ -37,7 +37,7 @@ class KeyConfig:
     kid: str = setting("", "the name of a secret or PEM key; tokens that name another do not match")
     issuer: str = setting("", "the only issuer whose tokens these keys verify; empty for any")
     algorithms: tuple[Algorithm, ...] = setting(
-        (), "what these keys may be used with; none given is what fits the key"
+        (), "what these keys may be used with; none given is what fits the key", nonempty=True
     )
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ class JwtConfig:
     jwks_url: str = setting("", "as keys[].jwks_url")
     keys: tuple[KeyConfig, ...] = setting((), "places of keys, when there are several")
     algorithms: tuple[Algorithm, ...] = setting(
-        (), "algorithms that are allowed at all; none given is every one but none"
+        (), "algorithms that are allowed at all; none given is every one but none", nonempty=True
     )
     jwks: FetchConfig = field(
         default_factory=FetchConfig, metadata={"help": "how JWK Sets are fetched"}
@@ -143,11 +143,13 @@ class JwtConfig:
         False, "leave clients without a token to other plugins; a bad token is refused all the same"
     )
     max_size: Size = setting(8192, "largest token", minimum=64, maximum=65535)
-    issuer: Text = setting((), "accepted `iss`; none given is any")
+    issuer: Text = setting((), "accepted `iss`; none given is any", nonempty=True)
     audience: Text = setting(
-        (), "accepted `aud`; none given refuses tokens that name one, '*' takes any"
+        (), "accepted `aud`; none given refuses tokens that name one, '*' takes any", nonempty=True
     )
-    typ: Text = setting((), "accepted `typ` in the header, such as at+jwt; none given is any")
+    typ: Text = setting(
+        (), "accepted `typ` in the header, such as at+jwt; none given is any", nonempty=True
+    )
     leeway: Seconds = setting(5.0, "how far clocks may differ", maximum=3600)
     require_exp: bool = setting(True, "refuse tokens that never expire")
     issued_within: Seconds = setting(

@@ -80,7 +80,7 @@ class Limit:
     burst: float = setting(0, "how many at once, where there is one rate; 0 is that rate's number")
     mode: Mode | None = setting(None, "what becomes of more")
     filters: tuple[str, ...] = setting(
-        (), "topic filters it is about, for publishes and bytes; none given is all"
+        (), "topic filters it is about, for publishes and bytes; without it all", nonempty=True
     )
     name: str = setting("", "what logs and metrics call it; none given is WHAT-per-PER")
 
