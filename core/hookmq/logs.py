@@ -6,6 +6,7 @@ names say that they hold secrets or payloads are dropped here, whoever logs them
 
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -167,6 +168,11 @@ def chosen_format(wanted: Format, stream: IO[str]) -> Literal["text", "json"]:
     return wanted
 
 
+def colored(stream: IO[str]) -> bool:
+    """Return whether text on `stream` may have colors: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 class AsideHandler(logging.Handler):
     """Writes lines to `stream` in a thread of its own, many at a time: who reads slowly, or not at all (a full pipe, a
     terminal that was stopped), holds up nobody. At most `WAITING` characters wait; lines that come on top are
@@ -250,7 +256,7 @@ def configure(
     stream = sys.stderr if stream is None else stream
     handler = AsideHandler(stream) if aside else logging.StreamHandler(stream)
     text = chosen_format(format, stream) == "text"
-    handler.setFormatter(TextFormatter(stream.isatty()) if text else JsonFormatter())
+    handler.setFormatter(TextFormatter(colored(stream)) if text else JsonFormatter())
     handler.addFilter(DropSecrets())
     handler.set_name("hookmq")
     root = logging.getLogger()

@@ -58,13 +58,38 @@ def test_json_is_one_object_per_line(stream: io.StringIO) -> None:
     assert entry["time"].endswith("Z")
 
 
-def test_auto_is_json_where_nobody_looks(stream: io.StringIO) -> None:
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "color"),
+    [
+        ("NO_COLOR", "1", False),
+        ("NO_COLOR", "0", False),
+        ("NO_COLOR", "", True),
+        ("TERM", "dumb", False),
+        ("TERM", "xterm", True),
+    ],
+)
+def test_no_color(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, color: bool) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(variable, value)
+    terminal = Terminal()
+    logs.configure("info", "auto", terminal)
+    tell("store.failed", logging.ERROR)
+    assert ("\x1b" in terminal.getvalue()) is color
+    assert "store.failed" in terminal.getvalue()
+
+
+def test_auto_is_json_where_nobody_looks(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     assert logs.chosen_format("auto", stream) == "json"
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     assert logs.chosen_format("auto", Terminal()) == "text"
     terminal = Terminal()
     logs.configure("info", "auto", terminal)

@@ -90,7 +90,7 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
         await live.reread()
         for notice in notices(live.config, live.hooks):
             if notice not in before:
-                runtime.log("warning", notice.event, **dict(notice.fields))
+                runtime.log("warning", notice.event, text=notice.text, **dict(notice.fields))
 
     node = PluginNode(broker, config.listeners, runtime, reload=reload)
     live = Live(config, hooks, broker, node, lambda: config_of(arguments))
@@ -122,6 +122,6 @@ def _greet(config: "Config", hooks: "Hooks", node: object) -> None:
 
     assert isinstance(node, Node)
     for notice in notices(config, hooks):
-        node.runtime.log("warning", notice.event, **dict(notice.fields))
+        node.runtime.log("warning", notice.event, text=notice.text, **dict(notice.fields))
     if chosen_format(config.log.format, sys.stderr) == "text":
         print(banner(config, hooks, node.addresses()), file=sys.stderr, flush=True)

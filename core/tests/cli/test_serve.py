@@ -85,7 +85,9 @@ def test_it_serves_reloads_and_stops(loop: str, tmp_path: pathlib.Path) -> None:
             "broker.max_qos: 2 -> 1",
             "log.level: info -> debug",
         ]
-        assert server.event("auth.anonymous_remote")["listeners"] == ["tcp"]
+        notice = server.event("auth.anonymous_remote")
+        assert notice["listeners"] == ["tcp"]
+        assert "may connect: set auth.default to deny" in notice["text"]
         assert server.stop() == 0
 
 
