@@ -190,9 +190,9 @@ bench-publish: install  ## figures, curves and plots of docs/explanation/perform
 	-.venv/bin/python -m bench.curves $(BENCH)
 	.venv/bin/python -m bench.render
 
-wheels: install  ## build the wheel of every member into dist/
+wheels: install  ## build the wheels and sdists of what is published into dist/
 	@rm -rf dist
-	$(UV) build --all-packages --wheel --quiet --out-dir dist
+	@.venv/bin/python tools/release.py build dist
 
 clean:           ## remove what was built
 	rm -rf .venv .venv-spark .venv-docs .venv-pythons dist build core/hookmq/_compiled .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ from graphlib import TopologicalSorter
 from importlib.metadata import entry_points
 
 import pytest
+from release import PUBLISHED as RELEASED
 from workspace import ROOT, Member, members
 
 ALL = [pytest.param(member, id=member.name) for member in members()]
@@ -81,6 +82,31 @@ def test_a_plugin_has_no_circles(member: Member) -> None:
         taken[name] &= modules.keys()
     order = list(TopologicalSorter(taken).static_order())  # raises CycleError, which names them
     assert set(order) == modules.keys()
+
+
+PUBLISHED = [one for one in ALL if not str(one.id).startswith("hookmq-example-")]
+
+
+@pytest.mark.parametrize("member", PUBLISHED)
+def test_what_is_published_says_its_licence_and_pythons(member: Member) -> None:
+    assert member.project["license-files"] == ["LICENSE"]
+    oldest = member.project["requires-python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {oldest}" in member.project["classifiers"]
+
+
+def test_the_licence_is_the_same_everywhere() -> None:
+    folders = [path for pattern in RELEASED for path in ROOT.glob(pattern)]
+    found = {path.name for path in folders if (path / "pyproject.toml").exists()}
+    assert {"core", "storage", "spark", "pipelines"} <= found
+    for folder in folders:
+        if (folder / "pyproject.toml").exists():
+            assert (folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text(), folder.name
+
+
+def test_the_extra_all_has_every_published_plugin() -> None:
+    [core] = [member for member in members() if member.name == "hookmq"]
+    wanted = [f"{one.id}>=0.1,<0.2" for one in PUBLISHED if one.id != "hookmq"]
+    assert core.project["optional-dependencies"]["all"] == ["hookmq[speed]", *wanted]
 
 
 def test_no_two_plugins_have_one_name() -> None:
