@@ -41,6 +41,8 @@ _FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
 _COMMENT = re.compile(r"<!--.*?-->|^:::.*$", re.S | re.M)
 _CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.S)
 _LINK = re.compile(r"\]\([^)\s]*\)")
+_NAME = re.compile(r"[a-z]\w*([._]\w+)+")
+"""What the names of log events, metrics and settings look like."""
 _SENTENCE_END = re.compile(r"[.!?](?=[\s\"')]|$)")
 
 
@@ -107,7 +109,7 @@ class Rules:
         return sorted([*self.search(_blank(_LINK, text)), *_long_sentences(text)])
 
     def module(self, source: str) -> list[Problem]:
-        """Return the problems of a Python module: its docstrings, comments, messages and log events."""
+        """Return the problems of a Python module: its docstrings, comments, messages, log events and settings."""
         found: list[Problem] = []
         for line, text in _prose_of(source):
             found += self.search(text, line)
@@ -144,12 +146,15 @@ def _long_sentences(page: str) -> Iterator[Problem]:
 
 def _prose_of(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
-        if (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and re.search(r"\s", node.value)
-        ):
-            yield node.lineno, node.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if re.search(r"\s", node.value):
+                yield node.lineno, node.value
+            elif _NAME.fullmatch(node.value):
+                yield node.lineno, re.sub("[._]", " ", node.value)
+        elif isinstance(node, ast.ClassDef):
+            for part in node.body:
+                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                    yield part.lineno, part.target.id.replace("_", " ")
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string

@@ -119,6 +119,11 @@ def f() -> None:
     The short
     way."""
     raise ValueError(f"{whoever} is whoever")
+
+
+class Settings:
+    short_way: int = 1
+    """Seconds."""
 '''
 
 
@@ -128,6 +133,8 @@ def test_prose_in_a_module() -> None:
         (1, "'whoever'"),
         (3, "'hot path'"),
         (4, "'short way'"),
+        (4, "'whoever'"),
         (10, "'short way'"),
         (12, "'whoever'"),
+        (16, "'short way'"),
     ]
