@@ -112,6 +112,7 @@ class Delivery:
         "seq",
         "subscription",
         "waiter",
+        "weight",
     )  # fmt: skip
 
     def __init__(
@@ -131,6 +132,8 @@ class Delivery:
         self.subscription = subscription
         self.group = group
         self.seq = seq
+        self.weight = outgoing.size + 4 * len(identifiers)
+        """Bytes that it counts as while it waits: what is its own may be larger than the message."""
         self.packet_id = 0
         self.owner = ""
         self.batch = 0

@@ -74,11 +74,12 @@ class Session:
     (takeover by generation)."""
 
     __slots__ = (
-        "_owner", "backlog", "client", "client_id", "connection", "durable", "ended_at", "epoch", "expiry", "expiry_due",
-        "firing", "groups", "inflight", "kind", "last_packet_id", "last_seq", "lingering", "loaded_seq",
+        "_owner", "backlog", "client", "client_id", "connection", "durable", "ended_at", "epoch", "expiry",
+        "expiry_due", "firing", "groups", "inflight", "kind", "last_packet_id", "last_seq", "lingering", "loaded_seq",
         "max_subscriptions", "on_page", "out", "paused", "pumped", "pumped_in", "queue", "queue_messages", "queue_qos0",
-        "queued", "queued_bytes", "reading", "received", "recorded", "resend", "resumes", "revoked", "state", "stored",
-        "subscriptions", "takeovers", "unsent", "will", "will_at", "will_due", "window",
+        "queued", "queued_bytes", "reading", "received", "recorded", "resend", "resumes", "revoked", "shared_bytes",
+        "shared_queued", "state", "stored", "subscriptions", "takeovers", "unsent", "will", "will_at", "will_due",
+        "window",
     )  # fmt: skip
 
     def __init__(self, client: ClientInfo) -> None:
@@ -97,8 +98,11 @@ class Session:
         self.expiry_due: Due | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.max_subscriptions = 0
-        self.groups: tuple[Any, ...] = ()
+        self.groups: dict[Any, None] = {}
         """Shared subscriptions it is a member of."""
+        self.shared_queued = 0
+        self.shared_bytes = 0
+        """Messages and bytes that wait in groups that count against it (`Group.payer`)."""
         self.inflight: dict[int, Delivery] = {}
         self.resend: deque[Delivery] | None = None
         """Of those in flight, what this connection has not been sent yet."""

@@ -49,7 +49,7 @@ def test_cve_2017_7651_a_big_length_reserves_nothing(harness: Harness) -> None:
         refused_early(client)
     client = RawClient(harness)
     client.send(b"\x10" + m.varint(60000))
-    assert client.connection.partial is not None
+    assert client.connection.rest is not None
     assert len(client.connection.partial) == 4
 
 
@@ -78,7 +78,7 @@ def test_cve_2026_58210_half_a_connect_is_kept_in_bounds_and_not_for_ever(harnes
     for client in clients:
         for at in range(0, 500, 100):
             client.send(whole[at : at + 100])
-        assert client.connection.partial is not None
+        assert client.connection.rest is not None
         assert len(client.connection.partial) == 500
     harness.advance(9)
     clients[0].send(whole[500:600])  # more bytes are no more time
@@ -104,8 +104,8 @@ def test_cve_2026_58210_what_follows_connect_while_a_plugin_decides(harness: Har
     assert held is not None
     assert 0 < len(held) <= client.connection.scope.connect_bytes // 64 + 1
     assert not client.wire.reading
-    assert client.connection.partial is not None
-    assert len(client.connection.partial) + 2 * len(held) == 200_000
+    assert client.connection.rest is not None
+    assert len(client.connection.rest) + 2 * len(held) == 200_000
     never.set(None)
     client.accepted()
     assert client.take() == m.PINGRESP * 100_000  # none was lost

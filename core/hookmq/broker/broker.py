@@ -356,10 +356,10 @@ class Broker:
             delivery = Delivery(
                 outgoing, entry.qos, False, (), Subscription("", ""), group, entry.seq
             )
+            delivery.weight = entry.size
             group.queue.append(delivery)
-            group.queued += 1
-            group.queued_bytes += outgoing.size
-            core.queued_bytes += outgoing.size
+            group.waits(entry.size)
+            core.queued_bytes += entry.size
             group.first_seq = min(group.first_seq, entry.seq)
             group.last_seq = max(group.last_seq, entry.seq)
             after = entry.seq

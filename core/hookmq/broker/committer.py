@@ -43,7 +43,7 @@ def entry_of(owner: str, delivery: Delivery, message: int) -> Enqueue:
             delivery.seq,
             message,
             delivery.qos,
-            delivery.outgoing.size,
+            delivery.weight,
             delivery.retain,
             delivery.identifiers,
             delivery.subscription.filter,

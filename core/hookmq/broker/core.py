@@ -134,8 +134,12 @@ class Core:
         causes in a turn."""
         self.fan_outs: dict[str, deque[Any]] = {}
         """Large fan-outs on their way, by topic."""
+        self.fan_order: deque[str] = deque()
+        """Their topics, in the order in which they are served."""
         self.collecting: Any = None
         """The one of them whose queue entries the commit waits for; None for none."""
+        self.after_collecting: deque[Callable[[], None]] = deque()
+        """Messages that would be collected too: each waits until the one before is done."""
         self.draining = False
         self.shortcuts = True
         """False sends every packet the long way: tests compare what comes of it."""
@@ -192,6 +196,13 @@ class Core:
     def _commit_more(self) -> None:
         if not self._pauses():
             self.committer.flush()
+
+    def commit_now(self) -> None:
+        """Commit what has collected, without a pause."""
+        pause, self.pause = self.pause, None
+        if pause is not None:
+            pause.cancel()
+        self.committer.flush()
 
     def _pauses(self) -> bool:
         """Whether to put a commit off for a moment. Many messages were sent to clients that may be about to acknowledge
@@ -407,7 +418,9 @@ class Core:
                 targets[subscriber] = Target(subscriber, subscription)
             else:
                 target.merge(subscription)
+        self.work += len(entries) >> 3
         for session, target in targets.items():
+            target.complete()
             target.plain = (
                 session.kind != 0
                 and not target.identifiers

@@ -168,6 +168,8 @@ def pass_on(
     qos = permit.header >> 1 & 3
     if permit.route.bounded and permit.route.without_room():
         return False
+    if permit.route.large and core.collecting is not None:
+        return False
     if qos == 0:
         message = _message(connection, permit.route, data[start:after], 0, properties)
         publish(core, message, session, None)

@@ -5,9 +5,9 @@ of targets is taken once, and messages of one topic go out first in, first out
 [MQTT-4.6.0-5, 4.6.0-6] [MQTT311-4.6.0-5, 4.6.0-6].
 
 A message's queue entries and its sender's QoS 2 id are one batch, or a crash between two slices would lose it for some,
-or deliver it twice. So sessions that outlive their connections come first, and while they are served the commit waits:
-other clients' acknowledgements with it, their traffic not. One such job collects at a time. A second one finishes it at
-once and is itself served at once, so that the commit waits for one job and not for a stream of them.
+or deliver it twice. So groups and sessions that outlive their connections come first, and while they are served the
+commit waits: other clients' acknowledgements with it, their traffic not. One such job collects at a time, and the next
+message for many waits before it is accepted (`Ingest`): the commit waits for one job, not for a stream of them.
 """
 
 from collections import deque
@@ -16,8 +16,9 @@ from typing import Final
 
 from hookmq.broker.core import Core
 from hookmq.broker.deliver import offer
+from hookmq.broker.groups import Group
 from hookmq.broker.retain import retain
-from hookmq.broker.routes import Route, Target
+from hookmq.broker.routes import GROUP_STEPS, Route, Target
 from hookmq.broker.shared import offer_group
 from hookmq.codec import encode_properties, encode_publish_parts
 from hookmq.qos import Acknowledgement, Outgoing
@@ -26,7 +27,8 @@ from hookmq.types import Direction, DropReason, Message
 
 
 class FanOut:
-    """One message's way to many targets, `done` of them served; the first `kept` outlive their connections."""
+    """One message's way to many targets, `done` of them served; the first `kept` are groups, or outlive their
+    connections."""
 
     __slots__ = (
         "acknowledgement", "done", "kept", "outgoing", "packets", "route", "sender", "targets", "waiter",
@@ -42,7 +44,7 @@ class FanOut:
     ) -> None:
         self.outgoing = outgoing
         self.route = route
-        self.targets = route.targets
+        self.targets: tuple[Target | Group, ...] = route.targets
         self.sender = sender
         self.acknowledgement = acknowledgement
         self.waiter = waiter
@@ -84,10 +86,9 @@ def publish(
     outgoing = Outgoing(message)
     collecting = core.collecting
     if collecting is not None and (
-        len(route.targets) > core.settings.broker.fan_out_slice
-        or collecting.outgoing.message.topic == message.topic
+        route.large or collecting.outgoing.message.topic == message.topic
     ):
-        _serve_slice(core, [collecting], collecting.kept)
+        _serve_slice(core, [collecting], collecting.kept, _ALL)
     if message.retain:  # [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
         retain(core, message)
     for journal in route.journals:
@@ -97,14 +98,14 @@ def publish(
         waiter = _back_pressure(core, acknowledgement)
     topic = message.topic
     waiting = core.fan_outs.get(topic)
-    if waiting is not None or len(route.targets) > core.settings.broker.fan_out_slice:
+    if waiting is not None or route.large:
         job = FanOut(outgoing, route, sender, acknowledgement, waiter)
         _cut(core, job, spread=collecting is None and waiting is None)
     else:
         for target in route.targets:  # [MQTT-4.5.0-1] [MQTT311-4.5.0-1]
             _serve(core, target, outgoing, sender, waiter)
-    for group in route.groups:
-        offer_group(core, group, outgoing)
+        for group in route.groups:
+            offer_group(core, group, outgoing)
     if waiter is not None:
         waiter.met()
     if "on_published" in core.observed:
@@ -157,18 +158,24 @@ def _serve(
 def _cut(core: Core, job: FanOut, spread: bool) -> None:
     topic = job.route.topic
     qos = job.outgoing.message.qos
+    targets = job.route.targets
+    groups = job.route.groups
+    kept: list[Target] = []
     if qos or core.settings.session.queue_qos0:
         every = core.settings.session.queue_qos0
-        kept = [one for one in job.targets if one.session.durable and (every or one.qos)]
-        if kept and len(kept) < len(job.targets):
-            rest = [one for one in job.targets if not (one.session.durable and (every or one.qos))]
-            job.targets = (*kept, *rest)
-        job.kept = len(kept)
-    if spread and job.kept > core.settings.broker.fan_out_slice:
+        kept = [one for one in targets if one.session.durable and (every or one.qos)]
+    if kept and len(kept) < len(targets):
+        rest = [one for one in targets if not (one.session.durable and (every or one.qos))]
+        job.targets = (*groups, *kept, *rest)
+    elif groups:
+        job.targets = (*groups, *targets)
+    job.kept = len(groups) + len(kept)
+    steps = GROUP_STEPS * len(groups) + len(kept)
+    if spread and steps > core.settings.broker.fan_out_slice:
         core.collecting = job
         core.committer.hold()
     else:
-        _serve_slice(core, [job], job.kept)
+        _serve_slice(core, [job], job.kept, _ALL)
     if job.waiter is not None:
         job.waiter.hold()
     if core.settings.broker.async_fan_out:
@@ -178,19 +185,31 @@ def _cut(core: Core, job: FanOut, spread: bool) -> None:
     jobs = core.fan_outs.get(topic)
     if jobs is None:
         jobs = core.fan_outs[topic] = deque()
-        core.runtime.call_soon(partial(_slice, core, topic))
+        if not core.fan_order:
+            core.runtime.call_soon(partial(_slices, core))
+        core.fan_order.append(topic)
     if job.route.simple:
         core.router.invalidate(topic)  # no fast path while slices are on their way
     jobs.append(job)
 
 
-def _serve_slice(core: Core, jobs: list[FanOut], end: int) -> None:
-    """Serve targets up to `end` with the messages of `jobs`, which have the same targets and have served as many."""
+def _serve_slice(core: Core, jobs: list[FanOut], end: int, steps: int) -> None:
+    """Serve targets up to `end`, or until that took so many steps (`Core.work`), with the messages of `jobs`, which have
+    the same targets and have served as many."""
     sessions = core.sessions
     first = jobs[0]
     shared = 0
+    done = first.done
+    enough = core.work + steps
     try:
-        for target in first.targets[first.done : end]:
+        for target in first.targets[done:end]:
+            done += 1
+            if isinstance(target, Group):
+                for job in jobs:
+                    offer_group(core, target, job.outgoing)
+                if core.work > enough:
+                    break
+                continue
             session = target.session
             if sessions.get(session.client_id) is not session:  # left between two slices
                 for job in jobs:
@@ -208,16 +227,32 @@ def _serve_slice(core: Core, jobs: list[FanOut], end: int) -> None:
                     shared += 1
                 else:
                     _serve(core, target, job.outgoing, job.sender, job.waiter)
+            if core.work > enough:
+                break
     finally:  # or one fault of ours would hold up everybody's commits
         core.metrics.messages_delivered += shared
         if shared:
             core.share(sum(max(map(len, (job.packets or {}).values()), default=0) for job in jobs))
         for job in jobs:
-            job.done = end
-            if core.collecting is job and end >= job.kept:
+            job.done = done
+            if core.collecting is job and done >= job.kept:
                 core.collecting = None
                 core.committer.release()
                 core.schedule()
+                if core.after_collecting:
+                    core.runtime.call_soon(partial(_collect_next, core))
+
+
+def _collect_next(core: Core) -> None:
+    """Go on with messages for many that waited, until one of them is collected in slices again."""
+    core.commit_now()  # the commit waits for one of them, not for all
+    enough = core.work + _STEPS
+    while core.after_collecting and core.collecting is None:
+        if core.work > enough:
+            core.runtime.call_soon(partial(_collect_next, core))
+            return
+        core.guarded(core.after_collecting.popleft())
+    core.schedule()
 
 
 def _together(core: Core, waiting: deque[FanOut]) -> list[FanOut]:
@@ -239,31 +274,51 @@ def _together(core: Core, waiting: deque[FanOut]) -> list[FanOut]:
     return jobs
 
 
-def _slice(core: Core, topic: str) -> None:
-    """Serve the next slice of the first jobs of `topic`."""
+def _slices(core: Core) -> None:
+    """Serve what is due in one turn: topics in turn, so many targets altogether."""
+    left = core.settings.broker.fan_out_slice
+    enough = core.work + _STEPS
+    order = core.fan_order
+    for _ in range(len(order)):
+        topic = order[0]
+        left -= _slice(core, topic, left, enough - core.work)
+        order.popleft()
+        if topic in core.fan_outs:
+            order.append(topic)
+        if left <= 0 or core.work > enough:
+            break
+    if order:
+        core.runtime.call_soon(partial(_slices, core))
+    core.schedule()
+
+
+def _slice(core: Core, topic: str, most: int, steps: int) -> int:
+    """Serve up to `most` targets of the first jobs of `topic`; how many that were."""
     waiting = core.fan_outs[topic]
     jobs = _together(core, waiting)
     first = jobs[0]
-    share = max(1, core.settings.broker.fan_out_slice // len(jobs))
-    end = min(first.done + share, len(first.targets))
-    core.guarded(partial(_serve_slice, core, jobs, end))
-    if end == len(first.targets):
+    share = max(1, most // len(jobs))
+    before = first.done
+    end = min(before + share, len(first.targets))
+    core.guarded(partial(_serve_slice, core, jobs, end, steps))
+    if first.done == len(first.targets):
         for job in jobs:
             waiting.popleft()
             if job.waiter is not None:
                 job.waiter.met()
             if job.acknowledgement is not None:
                 job.acknowledgement.met()
-    if waiting:
-        core.runtime.call_soon(partial(_slice, core, topic))
-    else:
+    if not waiting:
         del core.fan_outs[topic]
         if first.route.simple or not first.route.valid:
             # What was learnt meanwhile is that there is no fast path. Of a large route that is so anyhow, and to compile
             # it for every message would take longer than a slice.
             core.router.invalidate(topic)
-    core.schedule()
+    return (first.done - before) * len(jobs)
 
 
 _TOGETHER: Final = 64
 """Fan-outs that are served in one pass."""
+_STEPS: Final = 1024
+"""Steps (`Core.work`) of all slices of one turn."""
+_ALL: Final = 1 << 60

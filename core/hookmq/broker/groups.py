@@ -19,8 +19,8 @@ class Group:
     """The members of one share name and topic filter, and the messages that wait for any of them."""
 
     __slots__ = (
-        "first_seq", "last_seq", "members", "online", "owner", "queue", "queued", "queued_bytes", "share", "sticky",
-        "strategy", "topic_filter", "turn",
+        "first_seq", "last_seq", "members", "online", "owner", "payer", "queue", "queued", "queued_bytes", "share",
+        "sticky", "strategy", "topic_filter", "turn",
     )  # fmt: skip
 
     def __init__(self, share: str, topic_filter: str, owner: str, strategy: ShareStrategy) -> None:
@@ -29,6 +29,9 @@ class Group:
         self.owner = owner
         self.strategy = strategy
         self.members: dict[Session, Subscription] = {}
+        self.payer: Session | None = None
+        """The member whose bounds hold for what waits here: all groups that it pays for share them. One client may make
+        thousands of groups, and each of them had bounds of its own."""
         self.online: list[Session] = []
         """Members with a connection, in the order in which they came."""
         self.turn = 0
@@ -48,6 +51,47 @@ class Group:
     def qos(self) -> int:
         """The highest QoS granted to a member: what a waiting message keeps until its receiver is known."""
         return max((s.qos for s in self.members.values()), default=0)
+
+    def admit(self, session: Session, subscription: Subscription) -> None:
+        """Make `session` a member, or change its subscription."""
+        self.members[session] = subscription
+        if self.payer is None:
+            self._pay(session)
+
+    def expel(self, session: Session) -> None:
+        """Make `session` no member any more."""
+        self.members.pop(session, None)
+        self.leave(session)
+        if self.payer is session:
+            self._pay(next(iter(self.members), None))
+
+    def _pay(self, session: Session | None) -> None:
+        before = self.payer
+        if before is not None:
+            before.shared_queued -= self.queued
+            before.shared_bytes -= self.queued_bytes
+        self.payer = session
+        if session is not None:
+            session.shared_queued += self.queued
+            session.shared_bytes += self.queued_bytes
+
+    def waits(self, weight: int) -> None:
+        """Count a message more that waits."""
+        self.queued += 1
+        self.queued_bytes += weight
+        payer = self.payer
+        if payer is not None:
+            payer.shared_queued += 1
+            payer.shared_bytes += weight
+
+    def gone(self, weight: int) -> None:
+        """Count a message less."""
+        self.queued -= 1
+        self.queued_bytes -= weight
+        payer = self.payer
+        if payer is not None:
+            payer.shared_queued -= 1
+            payer.shared_bytes -= weight
 
     def enter(self, session: Session) -> None:
         """A member came online."""

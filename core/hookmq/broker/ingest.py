@@ -232,6 +232,11 @@ class Ingest:
         if route.bounded and (full := route.without_room()):
             self._no_room(full)
             return
+        if route.large and self.core.collecting is not None:
+            # The commit waits for one such message, not for a stream of them.
+            self.core.after_collecting.append(self._accept_next)
+            self.step = _nothing
+            return
         committer = self.core.committer
         added = committer.added
         if self.before is not None:
@@ -241,6 +246,11 @@ class Ingest:
         outcome = Outcome(code, matched=matched)
         outcome.relies = committer.added != added
         self._end(outcome)
+
+    def _accept_next(self) -> None:
+        if not self.cancelled:
+            self.step = None
+            self._accept()
 
     def _no_room(self, journal: str) -> None:
         """A journal that must have the message is full: nobody gets it, and its publisher is to keep it."""
@@ -253,3 +263,7 @@ class Ingest:
     def _end(self, outcome: Outcome) -> None:
         self.step = None
         self.done(outcome)
+
+
+def _nothing() -> None:
+    """Stop waiting for another message: `cancelled` says it all."""

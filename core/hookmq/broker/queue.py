@@ -33,12 +33,12 @@ def enqueue(core: Core, session: Session, delivery: Delivery) -> None:
         take_number(session, delivery)
         core.committer.add(entry_of(session.owner, delivery, core.keep(delivery.outgoing)))
     session.queued += 1
-    session.queued_bytes += delivery.outgoing.size
-    core.queued_bytes += delivery.outgoing.size
+    session.queued_bytes += delivery.weight
+    core.queued_bytes += delivery.weight
     queue = session.queue
     if queue is None:
         queue = session.queue = deque()
-    size = delivery.outgoing.size
+    size = delivery.weight
     if recorded and (
         session.stored
         or len(queue) >= core.settings.session.queue_page
@@ -57,7 +57,7 @@ def _admit(core: Core, session: Session, delivery: Delivery, waiting: int, qos0:
     """Whether the bounds let one more message wait where `waiting` do; drops as the policy says. `qos0`: it is to wait
     with those of QoS 0 of a slow client, else in the queue, where QoS 0 may stand as well."""
     limits = core.settings.session
-    size = delivery.outgoing.size
+    size = delivery.weight
     while True:
         if waiting >= session.queue_messages:
             reason = DropReason.QUEUE_FULL
@@ -100,9 +100,9 @@ def unqueue(core: Core, session: Session, delivery: Delivery, counted: bool) -> 
     """Count a delivery no longer that was waiting in memory: in `session.queue` if `counted`, else in `queue_qos0`."""
     if counted:
         session.queued -= 1
-        core.loaded_bytes -= delivery.outgoing.size
-    session.queued_bytes -= delivery.outgoing.size
-    core.queued_bytes -= delivery.outgoing.size
+        core.loaded_bytes -= delivery.weight
+    session.queued_bytes -= delivery.weight
+    core.queued_bytes -= delivery.weight
 
 
 def load_page(core: Core, session: Session, then: Callable[[Core, Session], None]) -> None:
@@ -129,7 +129,7 @@ def load_page(core: Core, session: Session, then: Callable[[Core, Session], None
         for entry, message in page:
             session.loaded_seq = entry.seq
             delivery = restore(core, session, entry, message, shared)
-            core.loaded_bytes += delivery.outgoing.size
+            core.loaded_bytes += delivery.weight
             if (
                 session.revoked
                 and entry.filter in session.revoked
@@ -208,6 +208,7 @@ def restore(
     )
     if entry.group:
         delivery.group = next((g for g in session.groups if g.owner == entry.group), None)
+    delivery.weight = entry.size
     delivery.packet_id = entry.packet_id
     delivery.released = entry.released
     return delivery
@@ -223,5 +224,5 @@ def wait_qos0(core: Core, session: Session, delivery: Delivery) -> None:
         return
     queue.append(delivery)
     session.state = BEHIND
-    session.queued_bytes += delivery.outgoing.size
-    core.queued_bytes += delivery.outgoing.size
+    session.queued_bytes += delivery.weight
+    core.queued_bytes += delivery.weight

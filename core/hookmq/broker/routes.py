@@ -6,6 +6,7 @@ the others cost an encoding and a call each.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from hookmq.broker.groups import Group
 from hookmq.hooks.meter import Charge
@@ -15,6 +16,9 @@ from hookmq.store import Bounded, Journal
 from hookmq.types import Subscription
 
 Subscriber = Session | Group
+
+GROUP_STEPS: Final = 8
+"""What a shared subscription counts as, where a session counts as one."""
 
 
 class Target:
@@ -26,6 +30,7 @@ class Target:
         "no_local",
         "plain",
         "qos",
+        "remote",
         "retain_as_published",
         "session",
         "subscription",
@@ -42,6 +47,7 @@ class Target:
         )
         self.subscription = subscription
         self.subscriptions: list[Subscription] | None = None
+        self.remote: Target | None = None
         self.plain = False
 
     def merge(self, subscription: Subscription) -> None:
@@ -54,21 +60,33 @@ class Target:
             self.subscription = subscription
         self.no_local = self.no_local or subscription.no_local
         self.retain_as_published = self.retain_as_published or subscription.retain_as_published
-        if subscription.identifier is not None:
-            self.identifiers += (subscription.identifier,)
+
+    def complete(self) -> None:
+        """Collect the identifiers of all subscriptions that were merged; at once, since there may be thousands."""
+        if self.subscriptions is not None:
+            self.identifiers = tuple(
+                [one.identifier for one in self.subscriptions if one.identifier is not None]
+            )
 
     def without_local(self) -> "Target | None":
-        """What is left of it for a message that the session itself sent [MQTT-3.8.3-3]; None when nothing is."""
+        """Return what is left of it for a message that the session itself sent [MQTT-3.8.3-3], None if nothing is. Made
+        once: the subscriptions of a target do not change."""
         if not self.no_local:
             return self
-        remote: Target | None = None
-        for subscription in self.subscriptions or [self.subscription]:
-            if subscription.no_local:
-                continue
+        remote = self.remote
+        if remote is None:
+            for subscription in self.subscriptions or [self.subscription]:
+                if subscription.no_local:
+                    continue
+                if remote is None:
+                    remote = Target(self.session, subscription)
+                else:
+                    remote.merge(subscription)
             if remote is None:
-                remote = Target(self.session, subscription)
-            else:
-                remote.merge(subscription)
+                self.subscriptions = None  # nothing is left: one subscription tells it as well
+                return None
+            remote.complete()
+            self.remote = remote
         return remote
 
 
@@ -77,7 +95,7 @@ class Route:
     5.0, `rest` the other targets; `targets` are all. `simple`: nothing but plain targets."""
 
     __slots__ = (
-        "_by_session", "bounded", "groups", "journals", "kept", "matched", "plain3", "plain5", "rest", "simple",
+        "_by_session", "bounded", "groups", "journals", "kept", "large", "matched", "plain3", "plain5", "rest", "simple",
         "targets", "topic", "valid", "volatile",
     )  # fmt: skip
 
@@ -99,7 +117,9 @@ class Route:
         self.plain3 = [t.session for t in targets if t.plain and t.session.kind == 3]
         self.plain5 = [t.session for t in targets if t.plain and t.session.kind == 5]
         self.rest = tuple(t for t in targets if not t.plain)
-        self.simple = not (self.rest or groups or journals) and len(targets) <= slice_size
+        self.large = len(targets) + GROUP_STEPS * len(groups) > slice_size
+        """Whether its messages are handed out in slices."""
+        self.simple = not (self.rest or groups or journals) and not self.large
         self.volatile = self.simple and not any(t.session.durable for t in targets)
         """Simple, and no target's state goes through the store: QoS 1 and 2 need no commit either."""
         self.kept = self.simple and len(targets) == 1 and targets[0].session.durable

@@ -5,6 +5,7 @@ connection ends -> expiry 0: the session ends at once
 the will is published at the earlier of the two, unless the client returns before [MQTT-3.1.2-8, 3.1.3-9]
 """
 
+from collections.abc import Iterable
 from functools import partial
 from math import inf
 
@@ -98,8 +99,8 @@ def leave(core: Core, session: Session, will: bool) -> None:
 
 def _forget_qos0(core: Core, session: Session) -> None:
     for delivery in session.queue_qos0 or ():
-        session.queued_bytes -= delivery.outgoing.size
-        core.queued_bytes -= delivery.outgoing.size
+        session.queued_bytes -= delivery.weight
+        core.queued_bytes -= delivery.weight
         message = delivery.outgoing.message
         core.dropped(message, session.client, DropReason.CLIENT_LEFT, Direction.OUT)
     session.queue_qos0 = None
@@ -111,10 +112,10 @@ def return_shared(core: Core, session: Session) -> None:
         return
     kept = give_back(core, session, list(session.inflight.values()))
     session.inflight = {delivery.packet_id: delivery for delivery in kept}
-    hand_out_waiting(core, session.groups)
+    hand_out_waiting(core, tuple(session.groups))
 
 
-def hand_out_waiting(core: Core, groups: tuple[Group, ...]) -> None:
+def hand_out_waiting(core: Core, groups: Iterable[Group]) -> None:
     """Let the members with room take what came back to their groups."""
     for group in groups:
         if group.queued:
@@ -139,7 +140,7 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
         session.expiry_due = None
     if session.queue_qos0:
         _forget_qos0(core, session)
-    groups = session.groups
+    groups = tuple(session.groups)
     shared = (
         [d for d in session.inflight.values() if d.group is not None] if session.inflight else None
     )
@@ -162,7 +163,7 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
             _tell_dropped(core, session)
     core.queued_bytes -= session.queued_bytes
     if session.queue:
-        core.loaded_bytes -= sum(delivery.outgoing.size for delivery in session.queue)
+        core.loaded_bytes -= sum(delivery.weight for delivery in session.queue)
     session.queue = None
     session.backlog = None
     session.inflight = {}
@@ -282,9 +283,8 @@ def subscribe(core: Core, session: Session, subscription: Subscription) -> Subsc
         )
         group = core.groups[key] = Group(*key, group_owner(*key), strategy)
         core.router.subscribe(subscription.topic_filter, group, subscription)
-    group.members[session] = subscription
-    if group not in session.groups:
-        session.groups += (group,)
+    group.admit(session, subscription)
+    session.groups[group] = None
     if session.connection is not None:
         group.enter(session)
     return known
@@ -306,9 +306,8 @@ def unsubscribe(
     group = core.groups.get(key)
     if group is None:
         return
-    group.members.pop(session, None)
-    group.leave(session)
-    session.groups = tuple(g for g in session.groups if g is not group)
+    group.expel(session)
+    session.groups.pop(group, None)
     if group.members:
         return
     core.router.unsubscribe(group.topic_filter, group)
@@ -320,10 +319,10 @@ def forsake(core: Core, group: Group) -> None:
     """The last member of a group is gone: nobody will ever take what waits for it."""
     while group.queue:
         waiting = group.queue.popleft()
-        core.queued_bytes -= waiting.outgoing.size
+        core.queued_bytes -= waiting.weight
+        group.gone(waiting.weight)
         message = waiting.outgoing.message
         core.dropped(message, None, DropReason.SESSION_ENDED, Direction.OUT, group.owner)
         if waiting.seq:
             core.committer.add(Dequeue(group.owner, waiting.seq))
             core.schedule()
-    group.queued = group.queued_bytes = 0

@@ -7,6 +7,7 @@ from typing import Final
 from hookmq.broker.core import Core
 from hookmq.broker.groups import Group
 from hookmq.broker.queue import wait_qos0
+from hookmq.broker.routes import GROUP_STEPS
 from hookmq.broker.send import finish, first_in_line, has_room, identifiers_of, start, take_number
 from hookmq.qos import (
     Delivery,
@@ -16,10 +17,17 @@ from hookmq.session import Session
 from hookmq.store import Dequeue, Enqueue
 from hookmq.types import Direction, DropReason, Subscription
 
+ENTRY: Final = 160
+"""Bytes that a message takes in a group's queue besides itself: it may wait in thousands of groups."""
+
 
 def offer_group(core: Core, group: Group, outgoing: Outgoing) -> None:
     """Hand a message to one member of `group`: one that is online and has room, else it waits in the group's queue."""
     message = outgoing.message
+    core.work += GROUP_STEPS + (len(group.online) >> 4)
+    if not group.members:  # all left while the message was on its way
+        core.dropped(message, None, DropReason.SESSION_ENDED, Direction.OUT, group.owner)
+        return
     if not group.queued or message.qos == 0:
         for session in group.candidates(message, core.runtime.random):
             connection = session.connection
@@ -65,17 +73,20 @@ def _deliver_shared(
 
 def _wait_in_group(core: Core, group: Group, outgoing: Outgoing, front: bool = False) -> None:
     limits = core.settings.session
-    size = outgoing.size
-    while not front and (
-        group.queued >= limits.queue_messages
-        or group.queued_bytes + size > limits.queue_bytes
-        or core.queued_bytes + size > core.settings.broker.max_queue_bytes
-    ):
-        reason = (
-            DropReason.QUEUE_FULL
-            if group.queued >= limits.queue_messages
-            else DropReason.QUEUE_BYTES
-        )
+    payer = group.payer
+    size = outgoing.size + ENTRY
+    while not front:
+        queued = group.queued if payer is None else payer.shared_queued
+        waiting = group.queued_bytes if payer is None else payer.shared_bytes
+        if queued >= limits.queue_messages:
+            reason = DropReason.QUEUE_FULL
+        elif (
+            waiting + size > limits.queue_bytes
+            or core.queued_bytes + size > core.settings.broker.max_queue_bytes
+        ):
+            reason = DropReason.QUEUE_BYTES
+        else:
+            break
         if limits.queue_drop == "oldest" and group.queue:
             oldest = group.queue.popleft()
             left_group(core, group, oldest)
@@ -86,8 +97,8 @@ def _wait_in_group(core: Core, group: Group, outgoing: Outgoing, front: bool = F
     delivery = Delivery(
         outgoing, min(outgoing.message.qos, group.qos), False, (), _OF_A_GROUP, group
     )
-    group.queued += 1
-    group.queued_bytes += size
+    delivery.weight = size
+    group.waits(size)
     core.queued_bytes += size
     if core.recording and group.durable:
         if front:
@@ -96,7 +107,7 @@ def _wait_in_group(core: Core, group: Group, outgoing: Outgoing, front: bool = F
         else:
             group.last_seq += 1
             delivery.seq = group.last_seq
-        entry = Enqueue(group.owner, delivery.seq, core.keep(outgoing), delivery.qos, outgoing.size)
+        entry = Enqueue(group.owner, delivery.seq, core.keep(outgoing), delivery.qos, size)
         core.committer.add(entry)
         core.schedule()
     if front:
@@ -110,9 +121,8 @@ _OF_A_GROUP: Final = Subscription("", "")
 
 
 def left_group(core: Core, group: Group, delivery: Delivery) -> None:
-    group.queued -= 1
-    group.queued_bytes -= delivery.outgoing.size
-    core.queued_bytes -= delivery.outgoing.size
+    group.gone(delivery.weight)
+    core.queued_bytes -= delivery.weight
     if delivery.seq:
         core.committer.add(Dequeue(group.owner, delivery.seq))
         core.schedule()
@@ -120,6 +130,7 @@ def left_group(core: Core, group: Group, delivery: Delivery) -> None:
 
 def take_from_groups(core: Core, session: Session) -> int:
     """Let a member with room take one message that waits for its group; its size, 0 when none waits."""
+    core.work += len(session.groups) >> 4
     for group in session.groups:
         if not group.queue:
             continue

@@ -49,7 +49,7 @@ def register_core(
         lambda: broker.core.retained_bytes,
     )
     registry.gauge(
-        "queue_bytes", "Payload bytes queued for all clients.", lambda: broker.core.queued_bytes
+        "queue_bytes", "Bytes queued for all clients: topics, payloads, properties.", lambda: broker.core.queued_bytes
     )
     for name, help in _HOOKS.items():
         add = registry.counter if name.endswith("_total") else registry.gauge

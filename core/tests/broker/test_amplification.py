@@ -4,11 +4,21 @@ Bytes, packets and turns are counted, never time.
 """
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
-from hookmq.codec import Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeRequest, encode
+from hookmq.broker.routes import Target
+from hookmq.codec import (
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    encode,
+)
 from hookmq.properties import Properties
 from hookmq.testing import Harness, MemoryClient, will
 
@@ -157,6 +167,112 @@ def test_slow_receivers_share_one_message(broker_harness: Make) -> None:
     waiting = [list(sessions[f"v{n}"].queue_qos0 or ()) for n in range(5)]
     assert len(waiting[0]) > 2
     assert len({id(queue[-1].outgoing) for queue in waiting}) == 1
+
+
+# --- overlapping filters and groups -----------------------------------------------------------------------------------
+
+
+def overlapping(levels: int) -> list[str]:
+    """All filters that match ``a/a/...`` of so many levels, one level at a time."""
+    return ["/".join(parts) for parts in product("a+", repeat=levels)]
+
+
+def test_identifiers_are_merged_once(broker_harness: Make) -> None:
+    """The work of a route grows as the number of its subscriptions, not as its square."""
+    harness = broker_harness()
+    sub = harness.connect("sub")
+    filters = overlapping(11)
+    for number, one in enumerate(filters):
+        send(sub, encode(Subscribe(1, (SubscribeRequest(one, 0),), identified(number + 1)), 5))
+    harness.settle()
+    session = harness.broker.core.sessions["sub"]
+    assert len(session.subscriptions) == 2048
+    merged = Target(session, next(iter(session.subscriptions.values())))
+    held = []
+    for subscription in list(session.subscriptions.values())[1:]:
+        merged.merge(subscription)
+        held.append(len(merged.identifiers))
+    assert sum(held) == len(held)  # none of them copied what the ones before had collected
+    merged.complete()
+    assert sorted(merged.identifiers) == list(range(1, 2049))
+    harness.connect("pub").publish("/".join("a" * 11), b"x")
+    [message] = sub.messages
+    found = message.properties.subscription_identifier
+    assert sorted(found or ()) == list(range(1, 2049))
+
+
+def identified(number: int) -> Properties:
+    return Properties(subscription_identifier=(number,))
+
+
+def test_publishes_to_many_overlapping_filters_yield(broker_harness: Make) -> None:
+    harness = broker_harness()
+    sub = harness.connect("sub")
+    for number, one in enumerate(overlapping(12)):
+        send(sub, encode(Subscribe(1, (SubscribeRequest(one, 0),), identified(number + 1)), 5))
+    harness.settle()
+    topic = "/".join("a" * 12)
+    pub = harness.connect("pub")
+    send(pub, publish(topic, b"x") * 60)
+    seen = [harness.metrics.messages_received]
+    while harness.clock.turn():
+        seen.append(harness.metrics.messages_received)
+    assert max(after - before for before, after in pairwise(seen)) <= 8
+    assert len(sub.messages) == 60
+
+
+def test_what_waits_counts_its_identifiers(broker_harness: Make) -> None:
+    harness = narrow(broker_harness, config={"session": {"queue_bytes": 20_000}})
+    sub = silent(harness, auto_ack=False, receive_maximum=1)
+    for number, one in enumerate(overlapping(10)):
+        send(sub, encode(Subscribe(1, (SubscribeRequest(one, 1),), identified(number + 1)), 5))
+    harness.settle()
+    pub = harness.connect("pub")
+    for _ in range(20):
+        pub.publish("/".join("a" * 10), b"x", 1)
+    assert harness.broker.core.sessions["victim"].queued <= 4
+
+
+def test_a_message_for_many_groups_goes_in_slices(broker_harness: Make) -> None:
+    """Also the second and third, which wait until the one before them is whole."""
+    harness = broker_harness()
+    idle = harness.connect("idle", session_expiry_interval=60)
+    for first in range(0, 2000, 500):
+        idle.subscribe([f"$share/g{n}/t" for n in range(first, first + 500)], 1)
+    idle.disconnect()
+    pub = harness.connect("pub")
+    core = harness.broker.core
+    groups = list(core.groups.values())
+    pub.wire.send(b"".join(publish("t", b"x", qos=1, packet_id=n) for n in (1, 2, 3)))
+    seen = [0]
+    while harness.clock.turn():
+        seen.append(sum(group.queued for group in groups))
+    assert seen[-1] == 6000
+    assert max(after - before for before, after in pairwise(seen)) <= 300
+    assert [pub.expect(Puback).packet_id for _ in range(3)] == [1, 2, 3]
+
+
+def test_the_groups_of_a_client_share_its_bounds(broker_harness: Make) -> None:
+    harness = broker_harness(config={"session": {"queue_messages": 500, "queue_bytes": 50_000}})
+    idle = harness.connect("idle", session_expiry_interval=60)
+    idle.subscribe([f"$share/g{n}/t" for n in range(100)], 1)
+    idle.disconnect()
+    pub = harness.connect("pub")
+    for _ in range(20):
+        pub.publish("t", b"x", 1)
+    core = harness.broker.core
+    assert sum(group.queued for group in core.groups.values()) * 160 <= 50_000
+    assert core.queued_bytes <= 50_000
+    # Who takes the place of the one that paid is charged, and what waits goes with the last.
+    other = harness.connect("other", auto_ack=False, receive_maximum=1)
+    other.subscribe([f"$share/g{n}/t" for n in range(100)], 1)
+    idle.reconnect(auto_ack=False, receive_maximum=1)
+    idle.unsubscribe([f"$share/g{n}/t" for n in range(100)])
+    sessions = core.sessions
+    assert sessions["idle"].shared_queued == sessions["idle"].shared_bytes == 0
+    assert sessions["other"].shared_bytes == sum(g.queued_bytes for g in core.groups.values()) > 0
+    other.disconnect()
+    assert core.queued_bytes == 0
 
 
 # --- work of one turn -----------------------------------------------------------------------------------------------

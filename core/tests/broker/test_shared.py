@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hookmq.broker.shared import ENTRY
 from hookmq.codec import Puback, Pubcomp, Publish, Pubrel
 from hookmq.testing import Harness, MemoryClient
 
@@ -198,7 +199,7 @@ def test_nobody_overtakes_the_group(harness: Harness) -> None:
 @pytest.mark.parametrize("policy", ["newest", "oldest"])
 @pytest.mark.parametrize("bound", ["queue_messages", "queue_bytes", "max_queue_bytes"])
 def test_bounds(broker_harness: Make, policy: str, bound: str) -> None:
-    size = 3 if bound == "queue_messages" else 3 * len("t/x0")
+    size = 3 if bound == "queue_messages" else 3 * (len("t/x0") + ENTRY)
     config: dict[str, dict[str, Any]] = {"session": {"queue_drop": policy}, "broker": {}}
     config["broker" if bound == "max_queue_bytes" else "session"][bound] = size
     harness = broker_harness(config=config)

@@ -22,7 +22,7 @@ def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Co
     total = loaded = 0
     for session in core.sessions.values():
         total += session.queued_bytes
-        loaded += sum(delivery.outgoing.size for delivery in session.queue or ())
+        loaded += sum(delivery.weight for delivery in session.queue or ())
         connection = session.connection
         if connection is not None:
             resend = len(session.resend) if session.resend else 0
@@ -49,10 +49,21 @@ def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Co
             or session.paused < 0
         ):
             complain("limits", f"{session.client_id}: a count is below zero")
+    owed: dict[str, int] = {}
     for group in core.groups.values():
         total += group.queued_bytes
+        payer = group.payer
+        if payer is None or payer not in group.members:
+            complain("limits", f"nobody pays for group {group.owner}")
+        else:
+            owed[payer.client_id] = owed.get(payer.client_id, 0) + group.queued_bytes
         if len(group.queue) != group.queued:
             complain("limits", f"group {group.owner} counts {group.queued} of {len(group.queue)}")
+    for session in core.sessions.values():
+        if session.shared_bytes != owed.get(session.client_id, 0):
+            complain(
+                "limits", f"{session.client_id} pays {session.shared_bytes} bytes of its groups"
+            )
     if total != core.queued_bytes:
         complain("limits", f"{core.queued_bytes} bytes are counted as waiting, {total} are")
     if loaded != core.loaded_bytes:
