@@ -138,7 +138,9 @@ def found(node: Node) -> str:
         return f"the number {value}"
     if isinstance(value, str):
         return f"the text {value if len(value) <= 40 else value[:39] + '…'!r}"
-    return "a list" if isinstance(value, list) else "a mapping"
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a mapping"
+    return f"an object of type {type(value).__name__}"  # only a program can give one
 
 
 class Binder:

@@ -568,7 +568,7 @@ def test_a_bad_file_keeps_the_broker_from_starting(file: Path, failure: str) -> 
     running = Running(file, OLD)
     running.harness.close()
     FAILURES[failure](running)
-    with pytest.raises(ConfigError, match=r"acl\.yaml"):
+    with pytest.raises(PluginError, match=r"acl\.yaml"):
         plugin(file)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from hookmq.broker import Broker
 from hookmq.broker.core import Core
@@ -186,15 +186,14 @@ class Process:
                 self._note(
                     f"*** {sent} dropped {direction}: {reason} {client and client.client_id} {detail}"
                 )
-            elif direction is Direction.OUT and reason is DropReason.STORE_FAILED:
-                self._note("*** store failed")
 
         core.on_drop = dropped
 
     def _logged(self, level: str, event: str, fields: dict[str, object]) -> None:
         if event == "internal.error":
-            trace: Any = fields.get("traceback")
-            where = "".join(traceback.format_tb(trace)[-3:]) if trace is not None else ""
+            cause = fields.get("traceback")
+            trace = cause.__traceback__ if isinstance(cause, BaseException) else None
+            where = "".join(traceback.format_tb(trace)[-3:])
             self.complain("internal", f"{fields.get('error')}\n{where}")
         elif event == "client.connected":
             self.present[str(fields["client_id"])] = fields["session"] == "resumed"
