@@ -27,6 +27,7 @@ KNOWN = ["docs/index.md", "docs/how-to/tls.md", "plugins/storage/README.md", "CH
         ("CHANGELOG.md", "[a](docs/how-to/tls.md) [`b` c](#c)", "[a](how-to/tls.md) [`b` c](#c)"),
         ("docs/index.md", "```python file=a.py\n[a](b)\n```\n", '```python title="a.py"\n[a](b)\n```\n'),
         ("docs/index.md", "```yaml config\na: 1\n```\n", "```yaml\na: 1\n```\n"),
+        ("docs/index.md", "a\n<!-- repository only -->\nb\n<!-- end -->\n\nc\n", "a\nc\n"),
         ("docs/index.md", "One:\n- two\n- three\n", "One:\n\n- two\n- three\n"),
     ],
 )  # fmt: skip
