@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hookmq.cli import main
 from hookmq.cli.check import report, validate
 from hookmq.config.model import Config, load
 from workspace import ROOT
@@ -85,6 +86,54 @@ def test_the_image_gets_what_it_is_built_from() -> None:
     } <= set(kept)
     for name in kept:
         assert (ROOT / name).exists() or name == "plugins"
+
+
+def test_the_image_runs_the_compiled_build() -> None:
+    """A build that is pure for want of a compiler fails, and so does a start."""
+    steps = instructions()
+    [build] = [
+        rest for name, rest in steps if name == "RUN" and "HATCH_BUILD_HOOKS_ENABLE=1" in rest
+    ]
+    assert "HOOKMQ_BUILD=compiled /opt/hookmq/bin/hookmq version" in build
+    assert any(name == "RUN" and "gcc" in rest for name, rest in steps)
+    last = [name for name, _ in steps].index("FROM", 1)
+    assert any(name == "ENV" and "HOOKMQ_BUILD=compiled" in rest for name, rest in steps[last:])
+    kept = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {"!core/compiling.py", "!core/hatch_build.py", "core/hookmq/_compiled"} <= set(kept)
+
+
+def test_compose_publishes_the_metrics() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    service = compose["services"]["hookmq"]
+    bound = {listener.bind for listener in image(service["environment"]).listeners}
+    published = {port.rpartition(":")[2] for port in service["ports"]}
+    assert bound == {f"*:{port}" for port in published}
+    assert "9090" in published
+
+
+def test_what_the_systemd_page_installs_keeps_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configuration is that of ``config init``; storage must be among what pip installs, or it is left out."""
+    page = (ROOT / "docs/how-to/systemd.md").read_text()
+    [line] = re.findall(r"^.*pip install.*$", page, re.M)
+    assert "hookmq-storage" in line
+    assert "--find-links dist" in line
+    assert page.index("make wheels compiled") < page.index(line)
+    assert "config init /etc/hookmq/hookmq.yaml" in page
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    path = tmp_path / "hookmq.yaml"
+    assert main(["config", "init", str(path)]) == 0
+    config = load(path)
+    said = report(config, validate(config, "asyncio"))
+    assert f"store    plugin storage in {tmp_path}/storage (group" in said
+    assert f"STATE_DIRECTORY=/var/lib/{state_directory()}" in page
+
+
+def state_directory() -> str:
+    return str(
+        re.findall(r"^StateDirectory=(.+)$", (DEPLOY / "hookmq.service").read_text(), re.M)[0]
+    )
 
 
 def test_the_unit_is_right(tmp_path: Path) -> None:
