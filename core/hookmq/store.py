@@ -267,14 +267,19 @@ class Journal(Protocol):
 
 @runtime_checkable
 class Bounded(Protocol):
-    """What a `Journal` has besides, if it may have no room: then a message that it wants is not accepted."""
+    """What a `Journal` has besides, if it may have no room: then a message that it wants is not acknowledged."""
 
     name: str
 
     @property
     def full(self) -> bool:
-        """Whether to refuse what it would have to take now. MQTT 5.0 clients are told 0x97 Quota exceeded; one of 3.x is
-        not acknowledged, so that it sends the message again when it reconnects. Asked for every message: be quick."""
+        """Whether to refuse what it would have to take now. MQTT 5.0 clients are told 0x97 Quota exceeded. One of 3.x is
+        acknowledged when there is room: until then this is asked ten times a second. Subscribers get the message at once,
+        but not at QoS 2. QoS 0 and wills are not kept for the journal. Asked for every message: be quick."""
+
+
+class BoundedJournal(Journal, Bounded, Protocol):
+    """A `Journal` that may have no room."""
 
 
 @runtime_checkable

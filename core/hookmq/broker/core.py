@@ -12,6 +12,7 @@ from hookmq.broker.committer import Committer, entry_of
 from hookmq.broker.deadlines import Deadlines
 from hookmq.broker.expiries import Expiries, Kept
 from hookmq.broker.groups import Group
+from hookmq.broker.parking import Parking
 from hookmq.broker.routes import Route, Subscriber, Target
 from hookmq.codec import Limits
 from hookmq.hooks.chains import Chains, narrow
@@ -114,6 +115,7 @@ class Core:
             self._commit_more,
             self._put_sent,
         )
+        self.parking = Parking(self.deadlines, self.guarded, self.schedule)
         self.next_message_id = store.next_message_id()
         self.queued_bytes = 0
         self.loaded_bytes = 0

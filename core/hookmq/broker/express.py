@@ -166,7 +166,7 @@ def pass_on(
     session = connection.session
     assert session is not None
     qos = permit.header >> 1 & 3
-    if permit.route.bounded and permit.route.without_room():
+    if permit.route.bounded and core.parking.without_room(permit.route.bounded):
         return False
     if permit.route.large and core.collecting is not None:
         return False

@@ -23,6 +23,7 @@ from hookmq.broker.shared import offer_group
 from hookmq.codec import encode_properties, encode_publish_parts
 from hookmq.qos import Acknowledgement, Outgoing
 from hookmq.session import BEHIND, Session
+from hookmq.store import BoundedJournal
 from hookmq.types import Direction, DropReason, Message
 
 
@@ -74,13 +75,18 @@ class FanOut:
 
 
 def publish(
-    core: Core, message: Message, sender: Session | None, acknowledgement: Acknowledgement | None
+    core: Core,
+    message: Message,
+    sender: Session | None,
+    acknowledgement: Acknowledgement | None,
+    without: tuple[BoundedJournal, ...] = (),
 ) -> int:
     """Hand `message` on to everybody and return how many matched: sessions, groups and journals. The one way a message
     takes, whoever sent it; it was authorized and transformed before.
 
     `acknowledgement` is made to wait for what it relies on: the last slice, unless fan-out is asynchronous, and the start
-    of deliveries under back-pressure. The commit is the caller's to wait for.
+    of deliveries under back-pressure. The commit is the caller's to wait for. Journals of `without` have no room and do
+    not get it.
     """
     route = core.router.lookup(message.topic)
     outgoing = Outgoing(message)
@@ -92,7 +98,8 @@ def publish(
     if message.retain:  # [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
         retain(core, message)
     for journal in route.journals:
-        core.committer.journal(journal, message)
+        if journal not in without:
+            core.committer.journal(journal, message)
     waiter = None
     if core.settings.session.inflight_overflow == "backpressure" and acknowledgement is not None:
         waiter = _back_pressure(core, acknowledgement)

@@ -5,6 +5,7 @@ These are the handlers of the table in `broker.table`; each takes the connection
 
 from functools import partial
 from math import inf
+from typing import Final
 
 from hookmq.broker.authorizer import Decisions
 from hookmq.broker.channel import Phase
@@ -12,6 +13,7 @@ from hookmq.broker.connack import seconds
 from hookmq.broker.deliver import pump
 from hookmq.broker.ingest import Ingest, Outcome
 from hookmq.broker.link import Link
+from hookmq.broker.parking import Parked
 from hookmq.broker.send import acknowledged, received
 from hookmq.codec import (
     Disconnect,
@@ -271,7 +273,9 @@ def _ingested(
     """The pipeline is done with a PUBLISH of this connection, at once or after a plugin answered."""
     resumed = connection.waiting
     core = connection.core
-    if outcome.matched < 0:
+    if outcome.full:
+        _no_room(connection, packet, acknowledgement, outcome)
+    elif outcome.matched < 0:
         _refuse(connection, packet, outcome)
     else:
         _acknowledge(connection, packet, outcome, acknowledgement)
@@ -288,8 +292,6 @@ def _refuse(connection: Link, packet: Publish, outcome: Outcome) -> None:
         connection.disconnect(outcome.code, outcome.reason)
         return
     if connection.version < 5:
-        if outcome.withhold:
-            return
         if packet.qos and not outcome.decided:
             # An acknowledgement would be a lie: the client repeats it when it is back [MQTT311-4.4.0-1].
             connection.disconnect(outcome.code, outcome.reason or "could not be decided")
@@ -304,6 +306,55 @@ def _refuse(connection: Link, packet: Publish, outcome: Outcome) -> None:
             outcome.relies = session.durable
         outcome.code = ReasonCode.SUCCESS
     _acknowledge(connection, packet, outcome, None)
+
+
+def _no_room(
+    connection: Link,
+    packet: Publish,
+    acknowledgement: Acknowledgement | None,
+    outcome: Outcome,
+) -> None:
+    """A journal is full: tell a client of MQTT 5, or have the acknowledgement wait until there is room. A client that has
+    too much waiting is not read from, and disconnected after `hold_timeout`: it repeats."""
+    core = connection.core
+    message, later = outcome.message, outcome.later
+    assert message is not None
+    assert later is not None
+    session = connection.session
+    assert session is not None
+    names = ", ".join(journal.name for journal in outcome.full)
+    gone = partial(
+        core.dropped, message, connection.client, DropReason.QUEUE_FULL, Direction.IN, names
+    )
+    if connection.version == 5:
+        gone()
+        _acknowledge(connection, packet, outcome, None)
+        return
+    number = packet.packet_id
+    parked = connection.parked
+    if parked is None:
+        parked = connection.parked = set()
+    if packet.qos == 2:
+        if number in parked:
+            return  # repeated: it waits already
+        parked.add(number)
+    size = len(message.payload) + len(message.topic) + _PARKED
+
+    def go() -> None:
+        parked.discard(number)
+        connection.held_bytes -= size
+        _acknowledge(connection, packet, later(), acknowledgement)
+        connection.go_on_reading()
+
+    if not core.parking.park(Parked(connection, outcome.full, size, go, gone)):
+        gone()
+        connection.disconnect(outcome.code, outcome.reason)
+        return
+    connection.hold_bytes(size)
+
+
+_PARKED: Final = 256
+"""Bytes that a PUBLISH costs while it waits for room, besides its message."""
 
 
 def _acknowledge(

@@ -18,6 +18,7 @@ from hookmq.qos import Acknowledgement
 from hookmq.reason import ReasonCode
 from hookmq.runtime import Cancel
 from hookmq.session import Session
+from hookmq.store import BoundedJournal
 from hookmq.topics import validate_topic
 from hookmq.types import Action, ClientInfo, Direction, DropReason, Message, Subscription
 
@@ -29,11 +30,12 @@ class Outcome:
     """What became of a message: `code` for its acknowledgement, `reason` in words for MQTT 5 clients, whether the
     connection is to end, how many matched (-1: it was not accepted), and whether it `relies` on a commit. `decided` is
     False if nobody could say whether it may be accepted: a client of 3.x, which cannot be told, gets no acknowledgement
-    rather than a wrong one. `withhold`: likewise, for want of room. `undecided`: nobody could decide, the source is
-    `Ingest.patient`, and nothing was dropped yet."""
+    rather than a wrong one. `undecided`: nobody could decide, the source is
+    `Ingest.patient`, and nothing was dropped yet. `full` are journals without room for `message`; when there is room,
+    `later` does what is left to be done and returns what became of it then."""
 
     __slots__ = (
-        "code", "decided", "disconnect", "matched", "reason", "relies", "undecided", "withhold",
+        "code", "decided", "disconnect", "full", "later", "matched", "message", "reason", "relies", "undecided",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +48,9 @@ class Outcome:
         self.relies = False
         self.decided = True
         self.undecided = False
-        self.withhold = False
+        self.full: tuple[BoundedJournal, ...] = ()
+        self.message: Message | None = None
+        self.later: Callable[[], Outcome] | None = None
 
 
 class Ingest:
@@ -59,8 +63,8 @@ class Ingest:
     """
 
     __slots__ = (
-        "acknowledgement", "action", "before", "cancelled", "chains", "client", "core", "decisions", "done", "message",
-        "patient", "plain", "sender", "skip", "step",
+        "acknowledgement", "action", "before", "cancelled", "chains", "client", "core", "decisions", "done", "full",
+        "message", "patient", "plain", "sender", "skip", "step",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +94,8 @@ class Ingest:
         self.before: Callable[[], None] | None = None
         self.step: Cancel | None = None
         self.cancelled = False
+        self.full: tuple[BoundedJournal, ...] = ()
+        """Journals that are owed the message."""
         self.patient = False
         """Whether it is the source's to ask again if nobody could decide: then nothing is dropped or told."""
         self.plain = True
@@ -229,36 +235,61 @@ class Ingest:
 
     def _accept(self) -> None:
         route = self.core.router.lookup(self.message.topic)
-        if route.bounded and (full := route.without_room()):
-            self._no_room(full)
-            return
         if route.large and self.core.collecting is not None:
             # The commit waits for one such message, not for a stream of them.
             self.core.after_collecting.append(self._accept_next)
             self.step = _nothing
             return
-        committer = self.core.committer
-        added = committer.added
-        if self.before is not None:
-            self.before()
-        matched = publish(self.core, self.message, self.sender, self.acknowledgement)
-        code = ReasonCode.SUCCESS if matched else ReasonCode.NO_MATCHING_SUBSCRIBERS
-        outcome = Outcome(code, matched=matched)
-        outcome.relies = committer.added != added
-        self._end(outcome)
+        if route.bounded and (full := self.core.parking.without_room(route.bounded)):
+            self._no_room(full)
+            return
+        self._end(self._hand_on())
 
     def _accept_next(self) -> None:
         if not self.cancelled:
             self.step = None
             self._accept()
 
-    def _no_room(self, journal: str) -> None:
-        """A journal that must have the message is full: nobody gets it, and its publisher is to keep it."""
+    def _hand_on(self, without: tuple[BoundedJournal, ...] = ()) -> Outcome:
+        """Give it to everybody but the journals of `without`."""
+        committer = self.core.committer
+        added = committer.added
+        if self.before is not None:
+            self.before()
+        matched = publish(self.core, self.message, self.sender, self.acknowledgement, without)
+        code = ReasonCode.SUCCESS if matched else ReasonCode.NO_MATCHING_SUBSCRIBERS
+        outcome = Outcome(code, matched=matched)
+        outcome.relies = committer.added != added
+        return outcome
+
+    def _no_room(self, full: tuple[BoundedJournal, ...]) -> None:
+        """Journals that must have the message are full. Its publisher is to keep it, and subscribers get it all the same;
+        but not at QoS 2, where to repeat it would be to deliver it twice. At QoS 0, and of a will, nobody can be told."""
         self.plain = False
-        self.core.dropped(self.message, self.client, DropReason.QUEUE_FULL, Direction.IN, journal)
-        outcome = Outcome(ReasonCode.QUOTA_EXCEEDED, f"{journal} is full")
-        outcome.withhold = True
+        message = self.message
+        names = ", ".join(journal.name for journal in full)
+        outcome = Outcome(ReasonCode.QUOTA_EXCEEDED, f"{names} is full")
+        outcome.full, outcome.message = full, message
+        told = message.qos > 0 and self.action is Action.PUBLISH
+        if told and message.qos == 2:
+            outcome.later = self._hand_on
+        elif told:
+            self._hand_on(full)
+            self.full = full
+            outcome.later = self._journal_later
+        else:
+            outcome = self._hand_on(full)
+        if not told or self.client is None:
+            self.core.dropped(message, self.client, DropReason.QUEUE_FULL, Direction.IN, names)
         self._end(outcome)
+
+    def _journal_later(self) -> Outcome:
+        """There is room: what was handed on before is journaled, too."""
+        outcome = Outcome(ReasonCode.SUCCESS, matched=1)
+        for journal in self.full:
+            self.core.committer.journal(journal, self.message)
+        outcome.relies = True
+        return outcome
 
     def _end(self, outcome: Outcome) -> None:
         self.step = None

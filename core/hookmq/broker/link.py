@@ -58,7 +58,7 @@ class Link(Channel):
     __slots__ = (
         "answers", "assigned_id", "authentication_data", "bridge", "carried", "connect", "credential_due", "decision",
         "decisions", "epoch", "excess", "gone", "held", "held_bytes", "hold_due", "inbound_aliases", "legal", "limits",
-        "max_expiry", "memo", "meter", "offered", "opening", "paced", "partial", "re_authenticating",
+        "max_expiry", "memo", "meter", "offered", "opening", "paced", "parked", "partial", "re_authenticating",
         "re_authentication", "receive_maximum", "rest", "rest_at", "sections", "size", "table", "unacknowledged",
         "waiting", "wanted",
     )  # fmt: skip
@@ -109,6 +109,8 @@ class Link(Channel):
         self.waiting = False
         self.held: deque[tuple[int, bytes]] | None = None
         self.held_bytes = 0
+        self.parked: set[int] | None = None
+        """Ids of its QoS 2 publishes that wait for room in a journal; None until any publish had to."""
         self.hold_due: Deadline | None = None
         self.writable = True
         self.excess = 0
@@ -217,7 +219,11 @@ class Link(Channel):
         if held is None:
             held = self.held = deque()
         held.append((header, body))
-        self.held_bytes += len(body) + _HELD
+        self.hold_bytes(len(body) + _HELD)
+
+    def hold_bytes(self, size: int) -> None:
+        """Count bytes that are held for the client, and stop reading if they are too many."""
+        self.held_bytes += size
         if self.held_bytes > self._may_hold():
             self.stop_reading()
 
@@ -407,6 +413,8 @@ class Link(Channel):
         self.rest = None
         self.forget_decisions()
         self.answers = None
+        if self.parked is not None:
+            self.core.parking.leave(self)
         session = self.session
         if self.opening and session is not None:
             self.opening = False

@@ -12,7 +12,7 @@ from hookmq.broker.groups import Group
 from hookmq.hooks.meter import Charge
 from hookmq.properties import EMPTY
 from hookmq.session import Session
-from hookmq.store import Bounded, Journal
+from hookmq.store import Bounded, BoundedJournal, Journal
 from hookmq.types import Subscription
 
 Subscriber = Session | Group
@@ -113,7 +113,9 @@ class Route:
         self.targets = tuple(targets)
         self.groups = tuple(groups)
         self.journals = tuple(journals)
-        self.bounded = tuple(journal for journal in journals if isinstance(journal, Bounded))
+        self.bounded: tuple[BoundedJournal, ...] = tuple(
+            journal for journal in journals if isinstance(journal, Bounded)
+        )
         self.plain3 = [t.session for t in targets if t.plain and t.session.kind == 3]
         self.plain5 = [t.session for t in targets if t.plain and t.session.kind == 5]
         self.rest = tuple(t for t in targets if not t.plain)
@@ -132,10 +134,6 @@ class Route:
         if not found:
             found = self._by_session = {target.session: target for target in self.targets}
         return found.get(session)
-
-    def without_room(self) -> str:
-        """The name of a journal that is full; '' where there is none."""
-        return next((journal.name for journal in self.bounded if journal.full), "")
 
 
 class Permit:

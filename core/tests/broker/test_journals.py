@@ -317,6 +317,8 @@ def test_a_full_journal_refuses_what_it_would_have_to_take(
     sub.unread.clear()
     pub.publish("t", b"too much", qos, expect=0x97)
     pub.publish("u", b"fine", qos, expect=0)
+    if qos == 1:  # a repetition is a second delivery, which QoS 2 must not be
+        sub.expect_message("t", b"too much")
     sub.expect_message("u", b"fine")
     sub.expect_nothing()
     assert len(journal.appended) == before
@@ -328,21 +330,108 @@ def test_a_full_journal_refuses_what_it_would_have_to_take(
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_client_of_3_1_1_is_not_acknowledged_and_sends_it_again(
-    broker_harness: Make, qos: int
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_client_of_3_x_is_acknowledged_when_there_is_room(
+    broker_harness: Make, version: int, qos: int
 ) -> None:
+    """On the connection that it has, in order, and not before."""
     journal = SmallJournal(1)
     harness = broker_harness(journals=[journal])
-    pub = harness.connect("pub", 4, False)
-    pub.publish("t", b"taken", qos, expect=0)
-    pub.publish("t", b"not taken", qos)
+    sub, pub = harness.connect("sub"), harness.connect("pub", version, False)
+    sub.subscribe(["t", "u"], 2)
+    pub.publish("t", b"0", qos, expect=0)
+    for number in range(1, 5):
+        pub.publish("t", b"%d" % number, qos, packet_id=100 + number)
+    pub.publish("t", b"1", qos, packet_id=101, dup=True) if qos == 2 else None
     pub.expect_nothing()
     pub.publish("u", b"the next is acknowledged", qos, expect=0)
+    harness.advance(100)
+    seen = [m.payload for m in sub.messages if m.topic == "t"]
+    assert seen == ([b"0", b"1", b"2", b"3", b"4"] if qos == 1 else [b"0"])
+    assert [m.payload for _, m in journal.appended] == [b"0"]
+    journal.room = 3
+    harness.advance(1)
+    kind = Puback if qos == 1 else Pubcomp
+    acknowledged = [packet.packet_id for packet in pub.received if isinstance(packet, kind)]
+    assert acknowledged[-2:] == [101, 102]
+    journal.room = 5
+    pub.publish("t", b"5", qos, packet_id=105)  # room for it, but others came first
+    harness.advance(1)
+    journal.room = 10
+    harness.advance(1)
+    assert [m.payload for _, m in journal.appended] == [b"%d" % n for n in range(6)]
+    assert [m.payload for m in sub.messages if m.topic == "t"] == [b"%d" % n for n in range(6)]
+    acknowledged = [packet.packet_id for packet in pub.received if isinstance(packet, kind)]
+    assert acknowledged[-3:] == [103, 104, 105]
+    assert (harness.broker.core.parking.waiting, harness.broker.core.parking.bytes) == (0, 0)
+    pub.publish("t", b"6", qos, expect=0)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_who_leaves_while_it_waits_for_room_sends_it_again(broker_harness: Make, qos: int) -> None:
+    journal, observer = SmallJournal(1), HookRecorder("on_dropped", id="o")
+    harness = broker_harness(journals=[journal], plugins=[observer])
+    sub, pub = harness.connect("sub"), harness.connect("pub", 4, False)
+    sub.subscribe("t", 2)
+    pub.publish("t", b"taken", qos, expect=0)
+    pub.publish("t", b"not taken", qos, packet_id=7)
+    pub.expect_nothing()
+    pub.drop()
+    harness.settle()
+    (dropped,) = observer.calls()
+    assert (dropped.why.reason, dropped.why.detail) == ("queue_full", "small")
+    assert (harness.broker.core.parking.waiting, harness.broker.core.parking.bytes) == (0, 0)
+    journal.room = 9
+    harness.advance(1)
     assert [m.payload for _, m in journal.appended] == [b"taken"]
-    journal.room = 2
     pub.reconnect()
-    pub.publish("t", b"not taken", qos, expect=0)
+    pub.publish("t", b"not taken", qos, packet_id=7, dup=True, expect=0)
     assert [m.payload for _, m in journal.appended] == [b"taken", b"not taken"]
+    times = [m.payload for m in sub.messages].count(b"not taken")
+    assert times == (2 if qos == 1 else 1)
+
+
+def test_qos_0_and_wills_reach_subscribers_while_a_journal_is_full(broker_harness: Make) -> None:
+    journal, observer = SmallJournal(0), HookRecorder("on_dropped", id="o")
+    harness = broker_harness(journals=[journal], plugins=[observer])
+    sub = harness.connect("sub")
+    sub.subscribe("t", 2)
+    pub = harness.connect("pub", 4, will=will("t", b"will", 1))
+    pub.publish("t", b"0")
+    pub.publish("t", b"1", retain=True)
+    pub.drop()
+    assert [m.payload for m in sub.messages] == [b"0", b"1", b"will"]
+    assert journal.appended == []
+    assert {call.why.detail for call in observer.calls()} == {"small"}
+    assert len(observer.calls()) == 3
+
+
+def test_a_client_that_has_too_much_waiting_for_room_is_disconnected(broker_harness: Make) -> None:
+    journal = SmallJournal(0)
+    settings = {"broker": {"hold_bytes": 4096, "hold_timeout": 30}}
+    harness = broker_harness(journals=[journal], config=settings)
+    modest, greedy = harness.connect("modest", 4), harness.connect("greedy", 4)
+    modest.publish("t", b"x", 1)
+    for _ in range(10):
+        greedy.publish("t", bytes(1000), 1)
+    assert not greedy.wire.reading
+    harness.advance(31)
+    greedy.expect_closed()
+    modest.expect_nothing()
+    assert harness.broker.core.parking.waiting == 1
+    journal.room = 1
+    harness.advance(1)
+    modest.expect(Puback)
+
+
+def test_what_waits_for_room_is_bounded_for_all_clients_together(broker_harness: Make) -> None:
+    harness = broker_harness(journals=[SmallJournal(0)])
+    harness.broker.core.parking.max_bytes = 5000
+    clients = [harness.connect(f"c{number}", 4) for number in range(8)]
+    for client in clients:
+        client.publish("t", bytes(1000), 1)
+    assert [client.closed for client in clients] == [False] * 3 + [True] * 5
+    assert harness.broker.core.parking.bytes < 5000
 
 
 def test_what_was_collected_during_a_flush_is_committed_after_it(broker_harness: Make) -> None:
