@@ -49,7 +49,9 @@ def register_core(
         lambda: broker.core.retained_bytes,
     )
     registry.gauge(
-        "queue_bytes", "Bytes queued for all clients: topics, payloads, properties.", lambda: broker.core.queued_bytes
+        "queue_bytes",
+        "Bytes queued for all clients: topics, payloads, properties.",
+        lambda: broker.core.queued_bytes,
     )
     for name, help in _HOOKS.items():
         add = registry.counter if name.endswith("_total") else registry.gauge

@@ -143,7 +143,9 @@ def test_what_is_not_of_a_file() -> None:
     assert made.plugin.config.inner == Inner(5, ("x",))
     with pytest.raises(ConfigError, match=r"config\.inner\.size: expected a size"):
         make_plugin(Bound, {"path": "a", "inner": Inner("much")})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="expected a whole number, found an object of type object"):
+    with pytest.raises(
+        ConfigError, match="expected a whole number, found an object of type object"
+    ):
         make_plugin(Bound, {"path": "a", "count": object()})
 
 

@@ -43,6 +43,11 @@ def register(
         )
     registry.gauge("spark_sink_stored_bytes", "Size of a stream.", lambda: each(lambda s: s.size))
     registry.gauge(
+        "spark_sink_fill",
+        "Share of `max_bytes` that a stream uses.",
+        lambda: each(lambda s: s.fill),
+    )
+    registry.gauge(
         "spark_sink_full", "1 while messages are refused.", lambda: each(lambda s: int(s.no_room))
     )
     registry.gauge(

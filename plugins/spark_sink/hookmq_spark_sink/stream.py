@@ -14,7 +14,7 @@ from hookmq import topics
 from hookmq.errors import StoreError
 from hookmq.plugin import Message
 from hookmq.runtime import Runtime, Timer
-from hookmq.segments import SegmentLog
+from hookmq.segments import Fill, SegmentLog
 from hookmq.store import CommitId, StoreFailed
 
 from hookmq_spark_sink import block, files
@@ -120,6 +120,7 @@ class Stream:
         self._state: files.StateFile | None = None
         self._state_failed = False
         self._last_flush = float("-inf")
+        self._fill = Fill(self._say_fill)
         self._waiting: Timer | None = None
         self._keeping = False
         self._again = False
@@ -139,8 +140,27 @@ class Stream:
         no room left."""
         if self.no_room:
             self.counts.refused += 1
+            self._fill.look(1.0)
             return True
         return False
+
+    @property
+    def fill(self) -> float:
+        """How much of `max_bytes` is used; with `on_full: reject` nothing is taken from 1.0 on."""
+        return (self._stored + self._pending) / self.config.max_bytes
+
+    def _look_at_fill(self) -> None:
+        if self.config.on_full == "reject":
+            self._fill.look(max(self.fill, 1.0 if self.low_disk else 0.0))
+
+    def _say_fill(self, word: str, share: float) -> None:
+        fields = {"share": round(share, 2), "bytes": self.size, "max_bytes": self.config.max_bytes}
+        if word == "filling":
+            self._log("warning", "spark_sink.stream_filling", **fields)
+        elif word == "full":
+            self._log("warning", "spark_sink.stream_full", **fields)
+        else:
+            self._log("info", "spark_sink.stream_has_room", **fields)
 
     @property
     def no_room(self) -> bool:
@@ -217,6 +237,7 @@ class Stream:
                 counts.flushes += 1
                 counts.flush_seconds += self._runtime.now() - began
                 counts.bytes += size
+                self._look_at_fill()
             done(failed)
 
         self.log.flush(written)
@@ -433,6 +454,7 @@ class Stream:
             self.generation += 1
             self._tell()
         self._stored = self.log.size
+        self._look_at_fill()
 
     def quiet(self, done: Callable[[], None]) -> None:
         """Have `done` called when nothing is at work in a thread; no retention and no merging from now on."""

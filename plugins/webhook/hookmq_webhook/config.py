@@ -55,7 +55,7 @@ class OutboxConfig:
 
     path: Path | None = setting(None, "its folder; webhook/ID beside that of storage if left out")
     max_bytes: Size = setting(1 << 30, "its size, about, when it is full", minimum=65536)
-    max_events: int = setting(1_000_000, "events that wait when it is full", minimum=1)
+    max_events: int = setting(0, "events that wait when it is full; 0: any number", minimum=0)
     max_unwritten: Size = setting(
         64 << 20,
         "bytes that wait for the disk when it is full: publishers are faster",

@@ -92,6 +92,11 @@ def register(registry: Any, plugin: Instance) -> None:
         "Bytes that wait, about.",
         lambda: plugin.queue.size if plugin.queue is not None else 0,
     )
+    registry.gauge(
+        "webhook_outbox_fill",
+        "How full the outbox is: from 1 on it takes nothing.",
+        lambda: plugin.queue.fill if isinstance(plugin.queue, Outbox) else 0,
+    )
     registry.gauge("webhook_oldest_seconds", "Age of the oldest event that waits.", age)
     registry.gauge(
         "webhook_dead_letters",

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from hookmq.errors import StoreError
 from hookmq.plugin import Message
 from hookmq.runtime import Runtime, Timer
-from hookmq.segments import SegmentLog, Trimmed
+from hookmq.segments import Fill, SegmentLog, Trimmed
 from hookmq.segments.frame import Frame
 from hookmq.segments.log import LOCK
 from hookmq.store import CommitId, StoreFailed
@@ -31,8 +31,9 @@ SAVE_EVERY: Final = 1.0
 
 
 class Bounds(NamedTuple):
-    """When an outbox is full: `max_bytes` of what waits, or twice that on the disk, where what arrived stays until all
-    before it did, or `max_unwritten` in memory, since the disk is slower than those who publish."""
+    """When an outbox is full: `max_events` wait, if that is not 0; or `max_bytes`; or twice that are on the disk, where
+    what arrived stays until all before it did; or `max_unwritten` are in memory, since the disk is slower than those who
+    publish."""
 
     max_bytes: int
     max_events: int
@@ -98,6 +99,7 @@ class Outbox:
         """Bytes that were ever added, and up to where they are on the disk."""
         self._size = 0
         self._ages = Ages()
+        self._fill = Fill(self._say_fill)
         self._timer: Timer | None = None
         self._hurry = False
         self._storing = False
@@ -128,18 +130,36 @@ class Outbox:
     @property
     def full(self) -> bool:
         """Whether a message must be refused: never where it would go elsewhere, or nowhere."""
-        return self.bounds.on_full == "reject" and self.over(1.0)
+        if self.bounds.on_full != "reject" or self.fill < 1.0:
+            return False
+        self._fill.look(1.0)
+        return True
 
-    def over(self, share: float) -> bool:
-        """Whether it is beyond its bounds. What arrived is left on the disk up to the end of its segment, and does not
-        count when nothing else is there."""
+    @property
+    def fill(self) -> float:
+        """How full it is; from 1.0 on it is beyond its bounds. What arrived is left on the disk up to the end of its
+        segment, and does not count when nothing else is there."""
         waiting, bounds = self.waiting, self.bounds
-        if self._added - self._written_to >= bounds.max_unwritten * share:
-            return True
-        if waiting >= bounds.max_events * share:
-            return True
-        most = bounds.max_bytes * share
-        return waiting > 0 and (self._unread + self._open_bytes >= most or self._size >= 2 * most)
+        share = (self._added - self._written_to) / bounds.max_unwritten
+        if waiting > 0:
+            held = max(self._unread + self._open_bytes, self._size / 2)
+            share = max(share, held / bounds.max_bytes)
+        if bounds.max_events:
+            share = max(share, waiting / bounds.max_events)
+        return share
+
+    def _say_fill(self, word: str, share: float) -> None:
+        bounds = self.bounds
+        fields: dict[str, object] = {
+            "plugin": self.name, "share": round(share, 2), "waiting": self.waiting,
+            "bytes": self.size, "max_bytes": bounds.max_bytes, "on_full": bounds.on_full,
+        }  # fmt: skip
+        if word == "filling":
+            self._runtime.log("warning", "webhook.outbox_filling", **fields)
+        elif word == "full":
+            self._runtime.log("warning", "webhook.outbox_full", **fields)
+        else:
+            self._runtime.log("info", "webhook.outbox_has_room", **fields)
 
     def append(self, commit: CommitId, message: Message) -> None:
         """A message was accepted: its event goes with the commit. After `close` only plugins publish, in their own
@@ -147,7 +167,7 @@ class Outbox:
         for event in self._make(message):
             if self._closed:
                 self._lost()
-            elif self.bounds.on_full != "reject" and self.over(1.0):
+            elif self.bounds.on_full != "reject" and self.fill >= 1.0:
                 self._elsewhere(event)
             else:
                 self._add(commit, event)
@@ -164,6 +184,7 @@ class Outbox:
                 done(failed)  # what was not written still counts
                 return
             self._written_to = max(self._written_to, added)
+            self._fill.look(self.fill)
             if self._spilling:
                 self._after_spill.append(lambda: done(self._spill_failure))
             else:
@@ -209,7 +230,7 @@ class Outbox:
             self._lost()
         elif not self._opened:
             self._early.append(event)
-        elif self.over(EXTRA if self.bounds.on_full == "reject" else 1.0):
+        elif self.fill >= (EXTRA if self.bounds.on_full == "reject" else 1.0):
             self._elsewhere(event)
         else:
             self._add(None, event)
@@ -227,6 +248,7 @@ class Outbox:
 
     def _elsewhere(self, event: Event) -> None:
         self._lost()
+        self._fill.look(1.0)
         if self.bounds.on_full != "dead_letter" or self._spill is None:
             return
         self._spilling += 1
@@ -465,6 +487,7 @@ class Outbox:
                 self._after_store()
             elif not self._closed:
                 self._size = self.log.size + self.log.buffered
+                self._fill.look(self.fill)
                 if self._dirty:
                     self._save_soon()
 

@@ -121,6 +121,35 @@ class TestContract(JournalContract):
         self.runtime.advance(0.01)
 
 
+def test_it_says_when_it_is_nearly_full_full_and_has_room(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_bytes=65536, max_events=0).open()
+
+    def said() -> list[str]:
+        return [event for _, event, _ in box.runtime.logged]
+
+    for _ in range(49):
+        box.take(bytes(1000))
+    assert said() == ["webhook.outbox_filling"]
+    assert 0.8 <= box.outbox.fill < 0.9
+    while not box.outbox.full:
+        box.take(bytes(1000))
+    for _ in range(5):
+        assert box.outbox.full
+    assert said() == ["webhook.outbox_filling", "webhook.outbox_full"]
+    found, _ = box.page(0)
+    for one in found[:10]:
+        box.outbox.done(one.number)
+    box.runtime.advance(5)
+    assert not box.outbox.full
+    assert said() == ["webhook.outbox_filling", "webhook.outbox_full"]  # not yet below 70 %
+    for one in found[10:40]:
+        box.outbox.done(one.number)
+    box.runtime.advance(5)
+    assert said() == ["webhook.outbox_filling", "webhook.outbox_full", "webhook.outbox_has_room"]
+    fields = box.runtime.logged[1][2]
+    assert (fields["plugin"], fields["max_bytes"]) == ("box", 65536)
+
+
 def test_readers_see_what_was_committed(tmp_path: Path) -> None:
     box = Box(tmp_path).open()
     commit = CommitId("s", 1)
