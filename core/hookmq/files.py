@@ -25,6 +25,30 @@ def open_regular(path: Path) -> BinaryIO:
     return file
 
 
+def open_private(path: Path) -> BinaryIO:
+    """Create a file that only its owner may read and write, open for writing. An older one is emptied and its mode
+    changed before anything is written. Blocks; raises OSError."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if stat.S_ISREG(os.fstat(number).st_mode):
+            os.fchmod(number, 0o600)
+            os.ftruncate(number, 0)
+        return os.fdopen(number, "wb")
+    except BaseException:
+        os.close(number)
+        raise
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a new file with mode 0600. Never replaces one: a secret that is in use would be lost. Blocks; raises OSError,
+    also if the file is there."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(number, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 

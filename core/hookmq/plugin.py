@@ -16,7 +16,7 @@ arguments that it has no use for it leaves out.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from hookmq import topics
 from hookmq.codec.packets import Auth, Connect
@@ -62,6 +62,22 @@ class Context:
     log: Log = no_log
 
 
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who comes in by a plugin's `on_connect` and `on_auth`, for ``hookmq check`` and its warnings.
+
+    `who` names the clients that it accepts, such as ``users of users.yaml``; empty if it accepts none. `others` says what
+    becomes of all other clients: ``left`` to other plugins and ``auth.default``, ``refused``, or ``some`` are refused.
+    `anybody` is True if clients without any credential are accepted. `to_share` names the settings that leave other
+    clients to other plugins.
+    """
+
+    who: str = ""
+    others: Literal["left", "some", "refused"] = "left"
+    anybody: bool = False
+    to_share: str = ""
+
+
 class Plugin:
     """The base of every plugin.
 
@@ -102,6 +118,12 @@ class Plugin:
         self.context = context
 
     @property
+    def admission(self) -> Admission | None:
+        """Who comes in by this plugin, as it is configured; None if it does not tell. Only asked of plugins that
+        implement `on_connect` or `on_auth`. Must not block."""
+        return None
+
+    @property
     def id(self) -> str:
         """The plugin's id in the configuration: the key of its scratch space in `ClientInfo.state`."""
         return self.context.id
@@ -140,9 +162,9 @@ class Plugin:
 
 
 __all__ = [
-    "EMPTY", "HOOK_API", "Accept", "Action", "Allow", "Auth", "BrokerHandle", "Challenge", "Charge", "ClientInfo",
-    "ConfigError", "Connect", "Context", "Deny", "Direction", "DisconnectReason", "Drop", "DropReason", "Dropped",
-    "EndedBy", "Limits", "Message", "Meter", "Over", "Pace", "Peer", "Plugin", "PluginError", "Properties",
+    "EMPTY", "HOOK_API", "Accept", "Action", "Admission", "Allow", "Auth", "BrokerHandle", "Challenge", "Charge",
+    "ClientInfo", "ConfigError", "Connect", "Context", "Deny", "Direction", "DisconnectReason", "Drop", "DropReason",
+    "Dropped", "EndedBy", "Limits", "Message", "Meter", "Over", "Pace", "Peer", "Plugin", "PluginError", "Properties",
     "ReasonCode", "Rule", "Rules", "Seconds", "SessionEvent", "Settings", "Size", "Subscription", "Will", "hookimpl",
     "rule_values", "rules_from_lists", "setting",
 ]  # fmt: skip

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 from hookmq.errors import ConfigError
-from hookmq.files import RETRY, FileStamp, FileWatch, file_stamp, open_regular
+from hookmq.files import (
+    RETRY,
+    FileStamp,
+    FileWatch,
+    file_stamp,
+    open_private,
+    open_regular,
+    write_secret,
+)
 from hookmq.testing.runtime import VirtualRuntime
 
 
@@ -154,3 +162,23 @@ def test_who_waits_for_a_look_hears_of_the_end(followed: Followed, stopped_first
     followed.runtime.advance(100)
     assert ended == [True]
     assert followed.told == []
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_secrets_are_for_their_owner(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_secret(tmp_path / "secret", "s\n")
+        (tmp_path / "old").write_text("what was there before")
+        (tmp_path / "old").chmod(0o644)
+        for name in ("old", "new"):
+            with open_private(tmp_path / name) as file:
+                file.write(b"x")
+    finally:
+        os.umask(before)
+    for path in tmp_path.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "old").read_text() == "x"
+    with pytest.raises(FileExistsError):
+        write_secret(tmp_path / "secret", "t")
+    assert (tmp_path / "secret").read_text() == "s\n"

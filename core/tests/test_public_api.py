@@ -23,7 +23,7 @@ MODULES = {
         "ClientRecord",
     ),
     "hookmq.runtime": ("Runtime", "Wire", "Timer", "Promise"),
-    "hookmq.files": ("FileStamp", "FileWatch", "file_stamp", "open_regular"),
+    "hookmq.files": ("FileStamp", "FileWatch", "file_stamp", "open_private", "open_regular", "write_secret"),
     "hookmq.errors": (
         "HookMQError", "ProtocolError", "ConfigError", "PluginError", "PluginNotFound", "BindError", "StoreError",
     ),

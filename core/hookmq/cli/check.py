@@ -67,13 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def report(config: "Config", hooks: "Hooks") -> str:
     """What the configuration means, several lines."""
+    from hookmq.cli.entrance import entrances
     from hookmq.cli.summary import (
         durability,
         is_local,
         notices,
         what_is_allowed,
         where,
-        who_connects,
     )
     from hookmq.server.settings import TYPES
 
@@ -84,7 +84,9 @@ def report(config: "Config", hooks: "Hooks") -> str:
         if listener.type not in TYPES:
             reach = "as its plugin has it"
         rows.append(("listens", f"{listener.name:<8} {where(listener):<36} {reach}"))
-    rows.append(("connect", who_connects(config, hooks)))
+    rows += [
+        ("connect", f"{one.listener.name:<8} {one.text()}") for one in entrances(config, hooks)
+    ]
     rows.append(("may do", what_is_allowed(config, hooks)))
     rows.append(("store", durability(hooks)))
     rows += [("plugin", f"{one.id} ({one.distribution} {one.version})") for one in hooks.plugins]

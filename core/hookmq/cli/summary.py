@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hookmq.cli.entrance import Entrance, entrances
 from hookmq.cli.source import STORAGE
 from hookmq.config.model import Config
 from hookmq.hooks.manager import Hooks
@@ -44,19 +45,6 @@ def is_local(listener: ListenerSettings) -> bool:
 def deciders(hooks: Hooks, hook: str) -> list[str]:
     """The ids of the plugins that implement `hook`, in their order."""
     return [one.instance.id for one in hooks.registry[hook] if not one.instance.disabled]
-
-
-def asks_nothing(listener: ListenerSettings) -> bool:
-    """Whether clients come in without a certificate."""
-    return listener.tls is None or listener.tls.client_certificates != "required"
-
-
-def who_connects(config: Config, hooks: Hooks) -> str:
-    """Who may connect, in words."""
-    doors = [one for one in config.listeners if one.type not in HTTP]
-    certified = bool(doors) and not any(asks_nothing(one) for one in doors)
-    everybody = "everybody with a certificate" if certified else "everybody"
-    return _rule(deciders(hooks, "on_connect"), config.auth.default, everybody, "nobody")
 
 
 def what_is_allowed(config: Config, hooks: Hooks) -> str:
@@ -114,7 +102,7 @@ def _install(config: Config, hooks: Hooks) -> str:
 def notices(config: Config, hooks: Hooks) -> list[Notice]:
     """What is allowed but may not be meant."""
     found = []
-    anonymous = config.auth.default == "allow" and not deciders(hooks, "on_connect")
+    ways = entrances(config, hooks)
     remote = [one for one in config.listeners if not is_local(one)]
     found += [
         Notice(
@@ -126,24 +114,31 @@ def notices(config: Config, hooks: Hooks) -> list[Notice]:
         for one in remote
         if one.type in HTTP and not one.http.token
     ]
-    doors = [one for one in config.listeners if one.type not in HTTP and asks_nothing(one)]
-    remote = [one for one in doors if not is_local(one)]
-    if anonymous and remote:
+    opened = [one.listener for one in ways if one.open]
+    remote = [one for one in opened if not is_local(one)]
+    if remote:
         names = ", ".join(f"{listener.name} ({listener.bind})" for listener in remote)
         found.append(
             Notice(
                 "auth.anonymous_remote",
-                f"everybody who reaches {names} may connect: set auth.default to deny and name a plugin that decides",
+                f"everybody who reaches {names} may connect: {_closing(config, ways)}",
                 (("listeners", [listener.name for listener in remote]),),
             )
         )
-    elif anonymous and doors:
+    elif opened:
         found.append(
             Notice("auth.anonymous", "anonymous clients are allowed, from this machine only")
         )
-    if config.auth.default == "deny" and not deciders(hooks, "on_connect"):
-        text = "nobody can connect: auth.default is deny and no plugin answers on_connect"
-        found.append(Notice("auth.nobody", text))
+    shut = [one.listener.name for one in ways if one.shut]
+    if shut:
+        where_ = "" if len(shut) == len(ways) else f" to {', '.join(shut)}"
+        text = f"nobody can connect{where_}: auth.default is deny and no plugin authenticates"
+        found.append(Notice("auth.nobody", text, (("listeners", shut),)))
+    conflicts = {one.conflict(): one.listener.name for one in reversed(ways)}
+    for text, name in sorted(conflicts.items()):
+        if text:
+            fields = (("listener", name), ("text", text))
+            found.append(Notice("auth.refuse_each_other", f"{name}: {text}", fields))
     if promise(hooks) == "memory":
         text = "sessions, queues and retained messages are in memory: a restart forgets them"
         found.append(Notice("store.memory", text + _install(config, hooks)))
@@ -155,6 +150,14 @@ def notices(config: Config, hooks: Hooks) -> list[Notice]:
             )
             found.append(Notice("journal.volatile_store", text, (("plugins", journals),)))
     return found
+
+
+def _closing(config: Config, ways: list[Entrance]) -> str:
+    """How an open broker is closed."""
+    if config.auth.default == "allow":
+        return "set auth.default to deny and name a plugin that authenticates"
+    ids = {one.id for way in ways for one, said in way.plugins if said is not None and said.anybody}
+    return f"{', '.join(sorted(ids))} accepts clients without a user name"
 
 
 def banner(config: Config, hooks: Hooks, addresses: Mapping[str, str]) -> str:

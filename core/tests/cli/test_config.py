@@ -58,7 +58,7 @@ def test_the_default_is_right_and_says_what_it_means(core_alone: None, capsys: C
     assert out.startswith("built-in default: right\n")
     assert "mqtt://127.0.0.1:1883" in out
     assert "ws://127.0.0.1:8083/mqtt" in out
-    assert "everybody: no plugin decides, and the default is allow" in out
+    assert "tcp      everybody: no plugin authenticates, and auth.default is allow" in out
     assert "memory: nothing survives a restart" in out
     assert "a restart forgets them; to keep them: pip install hookmq-storage" in out
     assert main(["serve", "--check"]) == 0
@@ -102,13 +102,13 @@ def test_who_must_show_a_certificate_is_not_anonymous(
     path.write_text(text % "required")
     assert main(["check", "-c", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "connect  everybody with a certificate: no plugin decides" in out
+    assert "connect  tls      everybody with a certificate: no plugin authenticates" in out
     assert "may connect" not in out
     assert "anonymous" not in out
     path.write_text(text % "optional")
     assert main(["check", "-c", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "connect  everybody: no plugin decides" in out
+    assert "connect  tls      everybody: no plugin authenticates" in out
     assert "everybody who reaches tls (*:8883) may connect" in out
 
 
@@ -121,7 +121,7 @@ def test_plugins_decide(door: None, tmp_path: pathlib.Path, capsys: Captured) ->
     path = write(tmp_path, "plugins: [{use: door}, {use: door, id: x, enabled: false}]\n")
     assert main(["check", "-c", path]) == 0
     out = capsys.readouterr().out
-    assert "connect  as door decides, else nobody" in out
+    assert "connect  tcp      whom door accepts, else nobody" in out
     assert "plugin   door (hookmq-door 1.2)" in out
     assert "off      x" in out
     assert main(["check", "-q", "-c", path]) == 0

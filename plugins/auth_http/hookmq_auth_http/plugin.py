@@ -7,6 +7,7 @@ from typing import Any, Final
 from hookmq.plugin import (
     Accept,
     Action,
+    Admission,
     Allow,
     BrokerHandle,
     ClientInfo,
@@ -57,6 +58,18 @@ class AuthHttpPlugin(Plugin):
         """Decisions that could not be made."""
         self._service: Service | None = None
         self._cache: Cache[Answer] | None = None
+
+    @property
+    def admission(self) -> Admission:
+        """Whom the service accepts."""
+        endpoint = self.config.authenticate
+        if endpoint is None:
+            return Admission()
+        ignores = self.config.contract != "mosquitto-go-auth"
+        share = "have the service answer ignore for clients it does not know" if ignores else ""
+        return Admission(
+            f"whom {endpoint.url.partition('?')[0]} accepts", "refused", to_share=share
+        )
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:

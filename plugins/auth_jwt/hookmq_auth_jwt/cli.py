@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from hookmq.cli.source import add_source, plugin_of
 from hookmq.config.units import parse_duration
 from hookmq.errors import ConfigError, HookMQError
+from hookmq.files import write_secret
 from hookmq.reason import v3_connack
 
 from hookmq_auth_jwt.config import JwtConfig
@@ -101,6 +102,9 @@ def register(group: Any, kind: type[Verifies]) -> None:
         "secret",
         help="make a random secret",
         description="Make a random secret of 64 bytes, as base64url text.",
+    )
+    one.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="new file for it, with mode 0600"
     )
     one.set_defaults(run=secret)
 
@@ -307,6 +311,10 @@ def _claims(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def secret(arguments: argparse.Namespace) -> int:
-    """Print a secret."""
-    print(secrets.token_urlsafe(64))
+    """Print a secret, or write it to a new file."""
+    made = secrets.token_urlsafe(64)
+    if arguments.output is None:
+        print(made)
+    else:
+        write_secret(arguments.output, f"{made}\n")
     return 0

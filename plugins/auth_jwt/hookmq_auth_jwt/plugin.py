@@ -9,6 +9,7 @@ from hookmq.files import FileWatch
 from hookmq.plugin import (
     Accept,
     Action,
+    Admission,
     Allow,
     Auth,
     BrokerHandle,
@@ -77,6 +78,13 @@ class AuthJwtPlugin(Plugin):
         self._expiry_code = _CODES[config.on_expiry]
         self._broker: BrokerHandle | None = None
         self._watches: list[FileWatch[KeySet]] = []
+
+    @property
+    def admission(self) -> Admission:
+        """Clients with a token."""
+        if self.config.optional:
+            return Admission("clients with a token", "left")
+        return Admission("clients with a token", "refused", to_share="optional: true")
 
     # life --------------------------------------------------------------------------------------------------------
 

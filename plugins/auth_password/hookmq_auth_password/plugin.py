@@ -7,6 +7,7 @@ from typing import Any, Final
 from hookmq.files import FileStamp, FileWatch
 from hookmq.plugin import (
     Accept,
+    Admission,
     BrokerHandle,
     ClientInfo,
     Connect,
@@ -76,6 +77,24 @@ class AuthPasswordPlugin(Plugin):
     def hashed(self) -> tuple[int, float]:
         """How many passwords were hashed, and the seconds that took."""
         return (self._pool.finished, self._pool.seconds) if self._pool is not None else (0, 0.0)
+
+    @property
+    def admission(self) -> Admission:
+        """The users of the file."""
+        config = self.config
+        left = (config.unknown == "ignore", config.anonymous == "ignore")
+        lacking = [
+            setting
+            for setting, given in zip(("unknown: ignore", "anonymous: ignore"), left, strict=True)
+            if not given
+        ]
+        return Admission(
+            f"users of {config.path}"
+            + (" and clients without a user name" if config.anonymous == "allow" else ""),
+            "left" if all(left) else "some" if any(left) else "refused",
+            config.anonymous == "allow",
+            " and ".join(lacking),
+        )
 
     # lifecycle -------------------------------------------------------------------------------------------------------
 

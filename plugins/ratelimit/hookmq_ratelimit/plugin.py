@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from hookmq.plugin import (
+    Admission,
     BrokerHandle,
     ClientInfo,
     Context,
@@ -84,6 +85,11 @@ class RateLimitPlugin(Plugin):
             return None
         limit = Limit("connections", "ip", rate, name=name)
         return Allowance(limit, f"{self.id}/{name}", self.config.max_keys)
+
+    @property
+    def admission(self) -> Admission:
+        """It refuses, and lets nobody in."""
+        return Admission()
 
     # from one configuration to the next ---------------------------------------------------------------------------
 

@@ -8,10 +8,12 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final
 
 from hookmq.errors import HookMQError, StoreError
+from hookmq.files import open_private
 
 from hookmq_storage import portable
 from hookmq_storage.check import problems
@@ -72,7 +74,12 @@ def register(group: Any) -> None:
         "--accept", action="store_true", help="take a whole database that lacks its last commits"
     )
     one = add("export", export, "write everything as lines of JSON")
-    one.add_argument("-o", "--output", type=Path, help="file to write; - or none: standard output")
+    one.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help="file to write, with mode 0600; - or none: standard output",
+    )
     one = add("import", import_, "fill a new store with what export wrote")
     one.add_argument("source", type=Path, nargs="?", help="file to read; - or none: standard input")
     add("vacuum", vacuum, "make the file as small as what it holds")
@@ -320,7 +327,8 @@ def _write_whole(lines: Iterable[dict[str, Any]], output: Path) -> None:
     """All lines, or what was there before."""
     part = output.with_name(f"{output.name}.part")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        # Every message, user name and claim is in it.
+        with TextIOWrapper(open_private(part), encoding="utf-8") as file:
             _write(lines, file)
             file.flush()
             os.fsync(file.fileno())

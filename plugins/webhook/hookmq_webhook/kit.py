@@ -15,6 +15,7 @@ import aiohttp
 from aiohttp import web
 from hookmq.cli.source import add_source
 from hookmq.errors import BindError, ConfigError, HookMQError
+from hookmq.files import write_secret
 
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.dispatch import Verdict
@@ -96,6 +97,9 @@ def register(commands: Any, kind: type) -> None:
     one.set_defaults(run=run_schema)
     one = commands.add_parser(
         "secret", help="make up a secret", description="Make up a secret to sign with."
+    )
+    one.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="new file for it, with mode 0600"
     )
     one.set_defaults(run=run_secret)
 
@@ -276,5 +280,8 @@ def run_schema(arguments: argparse.Namespace) -> int:
 
 def run_secret(arguments: argparse.Namespace) -> int:
     """``hookmq webhook secret``."""
-    print(new_secret())
+    if arguments.output is None:
+        print(new_secret())
+    else:
+        write_secret(arguments.output, f"{new_secret()}\n")
     return 0
