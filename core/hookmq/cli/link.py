@@ -4,7 +4,9 @@ The main thread reads files and prints, and stays open to Ctrl-C; paho's thread 
 """
 
 import logging
+import os
 import queue
+import socket
 import ssl
 import sys
 import time
@@ -32,6 +34,9 @@ PACKETS: Final = {
     "disconnect": PacketTypes.DISCONNECT,
     "will": PacketTypes.WILLMESSAGE,
 }
+
+
+_TLS_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class LinkError(HookMQError):
@@ -78,6 +83,10 @@ class Link:
             client.username_pw_set(target.username or "", target.password)
         if target.tls:
             self._set_tls()
+        if target.max_inflight is not None:
+            client.max_inflight_messages_set(target.max_inflight)
+        if target.nodelay:
+            client.on_socket_open = _send_at_once
         if target.websocket:
             client.ws_set_options(target.path)
         if target.will is not None:
@@ -112,12 +121,20 @@ class Link:
     def _set_tls(self) -> None:
         target = self.target
         try:
-            self.client.tls_set(
-                target.ca,
-                target.certificate,
-                target.key,
-                cert_reqs=ssl.CERT_NONE if target.insecure else ssl.CERT_REQUIRED,
-            )
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.minimum_version = _TLS_VERSIONS[target.tls_version or "tlsv1.2"]
+            if target.ca or target.ca_folder:
+                context.load_verify_locations(target.ca, target.ca_folder)
+            else:
+                context.load_default_certs()
+            if target.certificate:
+                context.load_cert_chain(target.certificate, target.key)
+            if target.ciphers:
+                context.set_ciphers(target.ciphers)
+            if target.insecure:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            self.client.tls_set_context(context)
             self.client.tls_insecure_set(target.insecure)
         except (ssl.SSLError, OSError, ValueError) as error:
             raise LinkError(f"TLS: {error}") from None
@@ -141,11 +158,12 @@ class Link:
                     target.host,
                     target.port,
                     target.keep_alive,
+                    target.bind,
                     clean_start=target.clean_start,
                     properties=properties,
                 )
             else:
-                self.client.connect(target.host, target.port, target.keep_alive)
+                self.client.connect(target.host, target.port, target.keep_alive, target.bind)
         except (OSError, ValueError, paho.WebsocketConnectionError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise LinkError(f"cannot connect to {target.address}: {why}") from None
@@ -252,6 +270,12 @@ class Deadline:
     def over(self) -> bool:
         """Whether nothing is left."""
         return self._end is not None and time.monotonic() >= self._end
+
+
+def _send_at_once(client: paho.Client, data: Any, connection: Any) -> None:
+    # A duplicate, as paho's WebSocket has no setsockopt; the option is that of the connection.
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _received(message: paho.MQTTMessage) -> Received:

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from hookmq.errors import ConfigError
 
 VERSIONS: Final = {"mqttv31": 3, "31": 3, "mqttv311": 4, "311": 4, "mqttv5": 5, "5": 5}
+TLS_VERSIONS: Final = ("tlsv1.2", "tlsv1.3")
 SCHEMES: Final = {
     "mqtt": (False, False, 1883),
     "mqtts": (True, False, 8883),
@@ -93,6 +94,12 @@ class Target:
     certificate: str | None = None
     key: str | None = None
     insecure: bool = False
+    ca_folder: str | None = None
+    ciphers: str | None = None
+    tls_version: str | None = None
+    bind: str = ""
+    nodelay: bool = False
+    max_inflight: int | None = None
     websocket: bool = False
     path: str = "/mqtt"
     will: Will | None = None
@@ -116,7 +123,11 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add("-h", "--host", help="host name or address (localhost)")
     add("-p", "--port", type=port, help="port (1883; 8883 with TLS; 8083, 8084 with --ws)")
     add("-L", "--url", help="mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC; also mqtts, ws and wss")
-    add("-i", "--id", help="client id; without it the broker or we choose one")
+    add("-A", "--bind", metavar="ADDRESS", default="", help="the local address to connect from")
+    chosen = group.add_mutually_exclusive_group()
+    chosen.add_argument("-i", "--id", help="client id; without it the broker or we choose one")
+    chosen.add_argument("-I", "--id-prefix", metavar="PREFIX",
+                        help="client id: PREFIX and the number of this process")  # fmt: skip
     add("-u", "--username", help="user name")
     add("-P", "--pw", metavar="PASSWORD", help="password; - asks for it")
     add("-V", "--protocol-version", choices=VERSIONS, default="mqttv311", metavar="VERSION",
@@ -126,6 +137,9 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         help="keep the session and its subscriptions; needs -i")  # fmt: skip
     add("-x", "--session-expiry-interval", type=expiry, metavar="SECONDS",
         help="how long the broker keeps the session (MQTT 5); a number or ∞")  # fmt: skip
+    add("-M", "--max-inflight", type=inflight, metavar="COUNT",
+        help="QoS 1 and 2 messages under way at once (20)")  # fmt: skip
+    add("--nodelay", action="store_true", help="send small packets at once (TCP_NODELAY)")
     add("-D", "--property", action="append", nargs="+", default=[], metavar=("PACKET", "NAME VALUE"),
         help="an MQTT 5 property: -D publish user-property NAME VALUE")  # fmt: skip
     add("-d", "--debug", action="store_true", help="tell every packet on stderr")
@@ -137,6 +151,10 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     will.add_argument("--will-retain", action="store_true")
     tls = parser.add_argument_group("TLS and WebSocket")
     tls.add_argument("--cafile", metavar="FILE", help="authorities to trust, PEM; turns TLS on")
+    tls.add_argument("--capath", metavar="FOLDER",
+                     help="authorities to trust, a folder as openssl rehash makes it; turns TLS on")  # fmt: skip
+    tls.add_argument("--ciphers", metavar="LIST", help="TLS 1.2 ciphers, as OpenSSL lists them")
+    tls.add_argument("--tls-version", choices=TLS_VERSIONS, help="lowest version of TLS")
     tls.add_argument("--cert", metavar="FILE", help="our certificate, PEM")
     tls.add_argument("--key", metavar="FILE", help="our private key, PEM")
     tls.add_argument("--tls", action="store_true", help="TLS with the system's authorities")
@@ -153,7 +171,13 @@ def target_of(arguments: argparse.Namespace) -> Target:
     ``-L`` is put into ``arguments.url_topic``."""
     host, port_number = arguments.host, arguments.port
     username, password = arguments.username, arguments.pw
-    secure = bool(arguments.tls or arguments.cafile or arguments.cert or arguments.insecure)
+    secure = bool(
+        arguments.tls
+        or arguments.cafile
+        or arguments.capath
+        or arguments.cert
+        or arguments.insecure
+    )
     websocket, path = arguments.ws, arguments.ws_path
     arguments.url_topic = None
     if arguments.url:
@@ -171,11 +195,19 @@ def target_of(arguments: argparse.Namespace) -> Target:
         password = getpass.getpass("password: ")
     if password is not None and username is None and version < 5:
         raise ConfigError("a password needs a user name (-u) before MQTT 5")
+    if (arguments.ciphers or arguments.tls_version) and not secure:
+        raise ConfigError("--ciphers and --tls-version need TLS, such as --tls or --cafile")
     if (arguments.cert is None) != (arguments.key is None):
         raise ConfigError("--cert and --key go together")
+    if arguments.capath is not None and not os.path.isdir(arguments.capath):
+        raise ConfigError(f"--capath {arguments.capath}: is no folder")
     for path_of_file in (arguments.cafile, arguments.cert, arguments.key):
         if path_of_file is not None and not os.access(path_of_file, os.R_OK):
             raise ConfigError(f"{path_of_file}: cannot be read")
+    if arguments.id_prefix is not None:
+        if arguments.disable_clean_session:
+            raise ConfigError("-c needs a client id that is the same each time: -i, not -I")
+        arguments.id = f"{arguments.id_prefix}{os.getpid()}"
     if arguments.disable_clean_session and not arguments.id:
         raise ConfigError("-c needs a client id (-i) to find the session by")
     if version < 5 and (arguments.property or arguments.session_expiry_interval is not None):
@@ -203,6 +235,12 @@ def target_of(arguments: argparse.Namespace) -> Target:
         certificate=arguments.cert,
         key=arguments.key,
         insecure=arguments.insecure,
+        ca_folder=arguments.capath,
+        ciphers=arguments.ciphers,
+        tls_version=arguments.tls_version,
+        bind=arguments.bind,
+        nodelay=arguments.nodelay,
+        max_inflight=arguments.max_inflight,
         websocket=bool(websocket),
         path=path or "/mqtt",
         will=will,
@@ -274,6 +312,14 @@ def count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a whole number, not {text!r}")
     return int(text)
+
+
+def inflight(text: str) -> int:
+    """1 to 65535, as many packet ids as there are."""
+    value = count(text)
+    if not 0 < value < 65536:
+        raise argparse.ArgumentTypeError(f"expected 1 to 65535, not {text!r}")
+    return value
 
 
 def expiry(text: str) -> int:

@@ -5,9 +5,12 @@ from hookmq.cli import COMMANDS, command_parser, top_parser
 INTRODUCTION = """\
 # Command line
 
-Generated from the commands' own help; a test keeps it up to date. The flags of `pub`, `sub` and `rr` are those of
-mosquitto_pub, mosquitto_sub and mosquitto_rr. Installed plugins may add commands of their own (`register_cli` in
-[Hooks](hooks.md)); `hookmq --help` lists them.
+Generated from the commands' own help; a test keeps it up to date. Installed plugins may add commands of their own
+(`register_cli` in [Hooks](hooks.md)); `hookmq --help` lists them.
+
+The flags of `pub`, `sub` and `rr` mean what they mean for mosquitto_pub, mosquitto_sub and mosquitto_rr. Missing are `--unix`,
+`--proxy`, `--psk`, `--psk-identity`, `--tls-alpn`, `--tls-engine`, `--tls-engine-kpass-sha1`, `--keyform`, `--pretty` and
+`--tls-use-os-certs` (write `--tls`); of mosquitto_sub `--random-filter` and `--remove-retained`, of mosquitto_rr `-R`.
 """
 
 

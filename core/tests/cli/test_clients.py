@@ -1,8 +1,11 @@
 """``pub``, ``sub`` and ``rr`` against a real broker."""
 
+import argparse
 import io
 import json
+import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,8 +14,8 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.cli.link import Link
-from hookmq.cli.options import Target
+from hookmq.cli.link import Link, opened
+from hookmq.cli.options import Target, add_connection, target_of
 
 Captured = pytest.CaptureFixture[bytes]
 pytestmark = pytest.mark.usefixtures("broker")
@@ -232,12 +235,47 @@ def test_debug_tells_the_packets_on_stderr(tcp: list[str], capfdbinary: Captured
     assert b"hunter2" not in err
 
 
+def test_authorities_in_a_folder(
+    broker: Any, tmp_path: pathlib.Path, capfdbinary: Captured
+) -> None:
+    shutil.copy(broker.ca, tmp_path / "ca.pem")
+    words = [*broker.tls, "-t", "folder", "-m", "x", "-q", "1", "--capath", str(tmp_path)]
+    subprocess.run(["openssl", "rehash", str(tmp_path)], check=True)
+    assert main(["pub", *words]) == 0
+    assert main(["pub", *words, "--tls-version", "tlsv1.3"]) == 0
+    assert main(["pub", *words, "--ciphers", "ECDHE+AESGCM"]) == 0
+    assert main(["pub", *words, "--ciphers", "nonsense"]) == 1
+    assert b"TLS: " in capfdbinary.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["tcp", "ws", "tls", "wss"])
+def test_how_it_connects(broker: Any, kind: str) -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    add_connection(parser)
+    words = [*getattr(broker, kind), "-A", "127.0.0.7", "-I", "batch-", "-M", "3", "--nodelay"]
+    secure = kind in ("tls", "wss")
+    target = target_of(parser.parse_args([*words, *(["--insecure"] if secure else [])]))
+    assert target.client_id == f"batch-{os.getpid()}"
+    with opened(target) as link:
+        connection = link.client.socket()
+        assert connection is not None
+        with socket.socket(fileno=os.dup(connection.fileno())) as same:
+            assert same.getsockname()[0] == "127.0.0.7"
+            assert same.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert link.client._max_inflight_messages == 3
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("pub -m x", "which topic?"), ("pub -t a", "which message?"), ("pub -t a/# -m x", "is a filter"),
         ("sub", "which topics?"), ("sub -t a -F %z", "unknown field '%z'"), ("rr -m x", "which topic?"),
         ("rr -t a", "which message?"), ("pub -t a -m x -n", "not allowed with"),
+        ("pub -t a -m x -i a -I b", "not allowed with argument"),
+        ("pub -t a -m x -c -I b", "-i, not -I"),
+        ("pub -t a -m x -M 0", "expected 1 to 65535"),
+        ("pub -t a -m x --tls-version tlsv1.3", "need TLS"),
+        ("pub -t a -m x --capath /no/such/folder", "is no folder"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_exit_with_2(words: str, message: str, capfdbinary: Captured) -> None:

@@ -1,11 +1,15 @@
 """The flags of ``pub``, ``sub`` and ``rr``."""
 
 import argparse
+import re
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
 from hookmq.cli import command_parser
 from hookmq.cli.options import Target, parse_property, target_of
+from hookmq.cli.reference import INTRODUCTION
 from hookmq.errors import ConfigError
 
 
@@ -124,3 +128,17 @@ def test_the_password_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_request_response_speaks_mqtt_5() -> None:
     assert target(command="rr")[0].version == 5
+
+
+@pytest.mark.parametrize("command", ["pub", "sub", "rr"])
+def test_flags_of_mosquitto_are_there_or_said_to_be_missing(command: str) -> None:
+    theirs = shutil.which(f"mosquitto_{command}")
+    if theirs is None:
+        pytest.skip("mosquitto's clients are not installed")
+    told = subprocess.run([theirs, "--help"], capture_output=True, text=True, check=False).stdout
+    flags = set(re.findall(r"^ (-[A-Za-z]|--[a-z0-9-]+) ", told, re.M))
+    assert {"-A", "-D", "--capath"} <= flags
+    known = set(re.findall(r"--?[A-Za-z][A-Za-z0-9-]*", command_parser(command).format_help()))
+    missing = set(re.findall(r"`(--?[A-Za-z0-9-]+)`", INTRODUCTION))
+    assert not flags - known - missing
+    assert not missing & known - {"--tls", "-R"}  # -R is one of sub's
