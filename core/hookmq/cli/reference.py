@@ -10,7 +10,8 @@ Generated from the commands' own help; a test keeps it up to date. Installed plu
 
 The flags of `pub`, `sub` and `rr` mean what they mean for mosquitto_pub, mosquitto_sub and mosquitto_rr. Missing are
 `--unix`, `--proxy`, `--psk`, `--psk-identity`, `--tls-alpn`, `--tls-engine`, `--tls-engine-kpass-sha1`, `--keyform`,
-`--pretty` and `--tls-use-os-certs` (write `--tls`); of mosquitto_sub `--random-filter` and `--remove-retained`, of mosquitto_rr `-R`.
+`--pretty` and `--tls-use-os-certs` (write `--tls`); of mosquitto_sub `--random-filter` and `--remove-retained`,
+of mosquitto_rr `-R`.
 """
 
 
