@@ -7,6 +7,7 @@ rewritten to match. A linked file that is not a page is copied to `files/`; a li
 navigation is made of the headings and links of docs/index.md. Needs the dependency group `docs`.
 """
 
+import ast
 import os
 import posixpath
 import re
@@ -22,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 ROOT = Path(__file__).parents[1]
 STAGE = ROOT / "build" / "docs"
 INDEX = "docs/index.md"
+PLUGIN_API = "docs/reference/plugin-api.md"
 PAGES = (
     "*.md", "docs/**/*.md", "bench/README.md", "spark/README.md", "pipelines/*.md", "plugins/*/*.md",
     "examples/**/README.md", "tests/*/README.md",
@@ -95,6 +97,35 @@ def rewrite(name: str, text: str, known: Iterable[str]) -> tuple[str, set[str]]:
     return "".join(parts), files
 
 
+def listed(text: str, module: str, public: Iterable[str]) -> str:
+    """Return a page that lists each name in `public` of a module once.
+
+    Names that are not public any more are left out. New ones, which the page does not list, come last under "More".
+    """
+    start = f"::: {module}."
+    public = set(public)
+    lines = text.splitlines(keepends=True)
+    kept = [
+        one
+        for one in lines
+        if not one.startswith(start) or one.removeprefix(start).strip() in public
+    ]
+    more = sorted(
+        public - {one.removeprefix(start).strip() for one in kept if one.startswith(start)}
+    )
+    return "".join(
+        [*kept, *(["\n## More\n\n", *(f"{start}{name}\n" for name in more)] if more else [])]
+    )
+
+
+def exported(source: str) -> list[str]:
+    """Return the names in ``__all__`` of a module."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    raise ValueError("the module has no __all__")
+
+
 def navigation(index: str) -> list[Any]:
     """Return mkdocs' navigation: the headings of docs/index.md, below each the pages that it links to."""
     found: list[Any] = [{"Home": place(INDEX)}]
@@ -139,7 +170,12 @@ def stage() -> None:
     known = pages()
     files: set[str] = set()
     for name in known:
-        text, linked = rewrite(name, (ROOT / name).read_text(), known)
+        text = (ROOT / name).read_text()
+        if name == PLUGIN_API:
+            text = listed(
+                text, "hookmq.plugin", exported((ROOT / "core/hookmq/plugin.py").read_text())
+            )
+        text, linked = rewrite(name, text, known)
         files |= linked
         target = STAGE / place(name)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Who may connect and what they may do, listed in the configuration itself: a plugin that decides."""
+"""List users and their permissions in the configuration: a plugin that decides."""
 
 import hmac
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from hookmq.plugin import (
 
 @dataclass(frozen=True)
 class User:
-    """One user: the password and the topic filters that bound what may be published and subscribed to."""
+    """One user: the password, and the topic filters that the user may publish and subscribe to."""
 
     password: str = setting(
         "", "what the client must send; give it as {$env: NAME} or {$file: PATH}"
@@ -31,28 +31,30 @@ class User:
 
     def __post_init__(self) -> None:
         if not self.password:
-            raise ConfigError("password: a user without one could be anybody")
+            raise ConfigError("password: expected a value; without one, anyone could be this user")
 
 
 @dataclass(frozen=True)
 class AllowListConfig:
-    """The users by name."""
+    """All users, by name."""
 
-    users: Mapping[str, User] = field(metadata={"help": "users by name; nobody else may connect"})
+    users: Mapping[str, User] = field(
+        metadata={"help": "users by name; no other client may connect"}
+    )
 
 
 class AllowListPlugin(Plugin):
-    """Refuses whoever is not listed, and whatever is not granted."""
+    """Deny clients that are not listed, and actions that are not granted."""
 
     Config = AllowListConfig
     config: AllowListConfig
 
     @hookimpl
     def on_connect(self, connect: Connect) -> Accept | Deny:
-        """Compare name and password."""
+        """Accept the client if its user name is listed and its password matches."""
         name = connect.username or ""
         user = self.config.users.get(name)
-        # An unknown name takes as long as a wrong password, so that names cannot be found by trying.
+        # An unknown name takes as long as a wrong password, so response times do not reveal names.
         expected = user.password if user is not None else "\0"
         same = hmac.compare_digest(expected.encode(), connect.password or b"")
         if user is None or not same:
@@ -63,12 +65,12 @@ class AllowListPlugin(Plugin):
     def authorize(
         self, client: ClientInfo, topic: str, subscription: Subscription | None
     ) -> Allow | Deny:
-        """Compare the topic with the user's filters. The answer stays the same, so it may be remembered."""
+        """Allow what the user's filters cover. The verdict never changes, so it may be cached."""
         user = self.config.users.get(client.identity or "")
         if user is None:
             return Deny()
         if subscription is not None:
-            # A shared subscription is judged by what it matches, whatever the share's name.
+            # For a shared subscription, the filter counts, not the name of the share.
             inner = subscription.topic_filter
             return self._decide(self.contains(outer, inner) for outer in user.subscribe)
         return self._decide(self.matches(filter, topic) for filter in user.publish)

@@ -1,4 +1,4 @@
-"""Writes what happens to clients to a file, one JSON object per line: a plugin that observes."""
+"""Write events about clients to a file, one JSON object per line: a plugin that observes."""
 
 import json
 from dataclasses import dataclass, field
@@ -20,15 +20,18 @@ from hookmq.plugin import (
 
 @dataclass(frozen=True)
 class AuditConfig:
-    """Where the lines go."""
+    """Where to write, and what."""
 
-    path: Path = field(metadata={"help": "file that lines are appended to; its folder must exist"})
-    sessions: bool = setting(True, "whether beginnings and ends of sessions are written too")
+    path: Path = field(metadata={"help": "file to append to; its folder must exist"})
+    sessions: bool = setting(True, "also write when sessions begin and end")
 
 
 class AuditPlugin(Plugin):
-    """Observers are plain functions here: these run in a worker thread, one event after another, so that they may block
-    on a slow disk while the broker goes on. Lines hold who, what and why, never payloads or passwords."""
+    """Append one line for each event.
+
+    The observers are plain functions, so they run in a worker thread, one event after another. They may block on a slow
+    disk without stopping the broker. Lines never contain payloads or passwords.
+    """
 
     Config = AuditConfig
     config: AuditConfig
@@ -37,37 +40,37 @@ class AuditPlugin(Plugin):
 
     @hookimpl
     def on_startup(self) -> None:
-        """Open the file now, so that a wrong path is told before anybody can connect."""
+        """Open the file. A wrong path stops the start, before any client connects."""
         self._file = self.config.path.open("a", encoding="utf-8")
 
     @hookimpl
     def on_shutdown(self) -> None:
-        """Called when all events were written."""
+        """Close the file. All events have been written by now."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     @hookimpl
     def on_session(self, client: ClientInfo, event: SessionEvent) -> None:
-        """A session began, ended or changed hands."""
+        """Record that a session began, ended or was taken over."""
         if self.config.sessions:
             self._write(client, "session", change=str(event))
 
     @hookimpl
     def on_auth_failed(self, client: ClientInfo, code: ReasonCode, reason: str) -> None:
-        """Somebody was not let in."""
+        """Record that a client was refused."""
         self._write(client, "auth_failed", code=code.name, username=client.username, reason=reason)
 
     @hookimpl
     def on_denied(
         self, client: ClientInfo | None, action: Action, topic: str, code: ReasonCode, rule: str
     ) -> None:
-        """Somebody wanted what he may not; `rule` names the plugin or the setting that said so."""
+        """Record a denied action. `rule` names the plugin or setting that denied it."""
         self._write(client, "denied", action=str(action), topic=topic, code=code.name, rule=rule)
 
     @hookimpl
     def on_disconnect(self, client: ClientInfo, reason: DisconnectReason) -> None:
-        """A connection ended."""
+        """Record that a connection ended."""
         self._write(
             client, "disconnect", code=reason.code.name, by=str(reason.by), will=reason.will
         )

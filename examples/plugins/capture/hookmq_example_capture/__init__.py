@@ -1,4 +1,4 @@
-"""Messages are safe in a file before their publisher is acknowledged: a plugin that provides a journal."""
+"""Write messages to a file before their publisher is acknowledged: a plugin that provides a journal."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,16 +10,14 @@ from hookmq_example_capture.journal import FileJournal
 
 @dataclass(frozen=True)
 class CaptureConfig:
-    """Which messages are kept, and where."""
+    """Which messages to write, and where."""
 
-    path: Path = field(
-        metadata={"help": "file that messages are appended to; its folder must exist"}
-    )
-    topics: tuple[str, ...] = setting(("#",), "topic filters of the messages that are kept")
+    path: Path = field(metadata={"help": "file to append to; its folder must exist"})
+    topics: tuple[str, ...] = setting(("#",), "topic filters of the messages to write")
 
 
 class CapturePlugin(Plugin):
-    """The broker acknowledges a QoS 1 or 2 message that matches `topics` when it is in the file and the disk says so."""
+    """Delay the acknowledgement of matching QoS 1 and 2 messages until the file is fsynced."""
 
     Config = CaptureConfig
     config: CaptureConfig
@@ -28,7 +26,7 @@ class CapturePlugin(Plugin):
 
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> FileJournal:
-        """Called once, before the broker starts; the file is opened when it does."""
+        """Return the journal. Called once, before the broker starts; `recover` opens the file."""
         self._journal = FileJournal(
             self.id, self.config.path, self.config.topics, broker.runtime.run_blocking
         )
@@ -36,6 +34,6 @@ class CapturePlugin(Plugin):
 
     @hookimpl
     def on_shutdown(self) -> None:
-        """Called after the last commit."""
+        """Close the file. The last commit is done by now."""
         if self._journal is not None:
             self._journal.close()

@@ -1,8 +1,8 @@
-"""A journal in one file, a JSON object per line, each with the commit it belongs to.
+"""A journal in one file, with one JSON object per line.
 
-The broker's order is: `append` for every message of a commit, `flush`, the store's own commit, the acknowledgements. So
-after a crash the file may end in messages whose commit the store does not know. Nobody was acknowledged for them and they
-will be sent again: `recover` drops them. A torn last line is such a message as well.
+For each commit the broker calls `append` for every message, then `flush`, then commits the store, then acknowledges.
+After a crash the file can therefore end with messages whose commit the store does not have. They were not acknowledged
+and will be sent again, so `recover` drops them, and a torn last line with them.
 """
 
 import base64
@@ -24,7 +24,7 @@ RunBlocking = Callable[[Callable[[], Any], Done], Cancel]
 
 
 class FileJournal:
-    """A `hookmq.store.Journal`. All calls come on the loop's thread; only writing and fsync happen in another."""
+    """A `hookmq.store.Journal`. It is called on the event loop; only writing and fsync run in a thread."""
 
     def __init__(
         self, name: str, path: Path, topics: Sequence[str], run_blocking: RunBlocking
@@ -37,16 +37,16 @@ class FileJournal:
         self._file = -1
 
     def wants(self, topic: str) -> bool:
-        """Whether one of the filters matches."""
+        """Return whether one of the filters matches."""
         return any(matches(filter, topic) for filter in self._topics)
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Keep the line until `flush`."""
+        """Buffer the message until `flush`."""
         self._lines.append(_line(commit, message))
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
-        """Write the lines and fsync, in a thread. A failure is final: what a failed fsync left on the disk nobody knows,
-        so it is not tried again."""
+        """Write the buffered lines and fsync, in a thread. A failure is final: the state of the disk is then unknown, so
+        nothing is retried."""
         lines, self._lines = self._lines, []
         if not lines:
             done(None)
@@ -58,8 +58,8 @@ class FileJournal:
         self._run_blocking(partial(_write, self._file, b"".join(lines)), written)
 
     def recover(self, last: CommitId) -> None:
-        """Open the file, less what the store named by `last` did not commit. Messages of other stores stay. Raises
-        StoreError when the file cannot be read."""
+        """Drop the messages of this store after `last`, and open the file. Messages of other stores stay. Raises
+        StoreError if the file cannot be read or written."""
         try:
             if self._path.exists() and not all(good for _, good in _lines(self._path, last)):
                 self._rewrite(last)
@@ -78,14 +78,14 @@ class FileJournal:
         kept.replace(self._path)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 def messages(path: Path) -> Iterator[tuple[CommitId, Message]]:
-    """The messages in a journal's file, in order; a torn last line is left out."""
+    """Yield the messages in a journal's file, in order, without a torn last line."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -93,7 +93,7 @@ def messages(path: Path) -> Iterator[tuple[CommitId, Message]]:
 
 
 def _lines(path: Path, last: CommitId) -> Iterator[tuple[bytes, bool]]:
-    """The lines of the file, each with whether it stays."""
+    """Yield each line, and whether it is kept."""
     with path.open("rb") as file:
         for line in file:
             yield line, line.endswith(b"\n") and _committed(_read(line)[0], last)
@@ -120,7 +120,7 @@ def _line(commit: CommitId, message: Message) -> bytes:
 
 
 def _read(line: bytes) -> tuple[CommitId, Message]:
-    """A line's commit and message. Raises ValueError for a line that this journal did not write."""
+    """Return the commit and message of a line. Raises ValueError if this journal did not write it."""
     try:
         entry = json.loads(line)
         message = Message(
@@ -145,7 +145,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Make the file's name safe as well."""
+    """Fsync the folder, which holds the file's name."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

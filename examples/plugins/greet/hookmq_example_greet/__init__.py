@@ -1,4 +1,4 @@
-"""A web page, a metric and a command: a plugin that registers."""
+"""Add an HTTP route, a metric and a command: a plugin that registers."""
 
 import argparse
 import urllib.error
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class GreetConfig:
     """How to greet."""
 
-    topic: str = setting("greetings", "greetings are published below this topic")
-    text: str = setting("hello, {name}", "the payload; {name} is who is greeted")
+    topic: str = setting("greetings", "topic below which greetings are published")
+    text: str = setting("hello, {name}", "payload; must contain {name}")
 
     def __post_init__(self) -> None:
         if "{name}" not in self.text:
-            raise ConfigError("text: it must hold {name}")
+            raise ConfigError("text: expected {name} in it")
 
 
 class GreetPlugin(Plugin):
@@ -41,12 +41,12 @@ class GreetPlugin(Plugin):
 
     @hookimpl
     def on_startup(self, broker: BrokerHandle) -> None:
-        """Keep the handle: requests come without one."""
+        """Keep the handle, since requests do not carry one."""
         self._broker = broker
 
     @hookimpl
     def register_http(self, router: "PluginRouter") -> None:
-        """Called when the configuration is loaded; requests come when a listener of type http is open."""
+        """Add the route. Requests arrive once a listener of type http is open."""
         router.add("POST", "/{name}", self._greet)
 
     async def _greet(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
@@ -56,26 +56,26 @@ class GreetPlugin(Plugin):
             matched = await self._broker.publish_and_wait(
                 f"{self.config.topic}/{name}", text.encode(), qos=1
             )
-        except PluginError as error:  # a name that makes no topic, or a plugin that refuses
+        except PluginError as error:  # the name is not valid in a topic, or a plugin denied it
             return web.json_response({"error": error.message}, status=422)
         self._greetings += 1
         return web.json_response({"matched": matched})
 
     @hookimpl
     def register_metrics(self, registry: "MetricRegistry") -> None:
-        """The number is read when somebody asks for it."""
+        """Add a counter; the function is called for each scrape."""
         registry.counter("greetings_total", "Greetings published.", lambda: self._greetings)
 
     @staticmethod
     @hookimpl
     def register_cli(group: "Group") -> None:
-        """Called on the class, without a configuration: a command talks to a running broker, or works on files."""
-        parser = group.add_parser("greet", help="have the broker greet somebody")
-        parser.add_argument("name", help="who is greeted")
+        """Add the command. It has no plugin object, so it talks to a running broker."""
+        parser = group.add_parser("greet", help="publish a greeting")
+        parser.add_argument("name", help="name to greet")
         parser.add_argument(
             "--url",
             default="http://127.0.0.1:9090/plugins/example_greet",
-            help="the plugin's place on a listener of type http (%(default)s)",
+            help="URL of the plugin (default: %(default)s)",
         )
         parser.set_defaults(run=_command)
 

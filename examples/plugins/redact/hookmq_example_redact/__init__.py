@@ -1,4 +1,4 @@
-"""Blanks fields of JSON payloads for subscribers that are not trusted: a plugin that transforms what is delivered."""
+"""Blank fields of JSON payloads for subscribers that are not trusted: a plugin that transforms deliveries."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,20 +8,22 @@ from hookmq.plugin import ClientInfo, ConfigError, Drop, Message, Plugin, hookim
 
 @dataclass(frozen=True)
 class RedactConfig:
-    """What is hidden, and from whom."""
+    """What to hide, and from whom."""
 
-    fields: tuple[str, ...] = field(metadata={"help": "keys of the JSON object that are hidden"})
+    fields: tuple[str, ...] = field(metadata={"help": "keys of the JSON object to hide"})
     trusted: frozenset[str] = setting(frozenset(), "identities that see everything")
-    replacement: str = setting("***", "what stands in place of a hidden value")
+    replacement: str = setting("***", "value that replaces hidden ones")
 
     def __post_init__(self) -> None:
         if not self.fields:
-            raise ConfigError("fields: nothing would be hidden")
+            raise ConfigError("fields: expected at least one key")
 
 
 class RedactPlugin(Plugin):
-    """Everybody else gets the object with the fields blanked. What is no JSON object is not delivered to them at all:
-    nobody could say what is in it."""
+    """Deliver redacted messages to clients that are not trusted.
+
+    Payloads that are not JSON objects are not delivered to them, since their content is unknown.
+    """
 
     Config = RedactConfig
     config: RedactConfig
@@ -31,7 +33,7 @@ class RedactPlugin(Plugin):
 
     @hookimpl
     def on_deliver(self, client: ClientInfo, message: Message) -> Message | Drop | None:
-        """Runs for every subscriber of a message, one after another; so the last result is kept."""
+        """Redact the message. It is called for one subscriber after another, so the last result is cached."""
         if client.identity is not None and client.identity in self.config.trusted:
             return None
         if message is not self._last:

@@ -1,4 +1,4 @@
-"""What this plugin is for, in a sentence."""
+"""Say in one sentence what this plugin does."""
 
 from dataclasses import dataclass, field
 
@@ -16,11 +16,14 @@ from hookmq.plugin import (
 
 @dataclass(frozen=True)
 class SkeletonConfig:
-    """The plugin's ``config:``. A field without a default must be given; `hookmq check` names what is wrong, with its
-    line. The help stands in `hookmq config schema`."""
+    """The plugin's ``config:``.
 
-    forbidden: str = field(metadata={"help": "topic filter that nobody may publish to"})
-    reason: str = setting("not here", "what a client is told")
+    A field without a default is required. `hookmq check` reports mistakes with their line, and `hookmq config schema`
+    shows the help texts.
+    """
+
+    forbidden: str = field(metadata={"help": "topic filter that clients may not publish to"})
+    reason: str = setting("not here", "Reason String that the client gets")
 
     def __post_init__(self) -> None:
         if not self.forbidden:
@@ -28,10 +31,11 @@ class SkeletonConfig:
 
 
 class SkeletonPlugin(Plugin):
-    """One object of this class is made for each entry under ``plugins:`` that uses it.
+    """Deny publishing to forbidden topics.
 
-    Hooks are methods marked ``@hookimpl``; take the arguments you need by their names and leave out the others. None is
-    "no opinion". A plain ``def`` must not block: make it ``async def``, or set ``blocking = True``.
+    Each entry under ``plugins:`` that uses this class gets an object of its own. Hooks are methods marked
+    ``@hookimpl``; take the arguments you need, by name. Return None to abstain. A plain ``def`` must not block: make it
+    ``async def``, or set ``blocking = True``.
     """
 
     Config = SkeletonConfig
@@ -39,12 +43,12 @@ class SkeletonPlugin(Plugin):
 
     @hookimpl
     def on_startup(self, broker: BrokerHandle) -> None:
-        """Open files and connections here, not in the constructor: `hookmq check` constructs plugins too."""
+        """Open files and connections here, not in `__init__`: `hookmq check` creates plugins too."""
         broker.log("info", "skeleton.started", forbidden=self.config.forbidden)
 
     @hookimpl
     def on_publish(self, client: ClientInfo | None, message: Message) -> Deny | None:
-        """Refuse what is forbidden; let everything else pass as it is."""
+        """Deny what is forbidden, and abstain otherwise."""
         if client is not None and self.matches(self.config.forbidden, message.topic):
             return Deny(reason=self.config.reason)
         return None
