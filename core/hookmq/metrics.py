@@ -63,7 +63,7 @@ HELP: Final[Mapping[str, str]] = {
     "sessions_expired": "Sessions that ended because nobody came back.",
     "packets_received": "MQTT packets received.",
     "messages_received": "PUBLISH packets received.",
-    "messages_delivered": "Messages written (QoS 0) or acknowledged (QoS 1 and 2).",
+    "messages_delivered": "PUBLISH packets sent to clients, repetitions not counted.",
     "bytes_received": "Bytes received from clients.",
     "bytes_sent": "Bytes sent to clients.",
     "writes": "Writes to connections, each with all that one turn of the loop had for it.",

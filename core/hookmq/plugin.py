@@ -22,8 +22,10 @@ from hookmq import topics
 from hookmq.codec.packets import Auth, Connect
 from hookmq.errors import ConfigError, PluginError
 from hookmq.hooks.meter import Charge, Meter, Over, Pace
+from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
 from hookmq.hooks.specs import HOOK_API, BrokerHandle, hookimpl
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits
+from hookmq.metric_registry import MetricRegistry
 from hookmq.properties import EMPTY, Properties
 from hookmq.reason import ReasonCode
 from hookmq.rules import Rule, Rules, rule_values, rules_from_lists
@@ -163,8 +165,9 @@ class Plugin:
 
 __all__ = [
     "EMPTY", "HOOK_API", "Accept", "Action", "Admission", "Allow", "Auth", "BrokerHandle", "Challenge", "Charge",
-    "ClientInfo", "ConfigError", "Connect", "Context", "Deny", "Direction", "DisconnectReason", "Drop", "DropReason",
-    "Dropped", "EndedBy", "Limits", "Message", "Meter", "Over", "Pace", "Peer", "Plugin", "PluginError", "Properties",
-    "ReasonCode", "Rule", "Rules", "Seconds", "SessionEvent", "Settings", "Size", "Subscription", "Will", "hookimpl",
-    "rule_values", "rules_from_lists", "setting",
+    "ClientInfo", "CommandGroup", "ConfigError", "Connect", "Context", "Deny", "Direction", "DisconnectReason", "Drop",
+    "DropReason", "Dropped", "EndedBy", "HttpRouter", "Limits", "ListenerRegistry", "Message", "Meter",
+    "MetricRegistry", "Over", "Pace", "Peer", "Plugin", "PluginError", "Properties", "ReasonCode", "Rule", "Rules",
+    "Seconds", "SessionEvent", "Settings", "Size", "Subscription", "Will", "hookimpl", "rule_values",
+    "rules_from_lists", "setting",
 ]  # fmt: skip

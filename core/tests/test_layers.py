@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 from collections.abc import Iterator
 
 import hookmq
@@ -116,3 +117,23 @@ def test_no_module_stands_in_a_circle() -> None:
 
     for name in sorted(graph):
         visit(name, ())
+
+
+def test_the_manual_names_every_room_in_its_layer() -> None:
+    page = ROOT.parents[1] / "docs" / "explanation" / "architecture.md"
+    if not page.exists():
+        pytest.skip("the manual is not part of this copy (an sdist)")
+    rows = re.findall(r"^\| (\d) \w+ \| (.*?) \|", page.read_text(), re.M)
+    named = {name: int(layer) for layer, names in rows for name in re.findall(r"`(\w+)/?`", names)}
+    assert named == FLOORS
+
+
+def test_distributions_are_looked_up_in_one_way() -> None:
+    """By importlib-metadata, a dependency, whose answers are the same on every Python."""
+    found = [
+        path
+        for path in modules()
+        for _, name in imports(path)
+        if name.startswith("importlib.metadata")
+    ]
+    assert found == []

@@ -162,7 +162,7 @@ def _closing(config: Config, ways: list[Entrance]) -> str:
 
 def banner(config: Config, hooks: Hooks, addresses: Mapping[str, str]) -> str:
     """What `serve` tells people when it is ready. `addresses` are where the listeners really listen."""
-    from importlib.metadata import version
+    from importlib_metadata import version
 
     from hookmq import BUILD
 

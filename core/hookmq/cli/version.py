@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def versions() -> dict[str, str]:
     """What there is to tell, by name."""
-    from importlib.metadata import version
+    from importlib_metadata import version
 
     from hookmq import BUILD
     from hookmq.hooks.specs import HOOK_API

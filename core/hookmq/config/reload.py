@@ -1,7 +1,6 @@
-"""What a changed configuration would do to a running broker, and doing it.
+"""What a changed configuration would do to a running broker: each change, and whether it needs a restart.
 
-`compare` is pure: it says what can be applied and what needs a restart. `reload` validates everything, builds what is
-new, then swaps; until the swap nothing has changed, so that any error leaves the broker as it was.
+Nothing is changed here. `hookmq.config.live` applies a configuration.
 """
 
 import dataclasses

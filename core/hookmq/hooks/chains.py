@@ -71,12 +71,11 @@ Calls = tuple[Call, ...]
 
 
 class Chains:
-    """The chains of one listener. `authorize` has one chain per action; `observes` names the observer hooks that somebody
-    implements, so that the core need not tell the others; `hides_username` are the questions whether a user name is a
-    secret."""
+    """The chains of one listener. `authorize` has one chain per action; `hides_username` are the questions whether a user
+    name is a secret."""
 
     __slots__ = (
-        "authorize", "hides_username", "observes", "on_auth", "on_connect", "on_deliver", "on_publish", "on_subscribe",
+        "authorize", "hides_username", "on_auth", "on_connect", "on_deliver", "on_publish", "on_subscribe",
         "on_will", "provide_meter",
     )  # fmt: skip
 
@@ -91,7 +90,6 @@ class Chains:
         on_deliver: Calls = (),
         on_will: Calls = (),
         provide_meter: Calls = (),
-        observes: Iterable[str] = (),
         hides_username: Iterable[Callable[[str], bool]] = (),
     ) -> None:
         self.on_connect = on_connect
@@ -102,7 +100,6 @@ class Chains:
         self.on_deliver = on_deliver
         self.on_will = on_will
         self.provide_meter = provide_meter
-        self.observes = frozenset(observes)
         self.hides_username = tuple(hides_username)
 
 

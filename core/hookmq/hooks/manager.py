@@ -299,7 +299,6 @@ class Hooks:
             on_deliver=chain("on_deliver"),
             on_will=chain("on_will"),
             provide_meter=chain("provide_meter"),
-            observes=(name for name in OBSERVERS if chain(name)),
             hides_username=(
                 partial(_hides, one)
                 for one in self.plugins

@@ -8,13 +8,15 @@ import inspect
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import pluggy
 
 from hookmq.codec.packets import Auth, Connect
 from hookmq.hooks.meter import Meter
+from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop
+from hookmq.metric_registry import MetricRegistry
 from hookmq.metrics import Metrics
 from hookmq.properties import EMPTY, Properties
 from hookmq.reason import ReasonCode
@@ -307,20 +309,20 @@ class Specs:
     # register ----------------------------------------------------------------------------------------------------
 
     @hookspec
-    def register_listeners(self, registry: Any) -> None:
-        """Add types of listeners: `hookmq.server.plugged.PluginTypes`."""
+    def register_listeners(self, registry: ListenerRegistry) -> None:
+        """Add types of listeners."""
 
     @hookspec
-    def register_http(self, router: Any) -> None:
-        """Add routes to the listeners of type http: `hookmq.server.http.PluginRouter`."""
+    def register_http(self, router: HttpRouter) -> None:
+        """Add routes to the listeners of type http."""
 
     @hookspec
-    def register_cli(self, group: Any) -> None:
-        """Add commands to ``hookmq``: `hookmq.cli.commands.Group`. A staticmethod or classmethod: called on the class."""
+    def register_cli(self, group: CommandGroup) -> None:
+        """Add commands to ``hookmq``. A staticmethod or classmethod: it is called on the class."""
 
     @hookspec
-    def register_metrics(self, registry: Any) -> None:
-        """Add metrics to the exporter: `hookmq.metric_registry.MetricRegistry`."""
+    def register_metrics(self, registry: MetricRegistry) -> None:
+        """Add metrics to the exporter."""
 
 
 class Kind(StrEnum):

@@ -90,8 +90,8 @@ class SegmentLog:
         """The number after the last record that was written (and synced, with `sync`)."""
         self.readable = 0
         """The number after the last record that readers may see: flushed, and committed by the store."""
-        self.frames_written = 0
         self.syncs = 0
+        """How often the file was synced since the start."""
         self.roll = False
         """Set it to have the next flush begin a new segment, however small this one is, if there is anything in it."""
         self._run_blocking = run_blocking
@@ -311,7 +311,6 @@ class SegmentLog:
             os.fdatasync(self._file)
             self.syncs += 1
         self._still_there(segment.path)
-        self.frames_written += len(frames)
         for place in places:
             segment.grown(*place)
 

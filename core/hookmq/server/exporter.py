@@ -2,8 +2,9 @@
 
 import platform
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import Final
+
+from importlib_metadata import version
 
 from hookmq import BUILD
 from hookmq.broker import Broker
@@ -16,6 +17,13 @@ _HOOKS: Final = {
     "hook_queue_depth": "Events that wait for an observer.",
     "hook_dropped_total": "Events that an observer lost.",
     "hook_circuit_open": "1 while a plugin's observers are left alone after failures.",
+}
+
+_ROUTES: Final = {
+    "hits": "Publishes whose route was known.",
+    "misses": "Publishes whose route was looked up.",
+    "invalidated": "Routes forgotten because a subscription or a plugin changed.",
+    "evicted": "Routes forgotten to make room.",
 }
 
 
@@ -45,14 +53,16 @@ def register_core(
     )
     registry.gauge(
         "retained_bytes",
-        "Payload bytes of retained messages.",
+        "Bytes of retained messages: topics, payloads and properties.",
         lambda: broker.core.retained_bytes,
     )
     registry.gauge(
         "queue_bytes",
-        "Bytes queued for all clients: topics, payloads, properties.",
+        "Bytes of messages queued for all clients: topics, payloads and properties.",
         lambda: broker.core.queued_bytes,
     )
+    for name, help in _ROUTES.items():
+        registry.counter(f"route_cache_{name}_total", help, _route_counter(broker, name))
     for name, help in _HOOKS.items():
         add = registry.counter if name.endswith("_total") else registry.gauge
         add(name, help, _hook_rows(broker, name))
@@ -73,6 +83,14 @@ def register_core(
 def _counter(broker: Broker, name: str) -> Callable[[], Value]:
     def read() -> Value:
         value: int = getattr(broker.metrics, name)
+        return value
+
+    return read
+
+
+def _route_counter(broker: Broker, name: str) -> Callable[[], Value]:
+    def read() -> Value:
+        value: int = getattr(broker.core.router, name)
         return value
 
     return read

@@ -107,7 +107,7 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """One entry of ``listeners:``. `name` is its key there."""
+    """One entry of ``listeners:``."""
 
     name: str = setting("default", "how plugins and logs call it")
     type: Transport | str = setting(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hookmq.codec import Pingreq, Publish, encode
 from hookmq.hooks.verdicts import Deny
-from hookmq.metrics import Metrics
+from hookmq.metrics import HELP, Metrics
 from hookmq.testing import DurableStore, Harness, HookRecorder, MemoryClient, will
 from hookmq.types import Direction, DropReason
 
@@ -178,3 +178,19 @@ def test_a_refused_delivery_is_counted(broker_harness: Make) -> None:
         sub.ack(message, 0x97)
     assert harness.metrics.dropped == {(DropReason.REFUSED, Direction.OUT): 4}
     assert harness.broker.sessions["sub"].inflight == {}
+
+
+def test_what_is_delivered_is_sent_and_need_not_be_acknowledged(broker_harness: Make) -> None:
+    """As its help says: a packet that is repeated counts once."""
+    harness = broker_harness()
+    sub = harness.connect("sub", session_expiry_interval=60, auto_ack=False)
+    sub.subscribe("t", 1)
+    harness.connect("pub").publish("t", b"x", 1)
+    harness.settle()
+    assert harness.metrics.messages_delivered == 1
+    assert "sent" in HELP["messages_delivered"]
+    assert "acknowledged" not in HELP["messages_delivered"]
+    sub.drop()
+    sub.reconnect()
+    sub.expect_message("t", b"x", 1, dup=True)
+    assert harness.metrics.messages_delivered == 1

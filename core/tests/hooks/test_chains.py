@@ -39,7 +39,6 @@ def test_empty_chains_are_empty_tuples() -> None:
     assert chains.on_connect is chains.on_auth is chains.on_publish is chains.on_deliver
     assert chains.on_connect == chains.on_subscribe == chains.on_will == ()
     assert chains.authorize == dict.fromkeys(Action, ())
-    assert chains.observes == frozenset()
 
 
 def test_one_plugin_that_forbids_it_makes_a_chain_uncacheable() -> None:

@@ -104,17 +104,6 @@ def test_narrowing_by_listener(make: Make, bound: Bound, instance: MakeInstance)
     assert hooks.chains("new") is hooks.chains("newer") is not hooks.chains("ws")
 
 
-def test_what_is_observed_is_told_by_listener(
-    make: Make, bound: Bound, instance: MakeInstance
-) -> None:
-    hooks = bound(
-        instance(make("a", on_published=lambda self: None), listeners=("tcp",)),
-        instance(make("b", on_dropped=lambda self: None)),
-    )
-    assert hooks.chains("tcp").observes == {"on_published", "on_dropped"}
-    assert hooks.chains("ws").observes == {"on_dropped"}
-
-
 def test_narrowing_by_topic(
     make: Make, bound: Bound, instance: MakeInstance, runtime: VirtualRuntime, client: ClientInfo
 ) -> None:
@@ -262,7 +251,7 @@ def test_a_disabled_plugin_is_in_no_chain(make: Make, bound: Bound) -> None:
         ("b", "sync", ""),
     ]
     hooks.disable("b", "so did it")
-    assert hooks.chains("tcp").observes == frozenset()
+    assert hooks.observers.queues == {}
 
 
 # provide and register --------------------------------------------------------------------------------------------

@@ -1,10 +1,17 @@
 """What hooks.specs promises of every hook; the design's table, written out."""
 
 import inspect
+from typing import Any, get_type_hints
 
+import hookmq.plugin
 import pytest
+from hookmq.cli.commands import Group
 from hookmq.hooks.specs import OBSERVERS, SPECS, Kind, Specs
 from hookmq.hooks.stats import Stats
+from hookmq.metric_registry import MetricRegistry
+from hookmq.plugin import CommandGroup, HttpRouter, ListenerRegistry
+from hookmq.server.http import PluginRouter, Router
+from hookmq.server.plugged import ListenerTypes, PluginTypes
 
 SIGNATURES = [
     "on_connect(client, connect, broker)",
@@ -86,3 +93,37 @@ def test_every_outcome_is_counted(name: str) -> None:
     assert [getattr(stats, outcome) for outcome in SPECS[name].outcomes] == [0] * len(
         SPECS[name].outcomes
     )
+
+
+@pytest.mark.parametrize(
+    ("hook", "argument", "given"),
+    [
+        ("register_listeners", "registry", PluginTypes),
+        ("register_http", "router", PluginRouter),
+        ("register_cli", "group", Group),
+        ("register_metrics", "registry", MetricRegistry),
+    ],
+)
+def test_what_a_hook_registers_to_is_typed_and_exported(
+    hook: str, argument: str, given: type
+) -> None:
+    kind = get_type_hints(getattr(Specs, hook))[argument]
+    assert getattr(hookmq.plugin, kind.__name__) is kind
+    for name, method in vars(kind).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            wanted = inspect.signature(method).parameters
+            found = inspect.signature(getattr(given, name)).parameters
+            assert [(p.name, p.kind, p.default) for p in wanted.values()] == [
+                (p.name, p.kind, p.default) for p in found.values()
+            ]
+
+
+def test_what_is_given_fits_its_type() -> None:
+    """Looked at by mypy."""
+    listeners: ListenerRegistry = PluginTypes(ListenerTypes(), "p")
+    router: HttpRouter = PluginRouter(Router(), "p")
+    installed: Any = None
+    group: CommandGroup = Group(installed, frozenset())
+    assert listeners
+    assert router
+    assert group

@@ -197,7 +197,7 @@ def test_one_flush_at_a_time_and_one_sync_for_all_who_waited(tmp_path: Path) -> 
     assert told == []
     runtime.run_until_idle()
     assert told == [1, 2, 3]
-    assert (log.syncs, log.frames_written) == (2, 3)
+    assert (log.syncs, log.next) == (2, 3)
     log.close()
 
 

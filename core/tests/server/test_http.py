@@ -232,6 +232,10 @@ async def test_metrics_of_the_core_and_of_plugins(begin: Begin, ask: Ask, dial: 
     assert "hookmq_retained_messages 1" in lines
     assert "hookmq_retained_bytes 4" in lines
     assert "hookmq_queue_bytes 0" in lines
+    for name in ("retained_bytes", "queue_bytes"):  # b/c and x above are four bytes
+        (help,) = [line for line in lines if line.startswith(f"# HELP hookmq_{name} ")]
+        assert "topics, payloads and properties" in help
+    assert "hookmq_route_cache_misses_total 1" in lines
     assert "hookmq_connections_accepted_total 1" in lines
     assert "hookmq_messages_received_total 1" in lines
     assert 'hookmq_pages_total{plugin="web"} 7' in lines

@@ -41,6 +41,11 @@ def register(
         registry.counter(
             name, help, lambda field=field: each(lambda one: getattr(one.counts, field))
         )
+    registry.counter(
+        "spark_sink_syncs_total",
+        "Syncs of a stream's file.",
+        lambda: each(lambda one: one.log.syncs),
+    )
     registry.gauge("spark_sink_stored_bytes", "Size of a stream.", lambda: each(lambda s: s.size))
     registry.gauge(
         "spark_sink_fill",

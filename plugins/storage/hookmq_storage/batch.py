@@ -25,11 +25,6 @@ payload, received_at, expires_at, and the columns of `hookmq_storage.inline.Head
 Operation = tuple[Any, ...]
 
 
-def sent_of(packet_id: int, released: bool) -> int:
-    """The column `sent` of an entry."""
-    return packet_id + 65536 if released else packet_id
-
-
 class Plan:
     """What a batch changes. Ended sessions come first, then what is removed, then what is put; messages that were left
     by their entries go last."""

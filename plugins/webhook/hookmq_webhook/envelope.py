@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from hookmq_webhook.bodies import Body
@@ -53,11 +52,6 @@ class Envelope:
     prefix: str = "hookmq."
     body: Body | None = None
     """Instead of the plain envelope."""
-
-
-def encoder(envelope: Envelope) -> Encode:
-    """The `Encode` of an envelope."""
-    return partial(encode, envelope)
 
 
 def encode(envelope: Envelope, events: Sequence[Numbered]) -> tuple[dict[str, str], bytes]:

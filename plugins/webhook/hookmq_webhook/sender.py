@@ -24,8 +24,6 @@ _AFTER: Final = frozenset({429, 503})
 """Statuses whose Retry-After counts."""
 _MOVED: Final = frozenset({307, 308})
 _PLACE: Final = re.compile(r"\$\{([^{}]*)\}")
-WORDS: Final = 120
-"""Characters of a service's words that are told on."""
 
 
 class Sender:
