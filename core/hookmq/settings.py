@@ -139,6 +139,16 @@ class SessionSettings:
     max_expiry: Seconds = setting(
         604800.0, "longest session expiry granted; also that of a 3.x session that is not clean"
     )
+    realm: Literal["vouched", "listener", "none"] = setting(
+        "vouched",
+        "what a session belongs to besides its user: the plugin or listener that vouched for the user, the listener "
+        "by which the client came, or nothing",
+    )
+    other_owner: Literal["refuse", "replace"] = setting(
+        "refuse",
+        "what becomes of a client whose id has the session of another user or realm: it is refused, or ends that "
+        "session and starts an empty one",
+    )
     max_inflight: int = setting(
         256,
         "QoS 1 and 2 messages sent to a client and not yet acknowledged",

@@ -49,6 +49,8 @@ class SessionRecord(NamedTuple):
     will: Will | None = None
     will_at: float | None = None
     """Epoch second at which the will is due; None while the connection is up."""
+    revoked: tuple[str, ...] = ()
+    """Filters of subscriptions that were taken away while messages for them were queued: these are not to be sent."""
 
     @property
     def client_id(self) -> str:

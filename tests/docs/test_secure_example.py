@@ -79,6 +79,10 @@ class Plant:
         """A token for the plant."""
         return token({"sub": sub, "aud": "plant", **claims}, key=self.secret).decode()
 
+    def gateway(self, sub: str, **claims: Any) -> str:
+        """A token for a gateway."""
+        return self.token(sub, aud="gateways", **claims)
+
     def client(
         self, listener: str, client_id: str, version: Any = V5, cert: str = "", **more: Any
     ) -> Client:
@@ -162,7 +166,7 @@ def test_what_is_allowed_is_allowed_and_all_else_is_not(plant: Plant, version: A
     for name in ("meter9", "nobody"):
         assert plant.refused("devices", name, version, cert=name) == wrong
     assert plant.refused("gateways", "g", version, cert="gateway1") == wrong
-    other = plant.token("gateway2", site="north")
+    other = plant.gateway("gateway2", site="north")
     code = plant.refused(
         "gateways", "g", version, cert="gateway1", username="gateway2", password=other
     )
@@ -176,7 +180,7 @@ def test_what_is_allowed_is_allowed_and_all_else_is_not(plant: Plant, version: A
         with pytest.raises((ssl.SSLError, OSError)):
             _handshake(plant, certificate, strange)
     # what they may do
-    gateway = plant.token("gateway1", site="north")
+    gateway = plant.gateway("gateway1", site="north")
     denied = 0x87 if five else 0x80
     with (
         plant.client("devices", "meter7", version, cert="meter7") as meter,
@@ -220,6 +224,23 @@ def test_what_is_allowed_is_allowed_and_all_else_is_not(plant: Plant, version: A
         assert gate.message().payload == b"1"
         for client in (meter, gate, app, ann):
             assert client.messages.empty()
+
+
+def test_a_name_is_nobody_elses_by_another_way_in(plant: Plant) -> None:
+    """A gateway's token without its certificate, and a user of another listener with its client id."""
+    gateway = plant.gateway("gateway1", site="north")
+    gate = plant.client(
+        "gateways", "gateway1", cert="gateway1", username="x", password=gateway, expiry=600
+    )
+    with gate:
+        assert gate.subscribe("site/north/#", 1) == 1
+        assert plant.refused("apps", "gateway1", username="gateway1", password=gateway) == 0x87
+        # A token that is good for `apps` does not make a client the owner of that name either.
+        app = plant.token("gateway1", groups=["dashboards"])
+        assert plant.refused("apps", "gateway1", username="gateway1", password=app) == 0x85
+        assert plant.refused("people", "gateway1", username="ann", password=PASSWORD) == 0x85
+        assert gate.publish("site/north/a", b"1", 1) == 0
+        assert gate.message().payload == b"1"
 
 
 def _handshake(plant: Plant, certificate: str, strange: bool) -> None:

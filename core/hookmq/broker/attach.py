@@ -8,9 +8,10 @@ from math import inf
 from hookmq.aliases import Aliases
 from hookmq.broker.channel import LARGEST_PACKET, Phase
 from hookmq.broker.connack import FOREVER, connack, seconds
+from hookmq.broker.core import Core
 from hookmq.broker.deliver import pump
 from hookmq.broker.link import Link
-from hookmq.broker.revoke import revoke
+from hookmq.broker.revoke import drop_revoked, revoke
 from hookmq.broker.send import settle_state
 from hookmq.broker.sessions import (
     create,
@@ -45,8 +46,7 @@ def find_session(connection: Link, limits: Limits, will: Will | None) -> None:
     client = connection.client
     assert client is not None
     known = core.sessions.get(client.client_id)
-    if known is not None and _elsewhere(connection, known):
-        connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id is in use")
+    if known is not None and _refused(connection, known):
         return
     if known is not None and known.connection is not None:
         if core.settings.broker.second_client == "reject":
@@ -70,6 +70,48 @@ def _elsewhere(connection: Link, known: Session) -> bool:
 def _user(client: ClientInfo) -> str | None:
     """Whose session it is: as rules understand ``%u``."""
     return client.username if client.identity is None else client.identity
+
+
+def voucher(client: ClientInfo, by: str) -> str:
+    """Return who vouches for `client`, as `ClientInfo.vouched_by`: `by` is the plugin that did, or ''. A listener that
+    takes the user name from the certificate vouches by itself, whatever plugins it asks besides."""
+    if client.scope.identity:
+        return f"listener:{client.listener}"
+    return f"plugin:{by}" if by else ""
+
+
+def _same_owner(core: Core, owner: ClientInfo, client: ClientInfo) -> bool:
+    """Whether a session of `owner` is also `client`'s: the same user, in the same realm."""
+    if _user(owner) != _user(client):
+        return False
+    realm = core.settings.session.realm
+    if realm == "none":
+        return True
+    if realm == "listener" or owner.vouched_by is None:
+        return owner.listener == client.listener
+    return owner.vouched_by == client.vouched_by
+
+
+def _refused(connection: Link, known: Session) -> bool:
+    """Refuse the client if the session is of another part of the topic tree, or of another owner: then it is not this
+    client's to take over, to resume or to end. A session that nobody vouched for is not protected."""
+    core = connection.core
+    client = connection.client
+    owner = known.client
+    assert client is not None
+    if _elsewhere(connection, known):
+        connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id is in use")
+        return True
+    vouched = owner.identity if owner.vouched_by is None else owner.vouched_by
+    if (
+        not vouched
+        or core.settings.session.other_owner == "replace"
+        or expired(core, known)
+        or _same_owner(core, owner, client)
+    ):
+        return False
+    connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id belongs to another client")
+    return True
 
 
 def _flaps(connection: Link, known: Session) -> bool:
@@ -109,8 +151,7 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
             return
     added = core.committer.added
     session = core.sessions.get(client.client_id)  # [MQTT-3.1.3-2] [MQTT311-3.1.3-2]
-    if session is not None and _elsewhere(connection, session):  # created while this one waited
-        connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id is in use")
+    if session is not None and _refused(connection, session):  # created while this one waited
         return
     takeovers = session.takeovers if session is not None else None
     if session is not None and session.connection is not None:
@@ -120,10 +161,10 @@ def _enter(connection: Link, limits: Limits, will: Will | None) -> None:
         connect.clean_start
         or expired(core, session)
         or session.client.scope.mount_point != connection.scope.mount_point
-        or _user(session.client) != _user(client)
+        or not _same_owner(core, session.client, client)
     ):
         # [MQTT-3.1.2-4, 3.1.4-4] [MQTT311-3.1.2-6, 3.1.4-3]; the old session's will is due now at the latest. A session
-        # is its user's: whoever knows a client id could otherwise fetch what waits for somebody else.
+        # is its owner's: a client that knows an id must not fetch what waits for another.
         event = SessionEvent.EXPIRED if expired(core, session) else SessionEvent.ENDED
         end(core, session, event)
         session = None
@@ -207,6 +248,10 @@ def _attach(
     session.kind = kind
     for group in session.groups:
         group.enter(session)
+    if session.revoked:
+        drop_revoked(core, session, session.inflight)
+        if not session.inflight and not session.stored:
+            session.revoked = None
     # [MQTT-4.4.0-1] [MQTT311-4.4.0-1]
     session.resend = deque(session.inflight.values()) if session.inflight else None
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hookmq.broker.attach import identify, tell_failed, watch_credential
+from hookmq.broker.attach import identify, tell_failed, voucher, watch_credential
 from hookmq.broker.channel import Phase
 from hookmq.broker.link import Link
 from hookmq.broker.revoke import revoke
@@ -93,6 +93,8 @@ def _renew(connection: Link, accept: Accept, by: str) -> None:
         noted = {k: v for k, v in client.claims.items() if k.startswith(NOTES) and k != NOTES + by}
         if noted:
             accept = replace(accept, claims={**accept.claims, **noted})
+    if accept.identity is not None and accept.identity != client.identity:
+        client.vouched_by = voucher(client, by)
     identify(client, accept)
     if session.recorded:
         # After a restart the session must belong to the client as it is known now.

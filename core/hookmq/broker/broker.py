@@ -294,6 +294,7 @@ class Broker:
         session.ended_at = kept.ended_at
         session.will = kept.will
         session.will_at = kept.will_at
+        session.revoked = set(kept.revoked) or None
         session.queue_messages = kept.limits.get(
             "queue_messages", core.settings.session.queue_messages
         )

@@ -7,7 +7,7 @@ While a plugin decides, everything the client pipelined is held [MQTT-3.1.4-6] [
 
 from functools import partial
 
-from hookmq.broker.attach import find_session, identify, tell_failed
+from hookmq.broker.attach import find_session, identify, tell_failed, voucher
 from hookmq.broker.authenticate import check_method, send_auth
 from hookmq.broker.authorizer import authorize
 from hookmq.broker.channel import Phase
@@ -60,7 +60,7 @@ def on_connect(connection: Link, packet: Packet) -> None:
         # [MQTT-4.12.0-6]
         _ask_auth(connection, Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties.only(In.AUTH)))
     else:
-        _decide(connection, _NOTHING_FOUND)
+        _decide(connection, _NOTHING_FOUND, "")
     if connection.phase is Phase.DECIDING or connection.phase is Phase.CHALLENGED:
         # A deadline again: an authentication exchange may not last for ever either.
         connection.due.cancel()
@@ -215,15 +215,15 @@ def _auth_answered(connection: Link, verdict: Challenge | Accept | Deny | None, 
             connection.go_on()
     elif isinstance(verdict, Accept):
         connection.authentication_data = verdict.data
-        _decide(connection, verdict)
+        _decide(connection, verdict, by)
     elif verdict is None:  # [MQTT-4.12.0-1]
         _deny(connection, Deny(ReasonCode.BAD_AUTHENTICATION_METHOD), by)
     else:
         _deny(connection, verdict, by)  # [MQTT-4.12.0-4]
 
 
-def _decide(connection: Link, accept: Accept) -> None:
-    """Ask `on_connect`; `accept` is what enhanced authentication found."""
+def _decide(connection: Link, accept: Accept, found_by: str) -> None:
+    """Ask `on_connect`; `accept` is what enhanced authentication found, and `found_by` the plugin that did."""
     core = connection.core
     client = connection.client
     assert client is not None
@@ -234,7 +234,7 @@ def _decide(connection: Link, accept: Accept) -> None:
         connection.chains.on_connect,
         (client, connection.connect),
         authenticated or core.settings.auth.default == "allow",
-        partial(_decided, connection, accept),
+        partial(_decided, connection, accept, found_by),
     )
     if step is not None:
         connection.wait(step)
@@ -247,7 +247,9 @@ def _method(connection: Link) -> str | None:
     return properties.authentication_method if properties is not EMPTY else None
 
 
-def _decided(connection: Link, accept: Accept, verdict: Accept | Deny, by: str) -> None:
+def _decided(
+    connection: Link, accept: Accept, found_by: str, verdict: Accept | Deny, by: str
+) -> None:
     if connection.phase is Phase.CLOSED:
         return
     if isinstance(verdict, Deny):
@@ -255,6 +257,9 @@ def _decided(connection: Link, accept: Accept, verdict: Accept | Deny, by: str) 
         return
     client = connection.client
     assert client is not None
+    if accept.identity is not None or (found_by and verdict.identity is None):
+        by = found_by
+    client.vouched_by = voucher(client, by)
     # What enhanced authentication found stays, as if it had been the first to accept.
     if accept is not _NOTHING_FOUND:
         verdict = merge_accepts(accept, verdict)

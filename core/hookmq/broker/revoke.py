@@ -11,8 +11,8 @@ from hookmq.broker.authorizer import authorize
 from hookmq.broker.core import Core
 from hookmq.broker.deliver import pump
 from hookmq.broker.queue import covered, unqueue
-from hookmq.broker.send import finish, settle_state
-from hookmq.broker.sessions import subscribe, unsubscribe
+from hookmq.broker.send import finish, settle, settle_state
+from hookmq.broker.sessions import record, subscribe, unsubscribe
 from hookmq.hooks.chains import overlaps
 from hookmq.hooks.verdicts import Allow, Deny
 from hookmq.qos import Delivery
@@ -126,13 +126,40 @@ def _take_away(
     if session.queue_qos0:
         kept = deque(d for d in session.queue_qos0 if _still_wanted(core, session, d, by, False))
         session.queue_qos0 = kept or None
-    if session.stored:
+    if session.stored or session.inflight:
         if session.revoked is None:
             session.revoked = set()
         session.revoked.add(subscription.filter)
+        if session.recorded:
+            core.committer.add(record(session))
     connection = session.connection
     if connection is not None and core.settings.broker.on_revoke == "disconnect":
         connection.disconnect(ReasonCode.NOT_AUTHORIZED, "subscription revoked")
+    drop_revoked(core, session, session.inflight if session.connection is None else None)
+
+
+def drop_revoked(core: Core, session: Session, sent: dict[int, Delivery] | None = None) -> None:
+    """Drop what was `sent` on an earlier connection, was not acknowledged, and belongs to a subscription that was taken
+    away: it would be sent again [MQTT-4.4.0-1]. None: what this connection has still to send again. What had its PUBREC
+    is finished."""
+    unsent = session.resend if sent is None else sent.values()
+    for delivery in list(unsent or ()):
+        if (
+            delivery.released
+            or not session.revoked
+            or delivery.subscription.filter not in session.revoked
+            or covered(session, delivery)
+        ):
+            continue
+        del session.inflight[delivery.packet_id]
+        if session.resend is not None:
+            session.resend = deque(d for d in session.resend if d is not delivery)
+        if core.committer.take_back(delivery):
+            settle(core, delivery)
+        else:
+            finish(core, session, delivery)
+        message = delivery.outgoing.message
+        core.dropped(message, session.client, DropReason.REVOKED, Direction.OUT)
 
 
 def _still_wanted(core: Core, session: Session, delivery: Delivery, by: str, counted: bool) -> bool:

@@ -55,6 +55,7 @@ def record(session: Session) -> PutSession:
             session.ended_at,
             session.will or session.firing,
             session.will_at,
+            tuple(sorted(session.revoked)) if session.revoked else (),
         )
     )
 

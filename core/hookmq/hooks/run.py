@@ -113,9 +113,9 @@ def run_connect(
 ) -> Cancel | None:
     """May a client connect? `args` are (client, connect).
 
-    Deny overrides: in order, any Deny ends it. The first that accepts is named; later ones may add an identity or claims
-    that are missing so far and tighten `expires_at` and limits. Nobody answered: what `default_allow` says. A failure:
-    Deny 0x88.
+    Deny overrides: in order, any Deny ends it. Of those that accept, the first to give an identity is named, else the
+    first; later ones may add an identity or claims that are missing so far and tighten `expires_at` and limits. If none
+    answered: what `default_allow` says. A failure: Deny 0x88.
     """
     default = _ACCEPT if default_allow else _DENY
     return _decide(_CONNECT, runtime, calls, args, default, done, 0, None, "", None, _UNASKED)
@@ -218,6 +218,8 @@ def _decide(
                 if consent is None:
                     consent, by = answer, call.plugin_id
                 else:
+                    if kind is Accept and consent.identity is None and answer.identity is not None:
+                        by = call.plugin_id
                     consent = rule.merge(consent, answer)
         elif kind in rule.final:
             by = call.plugin_id

@@ -1,4 +1,5 @@
-"""A session is its user's: who is somebody else and has the same client id starts anew, and gets nothing of it."""
+"""With ``session.other_owner: replace``, a client of another user gets nothing of a session that has its client id: that
+session ends. `test_realm` has the default, by which it is refused."""
 
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from hookmq.testing import DurableStore, Harness, HookRecorder, MemoryClient, wi
 from hookmq.types import Action, SessionEvent
 
 Make = Callable[..., Harness]
+REPLACE = {"session": {"other_owner": "replace"}}
 VERSIONS = pytest.mark.parametrize("version", [4, 5])
 
 
@@ -33,7 +35,7 @@ def come(
 def test_what_waits_is_not_for_somebody_else(
     broker_harness: Make, recorder: HookRecorder, version: int
 ) -> None:
-    harness = broker_harness([recorder])
+    harness = broker_harness([recorder], config=REPLACE)
     owner = come(harness, recorder, "owner", version=version)
     owner.subscribe("secret/#", 1)
     recorder.answer("on_connect", Accept("sender"))
@@ -58,7 +60,7 @@ def test_what_waits_is_not_for_somebody_else(
 def test_a_connected_client_is_taken_over_but_not_its_session(
     broker_harness: Make, recorder: HookRecorder, version: int
 ) -> None:
-    harness = broker_harness([recorder])
+    harness = broker_harness([recorder], config=REPLACE)
     owner = come(harness, recorder, "owner", version=version)
     owner.subscribe("secret/#", 1)
     other = come(harness, recorder, "other", version=version)
@@ -73,7 +75,7 @@ def test_a_connected_client_is_taken_over_but_not_its_session(
 def test_the_same_user_resumes_it(
     broker_harness: Make, recorder: HookRecorder, username: str | None
 ) -> None:
-    harness = broker_harness([recorder])
+    harness = broker_harness([recorder], config=REPLACE)
     come(harness, recorder, "owner", username="one").drop()
     assert come(harness, recorder, "owner", username=username).session_present
 
@@ -98,7 +100,7 @@ def test_where_nobody_found_out_the_user_name_counts(
     after: tuple[str | None, str | None],
     same: bool,
 ) -> None:
-    harness = broker_harness([recorder])
+    harness = broker_harness([recorder], config=REPLACE)
     come(harness, recorder, before[0], username=before[1]).drop()
     assert come(harness, recorder, after[0], username=after[1]).session_present is same
 
@@ -106,7 +108,7 @@ def test_where_nobody_found_out_the_user_name_counts(
 def test_the_will_of_the_session_that_ends_is_its_owners(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
-    harness = broker_harness([recorder])
+    harness = broker_harness([recorder], config=REPLACE)
     watcher = harness.connect("watcher")
     watcher.subscribe("w", 0)
     come(harness, recorder, "owner", will=will("w", b"late", delay=50)).drop()
@@ -119,7 +121,7 @@ def test_the_will_of_the_session_that_ends_is_its_owners(
 
 
 def test_who_is_refused_ends_nothing(broker_harness: Make, recorder: HookRecorder) -> None:
-    harness = broker_harness([recorder])
+    harness = broker_harness([recorder], config=REPLACE)
     come(harness, recorder, "owner").drop()
     recorder.answer("on_connect", Deny())
     harness.connect("c", clean_start=False, expect=ReasonCode.NOT_AUTHORIZED)
@@ -129,7 +131,7 @@ def test_who_is_refused_ends_nothing(broker_harness: Make, recorder: HookRecorde
 def test_observers_are_told_of_the_end_as_the_owners(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
-    harness = broker_harness([recorder])
+    harness = broker_harness([recorder], config=REPLACE)
     come(harness, recorder, "owner").drop()
     recorder.clear()
     come(harness, recorder, "other")
@@ -139,7 +141,7 @@ def test_observers_are_told_of_the_end_as_the_owners(
 
 
 def test_also_after_a_restart(broker_harness: Make, recorder: HookRecorder) -> None:
-    harness = broker_harness([recorder], store=DurableStore())
+    harness = broker_harness([recorder], config=REPLACE, store=DurableStore())
     come(harness, recorder, "owner").subscribe("secret", 1)
     harness.restart()
     recorder.answer("on_connect", Accept("sender"))
@@ -153,7 +155,7 @@ def test_who_becomes_somebody_else_takes_the_session_along(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
     """Re-authentication as another user is a plugin's choice; the session is then that user's, also on record."""
-    harness = broker_harness([recorder], store=DurableStore())
+    harness = broker_harness([recorder], config=REPLACE, store=DurableStore())
     recorder.answer("on_auth", Accept("first"))
     client = harness.connect("c", authentication_method="m", session_expiry_interval=100)
     recorder.answer("on_auth", Accept("second", {"a": 1}))

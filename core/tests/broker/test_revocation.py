@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hookmq.broker import revoke
-from hookmq.codec import Publish, Suback
+from hookmq.codec import Connack, Publish, Suback
 from hookmq.hooks.entry import HookOptions
 from hookmq.hooks.verdicts import Allow, Deny
 from hookmq.reason import ReasonCode
@@ -406,6 +406,62 @@ def test_what_was_in_flight_waits_for_the_decision_too(broker_harness: Make) -> 
     one.expect_nothing()
     rights.decide()
     one.expect_message("t", dup=True)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("mode", ["silent", "disconnect"])
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("when", ["away", "resumed", "connected"])
+def test_what_was_not_acknowledged_is_not_sent_again(
+    broker_harness: Make, qos: int, mode: str, when: str, restart: bool
+) -> None:
+    """Retransmission is a delivery: it needs the right as well."""
+    store = DurableStore()
+    harness, rights, _ = start(broker_harness, mode, store)
+    one = harness.connect("one", session_expiry_interval=100, auto_ack=False)
+    one.subscribe(["t", "u"], 2)
+    pub = harness.connect("pub")
+    for topic in ("t", "u"):
+        pub.publish(topic, b"x", qos, expect=0)
+        one.expect_message(topic, b"x")
+    if when == "connected":
+        rights.take("t")
+    one.drop()
+    if when == "away":
+        rights.take("t")
+    elif when == "resumed":
+        rights.revoked.add("t")
+    if restart:
+        harness.restart()
+    again = harness.connect(
+        "one", clean_start=False, session_expiry_interval=100, auto_ack=False, expect=None
+    )
+    if when == "resumed" and mode == "disconnect":
+        again.expect_disconnect(0x87)
+        again = harness.connect("one", clean_start=False, session_expiry_interval=100)
+    else:
+        assert again.expect(Connack).session_present
+    again.expect_message("u", b"x", dup=True)
+    again.expect_nothing()
+
+
+def test_what_is_in_the_store_only_stays_revoked_after_a_restart(broker_harness: Make) -> None:
+    store = DurableStore()
+    harness, rights, observer = start(broker_harness, store=store, queue_page=1, max_inflight=1)
+    one = harness.connect("one", session_expiry_interval=600, auto_ack=False)
+    one.subscribe(["t", "u"], 1)
+    one.drop()
+    pub = harness.connect("pub")
+    for topic in ("u", "t", "t", "t", "u"):
+        pub.publish(topic, b"x", 1, expect=0)
+    rights.take("t")
+    harness.restart()
+    one.reconnect(auto_ack=True)
+    assert [message.topic for message in one.messages] == ["u", "u"]
+    assert len(observer.calls("on_dropped")) == 3
+    assert not store.queues
+    one.reconnect()
+    assert not store.sessions["one"].session.revoked
 
 
 def test_a_resumed_client_is_disconnected_where_that_is_configured(broker_harness: Make) -> None:

@@ -275,6 +275,7 @@ def test_a_refused_return_is_none(broker_harness: Make) -> None:
 
 def test_a_return_that_waits_for_a_plugin_is_none_yet(broker_harness: Make) -> None:
     recorder = HookRecorder("on_connect")
+    recorder.answer("on_connect", Accept())
     harness = broker_harness([recorder])
     watcher = harness.connect("watcher")
     watcher.subscribe("#")

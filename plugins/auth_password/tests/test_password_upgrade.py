@@ -94,7 +94,7 @@ def test_what_was_changed_meanwhile_stays(broker: Make, weak: Path) -> None:
     harness.advance(20)
     assert schemes(weak) == {"alice": "argon2id", "bob": "pbkdf2-sha256", "carol": "pbkdf2-sha256"}
     harness.connect("b", username="bob", password=b"other")
-    harness.connect("b", username="carol", password=b"secret")
+    harness.connect("c", username="carol", password=b"secret")
     assert of(harness).counts.reloads["ok"] >= 1, "what others wrote is read"
 
 
@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_written_is_told_once(
 
     monkeypatch.setattr("hookmq_auth_password.files.tempfile.mkstemp", refuse)
     for name in ("alice", "bob", "alice"):
-        harness.connect("c", username=name, password=b"secret")
+        harness.connect(name, username=name, password=b"secret")
         harness.advance(4)
     assert len(harness.logged("auth_password.upgrade_failed")) == 1
     assert of(harness).counts.upgrades == {"ok": 0, "failed": 1}
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_written_is_told_once(
     os.utime(weak, (1, 1))
     harness.advance(6)
     of(harness).cache.clear()
-    harness.connect("c", username="alice", password=b"secret")
+    harness.connect("alice", username="alice", password=b"secret")
     harness.advance(4)
     assert schemes(weak)["alice"] == "argon2id", "a file that changed is tried again"
 

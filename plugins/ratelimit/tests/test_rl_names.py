@@ -46,7 +46,7 @@ class Door(Plugin):
 @pytest.mark.parametrize("username", ["alice", None])
 def test_nobody_has_another_banned_by_using_his_names(per: str, username: str | None) -> None:
     plugin = limited({"per": per, "rate": "1/h", "mode": "reject"}, ban={"after": "2/min"})
-    with Harness([plugin, Door()]) as harness:
+    with Harness([plugin, Door()], config={"session": {"other_owner": "replace"}}) as harness:
         mallory = harness.connect("device", username=username, password=b"token:mallory")
         for _ in range(8):
             mallory.publish("t")

@@ -283,7 +283,8 @@ def test_a_full_table_is_not_searched_again_and_again() -> None:
 def test_flapping() -> None:
     passwords = Passwords()
     plugin = limited(flapping={"after": "3/min", "duration": 30})
-    with Harness([plugin, passwords], config={"broker": {"flapping_takeovers": 1000}}) as harness:
+    config = {"broker": {"flapping_takeovers": 1000}, "session": {"other_owner": "replace"}}
+    with Harness([plugin, passwords], config=config) as harness:
         for _ in range(20):  # who is not let in bans nobody
             harness.connect("device", username="u", password=b"wrong", peer=BAD, expect=0x86)
         device = harness.connect("device", username="u", password=b"right")

@@ -18,6 +18,7 @@ ADDED: Final[Mapping[str, Any]] = {
     "keep_alive": 0,
     "expires_at": None,
     "expiry_code": int(ReasonCode.MAXIMUM_CONNECT_TIME),
+    "revoked": [],
 }
 """What versions 1 to 3 of the schema did not store, with the values that say so."""
 

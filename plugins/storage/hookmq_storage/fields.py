@@ -131,6 +131,7 @@ RULES: Final[Mapping[str, Mapping[str, _Rule]]] = {
         "keep_alive": _integer(0, 65535),
         "expires_at": _or_none(_number),
         "expiry_code": _code,
+        "revoked": lambda value: type(value) is list and all(map(_text, value)),
         "limits": _whole_numbers,
         "will": _or_none(_will),
     },

@@ -82,7 +82,7 @@ def _session(record: PutSession) -> Operation:
     will = _NO_WILL if one.will is None else (one.will.delay, *message_row(one.will.message))
     client = one.client
     data = json.dumps(
-        {**client_data(client), "limits": dict(one.limits)},
+        {**client_data(client), "limits": dict(one.limits), "revoked": list(one.revoked)},
         separators=(",", ":"),
         default=str,  # claims may be anything
     )
@@ -112,6 +112,7 @@ def session_of(client_id: str, row: Sequence[Any]) -> PutSession:
             ended_at,
             will,
             will_at,
+            tuple(kept["revoked"]),
         )
     )
 

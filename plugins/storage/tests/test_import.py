@@ -24,7 +24,7 @@ SESSION: dict[str, Any] = {
     "kind": "session", "client_id": "c", "version": 5, "expiry": 10.0, "connected_at": 1.0, "ended_at": 2.0,
     "will_at": None, "username": None, "identity": None, "claims": {}, "listener": "tcp", "mount_point": "",
     "host": "h", "port": 1, "transport": "tls", "vouched_by": "plugin:p", "clean_start": False, "keep_alive": 60,
-    "expires_at": 9.5, "expiry_code": 0xA0, "limits": {}, "will": None,
+    "expires_at": 9.5, "expiry_code": 0xA0, "revoked": ["a/#"], "limits": {}, "will": None,
     "certificate": CERTIFICATE,
 }  # fmt: skip
 LINES: dict[str, dict[str, Any]] = {

@@ -68,6 +68,7 @@ SESSION = SessionRecord(
     1_700_000_100.125,
     Will(MESSAGE, 30),
     1_700_000_130.125,
+    ("gone/#", "\N{SNOWMAN}"),
 )
 """A session with a value in every field."""
 SUBSCRIPTION = Subscription("$share/g/a/+", "tenant/a/+", 2, True, True, 1, 268435455, "g")

@@ -119,6 +119,7 @@ class Knobs:
                 inflight_overflow=chosen.overflow,
                 backpressure_timeout=2.0,
                 retry_interval=self.retry_interval,
+                other_owner="replace",  # rude clients use the names of others, and must not keep them
             ),
             AuthSettings("allow"),
             AuthzSettings("allow"),
