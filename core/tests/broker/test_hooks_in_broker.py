@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hookmq.broker import express, inbound
+from hookmq.broker.wills import PATIENCE
 from hookmq.codec import (
     Auth,
     Connack,
@@ -939,7 +940,6 @@ def test_on_will_is_given_the_will_before_on_publish(broker_harness: Make) -> No
     [
         (Drop(), DropReason.PLUGIN),
         (Deny(), DropReason.DENIED),
-        (ValueError("broken"), DropReason.UNDECIDED),
     ],
 )
 def test_on_will_keeps_a_will_back(broker_harness: Make, answer: Any, reason: DropReason) -> None:
@@ -954,13 +954,17 @@ def test_on_will_keeps_a_will_back(broker_harness: Make, answer: Any, reason: Dr
     assert len(plugin.calls("on_will")) == 1
 
 
-def test_on_will_that_never_answers(broker_harness: Make) -> None:
+@pytest.mark.parametrize("fault", [ValueError("broken"), "timeout"])
+def test_a_will_waits_while_on_will_cannot_decide(broker_harness: Make, fault: Any) -> None:
     harness, _ = one_plugin(broker_harness, "on_will")
-    harness.fail("recorder", "on_will", "timeout")
-    watcher = harness.connect("watcher")
+    harness.fail("recorder", "on_will", fault)
+    watcher = harness.connect("watcher", keep_alive=0)
     watcher.subscribe("bye")
     harness.connect("one", will=will("bye", b"x")).drop()
-    harness.advance(1.1)
+    harness.advance(60)
+    watcher.expect_nothing()
+    assert harness.metrics.dropped == {}
+    harness.advance(PATIENCE)
     watcher.expect_nothing()
     assert harness.metrics.dropped == {("undecided", "in"): 1}
 
