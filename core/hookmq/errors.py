@@ -19,6 +19,8 @@ class HookMQError(Exception):
 
     exit_code = 1
     """What ``hookmq`` exits with when this ends it."""
+    changed: tuple[str, ...] = ()
+    """The keys that changed, of a configuration that was refused at a reload."""
 
 
 class ProtocolError(HookMQError):

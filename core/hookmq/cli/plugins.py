@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"plugins list takes no {arguments.hook!r}")
     if arguments.installed:
         rows = _installed()
-        empty = "no plugins are installed (pip install hookmq-NAME)"
+        empty = "no plugins are installed"
     else:
         rows = _configured(_hooks(arguments))
         empty = "the configuration names no plugins; --installed lists what there is"

@@ -127,15 +127,27 @@ def parse_all(text: str, source: str, problems: Problems) -> list[Node]:
         mark = error.problem_mark or error.context_mark
         what = ": ".join(part for part in (error.context, error.problem) if part)
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        if mark and _is_tab(text, mark.line, mark.column):
+            raise ConfigError(
+                "found a tab where YAML wants spaces",
+                source=source,
+                line=line,
+                column=column,
+                hint="indent with spaces",
+            ) from None
         raise ConfigError(
             f"not YAML: {what}",
             source=source,
             line=line,
             column=column,
-            hint="indent with spaces" if "\\t" in what else "",
         ) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"not YAML: {str(error).splitlines()[0]}", source=source) from None
+
+
+def _is_tab(text: str, line: int, column: int) -> bool:
+    lines = text.split("\n")
+    return line < len(lines) and lines[line][column : column + 1] == "\t"
 
 
 def _measure(text: str, source: str) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from hookmq.config.document import Node, scalar
 from hookmq.config.problems import Path, Problems, nearest
+from hookmq.files import open_regular
 
 MAX_FILE: Final = 1 << 20
 KINDS: Final = ("$env", "$file")
@@ -45,7 +46,8 @@ def resolve(
         if isinstance(error, FileNotFoundError) and "default" in entries:
             return _default(entries["default"], origin)
         why = error.strerror or "cannot be read"
-        problems.add(target.place, path, f"the file {target.value!r}: {why}")
+        real = os.path.abspath(folder / os.path.expanduser(target.value))
+        problems.add(target.place, path, f"the file {real!r}: {why}")
         return None
     except ValueError as error:
         problems.add(target.place, path, f"the file {target.value!r} {error}")
@@ -67,7 +69,8 @@ def resolve(
 def _read(kind: str, name: str, environ: Mapping[str, str], folder: FilePath) -> str | None:
     if kind == "$env":
         return environ.get(name)
-    with open(folder / os.path.expanduser(name), "rb") as file:
+    # A pipe must not be waited for: a reload, and the end of the process, would wait with it.
+    with open_regular(folder / os.path.expanduser(name)) as file:
         data = file.read(MAX_FILE + 1)
     if len(data) > MAX_FILE:
         raise ValueError(f"is larger than {MAX_FILE} bytes")

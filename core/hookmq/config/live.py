@@ -73,7 +73,12 @@ class Live:
         """Read the configuration again and apply it. Logs ``config.reloaded`` with what was applied and what needs a
         restart. Raises HookMQError, and has changed nothing, when it cannot be used."""
         new = await asyncio.to_thread(self._source)
-        report = await self.reload(new)
+        try:
+            report = await self.reload(new)
+        except HookMQError as error:
+            report = compare(self.config, new)
+            error.changed = tuple(change.path for change in (*report.applied, *report.restart))
+            raise
         self.node.runtime.log("info", "config.reloaded", **report.fields())
 
     async def reload(self, new: Config) -> Report:

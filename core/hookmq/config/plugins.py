@@ -24,6 +24,14 @@ from hookmq.plugin import Context, Log, Plugin, no_log
 
 Loaded = tuple[Installed, type[Plugin]]
 
+FIRST_PARTY: Final = {
+    "acl_file": "hookmq-acl-file", "auth_http": "hookmq-auth-http", "auth_jwt": "hookmq-auth-jwt",
+    "auth_password": "hookmq-auth-password", "ratelimit": "hookmq-ratelimit", "spark_sink": "hookmq-spark-sink",
+    "storage": "hookmq-storage", "webhook": "hookmq-webhook", "webhook_filter": "hookmq-webhook",
+}  # fmt: skip
+"""Plugins of this project and their distributions. A message never tells to install anything else: whoever registers
+a name that was only mistyped would run code in the broker."""
+
 _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
@@ -94,16 +102,20 @@ def guards(entry: PluginEntry, known: Iterable[PluginInstance]) -> bool:
 
 
 def loaded(entry: PluginEntry, offered: Sequence[Installed]) -> Loaded:
-    """The plugin's class. Raises PluginError; PluginNotFound says how to install it."""
+    """Return the plugin's class. Raises PluginError; PluginNotFound names the plugin that may be meant."""
     try:
         found = find(entry.use, entry.id, offered)
     except PluginNotFound:
-        close = get_close_matches(entry.use, {one.name for one in offered}, 1, 0.6)
+        names = {one.name for one in offered}
         message = f"no plugin named {entry.use!r} is installed"
+        close = get_close_matches(entry.use, names | FIRST_PARTY.keys(), 1, 0.6)
         if close:
-            message += f"; did you mean {close[0]!r}?"
-        name = entry.use.replace("_", "-")
-        raise PluginNotFound(entry.id, f"{message} (pip install hookmq-{name})") from None
+            name = close[0]
+            lacking = f" (pip install {FIRST_PARTY[name]})" if name not in names else ""
+            message += lacking if name == entry.use else f"; did you mean {name!r}?{lacking}"
+        else:
+            message += "; `hookmq plugins --installed` lists those that are"
+        raise PluginNotFound(entry.id, message) from None
     kind = load(found, entry.id)
     if not accepts(kind.requires_api, HOOK_API):
         raise PluginError(

@@ -72,6 +72,9 @@ def load(found: Installed, plugin_id: str = "") -> type[Plugin]:
     where = f"{found.target} of {found.distribution} {found.version}"
     try:
         loaded = found.entry_point.load()
+    except SyntaxError as error:
+        place = f"{error.filename}:{error.lineno}" if error.filename else where
+        raise PluginError(plugin_id, f"importing {where} failed: {place}: {error.msg}") from error
     except Exception as error:
         raise PluginError(plugin_id, f"importing {where} failed: {error!r}{at(error)}") from error
     if not isinstance(loaded, type) or not issubclass(loaded, Plugin):

@@ -10,7 +10,7 @@ from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1, Signals
 from typing import Any, Final
 
 from hookmq import BUILD
-from hookmq.errors import ConfigError, StoreError
+from hookmq.errors import ConfigError, HookMQError, StoreError
 from hookmq.server.extensions import Extensions
 from hookmq.server.http import Site, State
 from hookmq.server.listener import Listener
@@ -252,7 +252,8 @@ class Node:
                 await self._reload()
         except Exception as error:
             worked = False
-            self.runtime.log("error", "node.reload_failed", error=str(error))
+            changed = list(error.changed) if isinstance(error, HookMQError) else []
+            self.runtime.log("error", "node.reload_failed", error=str(error), changed=changed)
         await self.reload_certificates()
         notify("READY=1")
         if worked:

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import socket
 import ssl
+from collections.abc import Iterable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, cast
@@ -165,6 +166,18 @@ def _why(error: Exception) -> str:
     return str(reason).lower().replace("_", " ") if reason else "not PEM"
 
 
+NAMES: Final = frozenset({"DNS", "URI", "email", "IP Address"})
+"""Kinds of alternative names that are text. A directory name is a structure; another kind that Python cannot show is
+``<unsupported>``, the same for all."""
+
+
+def names_of(alternatives: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
+    """Return the alternative names of a certificate that may name somebody."""
+    return tuple(
+        value for kind, value in alternatives if kind in NAMES and isinstance(value, str) and value
+    )
+
+
 def certificate_of(secure: ssl.SSLObject | ssl.SSLSocket) -> Certificate | None:
     """The client's certificate, None where none was asked for, given or verified."""
     der = secure.getpeercert(binary_form=True)
@@ -175,6 +188,6 @@ def certificate_of(secure: ssl.SSLObject | ssl.SSLSocket) -> Certificate | None:
     return Certificate(
         common_name=next((value for key, value in names if key == "commonName"), ""),
         subject=",".join(f"{key}={value}" for key, value in names),
-        sans=tuple(value for _, value in fields.get("subjectAltName", ())),
+        sans=names_of(fields.get("subjectAltName", ())),
         fingerprint=hashlib.sha256(der).hexdigest(),
     )

@@ -142,7 +142,7 @@ def test_wrong_configurations_exit_with_2(tmp_path: pathlib.Path, capsys: Captur
 
 def test_a_missing_plugin_exits_with_3(tmp_path: pathlib.Path, capsys: Captured) -> None:
     assert main(["check", "-c", write(tmp_path, "plugins: [{use: no_such_thing}]\n")]) == 3
-    assert "(pip install hookmq-no-such-thing)" in capsys.readouterr().err
+    assert "pip install" not in capsys.readouterr().err
 
 
 def test_certificates_are_read(tmp_path: pathlib.Path, capsys: Captured) -> None:

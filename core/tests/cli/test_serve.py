@@ -178,7 +178,7 @@ def test_what_is_wrong_before_the_start_is_told_in_this_process(
     assert main(["serve", "-c", str(path)]) == 3
     err = capsys.readouterr().err
     assert "option -o broker.max_qos: broker.max_qos: expected at most 2, found 5" in err
-    assert "pip install hookmq-no-such-thing" in err
+    assert "pip install" not in err
 
 
 STORE = """from hookmq.plugin import Plugin, hookimpl

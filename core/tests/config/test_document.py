@@ -103,3 +103,13 @@ def test_what_yaml_writes_is_read_back(values: dict[str, str]) -> None:
 
     text = yaml.safe_dump(values, default_style='"')
     assert {key: node.value for key, node in parse(text, "f").value.items()} == values
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("a:\n\tb: 1\n", "f:2:1: "), ("a:\n  b: 1\n\tc: 2\n", "f:3:1: "), ("\ta: 1\n", "f:1:1: ")],
+)
+def test_a_tab_is_called_a_tab(text: str, place: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "f")
+    assert str(caught.value) == (f"{place}found a tab where YAML wants spaces (indent with spaces)")

@@ -248,6 +248,11 @@ async def test_a_reload_never_goes_on_without_a_guard(changed: str, why: str) ->
         before = live.hooks
         with pytest.raises(PluginError, match=why):
             await live.reload(config(changed))
+        live._source = lambda: config(changed)
+        with pytest.raises(PluginError, match=why) as caught:
+            await live.reread()
+        assert caught.value.changed
+        assert all(path.startswith("plugins.guard.") for path in caught.value.changed)
         await settled(live)
         assert live.hooks is before
         assert live.hooks.plugins[0].plugin.config.text == "one"

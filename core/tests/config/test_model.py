@@ -1,5 +1,6 @@
 """Reading a configuration: files, the default, overrides and their order."""
 
+import os
 import pathlib
 
 import pytest
@@ -150,3 +151,11 @@ def test_port_0_never_clashes() -> None:
 def test_an_error_can_be_placed_later() -> None:
     config = loads(SMALL, "f", environ={})
     assert str(config.error_at(("listeners", 0, "tls"), "no")) == "f:2:13: listeners[0].tls: no"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "secret")
+    text = "version: 1\nlisteners: [{name: tcp}]\nbroker: {server_reference: {$file: secret}}\n"
+    with pytest.raises(ConfigError) as caught:
+        loads(text, "f", (), {}, tmp_path)
+    assert f"the file '{tmp_path}/secret': not a regular file" in str(caught.value)

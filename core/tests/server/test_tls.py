@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hookmq.errors import ConfigError
 from hookmq.server.settings import TlsSettings
-from hookmq.server.tls import server_context
+from hookmq.server.tls import names_of, server_context
 
 
 def tls(files: Any, ask: str = "none", **changes: Any) -> TlsSettings:
@@ -316,3 +316,23 @@ class TestContext:
         garbage.write_text("hello")
         options = {"client_certificates": "required", "client_ca": str(garbage)}
         assert "tls.client_ca" in self.refusal(**files.server(), **options)
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "names"),
+    [
+        ((("DirName", ((("commonName", "root"),),)), ("DNS", "device-7")), ("device-7",)),
+        ((("DirName", ((("commonName", "root"),),)),), ()),
+        ((("othername", "<unsupported>"), ("URI", "urn:x")), ("urn:x",)),
+        (
+            (("Registered ID", "1.2.3"), ("email", "a@b"), ("IP Address", "192.0.2.1")),
+            ("a@b", "192.0.2.1"),
+        ),
+        ((("DNS", ""),), ()),
+    ],
+)
+def test_only_text_names_a_client(
+    alternatives: tuple[tuple[str, Any], ...], names: tuple[str, ...]
+) -> None:
+    """A structure would be an internal error compiled, and a tuple as somebody's name in pure Python."""
+    assert names_of(alternatives) == names

@@ -120,7 +120,9 @@ def _hmac(data: bytes, allowed: frozenset[str], kid: str | None, issuer: str, so
     algorithms = [name for name in wanted if len(data) >= HASH_BYTES[name]]
     if wanted and not algorithms:
         least = min(HASH_BYTES[name] for name in wanted)
-        raise UnusableKey(f"a secret of {len(data)} bytes is weak: {wanted[0]} needs {least}")
+        raise UnusableKey(
+            f"a secret of {len(data)} bytes is weak: {wanted[0]} needs {least} or more"
+        )
     return _key(data, "secret", algorithms, hashlib.sha256(b"hookmq" + data), kid, issuer, source)
 
 

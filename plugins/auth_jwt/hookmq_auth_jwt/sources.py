@@ -58,7 +58,9 @@ class FixedSource:
                 self.label,
             )
         except UnusableKey as error:
-            raise ConfigError(f"the secret cannot be used: {error}") from None
+            raise ConfigError(
+                f"{self.label}: {error}", hint="`hookmq jwt secret -o FILE` makes a good one"
+            ) from None
         self._keys = (key,)
 
     def keys(self, now: float) -> tuple[Key, ...]:

@@ -112,6 +112,7 @@ def test_export_and_import(
 ) -> None:
     lines = tmp_path / "lines"
     assert main(["storage", "export", str(folder), "-o", str(lines)]) == 0
+    assert lines.stat().st_mode & 0o777 == 0o600
     assert main(["storage", "import", str(tmp_path / "new"), str(lines)]) == 0
     assert contents(tmp_path / "new") == contents(folder)
     assert main(["storage", "export", str(tmp_path / "new")]) == 0
