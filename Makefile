@@ -1,7 +1,7 @@
-# HookMQ: every command a newcomer or CI needs. uv comes by pip into .venv, never into the system's Python.
+# Every command that a contributor or CI needs. pip installs uv into .venv, never into the system's Python.
 PYTHON ?= python3
 UV := .venv/bin/uv
-# More than cores: tests wait a lot for the processes that they start.
+# More than there are cores: tests often wait for processes that they start.
 WORKERS ?= 3
 ROUNDS ?= 10
 SECONDS ?= 60
@@ -17,21 +17,21 @@ PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
 MEMBERS := $(wildcard core/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
 TESTS := conftest.py core/compiling.py bench tests tools $(wildcard $(MEMBERS:pyproject.toml=tests))
-# Where the slow tests are, the longest first.
+# Folders with slow tests, the longest first.
 PARTS := $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins examples 2>/dev/null \
   | sed -E 's|^(core/tests\|[a-z]+/[^/]+(/[^/]+/tests)?)/.*|\1|' | sort -ru)
 
-# The system's Python; nothing is downloaded but packages.
+# Use the system's Python; download nothing but packages.
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
-# A container's habit that makes every start of Python compile all it imports: two thirds of what a broker's start costs.
+# Containers often set this. Each start of Python would then compile all imports: two thirds of a broker's start time.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash crash-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish wheels clean
-help:            ## this list
+help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-# Debian's python3 may lack ensurepip: then the system's pip installs into .venv, and into nothing else.
+# Debian's python3 may lack ensurepip. Then the system's pip installs into .venv, and nowhere else.
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "HookMQ needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	@$(PYTHON) -m venv .venv 2>/dev/null || $(PYTHON) -m venv --clear --without-pip .venv
@@ -42,30 +42,30 @@ $(UV):
 	@$(UV) sync --locked --all-packages --quiet
 	@touch $@
 
-install: .venv/.synced        ## a ready .venv/ with .venv/bin/hookmq
+install: .venv/.synced        ## set up .venv, with .venv/bin/hookmq
 
-run: install     ## start the broker on loopback 1883 (TCP) and 8083 (WebSocket)
+run: install     ## start a broker on 127.0.0.1, ports 1883 (TCP) and 8083 (WebSocket)
 	@exec .venv/bin/hookmq serve
 
-test: install    ## everything but the slow runs, under 5 minutes, on the source as it is
+test: install    ## run all tests except slow ones on the pure build, under 5 minutes
 	HOOKMQ_BUILD=pure HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
 
-# The wheel and what this checkout runs are one: the latter is unpacked from the former.
-compiled: install  ## compile the hot path with mypyc: the platform wheel in dist/, and `make run` uses it too
+# The checkout runs the compiled modules of the wheel, unpacked.
+compiled: install  ## compile the fast path with mypyc, for `make run` and as a wheel in dist/
 	@.venv/bin/python core/compiling.py check
 	@rm -f dist/hookmq-*-cp*.whl
 	@HATCH_BUILD_HOOKS_ENABLE=1 $(UV) build --package hookmq --wheel --quiet --python .venv/bin/python --out-dir dist
 	@.venv/bin/python core/compiling.py unpack dist/hookmq-*-cp*.whl
 	@.venv/bin/hookmq version
 
-# Its simulated lives are others than those of the slow tests: both builds live the same lives (test_compiled.py).
-test-compiled: compiled  ## the same tests on the compiled build, a thousand more simulated lives and a few kills
+# Its seeds differ from those of the slow tests. test_compiled.py shows that one seed gives the same run on both builds.
+test-compiled: compiled  ## run the tests on the compiled build, with 1,000 more simulator runs and a few kills
 	HOOKMQ_BUILD=compiled HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
 	HOOKMQ_BUILD=compiled $(PYTEST) -m slow tests/soak
 	HOOKMQ_BUILD=compiled $(SIMULATE) --seeds $(SEEDS_COMPILED) --start $(FIRST_COMPILED)
 	HOOKMQ_BUILD=compiled .venv/bin/python tests/crash/run.py --kills $(KILLS_COMPILED)
 
-test-all: install  ## the slow runs: wheels, kills under load, simulated crashes; each with its time
+test-all: install  ## run the slow tests: wheels, kills under load, simulator runs; print the time of each
 	@failed=; \
 	part() { \
 	  name="$$1"; shift; start=$$(date +%s); \
@@ -79,20 +79,20 @@ test-all: install  ## the slow runs: wheels, kills under load, simulated crashes
 	part "devices to tables" $(MAKE) --no-print-directory crash-spark KILLS=6; \
 	[ -z "$$failed" ] || { echo "failed$$failed" | tr , :; exit 1; }
 
-# Spark has an environment of its own: half a gigabyte that the broker, its plugins and their tests never need. That of
-# the pipelines serves the data source, too.
+# Spark has a separate environment: half a gigabyte that the broker, its plugins and their tests do not need. The data
+# source and the pipelines share it.
 .venv-spark/.synced: $(UV) pipelines/uv.lock pipelines/pyproject.toml spark/pyproject.toml core/pyproject.toml
 	@UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv-spark $(UV) sync --project pipelines --python .venv/bin/python \
 	  --locked --all-extras --quiet
 	@touch $@
 
-# What every start of Spark would do again is done once: Python's modules are compiled, and Java's classes in an archive.
+# Do once what each start of Spark would repeat: compile Python's modules, and archive Java's classes.
 .venv-spark/warm: .venv-spark/.synced spark/warm.py spark/tests/support/sparks.py
 	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
 	PYTHONDONTWRITEBYTECODE= .venv-spark/bin/python spark/warm.py .venv-spark
 
-# Each of the three often waits for what the others can do without, so they run beside each other; each is told whole.
-test-spark: install .venv-spark/warm  ## the data source and the pipelines, against a real Spark and a real broker
+# Each of the three often waits, so they run in parallel. The output of each is printed as a whole.
+test-spark: install .venv-spark/warm  ## test the data source and the pipelines against Spark and a broker
 	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
 	. ./.venv-spark/warm && \
 	$(MAKE) -j3 --keep-going --no-print-directory $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
@@ -113,53 +113,53 @@ types-on-spark:
 	../.venv-spark/bin/mypy -p mqtt_pipelines && \
 	MYPYPATH=tests/support:../spark/tests/support ../.venv-spark/bin/mypy --explicit-package-bases demo tests
 
-demo-spark: install .venv-spark/.synced  ## a broker, 1,000 devices and Spark: the gold table as it grows
+demo-spark: install .venv-spark/.synced  ## show a broker, 1,000 devices and Spark filling a table
 	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
 	exec .venv-spark/bin/python pipelines/demo/run.py
 
-simulate: install  ## SEEDS simulated lives of a broker with crashes, faults and a virtual clock
+simulate: install  ## run the simulator with SEEDS seeds: crashes, faults and a virtual clock
 	@$(SIMULATE)
 
 sim: simulate
 
-crash: install   ## kill a broker under load KILLS times; acknowledged is kept, QoS 2 once, in order
+crash: install   ## kill a broker under load KILLS times and check that nothing acknowledged is lost
 	.venv/bin/python tests/crash/run.py --kills $(KILLS)
 
-crash-spark: install .venv-spark/warm  ## kill all between devices and tables KILLS times; acknowledged is in them once
+crash-spark: install .venv-spark/warm  ## kill broker, Spark and jobs KILLS times and check that tables hold each message once
 	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
 	. ./.venv-spark/warm && \
 	.venv/bin/python tests/crash/devices --kills $(KILLS)
 
-powercut: install  ## cut the power CUTS times while a broker writes; acknowledged is kept
+powercut: install  ## simulate CUTS power cuts while a broker writes, and check the same
 	.venv/bin/python tests/crash/powercut --cuts $(CUTS)
 
-soak: install    ## clients that come and go for MINUTES; nothing of them may be left
+soak: install    ## let clients come and go for MINUTES and check that nothing leaks
 	.venv/bin/python tests/soak/run.py --minutes $(MINUTES)
 
-overload: install  ## more than the broker or its readers can take, each kind for SECONDS
+overload: install  ## overload a broker in each way for SECONDS
 	.venv/bin/python tests/overload/run.py --seconds $(SECONDS)
 
-conformance: install  ## test every statement of the standards and write docs/reference/conformance.md
+conformance: install  ## test each statement of the standards; write docs/reference/conformance.md
 	.venv/bin/python tests/conformance/report.py
 
-fuzz: install    ## the property tests, ROUNDS times with new random inputs; inputs that reach new lines, for SECONDS
+fuzz: install    ## run the property tests ROUNDS times with new inputs, then the fuzzer for SECONDS
 	@set -e; for round in $$(seq $(ROUNDS)); do $(PYTEST) -m hypothesis; done
 	HOOKMQ_BUILD=pure .venv/bin/python tests/security/fuzz.py --seconds $(SECONDS)
 
-mutants: install  ## plant small faults in the core's modules and list those that its tests miss
+mutants: install  ## plant faults in the core and list those that its tests miss
 	HOOKMQ_BUILD=pure .venv/bin/python tests/mutation/mutate.py
 
-check: install types  ## ruff, ruff format, codespell, the words of the glossary, mypy --strict
+check: install types  ## run ruff, codespell, the word check and mypy --strict
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/codespell
 	.venv/bin/python tools/words.py
 
-types: install   ## mypy --strict
+types: install   ## run mypy --strict
 	.venv/bin/mypy $(PACKAGES:%=-p %)
 	.venv/bin/mypy --explicit-package-bases $(TESTS)
 
-format: install  ## sort imports, format
+format: install  ## sort imports and format
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
@@ -167,32 +167,32 @@ format: install  ## sort imports, format
 	@UV_PROJECT_ENVIRONMENT=.venv-docs $(UV) sync --locked --only-group docs --quiet
 	@touch $@
 
-docs: .venv-docs/.synced  ## the documentation site in build/site; every link is checked
+docs: .venv-docs/.synced  ## build the documentation site in build/site and check its links
 	@.venv-docs/bin/python tools/manual.py build/site
 
-test-pythons: install  ## the tests of the core on every Python from 3.11 that is here, or on PYTHONS
+test-pythons: install  ## test the core on each Python from 3.11 that is found, or on PYTHONS
 	@.venv/bin/python tools/pythons.py $(PYTHONS)
 
-bench: install   ## every load on us, mosquitto, nats, aedes and amqtt; `python -m bench --quick` is a look
+bench: install   ## compare with mosquitto, nats, aedes and amqtt; `python -m bench --quick` is shorter
 	@.venv/bin/python -m bench.install
 	.venv/bin/python -m bench $(BENCH)
 
-bench-check: install  ## count the system calls of a message, and show that a broken build is noticed
+bench-check: install  ## count the system calls of a message, and check that a broken build is noticed
 	@.venv/bin/python -m bench.check
 
-bench-micro: install  ## the steps of a message against the last commit; fails by name where one is slower
+bench-micro: install  ## compare the steps of a message with the last commit; name those that are slower
 	@.venv/bin/python -m bench.micro $(if $(BASE),--base $(BASE))
 
-bench-publish: install  ## figures, curves and plots of docs/explanation/performance.md, on a quiet machine: about an hour
+bench-publish: install  ## measure all figures of docs/explanation/performance.md: an hour on a quiet machine
 	@.venv/bin/python -m bench.install
 	-@$(MAKE) --no-print-directory compiled
 	-.venv/bin/python -m bench $(BENCH) --json bench/results/peers.json
 	-.venv/bin/python -m bench.curves $(BENCH)
 	.venv/bin/python -m bench.render
 
-wheels: install  ## build the wheels and sdists of what is published into dist/
+wheels: install  ## build the wheels and sdists of all published distributions into dist/
 	@rm -rf dist
 	@.venv/bin/python tools/release.py build dist
 
-clean:           ## remove what was built
+clean:           ## remove all build results
 	rm -rf .venv .venv-spark .venv-docs .venv-pythons dist build core/hookmq/_compiled .mypy_cache .ruff_cache .hypothesis
