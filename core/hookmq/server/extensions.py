@@ -9,6 +9,7 @@ from hookmq.plugin import Log, no_log
 from hookmq.server.exporter import register_core
 from hookmq.server.http import Router
 from hookmq.server.plugged import ListenerTypes
+from hookmq.server.watchdog import owner_among
 
 if TYPE_CHECKING:
     from hookmq.broker import Broker
@@ -33,6 +34,7 @@ class Extensions:
             fields = {"family": family, "plugin": plugin, "error": repr(error)}
             log("warning", "metrics.unreadable", **fields, traceback=error)
 
+        self.owner = owner_among(hooks.plugins)
         self.types = ListenerTypes()
         self.router = Router()
         self.metrics = MetricRegistry(unreadable)

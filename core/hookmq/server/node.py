@@ -19,7 +19,7 @@ from hookmq.server.ports import Broker
 from hookmq.server.runtime import AsyncioRuntime
 from hookmq.server.settings import HTTP, ListenerSettings
 from hookmq.server.systemd import inherited_sockets, notify, watchdog_interval
-from hookmq.server.watchdog import Owner, Watchdog, plugin_package
+from hookmq.server.watchdog import Watchdog
 from hookmq.settings import BrokerSettings
 
 GC_THRESHOLDS: Final = (50_000, 50, 100)
@@ -31,9 +31,8 @@ Reload = Callable[[], Awaitable[None]]
 
 
 class Node:
-    """`broker` behind `listeners`. `reload` is run on SIGHUP, after which certificates are read again too; `owner` names
-    the plugin a source file belongs to, for the watchdog. The runtime, the store and the plugins stay the caller's: he
-    closes them after `stop`. Used as
+    """`broker` behind `listeners`. `reload` is run on SIGHUP, after which certificates are read again too. The runtime,
+    the store and the plugins stay the caller's, to be closed after `stop`. Used as
 
         node = Node(broker, listeners, runtime)
         await node.run()                      # until a signal
@@ -48,7 +47,6 @@ class Node:
         runtime: AsyncioRuntime,
         *,
         reload: Reload | None = None,
-        owner: Owner = plugin_package,
     ) -> None:
         self.broker = broker
         self.runtime = runtime
@@ -56,7 +54,7 @@ class Node:
         self._wanted = tuple(listeners)
         self._reload = reload
         self._loop = runtime.loop
-        self._watchdog = Watchdog(self._loop, broker.metrics, runtime.log, owner=owner)
+        self._watchdog = Watchdog(self._loop, broker.metrics, runtime.log)
         self._hurry: asyncio.Future[None] = self._loop.create_future()
         self._stop_wanted = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
@@ -114,8 +112,9 @@ class Node:
 
     def use(self, extensions: Extensions) -> None:
         """Offer what plugins add, to be called before `start` and at a reload: types of listeners to those that are yet
-        to be opened, routes and metrics at once."""
+        to be opened, routes and metrics at once. The watchdog blames these plugins from then on."""
         self._types = extensions.types
+        self._watchdog.owner = extensions.owner
         self._site.metrics = extensions.metrics
         self._site.router = extensions.router
 

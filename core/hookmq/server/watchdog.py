@@ -6,14 +6,16 @@ is paid per message.
 """
 
 import asyncio
+import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from types import FrameType
 from typing import Final, NamedTuple
 
+from hookmq.hooks.entry import PluginInstance
 from hookmq.metrics import Metrics
 
 BEAT: Final = 0.05
@@ -21,13 +23,14 @@ DEPTH: Final = 40
 """Innermost frames kept of a stack."""
 
 Owner = Callable[[str], str | None]
-"""The plugin a source file belongs to, or None."""
+"""The id of the plugin a source file belongs to, or None."""
 
 
 class Blocked(NamedTuple):
     """Where the loop stood: the innermost frame of a plugin, else the innermost at all."""
 
     plugin: str
+    """Its id."""
     file: str
     line: int
     function: str
@@ -36,10 +39,41 @@ class Blocked(NamedTuple):
 
 
 def plugin_package(file: str) -> str | None:
-    """The plugin by the convention that its package is called ``hookmq_NAME``."""
+    """The package or module of a plugin whose id is not known, by the convention that it is called ``hookmq_NAME``."""
     parts = PurePath(file).parts
     found = next((part for part in reversed(parts) if part.startswith("hookmq_")), None)
     return found and found.removesuffix(".py")
+
+
+def owner_among(plugins: Iterable[PluginInstance]) -> Owner:
+    """An `Owner` that knows the ids of `plugins`, several joined by commas if they share their code."""
+    homes: dict[str, list[str]] = {}
+    for one in plugins:
+        home = _home(type(one.plugin))
+        if home:
+            homes.setdefault(home, []).append(one.id)
+
+    def owner(file: str) -> str | None:
+        for home, ids in homes.items():
+            if file == home or (home.endswith("/") and file.startswith(home)):
+                return ", ".join(ids)
+        return plugin_package(file)
+
+    return owner
+
+
+def _home(kind: type) -> str:
+    """The folder, with a slash behind it, or the file that holds a plugin's code; empty if it is not known."""
+    package = kind.__module__.partition(".")[0]
+    if package == "hookmq":
+        return ""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if file is None:
+        try:
+            file = inspect.getfile(kind)
+        except (TypeError, OSError):
+            return ""
+    return file.removesuffix("__init__.py")
 
 
 def blocked_at(frame: FrameType | None, owner: Owner = plugin_package) -> Blocked:
@@ -76,7 +110,7 @@ class Watchdog:
         self._log = log
         self._limit = limit
         self._stuck = stuck
-        self._owner = owner
+        self.owner = owner
         self._beaten = 0.0
         self._found: Blocked | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -125,7 +159,7 @@ class Watchdog:
             if late <= self._limit / 2:  # half, so that the stack is there when the limit is passed
                 continue
             if seen != beaten:
-                found = blocked_at(sys._current_frames().get(self._watched), self._owner)
+                found = blocked_at(sys._current_frames().get(self._watched), self.owner)
                 if self._beaten == beaten:  # else it was on its way again
                     self._found, seen = found, beaten
             if late > self._stuck and told != beaten:

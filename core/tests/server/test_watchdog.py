@@ -1,13 +1,23 @@
 """The watchdog: a blocked loop is counted and the one who blocks it named."""
 
 import asyncio
+import importlib
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hookmq.broker import Broker
+from hookmq.hooks.manager import Hooks
 from hookmq.metrics import Metrics
-from hookmq.server.watchdog import Watchdog, blocked_at, plugin_package
+from hookmq.plugin import Context, Plugin
+from hookmq.server.extensions import Extensions
+from hookmq.server.node import Node
+from hookmq.server.runtime import AsyncioRuntime
+from hookmq.server.watchdog import Owner, Watchdog, blocked_at, owner_among, plugin_package
+from hookmq.settings import Settings
+from hookmq.testing.plugins import instance_of
 
 
 def nap_like_a_plugin(seconds: float) -> None:
@@ -98,3 +108,45 @@ def test_no_stack() -> None:
 )
 def test_plugin_by_its_package(file: str, plugin: str | None) -> None:
     assert plugin_package(file) == plugin
+
+
+class Own(Plugin):
+    """Its code is in this file."""
+
+
+def owner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *ids: str) -> Owner:
+    """Who owns what, with plugins of a package called `name` among them."""
+    folder = tmp_path / name
+    folder.mkdir()
+    text = "from hookmq.plugin import Plugin\nclass It(Plugin): pass\n"
+    (folder / "__init__.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    kind = importlib.import_module(name).It
+    plugins = [kind(None, Context(id)) for id in ids]
+    return owner_among([instance_of(one) for one in (*plugins, Own(None, Context("own")))])
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"), [(["night"], "night"), (["first", "second"], "first, second")]
+)
+def test_a_plugin_is_called_by_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str], told: str
+) -> None:
+    """As in every other log event, and not by its package, which says nothing of which one it is."""
+    owner = owner_of(tmp_path, monkeypatch, "hookmq_sleepy", *ids)
+    assert owner(f"{tmp_path}/hookmq_sleepy/deep/down.py") == told
+    assert owner(f"{tmp_path}/hookmq_sleepy2.py") == "hookmq_sleepy2"
+    assert owner(__file__) == "own"
+    assert owner(threading.__file__) is None
+    assert blocked_at(sys._getframe(), owner).plugin == "own"
+
+
+async def test_a_node_blames_the_plugins_in_use() -> None:
+    runtime = AsyncioRuntime()
+    node = Node(Broker(Settings(), runtime), (), runtime)
+    assert node._watchdog.owner(__file__) is None
+    for id in ("one", "two"):  # at the start, and after a reload
+        node.use(Extensions(Hooks([instance_of(Own(None, Context(id)))])))
+        assert node._watchdog.owner(__file__) == id
+    await runtime.close()
