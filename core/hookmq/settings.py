@@ -103,7 +103,12 @@ class BrokerSettings:
     )
     max_retained: int = setting(1000000, "retained messages kept")
     max_retained_bytes: Size = setting(
-        1 << 30, "bytes of retained messages kept: topics, payloads, properties"
+        1 << 30,
+        "bytes of retained messages kept: topics, payloads, properties, and who published them",
+    )
+    check_retain_source: bool = setting(
+        True,
+        "send a retained message only if its publisher may still publish it; asked again when rights may have changed",
     )
     max_queue_bytes: Size = setting(1 << 30, "bytes of messages queued for all clients together")
     queue_memory: Size = setting(

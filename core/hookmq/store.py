@@ -140,10 +140,25 @@ class DropReceived(NamedTuple):
     packet_id: int
 
 
+class PutPublisher(NamedTuple):
+    """Keep the client that published retained messages, which point to `id`. Stands in a batch before the first of
+    them."""
+
+    id: int
+    client: ClientRecord
+
+
+class DropPublisher(NamedTuple):
+    """Forget a publisher: no retained message points to it any more."""
+
+    id: int
+
+
 class PutRetained(NamedTuple):
-    """Replace a topic's retained message."""
+    """Replace a topic's retained message. `publisher` is the id of its `PutPublisher`; 0 if no client published it."""
 
     message: Message
+    publisher: int = 0
 
 
 class DropRetained(NamedTuple):
@@ -172,6 +187,8 @@ Record = (
     | Dequeue
     | PutReceived
     | DropReceived
+    | PutPublisher
+    | DropPublisher
     | PutRetained
     | DropRetained
 )
@@ -191,7 +208,8 @@ class Store(Protocol):
     """Unique to this data; another folder, or a restored copy, has another."""
 
     def load(self) -> Iterable[Loaded]:
-        """Everything kept, once, before the first commit: sessions before their subscriptions, messages that were sent
+        """Everything kept, once, before the first commit: sessions before their subscriptions, publishers before their
+        retained messages, messages that were sent
         and not yet acknowledged as `PutMessage` and `Enqueue`, the rest of each queue as a `QueueSummary`.
 
         Raises `StoreError` when the data cannot be trusted.

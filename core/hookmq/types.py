@@ -210,6 +210,8 @@ class ClientInfo:
     """Who vouched for `identity`: ``plugin:ID``, ``listener:NAME`` if the listener took it from the certificate, '' if
     nobody did. None for a session that an earlier version stored, which did not record it."""
     _state: dict[str, Any] | None = None
+    _publisher: Any = None
+    """What the broker knows it by as the publisher of retained messages."""
 
     @property
     def listener(self) -> str:

@@ -395,6 +395,7 @@ def watch_credential(connection: Link) -> None:
 
 
 def identify(client: ClientInfo, accept: Accept) -> None:
+    client._publisher = None  # another one, perhaps
     if accept.identity is not None:
         client.identity = accept.identity
     if accept.claims is not None:

@@ -38,9 +38,11 @@ from hookmq.runtime import Runtime, Wire
 from hookmq.session import Session
 from hookmq.settings import Settings
 from hookmq.store import (
+    DropPublisher,
     Enqueue,
     Journal,
     PutMessage,
+    PutPublisher,
     PutReceived,
     PutRetained,
     PutSession,
@@ -248,7 +250,12 @@ class Broker:
         for item in core.store.load():
             # What there may be a million of comes first.
             if isinstance(item, PutRetained):
-                hold(core, Kept(item.message))
+                publisher = core.publishers.get(item.publisher) if item.publisher else None
+                if item.publisher and publisher is None:
+                    raise StoreError(f"the publisher of retained {item.message.topic!r} is missing")
+                hold(core, Kept(item.message, publisher))
+            elif isinstance(item, PutPublisher):
+                core.publishers.load(item.id, item.client)
             elif isinstance(item, PutSubscription):
                 session = core.sessions[item.client_id]
                 subscribe(core, session, item.subscription)
@@ -278,6 +285,8 @@ class Broker:
                 session.queued_bytes = summary.size
                 core.queued_bytes += summary.size
                 session.last_seq = max(session.last_seq, summary.last_seq)
+        for unused in core.publishers.unused():
+            core.committer.add(DropPublisher(unused.id))
         owners = {group.owner for group in core.groups.values()}
         return [
             Group("", "", owner, core.settings.broker.shared_strategy)

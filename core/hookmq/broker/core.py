@@ -13,6 +13,7 @@ from hookmq.broker.deadlines import Deadlines
 from hookmq.broker.expiries import Expiries, Kept
 from hookmq.broker.groups import Group
 from hookmq.broker.parking import Parking
+from hookmq.broker.publishers import Publishers
 from hookmq.broker.routes import Route, Subscriber, Target
 from hookmq.codec import Limits
 from hookmq.hooks.chains import Chains, narrow
@@ -96,6 +97,7 @@ class Core:
         self.groups: dict[tuple[str, str], Group] = {}
         self.retained: RetainedIndex[Kept] = RetainedIndex()
         self.retained_bytes = 0
+        self.publishers = Publishers()
         self.expiries: Expiries  # set by the broker, which knows how a message is cleared
         self.router: Router[Subscriber, Subscription, Route] = Router(
             self._compile, max_levels=settings.broker.max_topic_levels

@@ -23,7 +23,7 @@ from hookmq.qos import (
     Outgoing,
 )
 from hookmq.session import Session
-from hookmq.types import Direction, DropReason, Subscription
+from hookmq.types import Direction, DropReason, Message, Subscription
 
 
 def offer(
@@ -154,6 +154,9 @@ def pump(core: Core, session: Session) -> None:
     settle_state(session)
 
 
+Found = tuple[Outgoing, Subscription]
+WAITING: Final[Found] = (Outgoing(Message("", b"")), Subscription("", ""))
+"""What a search for retained messages gives when it cannot go on before a plugin has answered."""
 PUMPED: Final = 512
 """Steps (`Core.work`) of one pump."""
 RETAINED_SLICE: Final = 256
@@ -184,6 +187,8 @@ def send_retained(core: Core, session: Session) -> None:
         if found is None:
             left -= _SKIPPED
             continue
+        if found is WAITING:
+            return  # the answer pumps
         outgoing, subscription = found
         session.pumped += outgoing.size
         if session.durable and core.recording:

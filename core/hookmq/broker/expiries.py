@@ -7,11 +7,14 @@ heap is rebuilt when more than half of it is cancelled. So the memory follows th
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Final
 
 from hookmq.broker.deadlines import Deadline, Deadlines
+from hookmq.broker.publishers import Publisher
 from hookmq.qos import Outgoing
 from hookmq.runtime import Runtime
+from hookmq.session import Session
 from hookmq.types import Message
 
 SLICE: Final = 64
@@ -43,14 +46,25 @@ class Expiry:
 
 
 class Kept(Outgoing):
-    """A retained message and its expiry; None if it never expires. At most `most` encodings of it are kept: each holds a
-    copy of the payload, and every second to the expiry and every subscription identifier makes another one."""
+    """A retained message, its expiry (None if it never expires) and its publisher (None if no client published it).
 
-    __slots__ = ("expiry",)
+    `rights` tells when `authorize` was asked last whether the publisher may publish it: what `Publishers.rights` and
+    `Publisher.rights` came to, negative if it may not, 0 if it was not asked. That holds `until` a time of the monotonic
+    clock. `asking` are the sessions that wait for the answer.
 
-    def __init__(self, message: Message) -> None:
+    At most `most` encodings of it are kept: each holds a copy of the payload, and every second to the expiry and every
+    subscription identifier makes another one.
+    """
+
+    __slots__ = ("asking", "expiry", "publisher", "rights", "until")
+
+    def __init__(self, message: Message, publisher: Publisher | None = None) -> None:
         super().__init__(message)
         self.expiry: Expiry | None = None
+        self.publisher = publisher
+        self.rights = 0
+        self.until = inf
+        self.asking: list[Session] | None = None
 
     @property
     def most(self) -> int:

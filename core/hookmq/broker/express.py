@@ -172,7 +172,7 @@ def pass_on(
         return False
     if qos == 0:
         message = _message(connection, permit.route, data[start:after], 0, properties)
-        publish(core, message, session, None)
+        publish(core, message, session, None, session.client, None)
         core.schedule()
         return True
     number = data[stop] << 8 | data[stop + 1]
@@ -209,7 +209,7 @@ def pass_on(
         if session.durable and core.recording:
             committer.add(PutReceived(session.client_id, number))
     message = _message(connection, permit.route, data[start:after], qos, properties)
-    matched = publish(core, message, session, acknowledgement)
+    matched = publish(core, message, session, acknowledgement, session.client, None)
     if matched or connection.version < 5:
         acknowledgement.data = (PUBACK if qos == 1 else PUBREC) + PACKET_IDS[number]
     else:

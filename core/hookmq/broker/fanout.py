@@ -24,7 +24,7 @@ from hookmq.codec import encode_properties, encode_publish_parts
 from hookmq.qos import Acknowledgement, Outgoing
 from hookmq.session import BEHIND, Session
 from hookmq.store import BoundedJournal
-from hookmq.types import Direction, DropReason, Message
+from hookmq.types import ClientInfo, Direction, DropReason, Message
 
 
 class FanOut:
@@ -79,14 +79,17 @@ def publish(
     message: Message,
     sender: Session | None,
     acknowledgement: Acknowledgement | None,
+    client: ClientInfo | None,
+    allowed: float | None,
     without: tuple[BoundedJournal, ...] = (),
 ) -> int:
     """Hand `message` on to everybody and return how many matched: sessions, groups and journals. The one way a message
     takes, whoever sent it; it was authorized and transformed before.
 
     `acknowledgement` is made to wait for what it relies on: the last slice, unless fan-out is asynchronous, and the start
-    of deliveries under back-pressure. The commit is the caller's to wait for. Journals of `without` have no room and do
-    not get it.
+    of deliveries under back-pressure. The commit is the caller's to wait for. `client` published it, None for no client;
+    that is `allowed` for so many seconds, None for good. Journals of `without` have no room and
+    do not get it.
     """
     route = core.router.lookup(message.topic)
     outgoing = Outgoing(message)
@@ -96,7 +99,7 @@ def publish(
     ):
         _serve_slice(core, [collecting], collecting.kept, _ALL)
     if message.retain:  # [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
-        retain(core, message)
+        retain(core, message, client, allowed)
     for journal in route.journals:
         if journal not in without:
             core.committer.journal(journal, message)

@@ -63,8 +63,8 @@ class Ingest:
     """
 
     __slots__ = (
-        "acknowledgement", "action", "before", "cancelled", "chains", "client", "core", "decisions", "done", "full",
-        "message", "patient", "plain", "sender", "skip", "step",
+        "acknowledgement", "action", "allowed", "before", "cancelled", "chains", "client", "core", "decisions", "done",
+        "full", "message", "patient", "plain", "sender", "skip", "step",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +91,8 @@ class Ingest:
         self.decisions = decisions
         self.acknowledgement = acknowledgement
         self.skip = skip
+        self.allowed: float | None = None
+        """Seconds for which permission holds; None for good."""
         self.before: Callable[[], None] | None = None
         self.step: Cancel | None = None
         self.cancelled = False
@@ -155,6 +157,7 @@ class Ingest:
         if isinstance(verdict, Deny):
             self._deny(verdict, by)
             return True
+        self.allowed = verdict.cache_for
         if verdict.cache_for is not None:
             self.plain = False
         if verdict.max_qos is not None and verdict.max_qos < self.message.qos:
@@ -256,7 +259,15 @@ class Ingest:
         added = committer.added
         if self.before is not None:
             self.before()
-        matched = publish(self.core, self.message, self.sender, self.acknowledgement, without)
+        matched = publish(
+            self.core,
+            self.message,
+            self.sender,
+            self.acknowledgement,
+            self.client,
+            self.allowed,
+            without,
+        )
         code = ReasonCode.SUCCESS if matched else ReasonCode.NO_MATCHING_SUBSCRIBERS
         outcome = Outcome(code, matched=matched)
         outcome.relies = committer.added != added

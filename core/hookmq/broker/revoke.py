@@ -29,6 +29,7 @@ _Chosen = deque[tuple[Session, Subscription]]
 
 def revoke(core: Core, client_id: str | None, filter: str | None) -> None:
     """Ask again about the subscriptions of `client_id` (None: of everybody) that `filter` overlaps (None: about all)."""
+    core.publishers.changed(client_id)
     chosen: _Chosen = deque()
     if client_id is None:
         sessions = list(core.sessions.values())

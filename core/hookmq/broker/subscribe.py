@@ -4,6 +4,7 @@ A SUBSCRIBE is handled filter after filter, as if each came alone [MQTT-3.8.4-5]
 the commit of all, before the retained messages that they cause.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -11,9 +12,11 @@ from typing import Final
 
 from hookmq.broker.authorizer import Decisions, asked, authorize
 from hookmq.broker.core import Core
-from hookmq.broker.deliver import pump
+from hookmq.broker.deliver import WAITING, Found, pump
+from hookmq.broker.expiries import Kept
 from hookmq.broker.link import Link
 from hookmq.broker.sessions import subscribe, unsubscribe
+from hookmq.broker.sources import may_be_sent
 from hookmq.codec import (
     Packet,
     Suback,
@@ -29,7 +32,7 @@ from hookmq.hooks.chains import narrow
 from hookmq.hooks.meter import Over
 from hookmq.hooks.run import run_transform
 from hookmq.hooks.verdicts import Allow, Deny, Drop
-from hookmq.qos import Acknowledgement, Outgoing
+from hookmq.qos import Acknowledgement
 from hookmq.reason import PacketType, ReasonCode, clamp
 from hookmq.retained import PACE
 from hookmq.runtime import Cancel
@@ -38,6 +41,8 @@ from hookmq.store import PutSubscription
 from hookmq.topics import SHARE_PREFIX, has_wildcard, parse_share, validate_filter
 from hookmq.types import Action, Message, Subscription
 
+_ASKED: Final = 32
+"""Retained messages about whose publishers a plugin is asked at a time, for one subscription."""
 _SLICE: Final = 1024
 """Steps (`Core.work`) of one SUBSCRIBE in one turn."""
 
@@ -323,29 +328,54 @@ def send_retained(core: Core, session: Session, subscriptions: list[Subscription
     core.schedule()
 
 
-def _retained(
-    core: Core, session: Session, subscription: Subscription
-) -> Iterator[tuple[Outgoing, Subscription] | None]:
+def _retained(core: Core, session: Session, subscription: Subscription) -> Iterator[Found | None]:
     """The retained messages for one subscription, and None after every `PACE` others that it looked at."""
     now = core.runtime.time()
     passed = 0
+    asked: deque[Kept] = deque()
     for found in core.retained.scan(subscription.topic_filter):
         if session.subscriptions.get(subscription.filter) is not subscription:
             return
         if found is None:
             yield None
             continue
-        outgoing = found[1]
-        message = outgoing.message
-        if (message.expires_at is not None and message.expires_at <= now) or (
+        kept = found[1]
+        message = kept.message
+        if (message.expires_at is None or message.expires_at > now) and not (
             subscription.no_local and message.sender == session.client_id  # [MQTT-3.8.3-3]
         ):
-            passed += 1
-            if passed == PACE:
-                passed = 0
-                yield None
+            allowed = may_be_sent(core, kept, session)
+            if allowed is None:
+                asked.append(kept)
+                if len(asked) >= _ASKED:
+                    yield from _answered(core, session, subscription, asked, _ASKED - 1)
+                continue
+            if allowed:
+                yield kept, subscription
+                continue
+        passed += 1
+        if passed == PACE:
+            passed = 0
+            yield None
+    yield from _answered(core, session, subscription, asked, 0)
+
+
+def _answered(
+    core: Core, session: Session, subscription: Subscription, asked: deque[Kept], most: int
+) -> Iterator[Found | None]:
+    """The messages about which `authorize` was asked and said yes, until `most` have no answer yet."""
+    while len(asked) > most:
+        if session.subscriptions.get(subscription.filter) is not subscription:
+            return
+        kept = asked[0]
+        # One that was replaced meanwhile has come as a live message.
+        allowed = core.retained.get(kept.message.topic) is kept and may_be_sent(core, kept, session)
+        if allowed is None:
+            yield WAITING
             continue
-        yield outgoing, subscription
+        asked.popleft()
+        if allowed:
+            yield kept, subscription
 
 
 def _unavailable(connection: Link, filter: str) -> ReasonCode | None:

@@ -8,6 +8,7 @@ from hookmq.store import (
     CommitId,
     Committed,
     Dequeue,
+    DropPublisher,
     DropReceived,
     DropRetained,
     DropSession,
@@ -17,6 +18,7 @@ from hookmq.store import (
     MemoryStore,
     Paged,
     PutMessage,
+    PutPublisher,
     PutReceived,
     PutRetained,
     PutSession,
@@ -50,6 +52,7 @@ class DurableStore:
         self.subscriptions: dict[tuple[str, str], PutSubscription] = {}
         self.received: set[PutReceived] = set()
         self.retained: dict[str, PutRetained] = {}
+        self.publishers: dict[int, PutPublisher] = {}
         self.queues: dict[str, dict[int, Enqueue]] = {}
 
     def load(self) -> Iterator[Loaded]:
@@ -57,6 +60,7 @@ class DurableStore:
         yield from list(self.sessions.values())
         yield from list(self.subscriptions.values())
         yield from sorted(self.received)
+        yield from list(self.publishers.values())
         yield from list(self.retained.values())
         for owner, queue in list(self.queues.items()):
             waiting = []
@@ -148,6 +152,10 @@ class DurableStore:
                 self.received.add(record)
             case DropReceived(client_id, packet_id):
                 self.received.discard(PutReceived(client_id, packet_id))
+            case PutPublisher(id):
+                self.publishers[id] = record
+            case DropPublisher(id):
+                self.publishers.pop(id, None)
             case PutRetained(message):
                 self.retained[message.topic] = record
             case DropRetained(topic):

@@ -18,6 +18,8 @@ PUT_RECEIVED: Final = 8
 DROP_RECEIVED: Final = 9
 PUT_RETAINED: Final = 10
 DROP_RETAINED: Final = 11
+PUT_PUBLISHER: Final = 13
+DROP_PUBLISHER: Final = 14
 QUEUED: Final = 12
 """A message and its first entry, which nearly always is its only one: owner, seq, message, size, packet id, released,
 payload, received_at, expires_at, and the columns of `hookmq_storage.inline.Head`."""
@@ -30,8 +32,8 @@ class Plan:
     by their entries go last."""
 
     __slots__ = (
-        "dequeued", "dropped", "entries", "foreign", "messages", "next_message", "received", "received_gone", "retained",
-        "sent", "sessions", "subscriptions", "subscriptions_gone",
+        "dequeued", "dropped", "entries", "foreign", "messages", "next_message", "publishers", "received",
+        "received_gone", "retained", "sent", "sessions", "subscriptions", "subscriptions_gone",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -51,6 +53,8 @@ class Plan:
         self.subscriptions_gone: dict[str, set[str]] = {}
         self.received: dict[str, set[int]] = {}
         self.received_gone: dict[str, set[int]] = {}
+        self.publishers: dict[int, Operation | None] = {}
+        """By id; None to forget it."""
         self.retained: dict[str, Operation | None] = {}
         """By topic; None to clear it."""
 
@@ -187,6 +191,10 @@ def _rare(plan: Plan, operation: Operation) -> None:
             taken.discard(number)
         # It may be there from before as well: taking an id twice is one id.
         plan.received_gone.setdefault(owner, set()).add(number)
+    elif kind == PUT_PUBLISHER:
+        plan.publishers[operation[1]] = operation
+    elif kind == DROP_PUBLISHER:
+        plan.publishers[operation[1]] = None
     elif kind == PUT_RETAINED:
         plan.retained[name] = operation
     elif kind == DROP_RETAINED:

@@ -7,7 +7,15 @@ from typing import Any, Final
 from zlib import crc32
 
 from hookmq_storage.inline import KEY
-from hookmq_storage.schema import COLUMNS, SENT_CHECK, checksum, columns_in, entry_crc, message_crc
+from hookmq_storage.schema import (
+    COLUMNS,
+    SENT_CHECK,
+    checksum,
+    columns_in,
+    entry_crc,
+    knows_publishers,
+    message_crc,
+)  # fmt: skip
 
 Progress = Callable[[str, int, int], None]
 """Told (table, rows looked at, rows in all)."""
@@ -17,6 +25,11 @@ _HELD: Final = "owner, seq, message, size, qos, retain, identifiers, filter, sha
 """The columns of an entry besides; the last ones are empty where the body has them."""
 _NOTHING: Final = (None,) * 5
 _LOST: Final = (
+    (
+        "publisher",
+        "retained messages without their publisher",
+        "SELECT count(*) FROM retained WHERE publisher IS NOT NULL AND publisher NOT IN (SELECT id FROM publisher)",
+    ),
     (
         "entry",
         "queue entries without a message",
@@ -76,9 +89,13 @@ def problems(
     except sqlite3.DatabaseError as error:
         yield f"SQLite: {error}"
         return
+    publishers = knows_publishers(db)
     for table in COLUMNS:
-        yield from _rows(db, table, progress)
+        if publishers or table != "publisher":
+            yield from _rows(db, table, progress, publishers)
     for table, what, question in _LOST:
+        if table == "publisher" and not publishers:
+            continue
         try:
             count = db.execute(columns_in(db, question)).fetchone()[0]
             if count:
@@ -87,10 +104,12 @@ def problems(
             yield f"{table}: {error}"
 
 
-def _picked(table: str) -> str:
+def _picked(table: str, publishers: bool) -> str:
     """The columns of a table as `_right` takes them: what its checksum treats apart, the checksum, the others in their
     order. So no row is taken apart to be looked at."""
     names = COLUMNS[table].split(", ")[:-1]
+    if table == "retained" and not publishers:
+        names.remove("publisher")
     if table == "entry":
         return f"sent, crc, body, {_HELD}"
     apart = {"message": "payload", "retained": "payload"}.get(table)
@@ -117,7 +136,9 @@ def _right_entry(sent: int, crc: int, body: bytes | None, rest: tuple[Any, ...])
     return crc32(text.encode()) + sent * SENT_CHECK == crc
 
 
-def _rows(db: sqlite3.Connection, table: str, progress: Progress | None) -> Iterator[str]:
+def _rows(
+    db: sqlite3.Connection, table: str, progress: Progress | None, publishers: bool
+) -> Iterator[str]:
     done = 0
     total = 0
     # A NULL where there must be something is no reason to look no further.
@@ -126,7 +147,9 @@ def _rows(db: sqlite3.Connection, table: str, progress: Progress | None) -> Iter
     try:
         if progress is not None:
             total = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-        columns = columns_in(db, _picked(table)) if held else _picked(table)
+        columns = _picked(table, publishers)
+        if held:
+            columns = columns_in(db, columns)
         for row in db.execute(f"SELECT {columns} FROM {table}"):
             try:
                 if held:

@@ -220,6 +220,8 @@ class Engine:
                 )
         if plan.sessions or plan.subscriptions or plan.received:
             self._put_sessions(plan)
+        if plan.publishers:
+            self._put_publishers(plan)
         if plan.retained:
             self._put_retained(plan)
         if loose:
@@ -262,6 +264,13 @@ class Engine:
                 owner = self._owner(name)
                 rows += [(owner, number, checksum(owner, number)) for number in numbers]
         db.executemany(_PUT["received"], rows)
+
+    def _put_publishers(self, plan: Plan) -> None:
+        gone = [(id,) for id, operation in plan.publishers.items() if operation is None]
+        if gone:
+            self.db.executemany("DELETE FROM publisher WHERE id = ?", gone)
+        rows = ((*row[1:], checksum(*row[1:])) for row in plan.publishers.values() if row)
+        self.db.executemany(_PUT["publisher"], rows)
 
     def _put_retained(self, plan: Plan) -> None:
         gone = [(topic,) for topic, operation in plan.retained.items() if operation is None]

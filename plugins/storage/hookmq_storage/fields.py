@@ -109,6 +109,22 @@ def _will(value: Any) -> bool:
     return True
 
 
+_CLIENT: Final[Mapping[str, _Rule]] = {
+    "username": _or_none(_text),
+    "identity": _or_none(_text),
+    "claims": lambda value: type(value) is dict,
+    "listener": _text,
+    "mount_point": _text,
+    "host": _text,
+    "port": _integer(0, 65535),
+    "transport": _text,
+    "certificate": _or_none(_certificate),
+    "vouched_by": _or_none(_text),
+    "clean_start": lambda value: type(value) is bool,
+    "keep_alive": _integer(0, 65535),
+    "expires_at": _or_none(_number),
+    "expiry_code": _code,
+}
 RULES: Final[Mapping[str, Mapping[str, _Rule]]] = {
     "session": {
         "client_id": _text,
@@ -117,20 +133,7 @@ RULES: Final[Mapping[str, Mapping[str, _Rule]]] = {
         "connected_at": _number,
         "ended_at": _or_none(_number),
         "will_at": _or_none(_number),
-        "username": _or_none(_text),
-        "identity": _or_none(_text),
-        "claims": lambda value: type(value) is dict,
-        "listener": _text,
-        "mount_point": _text,
-        "host": _text,
-        "port": _integer(0, 65535),
-        "transport": _text,
-        "certificate": _or_none(_certificate),
-        "vouched_by": _or_none(_text),
-        "clean_start": lambda value: type(value) is bool,
-        "keep_alive": _integer(0, 65535),
-        "expires_at": _or_none(_number),
-        "expiry_code": _code,
+        **_CLIENT,
         "revoked": lambda value: type(value) is list and all(map(_text, value)),
         "limits": _whole_numbers,
         "will": _or_none(_will),
@@ -144,7 +147,13 @@ RULES: Final[Mapping[str, Mapping[str, _Rule]]] = {
         "share": _or_none(_text),
     },
     "received": {"client_id": _text, "packet_id": _integer(1, 65535)},
-    "retained": _MESSAGE,
+    "publisher": {
+        "id": _integer(1, _INTEGER - 1),
+        "client_id": _text,
+        "version": _one_of(3, 4, 5),
+        **_CLIENT,
+    },
+    "retained": {**_MESSAGE, "publisher": _or_none(_integer(1, _INTEGER - 1))},
     "message": {"id": _integer(0, _INTEGER - 2), **_MESSAGE},
     "entry": {
         "owner": _text,
@@ -173,11 +182,12 @@ def check(line: Mapping[str, Any], rules: Mapping[str, _Rule]) -> None:
 class References:
     """What the lines so far are about, to tell those that point nowhere and those that come twice."""
 
-    __slots__ = ("_clients", "_count", "_messages")
+    __slots__ = ("_clients", "_count", "_messages", "_publishers")
 
     def __init__(self) -> None:
         self._clients: set[str] = set()
         self._messages: set[int] = set()
+        self._publishers: set[int] = set()
         self._count = dict.fromkeys(RULES, 0)
 
     def check(self, kind: str, line: Mapping[str, Any]) -> None:
@@ -198,7 +208,12 @@ class References:
                 raise ValueError(f"there is no owner {owner!r}")
             if line["message"] not in self._messages:
                 raise ValueError(f"there is no message {line['message']}")
-        elif kind != "retained":
+        elif kind == "publisher":
+            self._publishers.add(line["id"])
+        elif kind == "retained":
+            if line["publisher"] is not None and line["publisher"] not in self._publishers:
+                raise ValueError(f"there is no publisher {line['publisher']}")
+        else:
             self._known(line["client_id"])
 
     def counts(self) -> dict[str, int]:

@@ -1,12 +1,14 @@
 """A store as text: one JSON object per line, for moving to another version, another store or another program.
 
     {"kind": "hookmq-storage", "version": 2}
-    {"kind": "session", "client_id": …}  {"kind": "subscription", …}  {"kind": "received", …}  {"kind": "retained", …}
+    {"kind": "session", "client_id": …}  {"kind": "subscription", …}  {"kind": "received", …}
+    {"kind": "publisher", "id": 3, …}    {"kind": "retained", "publisher": 3, …}
     {"kind": "message", "id": 7, …}      {"kind": "entry", "owner": "c/client", "message": 7, …}
     {"kind": "end", "lines": 7}
 
 Payloads and property sections (as MQTT 5 writes them) are base64. A message stands before its entries, a session before
-what it has. The last line says how many there are before it: an export that was cut off is told from a whole one.
+what it has, a publisher before what it retained. The last line says how many there are before it: an export that was cut
+off is told from a whole one.
 """
 
 import base64
@@ -24,7 +26,7 @@ from hookmq_storage.client import ADDED, complete
 from hookmq_storage.engine import Engine
 from hookmq_storage.fields import References
 from hookmq_storage.inline import parts_of, spread
-from hookmq_storage.schema import COLUMNS, columns_in
+from hookmq_storage.schema import COLUMNS, columns_in, knows_publishers
 
 VERSION: Final = 2
 """Version 1, whose sessions do not record the whole client, is imported as well."""
@@ -33,6 +35,8 @@ _SESSION: Final = ("version", "expiry", "connected_at", "ended_at", "will_at")
 _CLIENT: Final = (
     "username", "identity", "claims", "listener", "mount_point", "host", "limits", *ADDED,
 )  # fmt: skip
+PUBLISHER: Final = tuple(name for name in _CLIENT if name not in ("limits", "revoked"))
+"""What there is of a publisher besides its id, client id and version."""
 _MESSAGE: Final = (
     "topic", "payload", "flags", "properties", "sender", "origin", "received_at", "expires_at",
 )  # fmt: skip
@@ -48,6 +52,7 @@ _KEYS: Final = {
     "received": ("owner", "packet_id"),
     "message": ("id",),
     "entry": ("owner", "seq"),
+    "publisher": ("id",),
     "retained": ("id",),
 }
 
@@ -67,6 +72,17 @@ def rows(db: sqlite3.Connection, table: str, bad: Callable[[str], None]) -> Iter
         except sqlite3.DatabaseError as error:
             bad(f"{table}: {error}")
             return
+    publishers = True
+    if table in ("publisher", "retained"):
+        try:
+            publishers = knows_publishers(db)
+        except sqlite3.DatabaseError as error:
+            bad(f"{table}: {error}")
+            return
+        if not publishers:
+            if table == "publisher":
+                return
+            columns = columns.replace(" publisher,", "")
     last: Row = ()
     for direction in ("ASC", "DESC"):
         order = ", ".join(f"{key} {direction}" for key in keys)
@@ -77,7 +93,8 @@ def rows(db: sqlite3.Connection, table: str, bad: Callable[[str], None]) -> Iter
                 elif row[:width] <= last:
                     return
                 if row_ok(table, row[width:]):
-                    yield row[width:]
+                    row = row[width:]
+                    yield row if publishers else (*row[:-1], None, row[-1])
                 else:
                     bad(f"{table} {row[0]!r}: wrong checksum")
             return
@@ -150,8 +167,17 @@ def _all(
             yield {"kind": "received", "client_id": names[row[0]][2:], "packet_id": row[1]}
         elif row[0] in names:
             left[names[row[0]]] = left.get(names[row[0]], 0) + 1
+    publishers: set[int] = set()
+    for row in counted("publisher"):
+        publishers.add(row[0])
+        line = {"kind": "publisher", "id": row[0], "client_id": row[1], "version": row[2]}
+        yield line | json.loads(row[3])
     for row in counted("retained"):
-        yield {"kind": "retained", **_text(_MESSAGE, row[:8])}
+        if row[8] is not None and row[8] not in publishers:
+            # Nobody could say whether it may still be sent.
+            bad(f"retained {row[0]!r}: its publisher is missing")
+            continue
+        yield {"kind": "retained", **_text(_MESSAGE, row[:8]), "publisher": row[8]}
     messages: set[int] = set()
     for row in counted("message"):
         messages.add(row[0])
@@ -253,7 +279,14 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Operation]]] = {
         *(one[name] for name in _SUBSCRIPTION),
     ),
     "received": lambda one: (batch.PUT_RECEIVED, one["client_id"], one["packet_id"]),
-    "retained": lambda one: (batch.PUT_RETAINED, *_message(one)),
+    "publisher": lambda one: (
+        batch.PUT_PUBLISHER,
+        one["id"],
+        one["client_id"],
+        one["version"],
+        json.dumps({name: one[name] for name in PUBLISHER}, separators=(",", ":")),
+    ),
+    "retained": lambda one: (batch.PUT_RETAINED, *_message(one), one["publisher"]),
     "message": lambda one: (batch.PUT_MESSAGE, one["id"], *_message(one)),
     "entry": _entry,
 }
@@ -287,6 +320,8 @@ def operations(source: Iterable[str | bytes], known: References) -> Iterator[Ope
                 continue
             if version == 1 and kind == "session":
                 line = complete(line)
+            if version == 1 and kind == "retained":
+                line = {**line, "publisher": None}
             known.check(kind, line)
             operation = _READ[kind](line)
         except StoreError:

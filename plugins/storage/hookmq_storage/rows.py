@@ -9,12 +9,14 @@ from hookmq.codec.properties import encode_section, read_properties
 from hookmq.properties import EMPTY, In, Properties
 from hookmq.store import (
     Dequeue,
+    DropPublisher,
     DropReceived,
     DropRetained,
     DropSession,
     DropSubscription,
     Enqueue,
     PutMessage,
+    PutPublisher,
     PutReceived,
     PutRetained,
     PutSession,
@@ -23,7 +25,7 @@ from hookmq.store import (
     SessionRecord,
     SetPacket,
 )
-from hookmq.types import Message, Subscription, Will, make_message
+from hookmq.types import ClientRecord, Message, Subscription, Will, make_message
 
 from hookmq_storage import batch
 from hookmq_storage.batch import Operation
@@ -72,6 +74,16 @@ def message_of(row: Sequence[Any]) -> Message:
         received_at,
         expires_at,
     )
+
+
+def _client(client: ClientRecord) -> str:
+    return json.dumps(client_data(client), separators=(",", ":"), default=str)
+
+
+def publisher_of(row: Sequence[Any]) -> PutPublisher:
+    """The publisher of a row."""
+    id, client_id, version, data = row[:4]
+    return PutPublisher(id, client_of(client_id, version, 0.0, json.loads(data)))
 
 
 _NO_WILL: Final = (None,) * 9
@@ -203,7 +215,15 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], Operation]]] = {
     DropSubscription: lambda r: (batch.DROP_SUBSCRIPTION, *r),
     PutReceived: lambda r: (batch.PUT_RECEIVED, *r),
     DropReceived: lambda r: (batch.DROP_RECEIVED, *r),
-    PutRetained: lambda r: (batch.PUT_RETAINED, *message_row(r.message)),
+    PutPublisher: lambda r: (
+        batch.PUT_PUBLISHER,
+        r.id,
+        r.client.client_id,
+        r.client.version,
+        _client(r.client),
+    ),
+    DropPublisher: lambda r: (batch.DROP_PUBLISHER, *r),
+    PutRetained: lambda r: (batch.PUT_RETAINED, *message_row(r.message), r.publisher or None),
     DropRetained: lambda r: (batch.DROP_RETAINED, *r),
 }
 

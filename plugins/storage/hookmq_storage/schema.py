@@ -21,6 +21,10 @@ MESSAGE_EXPIRES: Final = (
     "CREATE INDEX message_expires ON message (expires_at, id) WHERE expires_at IS NOT NULL"
 )
 ENTRY_MESSAGE: Final = "CREATE INDEX entry_message ON entry (message) WHERE body IS NULL"
+PUBLISHERS: Final = (
+    # The clients that published what is retained, each once: `retained.publisher`, NULL if no client did.
+    "CREATE TABLE publisher (id INTEGER PRIMARY KEY, client_id, version, data, crc)"
+)
 TABLES: Final = (
     # One row. `number` is the newest commit, `at` the wall clock then; `inode` tells the file from a copy of it.
     "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), identity, inode, number, next_message, at)",
@@ -45,7 +49,8 @@ TABLES: Final = (
     " share_group, sent, crc, body, PRIMARY KEY (owner, seq)) WITHOUT ROWID",
     ENTRY_MESSAGE,
     "CREATE TABLE retained (id INTEGER PRIMARY KEY, topic UNIQUE, payload, flags, properties, sender, origin,"
-    " received_at, expires_at, crc)",
+    " received_at, expires_at, crc, publisher)",
+    PUBLISHERS,
     "CREATE INDEX retained_expires ON retained (expires_at) WHERE expires_at IS NOT NULL",
 )
 
@@ -56,7 +61,8 @@ COLUMNS: Final[Mapping[str, str]] = {
     "received": "owner, packet_id, crc",
     "message": "id, topic, payload, flags, properties, sender, origin, received_at, expires_at, crc",
     "entry": "owner, seq, message, qos, size, retain, identifiers, filter, share_group, sent, body, crc",
-    "retained": "topic, payload, flags, properties, sender, origin, received_at, expires_at, crc",
+    "publisher": "id, client_id, version, data, crc",
+    "retained": "topic, payload, flags, properties, sender, origin, received_at, expires_at, publisher, crc",
 }
 """The columns of each table with a `crc`, in the order of the row that `checksum` is of."""
 
@@ -71,6 +77,23 @@ def _inline(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE entry ADD COLUMN body")
     db.execute("DROP INDEX entry_message")
     db.execute(ENTRY_MESSAGE)
+
+
+def _clients_and_publishers(db: sqlite3.Connection) -> None:
+    _clients(db)
+    _publishers(db)
+
+
+def _publishers(db: sqlite3.Connection) -> None:
+    """Retained messages point to who published them; nobody knows that of those from before."""
+    db.execute(PUBLISHERS)
+    db.execute("ALTER TABLE retained ADD COLUMN publisher")
+    columns = COLUMNS["retained"]
+    for (id,) in db.execute("SELECT id FROM retained").fetchall():
+        *row, _, crc = db.execute(f"SELECT {columns} FROM retained WHERE id = ?", (id,)).fetchone()
+        if crc == message_crc(row):
+            found = message_crc((*row, None))
+            db.execute("UPDATE retained SET crc = ? WHERE id = ?", (found, id))
 
 
 def _clients(db: sqlite3.Connection) -> None:
@@ -94,7 +117,7 @@ def _clients(db: sqlite3.Connection) -> None:
 MIGRATIONS: Final[Mapping[int, Migration]] = {
     1: lambda db: db.execute(MESSAGE_EXPIRES),
     2: _inline,
-    3: _clients,
+    3: _clients_and_publishers,
 }
 """By version, what makes a database of it one of the next. Each runs inside one transaction with all that follow."""
 
@@ -104,6 +127,12 @@ def columns_in(db: sqlite3.Connection, columns: str) -> str:
     if db.execute("SELECT 1 FROM pragma_table_info('entry') WHERE name = 'body'").fetchone():
         return columns
     return columns.replace("body", "NULL")
+
+
+def knows_publishers(db: sqlite3.Connection) -> bool:
+    """Whether the database is of a version that has publishers of retained messages."""
+    found = db.execute("SELECT 1 FROM pragma_table_info('retained') WHERE name = 'publisher'")
+    return found.fetchone() is not None
 
 
 def checksum(*columns: Any) -> int:

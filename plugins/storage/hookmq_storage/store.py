@@ -39,6 +39,7 @@ from hookmq_storage.rows import (
     enqueue_of,
     message_of,
     operations,
+    publisher_of,
     session_of,
     subscription_of,
 )
@@ -216,8 +217,10 @@ class SQLiteStore:
             name = names.get(owner)
             if name is not None:
                 yield PutReceived(name, number)
+        for row in db.execute(f"SELECT {COLUMNS['publisher']} FROM publisher"):
+            yield publisher_of(row)
         for row in db.execute(f"SELECT {COLUMNS['retained']} FROM retained"):
-            yield PutRetained(message_of(row[:8]))
+            yield PutRetained(message_of(row[:8]), row[8] or 0)
         yield from self._queues()
 
     def _queues(self) -> Iterator[Loaded]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hookmq.cli import main
 from hookmq_storage.client import ADDED
+from hookmq_storage.portable import PUBLISHER as OF_PUBLISHER
 
 HEADER = {"kind": "hookmq-storage", "version": 2}
 MESSAGE = {
@@ -27,6 +28,15 @@ SESSION: dict[str, Any] = {
     "expires_at": 9.5, "expiry_code": 0xA0, "revoked": ["a/#"], "limits": {}, "will": None,
     "certificate": CERTIFICATE,
 }  # fmt: skip
+PUBLISHER: dict[str, Any] = {
+    "kind": "publisher",
+    "id": 3,
+    **{
+        name: value
+        for name, value in SESSION.items()
+        if name in ("client_id", "version", *OF_PUBLISHER)
+    },
+}
 LINES: dict[str, dict[str, Any]] = {
     "session": SESSION,
     "subscription": {
@@ -34,7 +44,8 @@ LINES: dict[str, dict[str, Any]] = {
         "identifier": None, "share": None,
     },
     "received": {"kind": "received", "client_id": "c", "packet_id": 7},
-    "retained": {"kind": "retained", **MESSAGE},
+    "publisher": PUBLISHER,
+    "retained": {"kind": "retained", **MESSAGE, "publisher": 3},
     "message": {"kind": "message", "id": 1, **MESSAGE},
     "entry": {
         "kind": "entry", "owner": "c/c", "seq": 1, "message": 1, "qos": 1, "size": 2, "retain": 0,
@@ -54,21 +65,22 @@ def given(folder: Path, lines: list[Any], end: bool = True) -> int:
 
 def test_all_of_it_as_it_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert given(tmp_path, list(LINES.values())) == 0
-    assert capsys.readouterr().out == "6 records\n"
+    assert capsys.readouterr().out == "7 records\n"
     assert main(["storage", "check", str(tmp_path / "new")]) == 0
 
 
 def test_an_export_of_version_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its sessions do not record the whole client: what they lack is unknown."""
     session = {name: value for name, value in SESSION.items() if name not in ADDED}
-    lines = [{**HEADER, "version": 1}, session, {"kind": "end", "lines": 2}]
+    retained = {"kind": "retained", **MESSAGE}
+    lines = [{**HEADER, "version": 1}, session, retained, {"kind": "end", "lines": 3}]
     (tmp_path / "lines").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     folder = str(tmp_path / "new")
     assert main(["storage", "import", folder, str(tmp_path / "lines")]) == 0
     capsys.readouterr()
     assert main(["storage", "export", folder]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[1])
-    assert told == {**session, **ADDED}
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert told[1:3] == [{**session, **ADDED}, {**retained, "publisher": None}]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +104,9 @@ def test_an_export_of_version_1(tmp_path: Path, capsys: pytest.CaptureFixture[st
         *(("subscription", "client_id", value) for value in ("another", None)),
         *(("received", "packet_id", value) for value in (0, 65536, "7")),
         ("received", "client_id", "another"),
+        *(("publisher", "id", value) for value in (0, None, "3")),
+        *(("publisher", "claims", value) for value in (None, [])),
+        *(("retained", "publisher", value) for value in (0, "3", 4)),
         *(("retained", "topic", value) for value in (5, None, "", "a/#", "a\0")),
         *(("retained", "payload", value) for value in (None, "!", 5)),
         *(("retained", "flags", value) for value in (3, 7, -1, None)),

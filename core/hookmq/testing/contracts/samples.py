@@ -56,7 +56,7 @@ CLIENT = ClientInfo(
 """A client with a value in every field."""
 PLAIN_CLIENT = ClientInfo("", 0, None, Peer(""), Scope())
 """A client with a value in no field that can do without."""
-UNSTORED = frozenset({"scope", "_state"})
+UNSTORED = frozenset({"scope", "_publisher", "_state"})
 """Fields of `ClientInfo` that no record holds as they are: of the scope, see `UNSTORED_SCOPE`; plugins' scratch space is
 of one process."""
 UNSTORED_SCOPE = frozenset({"versions", "connect_timeout", "connect_bytes", "identity"})

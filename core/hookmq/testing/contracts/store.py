@@ -3,12 +3,14 @@
 from hookmq.store import (
     CommitId,
     Dequeue,
+    DropPublisher,
     DropReceived,
     DropRetained,
     DropSession,
     DropSubscription,
     Enqueue,
     PutMessage,
+    PutPublisher,
     PutReceived,
     PutRetained,
     PutSession,
@@ -176,6 +178,7 @@ class StoreContract(StoreCrashes):
             DropSubscription("nobody", "a"),
             DropReceived("nobody", 1),
             DropRetained("nothing"),
+            DropPublisher(4711),
         )
         assert self.topics(store, "c/a") == ["m"]
         self.close(store)
@@ -279,6 +282,40 @@ class StoreContract(StoreCrashes):
         for name in vars_of(Scope) - UNSTORED_SCOPE:
             assert getattr(CLIENT.scope, name) != getattr(Scope(), name), name
             assert getattr(client.scope, name) == getattr(CLIENT.scope, name), name
+        self.close(store)
+
+    def test_publishers_are_loaded_before_what_they_retained(self) -> None:
+        """Whether a retained message may still be sent is asked of `authorize` after a restart as well."""
+        store = self._durable()
+        other = CLIENT.record()._replace(client_id="other", connected_at=0.0)
+        first = CLIENT.record()._replace(connected_at=0.0)
+        self.commit(
+            store,
+            PutPublisher(1, first),
+            PutRetained(make_message("a", b"x"), 1),
+            PutRetained(make_message("b", b"x"), 1),
+            PutPublisher(2, first),
+            PutRetained(make_message("c", b"x"), 2),
+            PutRetained(make_message("d", b"x")),
+        )
+        self.commit(
+            store,
+            PutPublisher(7, other),
+            PutRetained(make_message("b", b"y"), 7),
+            DropRetained("c"),
+            DropPublisher(2),
+        )
+        store, loaded = self.reopened(store)
+        found = {one.id: one.client for one in of_kind(loaded, PutPublisher)}
+        assert {id: comparable(one) for id, one in found.items()} == {
+            1: comparable(first),
+            7: comparable(other),
+        }
+        put = {one.message.topic: one.publisher for one in of_kind(loaded, PutRetained)}
+        assert put == {"a": 1, "b": 7, "d": 0}
+        kinds = [type(one) for one in loaded]
+        last = len(kinds) - 1 - kinds[::-1].index(PutPublisher)
+        assert last < kinds.index(PutRetained)
         self.close(store)
 
     def test_subscriptions_are_loaded_after_their_sessions(self) -> None:

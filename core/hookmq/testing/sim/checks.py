@@ -101,7 +101,7 @@ def check_settled(broker: Broker, disk: Disk | None, complain: Complain) -> None
 def _check_disk(broker: Broker, disk: Disk, complain: Complain) -> None:
     core = broker.core
     image = disk.image
-    on_disk = {topic: message.payload for topic, message in image.retained.items()}
+    on_disk = {topic: put.message.payload for topic, put in image.retained.items()}
     in_memory = {topic: out.message.payload for topic, out in core.retained.match("#")}
     if on_disk != in_memory:
         complain("8 retained", f"the disk retains {on_disk}, memory {in_memory}")

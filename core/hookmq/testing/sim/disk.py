@@ -12,6 +12,7 @@ from hookmq.store import (
     CommitId,
     Committed,
     Dequeue,
+    DropPublisher,
     DropReceived,
     DropRetained,
     DropSession,
@@ -19,6 +20,7 @@ from hookmq.store import (
     Enqueue,
     Loaded,
     PutMessage,
+    PutPublisher,
     PutReceived,
     PutRetained,
     PutSession,
@@ -32,7 +34,7 @@ from hookmq.store import (
     session_owner,
 )
 from hookmq.testing.sim.clock import Clock
-from hookmq.types import Message, Subscription
+from hookmq.types import ClientRecord, Message, Subscription
 
 
 class Image:
@@ -42,7 +44,8 @@ class Image:
         self.sessions: dict[str, SessionRecord] = {}
         self.subscriptions: dict[str, dict[str, Subscription]] = {}
         self.received: dict[str, set[int]] = {}
-        self.retained: dict[str, Message] = {}
+        self.retained: dict[str, PutRetained] = {}
+        self.publishers: dict[int, ClientRecord] = {}
         self.queues: dict[str, dict[int, Enqueue]] = {}
         self.messages: dict[int, Message] = {}
         self.uses: dict[int, int] = {}
@@ -87,8 +90,15 @@ class Image:
                 self.received.setdefault(client_id, set()).add(packet_id)
             case DropReceived(client_id, packet_id):
                 self.received.get(client_id, set()).discard(packet_id)
-            case PutRetained(message):
-                self.retained[message.topic] = message
+            case PutPublisher(id, client):
+                self.publishers[id] = client
+            case DropPublisher(id):
+                if self.publishers.pop(id, None) is None:
+                    complain(f"no publisher {id} to forget")
+            case PutRetained(message, publisher):
+                if publisher and publisher not in self.publishers:
+                    complain(f"{message.topic!r} is of no publisher")
+                self.retained[message.topic] = record
             case DropRetained(topic):
                 self.retained.pop(topic, None)
 
@@ -243,8 +253,9 @@ class OpenDisk:
         for client_id, received in list(image.received.items()):
             for number in sorted(received):
                 yield PutReceived(client_id, number)
-        for message in list(image.retained.values()):
-            yield PutRetained(message)
+        for id, client in list(image.publishers.items()):
+            yield PutPublisher(id, client)
+        yield from list(image.retained.values())
         for owner in list(image.queues):
             entries = image.entries(owner)
             waiting = [entry for entry in entries if not entry.packet_id]
