@@ -260,3 +260,15 @@ def test_a_will_on_request(broker: Served, topic: str) -> None:
         mortal.paho.disconnect(ReasonCode(PacketTypes.DISCONNECT, identifier=0x04))
         assert watcher.message().payload == b"bye"
         mortal.paho.loop_stop()
+
+
+def test_the_broker_names_a_topic_once(broker: Served, topic: str) -> None:
+    """Paho's MQTT 5 suite has this as test_server_topic_alias: the first message sets the alias while one is free."""
+    with Client(broker.ports["tcp"], name(), V5, aliases=1) as one:
+        one.subscribe(topic, 2)
+        for qos in range(3):
+            one.post(topic, b"x", qos)
+        found = [one.message() for _ in range(3)]
+        assert sorted(message.qos for message in found) == [0, 1, 2]
+        assert [message.topic for message in found] == [topic, "", ""]
+        assert {given(message.properties).TopicAlias for message in found} == {1}

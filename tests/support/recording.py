@@ -44,7 +44,9 @@ class Client:
         keep_alive: int = 60,
         username: str | None = None,
         password: str | None = None,
+        aliases: int | None = None,
     ) -> None:
+        self.aliases = aliases
         self.version = version
         self.port, self.host, self.keep_alive = port, host, keep_alive
         self.clean = clean
@@ -93,9 +95,9 @@ class Client:
     def connect(self) -> tuple[int, bool]:
         """Connect and wait: the reason code of CONNACK and its session-present flag."""
         if self.version == V5:
-            given = None
-            if self.expiry is not None:
-                given = properties(PacketTypes.CONNECT, SessionExpiryInterval=self.expiry)
+            wanted = {"SessionExpiryInterval": self.expiry, "TopicAliasMaximum": self.aliases}
+            values = {name: value for name, value in wanted.items() if value is not None}
+            given = properties(PacketTypes.CONNECT, **values) if values else None
             self.paho.connect(
                 self.host, self.port, self.keep_alive, clean_start=self.clean, properties=given
             )
