@@ -13,7 +13,7 @@ arguments that it has no use for it leaves out.
                 return Deny(reason="not here")
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -129,6 +129,12 @@ class Plugin:
     def id(self) -> str:
         """The plugin's id in the configuration: the key of its scratch space in `ClientInfo.state`."""
         return self.context.id
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What may not be meant in this object's configuration, a sentence each, without secrets. ``hookmq check`` and
+        the log say it; the broker starts all the same."""
+        return ()
 
     def reconfigure(self, config: Any) -> Callable[[], None] | None:
         """Another configuration for this plugin, on reload. None: an object is made anew with it, which is impossible for

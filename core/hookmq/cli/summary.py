@@ -139,6 +139,11 @@ def notices(config: Config, hooks: Hooks) -> list[Notice]:
         if text:
             fields = (("listener", name), ("text", text))
             found.append(Notice("auth.refuse_each_other", f"{name}: {text}", fields))
+    found += [
+        Notice("plugin.note", f"{instance.id}: {text}", (("plugin", instance.id),))
+        for instance in hooks.plugins
+        for text in instance.plugin.notes
+    ]
     if promise(hooks) == "memory":
         text = "sessions, queues and retained messages are in memory: a restart forgets them"
         found.append(Notice("store.memory", text + _install(config, hooks)))

@@ -98,7 +98,8 @@ class RetryConfig:
     max_age: Seconds = setting(0.0, "age at which an event is given up; 0 never")
     max_attempts: int = setting(0, "attempts after which an event is given up; 0 never")
     refused: tuple[int, ...] = setting(
-        (400, 413, 414, 415, 422, 431), "statuses that say: never this one; it is given up at once"
+        (400, 410, 413, 414, 415, 422, 431),
+        "statuses that say: never this one; it is given up at once",
     )
     breaker_failures: int = setting(
         5, "failures in a row after which the service is left alone", minimum=1
@@ -270,6 +271,11 @@ class WebhookConfig:
                 r"[\x00-\x1f\x7f]", text
             ):
                 raise ConfigError(f"headers.{name}: not a header")
+        if self.sign is not None and self.envelope == "binary":
+            raise ConfigError(
+                "sign: it does not cover the ce-* headers of envelope binary, so that anybody could change them",
+                hint="use envelope structured, which has them in the body",
+            )
         if self.body is not None and self.envelope != "plain":
             raise ConfigError("body: it takes the place of envelope plain; say that, too")
         if self.content == "payload" and (self.envelope == "plain" or self.payload == "none"):
@@ -320,6 +326,18 @@ def check_url(where: str, url: str) -> None:
         )
     if parts.username is not None or parts.password is not None:
         raise ConfigError(f"{where}: a password in a URL ends up in logs: use auth")
+
+
+def exposed(url: str) -> str:
+    """Return the host if requests to `url` pass a network in the clear; '' for https and this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme != "http" or host == "localhost":
+        return ""
+    try:
+        return "" if ipaddress.ip_address(host).is_loopback else host
+    except ValueError:
+        return host
 
 
 def _is_name(host: str) -> bool:

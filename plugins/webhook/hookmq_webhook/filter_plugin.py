@@ -1,7 +1,7 @@
 """The second plugin of this distribution, `use: webhook_filter`: an HTTP service says what becomes of each message."""
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hookmq.plugin import (
@@ -17,7 +17,7 @@ from hookmq.plugin import (
 )
 
 from hookmq_webhook import catalog
-from hookmq_webhook.config import SignConfig
+from hookmq_webhook.config import SignConfig, exposed
 from hookmq_webhook.envelope import Envelope, data_of
 from hookmq_webhook.filter_answers import Unusable, Verdict, read_answer
 from hookmq_webhook.filter_config import FilterPluginConfig
@@ -56,6 +56,14 @@ class WebhookFilterPlugin(Plugin):
         self._envelope = Envelope("", "", payload=config.payload, max_event=_ENVELOPE_ROOM)
         self._service: Service | None = None
         self._broker: BrokerHandle | None = None
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What `hookmq check` is to say of the configuration."""
+        host = exposed(self.config.url)
+        return (
+            (f"messages go to {host} in the clear, and so do decisions: use https",) if host else ()
+        )
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:

@@ -253,7 +253,9 @@ def _shown(event: Received, ledger: Ledger, verified: bool) -> str:
     missing = len(ledger.missing())
     if missing:
         notes.append(f"{missing} missing")
-    head = f"{event.time} {event.type} {event.id}"
+    head = (
+        f"{event.time} {event.type} {event.id} (sequence {event.sequence} of epoch {event.epoch})"
+    )
     if event.subject:
         head += f" {event.subject}"
     about = {**event.extra, "data": event.data}

@@ -22,7 +22,7 @@ from hookmq.store import Journal, StoreFailed
 
 from hookmq_webhook import catalog
 from hookmq_webhook.burial import Burial
-from hookmq_webhook.config import WebhookConfig
+from hookmq_webhook.config import WebhookConfig, exposed
 from hookmq_webhook.deadletter import DeadLetters
 from hookmq_webhook.dispatch import Answer, Dispatcher, Policy
 from hookmq_webhook.events import Event
@@ -80,6 +80,16 @@ class WebhookPlugin(Observing):
         if not self.durable:
             idle.add("provide_journal")
         return frozenset(idle)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What `hookmq check` is to say of the configuration."""
+        host = exposed(self.config.url)
+        if not host:
+            return ()
+        if self.config.sign is None:
+            return (f"events go to {host} unsigned and in the clear: use https, and sign",)
+        return (f"events go to {host} in the clear: whoever is on the way reads them; use https",)
 
     @property
     def folder(self) -> Path:

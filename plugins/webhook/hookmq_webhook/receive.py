@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
+from hookmq_webhook.signature import SIGNATURE
+
 _OURS: Final = frozenset(
     {
         "specversion", "id", "source", "type", "subject", "time", "sequence", "epoch", "traceparent", "datacontenttype",
@@ -35,7 +37,7 @@ class Received:
 
 
 def inflate(headers: Mapping[str, str], body: bytes, limit: int = 16 << 20) -> bytes:
-    """The body, decompressed if the headers say that it is gzip: before `verify`, with frameworks that do not do that.
+    """Return the body, decompressed if the headers say that it is gzip. `verify` takes it before and after that.
     Raises ValueError for what is not gzip or has more than `limit` bytes."""
     kind = next(
         (value for name, value in headers.items() if name.lower() == "content-encoding"), ""
@@ -53,11 +55,17 @@ def inflate(headers: Mapping[str, str], body: bytes, limit: int = 16 << 20) -> b
 
 
 def read(headers: Mapping[str, str], body: bytes) -> list[Received]:
-    """The events of a request that `hookmq_webhook.verify` found genuine. Raises ValueError where there are none."""
+    """Return the events of a request that `hookmq_webhook.verify` found genuine. A body that is still gzip is
+    inflated, except with ``ce-*`` headers. Raises ValueError if there are none, and for ``ce-*`` headers on a signed
+    request: no signature covers them, so that anybody may have put them there."""
     lower = {name.lower(): value for name, value in headers.items()}
     kind = lower.get("content-type", "").partition(";")[0].strip().lower()
-    if "ce-id" in lower:
+    if any(name.startswith("ce-") for name in lower):
+        if SIGNATURE in lower:
+            raise ValueError("ce-* headers on a signed request: the signature does not cover them")
         return [_binary(lower, kind, body)]
+    if body[:2] == b"\x1f\x8b":
+        body = inflate(headers, body)
     try:
         found = json.loads(body)
     except RecursionError:

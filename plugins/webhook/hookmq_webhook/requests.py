@@ -9,7 +9,7 @@ from hookmq_webhook.bodies import Body
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.envelope import Envelope, encode, request_id
 from hookmq_webhook.queues import Numbered
-from hookmq_webhook.signature import key_of, sign
+from hookmq_webhook.signature import SIGNATURE, key_of, sign
 
 
 class Requests(Protocol):
@@ -18,8 +18,8 @@ class Requests(Protocol):
     def encode(self, events: Sequence[Numbered]) -> tuple[dict[str, str], bytes]:
         """The headers and the body of a request with these. Raises ValueError."""
 
-    def sign(self, events: Sequence[Numbered], time: float, body: bytes) -> Mapping[str, str]:
-        """The headers that show that `body`, not compressed, is ours."""
+    def sign(self, events: Sequence[Numbered], time: float, *bodies: bytes) -> Mapping[str, str]:
+        """The headers that show that each of `bodies` is ours: as it is sent and, if that is compressed, before that."""
 
 
 class RequestMaker:
@@ -48,11 +48,13 @@ class RequestMaker:
         """As Requests."""
         return encode(self._envelope(epoch_of(events)), events)
 
-    def sign(self, events: Sequence[Numbered], time: float, body: bytes) -> Mapping[str, str]:
+    def sign(self, events: Sequence[Numbered], time: float, *bodies: bytes) -> Mapping[str, str]:
         """As Requests."""
         if not self._keys:
             return {}
-        return sign(request_id(epoch_of(events), events), int(time), body, self._keys)
+        id = request_id(epoch_of(events), events)
+        made = [sign(id, int(time), body, self._keys) for body in bodies]
+        return made[0] | {SIGNATURE: " ".join(one[SIGNATURE] for one in made)}
 
     def _envelope(self, epoch: str) -> Envelope:
         found = self._envelopes.get(epoch)

@@ -134,11 +134,13 @@ class Sender:
         """Headers, body, the headers that are configured, and the URL. Raises ValueError."""
         config = self.config
         headers, body = self._requests.encode(events)
-        # Of the body before it is compressed: that is what frameworks hand to who verifies it.
-        headers |= self._requests.sign(events, self._wall(), body)
+        bodies = [body]
         if config.gzip and len(body) >= config.gzip:
             body = gzip.compress(body, 5, mtime=0)
             headers["Content-Encoding"] = "gzip"
+            # What is sent, and what it was before: some frameworks decompress it for whoever verifies it.
+            bodies = [body, *bodies]
+        headers |= self._requests.sign(events, self._wall(), *bodies)
         values = values_of(events[0])
         ours = {name: fill_header(text, values) for name, text in config.headers.items()}
         return headers, body, ours, URL(fill_url(config.url, values), encoded=True)

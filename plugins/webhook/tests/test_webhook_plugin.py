@@ -31,6 +31,7 @@ from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.outbox import Outbox
 from hookmq_webhook.plugin import WebhookPlugin
 from hookmq_webhook.queues import Numbered
+from hookmq_webhook.signature import new_secret
 
 URL = "http://127.0.0.1:1/in"
 
@@ -419,7 +420,33 @@ def test_before_it_starts_there_are_metrics(tmp_path: Path) -> None:
     assert set(metrics(plugin).values()) == {0.0}
 
 
+LISTENERS = [{"name": "tcp", "bind": "127.0.0.1:1883"}]
+
 # configuration ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"url": "http://service.example/hook"}, "unsigned and in the clear"),
+        ({"url": "http://192.0.2.1/hook"}, "unsigned and in the clear"),
+        ({"url": "http://service.example/hook", "sign": {"secret": new_secret()}}, "in the clear"),
+        ({"url": "https://service.example/hook"}, ""),
+        ({"url": "http://127.0.0.1:8080/hook"}, ""),
+        ({"url": "http://[::1]:8080/hook"}, ""),
+        ({"url": "http://localhost/hook"}, ""),
+    ],
+)
+def test_a_service_that_is_reached_in_the_clear_is_worth_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], says: str
+) -> None:
+    path = tmp_path / "hookmq.yaml"
+    entry = {"use": "webhook", "config": settings}
+    path.write_text(json.dumps({"version": 1, "listeners": LISTENERS, "plugins": [entry]}))
+    assert main(["check", "-c", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert ("in the clear" in out) == bool(says)
+    assert says in out
 
 
 @pytest.mark.parametrize(
@@ -441,6 +468,7 @@ def test_before_it_starts_there_are_metrics(tmp_path: Path) -> None:
         ),
         ({"tls": TlsConfig(key_file=Path("k"))}, "tls.key_file"),
         ({"retry": RetryConfig(first_delay=9, longest_delay=1)}, "retry.first_delay"),
+        ({"sign": SignConfig("x"), "envelope": "binary"}, "does not cover the ce-"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(config: dict[str, Any], words: str) -> None:

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import time
 from typing import Any
 
 import pytest
-from hookmq_webhook import Ledger, Received, inflate, read
+from hookmq_webhook import Ledger, Received, inflate, new_secret, read, verify
+from hookmq_webhook.signature import key_of, sign
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +67,29 @@ def test_data_in_the_body_is_what_its_content_type_says() -> None:
         assert got.data == data
     with pytest.raises(ValueError, match="Expecting value"):
         read({**headers, "Content-Type": "application/json"}, b"x")
+
+
+def test_attributes_in_headers_of_a_signed_request_are_refused() -> None:
+    """No signature covers them: whoever has seen one good request could give its body another id, type and sequence."""
+    secret = new_secret()
+    body = json.dumps(GOOD).encode()
+    signed = sign("e-1", int(time.time()), body, [key_of(secret)])
+    verify(signed, body, secret)
+    [genuine] = read({**JSON, **signed}, body)
+    assert genuine.id == "e-1"
+    forged = {f"Ce-{key.title()}": value for key, value in {**GOOD, "id": "e-2"}.items()}
+    for headers in (forged, {"CE-Type": "x"}):
+        everything = {**JSON, **signed, **headers}
+        verify(everything, body, secret)
+        with pytest.raises(ValueError, match="does not cover"):
+            read(everything, body)
+
+
+def test_a_body_that_is_still_gzip_is_read() -> None:
+    body = gzip.compress(json.dumps(GOOD).encode())
+    assert read({**JSON, "Content-Encoding": "gzip"}, body)[0].id == "e-1"
+    with pytest.raises(ValueError, match=r"."):
+        read(JSON, body)
 
 
 def test_inflate() -> None:
