@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
+from serving import serving
 
 PASSWORDS: dict[str, Any] = {"use": "auth_password", "config": {"path": "users.yaml"}}
 SHARED: dict[str, Any] = {
@@ -112,6 +113,14 @@ def test_plugins_that_refuse_each_others_clients_are_told_how_to_share(
     out = check("deny", *plugins)
     assert f"{refuser}{REFUSE}" in out
     assert hint in out
+
+
+def test_the_same_is_logged_at_start(check: Any, tmp_path: Path) -> None:
+    check("deny", PASSWORDS, TOKENS, tcp="127.0.0.1:0")
+    with serving("-c", str(tmp_path / "hookmq.yaml")) as served:
+        [entry] = [one for one in served.log if one["event"] == "auth.refuse_each_other"]
+    assert REFUSE in entry["text"]
+    assert entry["listener"] == "tcp"
 
 
 def test_plugins_that_share_are_not_warned_about(check: Any) -> None:

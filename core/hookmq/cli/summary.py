@@ -137,7 +137,7 @@ def notices(config: Config, hooks: Hooks) -> list[Notice]:
     conflicts = {one.conflict(): one.listener.name for one in reversed(ways)}
     for text, name in sorted(conflicts.items()):
         if text:
-            fields = (("listener", name), ("text", text))
+            fields = (("listener", name),)  # the log adds the text
             found.append(Notice("auth.refuse_each_other", f"{name}: {text}", fields))
     found += [
         Notice("plugin.note", f"{instance.id}: {text}", (("plugin", instance.id),))
