@@ -14,7 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from pressure.overload import MEGABYTE, SCENARIOS, STORM
+from pressure.overload import MEGABYTE, STORM
+from pressure.scenarios import SCENARIOS
 
 SPARE = 1000
 """Open files besides the connections of a storm."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from pressure.client import connect
-from pressure.overload import BODY, MEMORY, SCENARIOS, Outcome, pressed
+from pressure.overload import BODY, MEMORY, Outcome, pressed
+from pressure.scenarios import SCENARIOS
 from pressure.target import target
 from pressure.witness import witness
 

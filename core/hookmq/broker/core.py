@@ -422,7 +422,7 @@ class Core:
                 targets[subscriber] = Target(subscriber, subscription)
             else:
                 target.merge(subscription)
-        self.work += len(entries) >> 3
+        self.work += (len(entries) >> 3) + (len(topic) >> 11)
         for session, target in targets.items():
             target.complete()
             target.plain = (

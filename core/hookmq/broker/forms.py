@@ -34,7 +34,7 @@ def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, by
     mount = client.scope.mount_point
     if mount or (five and connection is not None and connection.alias_maximum):
         topic = message.topic.removeprefix(mount)
-        core.work += len(delivery.identifiers) >> 4
+        core.work += len(delivery.identifiers) >> 3
         return _encode_own(session, delivery, topic, remaining)
     key = (five, delivery.qos, delivery.retain, delivery.identifiers, remaining)
     forms = outgoing.forms
@@ -44,7 +44,7 @@ def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, by
     if form is None:
         if len(forms) >= (outgoing.most if type(outgoing) is Kept else FORMS):
             forms.clear()
-        core.work += len(delivery.identifiers) >> 4
+        core.work += len(delivery.identifiers) >> 3
         properties = _properties(message, delivery.identifiers, remaining) if five else None
         form = forms[key] = encode_publish_parts(
             message.topic.encode(),

@@ -297,6 +297,8 @@ HOSTILE = {
     "the same filter": subscribe("#") * 8000,
     "retained": publish("r", b"", retain=True) * 8000,
     "new topics": b"".join(publish(f"n/{n}") for n in range(5000)),
+    "an alias of a long topic": publish(LONG, properties=Properties(topic_alias=1))
+    + publish("", properties=Properties(topic_alias=1)) * 1000,
     "known topic, one receiver": publish("known") * 30_000,
     "known topic, QoS 1": publish("known", qos=1, packet_id=1) * 10_000,
 }
@@ -304,7 +306,8 @@ HOSTILE = {
 
 LEAST = {
     "pings": (513, 50), "the same filter": (513, 15), "retained": (513, 15),
-    "new topics": (513, 9), "known topic, one receiver": (8000, 3), "known topic, QoS 1": (8000, 2),
+    "new topics": (513, 9), "an alias of a long topic": (20, 50),
+    "known topic, one receiver": (8000, 3), "known topic, QoS 1": (8000, 2),
 }  # fmt: skip
 """The most packets of a turn, and the fewest turns that they take."""
 

@@ -8,12 +8,11 @@ a gauge that does not come back.
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 from serving import WAIT
@@ -389,10 +388,3 @@ async def storm(folder: Path, seconds: float, scale: float) -> Outcome:
         outcome.numbers = {"connected": 4 * count}
     outcome.expect(not outcome.drops, f"dropped: {outcome.drops}")
     return outcome
-
-
-Scenario = Callable[[Path, float, float], Coroutine[Any, Any, Outcome]]
-SCENARIOS: dict[str, Scenario] = {
-    "flood": flood, "slow-readers": slow_readers, "slow-disk": slow_disk,
-    "slow-plugin": slow_plugin, "storm": storm,
-}  # fmt: skip

@@ -1,0 +1,296 @@
+"""Clients that were let in and want to harm: what each byte of theirs may cost, and what others notice of it.
+
+`amplification` sends some of every packet that a stranger may send, over connections that never read. What the broker
+holds and sends for a byte that came stays under a factor, on top of what the configuration lets wait for a client.
+`hostile` lets several such clients do their worst at once. Stalls are counted in the broker's own CPU time, which
+passes between a question and its answer: other work on the machine is not the broker's.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import mqttbytes as m
+
+from pressure.overload import MEGABYTE, MEMORY, Outcome, pressed
+from pressure.pinger import pinger
+from pressure.target import Target
+
+HELD_FACTOR = 200
+"""Bytes held for each byte in, at most: a SUBSCRIBE of eight bytes is a subscription with a place in an index."""
+SENT_FACTOR = 20
+"""Bytes handed to the transports of connections that do not read, for each byte in."""
+WAITS = 2 * 262144 + MEGABYTE
+"""What may wait for one client by the configuration: its transport, what one turn adds to it, its queue."""
+SOCKETS = 8 * MEGABYTE
+"""What the kernel takes for a peer that does not read, in its buffers for both ends."""
+SPARE = 24 * MEGABYTE
+"""What the allocator and the caches of the broker take, whatever comes."""
+WITNESS = 8192
+"""Bytes that the well-behaved client makes the broker take in or send in 0.15 s, at most."""
+STALL = 0.05
+"""Seconds of CPU time that the broker may take between two answers to a client that asks for nothing else."""
+LONG = "t/" + "x" * 60_000
+DEEP = "/".join("d" * 199)
+CONFIG = MEMORY.replace("broker: {", "broker: {hold_timeout: 5s, ", 1)
+"""A connection that is not read does not tell that its peer has left; so this comes soon."""
+
+
+class Attacker:
+    """A connection of MQTT 5 that sends bytes and reads none of the answers, once it was let in."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.sent = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether the broker has not ended it."""
+        return not self.writer.transport.is_closing()
+
+    async def send(self, data: bytes, patience: float = 0.5) -> None:
+        """Send bytes, as far as the broker takes them within `patience` seconds."""
+        if not self.open:
+            return
+        self.sent += len(data)
+        self.writer.write(data)
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            await asyncio.wait_for(self.writer.drain(), patience)
+
+    def drop(self) -> None:
+        """Close without a word."""
+        self.writer.transport.abort()
+
+
+async def attacker(port: int, name: str, **options: object) -> Attacker:
+    """A connection that was accepted, and reads no more."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    data = m.connect(name, **options)  # type: ignore[arg-type]
+    writer.write(data)
+    answer = await reader.readexactly(2)
+    await reader.readexactly(answer[1])
+    made = Attacker(reader, writer)
+    made.sent = len(data)
+    return made
+
+
+def overlapping(levels: int) -> Iterator[str]:
+    """Every filter that matches ``a/a/...`` of so many levels, level by level."""
+    return ("/".join(parts) for parts in product("a+", repeat=levels))
+
+
+def _subscriptions(filters: Iterator[str], qos: int = 0, identified: bool = False) -> bytes:
+    return b"".join(
+        m.subscribe(1, (name, qos), properties=m.identifier(number) if identified else b"")
+        for number, name in enumerate(filters, 1)
+    )
+
+
+PACKETS: dict[str, Callable[[], bytes]] = {
+    "PINGREQ": lambda: m.PINGREQ * 100_000,
+    "PUBLISH to oneself": lambda: m.publish("own", b"x") * 20_000,
+    "PUBLISH, QoS 1": lambda: b"".join(m.publish("own", b"", 1, n) for n in range(1, 1000)),
+    "PUBLISH, QoS 2": lambda: b"".join(m.publish("own", b"", 2, n) for n in range(1, 1000)),
+    "PUBLISH with an alias of a long topic": lambda: (
+        m.publish(LONG, properties=m.alias(1)) + m.publish("", properties=m.alias(1)) * 3000
+    ),
+    "PUBLISH, aliases set again": lambda: m.publish(LONG, properties=m.alias(1)) * 40,
+    "PUBLISH, retained": lambda: b"".join(
+        m.publish(f"r/{n}", b"x", retain=True) for n in range(20_000)
+    ),
+    "PUBLISH, retained, deep": lambda: b"".join(
+        m.publish(f"{DEEP}/{n}", b"x", retain=True) for n in range(2000)
+    ),
+    "PUBLISH, retained, expiring": lambda: b"".join(
+        m.publish("r/one", b"x", retain=True, properties=m.expiry(0xFFFFFFFF))
+        for _ in range(10_000)
+    ),
+    "PUBREL": lambda: m.pubrel(7) * 20_000,
+    "PUBACK": lambda: m.puback(7) * 20_000,
+    "SUBSCRIBE": lambda: _subscriptions(f"s/{n}" for n in range(10_000)),
+    "SUBSCRIBE, deep": lambda: _subscriptions(f"{n}/{DEEP}" for n in range(2000)),
+    "SUBSCRIBE, wildcards": lambda: _subscriptions(overlapping(12), identified=True),
+    "SUBSCRIBE, the same again": lambda: m.subscribe(1, ("many/#", 0)) * 20_000,
+    "SUBSCRIBE for retained messages": lambda: b"".join(
+        m.subscribe(1, (name, 0)) for _ in range(300) for name in ("many/#", "+/#", "many/+")
+    ),
+    "SUBSCRIBE, groups": lambda: _subscriptions((f"$share/g{n}/own" for n in range(2000)), 1),
+    "UNSUBSCRIBE": lambda: m.unsubscribe(1, "nothing") * 10_000,
+    "AUTH": lambda: m.auth(0x19, m.auth_method("x")),
+}
+"""What one client sends at once."""
+
+
+async def _many_retained(port: int) -> None:
+    """1.2 MB of retained messages, for whoever asks."""
+    one = await attacker(port, "retainer")
+    await one.send(b"".join(m.publish(f"many/{n}", bytes(60_000), retain=True) for n in range(20)))
+    one.drop()
+
+
+async def _settled(broker: Target) -> None:
+    """Wait until the broker takes in and sends no more than the witness makes it."""
+    quiet, before = 0, (0.0, 0.0)
+    while quiet < 3:
+        metrics = await asyncio.to_thread(broker.metrics)
+        now = (metrics["bytes_received_total", ""], metrics["bytes_sent_total", ""])
+        rose = max(after - earlier for after, earlier in zip(now, before, strict=True))
+        quiet = quiet + 1 if rose < WITNESS else 0
+        before = now
+        await asyncio.sleep(0.15)
+
+
+async def amplification(folder: Path, seconds: float, scale: float) -> Outcome:
+    """Each packet that a stranger may send: bytes held and bytes sent, for each byte in."""
+    outcome = Outcome()
+    async with pressed(folder, outcome, growth=1 << 40, config=CONFIG) as broker:
+        await _many_retained(broker.port)
+        for name, make in PACKETS.items():
+            await _settled(broker)
+            base = broker.resident()
+            broker.highest = 0
+            victim = await attacker(broker.port, "victim")
+            await victim.send(m.subscribe(1, ("t/#", 0), ("own", 1)))
+            one = await attacker(broker.port, "hostile", properties=m.session_expiry(60))
+            await one.send(m.subscribe(1, ("own", 1)))
+            before = (await asyncio.to_thread(broker.metrics))["bytes_sent_total", ""]
+            data = make()
+            await one.send(data, 10)
+            await _settled(broker)
+            after = (await asyncio.to_thread(broker.metrics))["bytes_sent_total", ""]
+            held, sent = broker.highest - base, after - before
+            outcome.numbers[f"{name}: held"] = held
+            outcome.numbers[f"{name}: sent"] = sent
+            most = SPARE + 2 * WAITS + HELD_FACTOR * len(data)
+            outcome.expect(held <= most, f"{name}: {len(data)} bytes made it hold {held}")
+            most = 2 * (WAITS + SOCKETS) + SENT_FACTOR * len(data)
+            outcome.expect(sent <= most, f"{name}: {len(data)} bytes made it send {sent:.0f}")
+            one.drop()
+            victim.drop()
+            again = await attacker(broker.port, "hostile")
+            again.drop()
+        await _forget_retained(broker.port)
+    outcome.drops = {}
+    return outcome
+
+
+async def _forget_retained(port: int) -> None:
+    one = await attacker(port, "cleaner")
+    topics = [f"many/{n}" for n in range(20)] + [f"r/{n}" for n in range(20_000)] + ["r/one"]
+    topics += [f"{DEEP}/{n}" for n in range(2000)]
+    await one.send(b"".join(m.publish(topic, retain=True) for topic in topics), 30)
+    one.writer.write(m.disconnect())
+    await one.writer.drain()
+    await one.reader.read()
+
+
+# --- several at once ----------------------------------------------------------------------------------------------------
+
+
+async def _wildcards(port: int) -> None:
+    one = await attacker(port, "wildcards")
+    await one.send(_subscriptions(overlapping(13), identified=True), 10)
+    other = await attacker(port, "wildcards-p")
+    topic = "/".join("a" * 13)
+    while True:
+        await other.send(m.publish(topic, b"x" * 8) * 60)
+        await asyncio.sleep(0.05)
+
+
+async def _deep(port: int) -> None:
+    one = await attacker(port, "deep")
+    await one.send(_subscriptions(f"{n}/{DEEP}" for n in range(1000)), 10)
+    while True:
+        await one.send(b"".join(m.publish(f"{DEEP}/{n}", b"x", retain=True) for n in range(300)))
+        await one.send(b"".join(m.publish(f"{n}/{DEEP}", b"x") for n in range(300)))
+        await asyncio.sleep(0.05)
+
+
+async def _aliases(port: int) -> None:
+    victim = await attacker(port, "aliases-v")
+    await victim.send(m.subscribe(1, ("t/#", 0)))
+    one = await attacker(port, "aliases")
+    await one.send(m.publish(LONG, properties=m.alias(1)))
+    while True:
+        await one.send(m.publish("", properties=m.alias(1)) * 3000)
+        await asyncio.sleep(0.05)
+
+
+async def _retained(port: int) -> None:
+    for turn in count():
+        one = await attacker(port, f"retained-{turn % 4}")
+        await one.send(PACKETS["SUBSCRIBE for retained messages"]())
+        await asyncio.sleep(0.2)
+        one.drop()
+
+
+async def _groups(port: int) -> None:
+    one = await attacker(port, "groups", properties=m.session_expiry(60))
+    await one.send(_subscriptions((f"$share/g{n}/g" for n in range(5000)), 1), 10)
+    other = await attacker(port, "groups-p")
+    while True:
+        await other.send(m.publish("g", b"x", 1, 1) * 5)
+        await asyncio.sleep(0.1)
+
+
+async def _batches(port: int) -> None:
+    filters = [(f"b/{n}/+", 0) for n in range(1000)]
+    names = [name for name, _ in filters]
+    data = m.PINGREQ * 50_000 + m.subscribe(1, *filters) + m.unsubscribe(2, *names)
+    data += b"".join(m.publish(f"new/{n}", b"x") for n in range(5000))
+    for turn in count():
+        one = await attacker(port, f"batches-{turn % 4}")
+        await one.send(data + m.subscribe(1, *filters), 5)
+        await asyncio.sleep(0.2)
+        one.drop()
+
+
+Attack = Callable[[int], Coroutine[Any, Any, None]]
+ATTACKS: tuple[Attack, ...] = (_wildcards, _deep, _aliases, _retained, _groups, _batches)
+
+
+@contextlib.asynccontextmanager
+async def _raging(port: int, attacks: Sequence[Attack]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(attack(port)) for attack in attacks]
+    try:
+        yield
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def hostile(
+    folder: Path, seconds: float, scale: float, attacks: Sequence[Attack] = ATTACKS
+) -> Outcome:
+    """Six kinds of hostile clients at once, and one that only pings."""
+    outcome = Outcome()
+    async with pressed(folder, outcome, growth=512 * MEGABYTE, config=CONFIG) as broker:
+        await _many_retained(broker.port)
+        async with (
+            pinger(broker.port, broker.served.process.pid) as stalls,
+            _raging(broker.port, attacks),
+        ):
+            await asyncio.sleep(seconds)
+        again = await attacker(broker.port, "groups")
+        again.drop()
+        await _forget_retained(broker.port)
+    outcome.drops = {}
+    stalls.sort()
+    outcome.numbers = {
+        "pings": len(stalls),
+        "half of them microseconds": stalls[len(stalls) // 2] * 1e6,
+        "99 of 100": stalls[len(stalls) * 99 // 100] * 1e6,
+        "longest": stalls[-1] * 1e6,
+    }
+    outcome.expect(
+        stalls[-1] < STALL, f"the loop stalled for {stalls[-1] * 1e3:.0f} ms of its CPU time"
+    )
+    return outcome

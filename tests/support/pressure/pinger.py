@@ -1,0 +1,69 @@
+"""A client that does nothing but ask whether the broker is there, in a process of its own.
+
+    python -m pressure.pinger PORT PID
+
+Pings until its input ends; then prints one JSON line: the CPU seconds that the loop of the broker, process PID, had
+between each ping and its answer. Other work on the machine is not in them.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import mqttbytes as m
+
+SUPPORT = Path(__file__).parents[1]
+PAUSE = 0.005
+
+
+def _ping(port: int, process: int) -> list[float]:
+    path = Path(f"/proc/{process}/schedstat")
+    seen: list[float] = []
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.sendall(m.connect("pinger", level=4))
+        link.recv(4)
+        print("ready", flush=True)
+        while not select.select([sys.stdin], [], [], PAUSE)[0]:
+            before = int(path.read_text().split()[0])
+            link.sendall(m.PINGREQ)
+            link.recv(2)
+            seen.append((int(path.read_text().split()[0]) - before) / 1e9)
+        link.sendall(m.disconnect())
+        time.sleep(PAUSE)
+    return seen
+
+
+@contextlib.asynccontextmanager
+async def pinger(port: int, process: int) -> AsyncIterator[list[float]]:
+    """Ping while the block runs; the stalls are known after it."""
+    stalls: list[float] = []
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "pressure.pinger", str(port), str(process),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, limit=1 << 26,
+        env={**os.environ, "PYTHONPATH": str(SUPPORT)},
+    )  # fmt: skip
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        assert await child.stdout.readline() == b"ready\n"
+        yield stalls
+        child.stdin.close()
+        stalls += json.loads(await child.stdout.readline())
+        await child.wait()
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+if __name__ == "__main__":
+    print(json.dumps(_ping(int(sys.argv[1]), int(sys.argv[2]))), flush=True)
