@@ -26,10 +26,18 @@ def setting(
     minimum: float = 0,
     maximum: float | None = None,
     nonempty: bool = False,
+    path: bool = False,
 ) -> Any:
     """Return a field with its default, its bounds and its line in the manual. `nonempty` refuses a list without entries:
-    for lists that narrow or check something, where leaving the key out means something else than an empty list."""
-    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "nonempty": nonempty}
+    for lists that narrow or check something, where leaving the key out means something else than an empty list.
+    `path` makes a text the path of a file, relative to the folder of the configuration's file."""
+    metadata = {
+        "help": help,
+        "minimum": minimum,
+        "maximum": maximum,
+        "nonempty": nonempty,
+        "path": path,
+    }
     return field(default=default, metadata=metadata)
 
 

@@ -77,7 +77,7 @@ class Link:
             target.client_id,
             clean_session=None if five else target.clean_start,
             protocol=MQTTProtocolVersion(target.version),
-            transport="websockets" if target.websocket else "tcp",
+            transport="unix" if target.unix else "websockets" if target.websocket else "tcp",
         )
         if target.username is not None or target.password is not None:
             client.username_pw_set(target.username or "", target.password)
@@ -148,6 +148,9 @@ class Link:
     def open(self, timeout: float = 30.0) -> None:
         """Connect and wait for the CONNACK. Raises LinkError."""
         target = self.target
+        host = target.unix or target.host
+        if target.unix is not None and not os.path.exists(target.unix):
+            raise LinkError(f"cannot connect to {target.address}: No such file or directory")
         properties = properties_for("connect", target.properties)
         if target.session_expiry is not None:
             properties = properties or Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
@@ -155,7 +158,7 @@ class Link:
         try:
             if target.version == 5:
                 self.client.connect(
-                    target.host,
+                    host,
                     target.port,
                     target.keep_alive,
                     target.bind,
@@ -163,7 +166,7 @@ class Link:
                     properties=properties,
                 )
             else:
-                self.client.connect(target.host, target.port, target.keep_alive, target.bind)
+                self.client.connect(host, target.port, target.keep_alive, target.bind)
         except (OSError, ValueError, paho.WebsocketConnectionError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise LinkError(f"cannot connect to {target.address}: {why}") from None

@@ -102,6 +102,7 @@ class Target:
     max_inflight: int | None = None
     websocket: bool = False
     path: str = "/mqtt"
+    unix: str | None = None
     will: Will | None = None
     session_expiry: int | None = None
     properties: tuple[Property, ...] = field(default=())
@@ -110,7 +111,9 @@ class Target:
 
     @property
     def address(self) -> str:
-        """Host and port for people."""
+        """Host and port, or the socket's path, for people."""
+        if self.unix is not None:
+            return self.unix
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -130,6 +133,9 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
                         help="client id: PREFIX and the number of this process")  # fmt: skip
     add("-u", "--username", help="user name")
     add("-P", "--pw", metavar="PASSWORD", help="password; - asks for it")
+    add("--password-file", metavar="FILE",
+        help="file whose first line is the password or token: other users see -P in the list of processes")  # fmt: skip
+    add("--unix", metavar="PATH", help="connect to a Unix socket instead of a host")
     add("-V", "--protocol-version", choices=VERSIONS, default="mqttv311", metavar="VERSION",
         help="mqttv31, mqttv311 (default) or mqttv5")  # fmt: skip
     add("-k", "--keepalive", type=count, default=60, metavar="SECONDS", help="keep alive (60)")
@@ -191,7 +197,13 @@ def target_of(arguments: argparse.Namespace) -> Target:
         password = password if password is not None else url[4]
         arguments.url_topic = path_topic
     version = VERSIONS[arguments.protocol_version]
-    if password == "-":
+    if arguments.password_file is not None:
+        if arguments.pw is not None:
+            raise ConfigError("give -P or --password-file, not both")
+        password = _first_line(arguments.password_file)
+    if arguments.unix is not None and (host or port_number or secure or websocket):
+        raise ConfigError("--unix is instead of -h, -p, -L, TLS and --ws")
+    if password == "-" and arguments.password_file is None:
         password = getpass.getpass("password: ")
     if password is not None and username is None and version < 5:
         raise ConfigError("a password needs a user name (-u) before MQTT 5")
@@ -223,6 +235,7 @@ def target_of(arguments: argparse.Namespace) -> Target:
     )
     return Target(
         host=host or "localhost",
+        unix=arguments.unix,
         port=port_number or usual,
         version=version,
         keep_alive=arguments.keepalive,
@@ -249,6 +262,19 @@ def target_of(arguments: argparse.Namespace) -> Target:
         debug=arguments.debug,
         quiet=arguments.quiet,
     )
+
+
+def _first_line(path: str) -> str:
+    """The password in a file. Raises ConfigError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            line = file.readline(65_537).rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ConfigError(f"--password-file {path}: {why}") from None
+    if not line or len(line) > 65_535:
+        raise ConfigError(f"--password-file {path}: expected a password in the first line")
+    return line
 
 
 def parse_property(words: Sequence[str]) -> Property:

@@ -9,7 +9,7 @@ Generated from the commands' own help; a test keeps it up to date. Installed plu
 (`register_cli` in [Hooks](hooks.md)); `hookmq --help` lists them.
 
 The flags of `pub`, `sub` and `rr` mean what they mean for mosquitto_pub, mosquitto_sub and mosquitto_rr. Missing are
-`--unix`, `--proxy`, `--psk`, `--psk-identity`, `--tls-alpn`, `--tls-engine`, `--tls-engine-kpass-sha1`, `--keyform`,
+`--proxy`, `--psk`, `--psk-identity`, `--tls-alpn`, `--tls-engine`, `--tls-engine-kpass-sha1`, `--keyform`,
 `--pretty` and `--tls-use-os-certs` (write `--tls`); of mosquitto_sub `--random-filter` and `--remove-retained`,
 of mosquitto_rr `-R`.
 """

@@ -62,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection(parser)
 
 
+FOR_NOW = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
+"""Refusals that may be over soon: the server is not available or busy, or a limit was reached. After any other, such as a
+user that was deleted, trying again is of no use."""
+
+
 def template_of(arguments: argparse.Namespace) -> str:
     """The format that -F, -v and -N ask for. Raises ConfigError."""
     if arguments.format == "json":
@@ -100,6 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
             if event.kind == "connected":
                 # back after a loss: a clean session has forgotten its subscriptions
                 pending = _subscribe(link, filters, arguments, options)
+            elif event.kind == "refused" and not FOR_NOW.intersection(event.codes):
+                _tell(target, f"{target.address} refused the connection: {event.reason}")
+                return 1
             elif event.kind in ("lost", "refused"):
                 _tell(target, f"the connection was lost: {event.reason}; trying again")
             elif event.kind in ("subscribed", "unsubscribed"):

@@ -3,7 +3,8 @@
 Types: bool, int, float, str, Any, None, `Literal`, enums of text, `pathlib.Path`, `tuple[X, ...]`, `list[X]`,
 `frozenset[X]`, `Mapping[str, X]`, unions, dataclasses, `Rate`, and `Annotated` with ``"duration"`` or ``"size"``
 (seconds, bytes). A class with `model_validate` and `model_json_schema` (pydantic) validates itself. Of the metadata of
-a dataclass's field `minimum` and `maximum` bound numbers, `nonempty` refuses an empty list, and ``bind: False`` keeps it
+a dataclass's field `minimum` and `maximum` bound numbers, `nonempty` refuses an empty list, `path` makes
+text a path, and ``bind: False`` keeps it
 out of the configuration.
 """
 
@@ -237,7 +238,9 @@ class Binder:
         if kind is str or kind is pathlib.Path:
             text = node.text if node.text is not None else value
             if isinstance(text, str):
-                return text if kind is str else pathlib.Path(text)
+                if kind is str:
+                    return str(self._path(node, text)) if text and bounds.get("path") else text
+                return self._path(node, text)
             quotable = not node.secret and isinstance(text, int | float)
             return self._wrong(
                 node, kind, path, f'in quotes it is text: "{_word(text)}"' if quotable else ""
@@ -251,6 +254,14 @@ class Binder:
                 )
             return self._bounded(node, kind(value), str, path, bounds)
         raise TypeError(f"a configuration cannot hold {kind!r} ({path})")
+
+    def _path(self, node: Node, text: str) -> pathlib.Path:
+        """A path of the file is relative to its folder, one of the command line or the environment to the working
+        folder."""
+        path = pathlib.Path(text).expanduser() if text.startswith("~") else pathlib.Path(text)
+        if not node.place.line or node.origin.startswith("$env"):
+            return path
+        return self._folder / path
 
     def _quantity(
         self, node: Node, unit: str, kind: Any, path: Path, bounds: Mapping[str, Any]

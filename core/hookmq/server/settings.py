@@ -32,16 +32,22 @@ def takes(kind: str, key: str) -> bool:
 class TlsSettings:
     """``tls:`` of a listener."""
 
-    certificate: str = setting("", "file with the server's certificate and its chain, PEM")
+    certificate: str = setting(
+        "", "file with the server's certificate and its chain, PEM", path=True
+    )
     key: str = setting(
-        "", "file with the private key, PEM; empty when the certificate's file holds it"
+        "", "file with the private key, PEM; empty when the certificate's file holds it", path=True
     )
     key_password: str = setting("", "what the private key is encrypted with")
-    client_ca: str = setting("", "file with the authorities that sign clients' certificates, PEM")
+    client_ca: str = setting(
+        "", "file with the authorities that sign clients' certificates, PEM", path=True
+    )
     client_certificates: Literal["none", "optional", "required"] = setting(
         "none", "whether a client is asked for a certificate, and refused without one"
     )
-    crl: str = setting("", "file with revoked client certificates, PEM; empty checks none")
+    crl: str = setting(
+        "", "file with revoked client certificates, PEM; empty checks none", path=True
+    )
     minimum_version: Literal["TLSv1.2", "TLSv1.3"] = setting(
         "TLSv1.2", "oldest TLS version accepted"
     )

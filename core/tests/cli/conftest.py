@@ -43,6 +43,7 @@ class Running(NamedTuple):
     tls: list[str]
     wss: list[str]
     ca: str
+    unix: str
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +75,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         listeners = [
             ListenerSettings("tcp", "tcp", "127.0.0.1:0"),
             ListenerSettings("ws", "ws", "127.0.0.1:0"),
+            ListenerSettings("unix", "unix", str(folder / "mqtt.sock")),
             ListenerSettings("tls", "tls", "127.0.0.1:0", tls=TlsSettings(pem)),
             ListenerSettings("wss", "wss", "127.0.0.1:0", tls=TlsSettings(pem)),
         ]
         node = Node(core, listeners, runtime)
         await node.start()
         where = node.addresses()
+        socket = where.pop("unix")
         at = {name: ["-p", str(parse_bind(address)[1])] for name, address in where.items()}
         local = ["-h", "127.0.0.1"]
         named = ["-h", "localhost"]
@@ -90,6 +93,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
                 named + at["tls"],
                 [*named, *at["wss"], "--ws"],
                 trusted,
+                socket.removeprefix("unix:"),
             )
         )
         ready.set()

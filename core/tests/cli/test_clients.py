@@ -1,6 +1,7 @@
 """``pub``, ``sub`` and ``rr`` against a real broker."""
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -10,12 +11,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.cli.link import Link, opened
+from hookmq.cli.link import Event, Link, opened
 from hookmq.cli.options import Target, add_connection, target_of
+from hookmq.errors import ConfigError
 
 Captured = pytest.CaptureFixture[bytes]
 pytestmark = pytest.mark.usefixtures("broker")
@@ -292,3 +295,62 @@ def test_nobody_there(capfdbinary: Captured) -> None:
         f"hookmq: cannot connect to 127.0.0.1:{port}: ".encode()
     )
     assert main(["pub", "-t", "a", "-f", "/no/such/file"]) == 1
+
+
+def test_a_unix_socket(broker: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["pub", "--unix", broker.unix, "-t", "unix", "-m", "here", "-r", "-q", "1"]) == 0
+    assert main(["sub", "--unix", broker.unix, "-t", "unix", "-C", "1"]) == 0
+    assert capfd.readouterr().out == "here\n"
+    assert main(["pub", "--unix", f"{broker.unix}.no", "-t", "a", "-m", "x"]) == 1
+    assert f"cannot connect to {broker.unix}.no: No such file" in capfd.readouterr().err
+
+
+def test_a_password_in_a_file(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    add_connection(parser)
+    path = tmp_path / "password"
+    path.write_text("a token\r\nmore\n")
+
+    def asked(*words: str) -> str | None:
+        return target_of(parser.parse_args(["-u", "ann", *words])).password
+
+    assert asked("--password-file", str(path)) == "a token"
+    path.write_text("-")
+    assert asked("--password-file", str(path)) == "-", "it is a password, and nothing is asked"
+    for text, says in (("", "expected a password"), (None, "No such file")):
+        path.unlink() if text is None else path.write_text(text)
+        with pytest.raises(ConfigError, match=says):
+            asked("--password-file", str(path))
+    with pytest.raises(ConfigError, match="not both"):
+        asked("--password-file", str(path), "-P", "x")
+
+
+@pytest.mark.parametrize("code", [0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C])
+def test_who_is_refused_for_good_does_not_try_for_ever(
+    code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    events = [
+        Event("subscribed", 1, (0,)),
+        Event("lost", codes=(0x87,), reason="Not authorized"),
+        Event("refused", codes=(0x88,), reason="Server unavailable"),
+        Event("refused", codes=(code,), reason="No such user"),
+    ]
+
+    class Fake:
+        def subscribe(self, *args: Any, **more: Any) -> list[int]:
+            return [1]
+
+        def unsubscribe(self, *args: Any) -> list[int]:
+            return []
+
+        def next(self, timeout: float | None) -> Event:
+            return events.pop(0)
+
+    @contextlib.contextmanager
+    def fake(target: Target) -> Iterator[Fake]:
+        yield Fake()
+
+    monkeypatch.setattr("hookmq.cli.link.opened", fake)
+    assert main(["sub", "-t", "a"]) == 1
+    assert events == []
+    assert "refused the connection: No such user" in capfd.readouterr().err

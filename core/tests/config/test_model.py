@@ -159,3 +159,25 @@ def test_a_pipe_is_not_waited_for(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError) as caught:
         loads(text, "f", (), {}, tmp_path)
     assert f"the file '{tmp_path}/secret': not a regular file" in str(caught.value)
+
+
+def test_paths_are_relative_to_the_file_that_holds_them(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of `$file` are; what the command line says is relative to the working folder."""
+    text = """version: 1
+listeners:
+  - {name: a, type: tls, bind: '*:8883', tls: {certificate: server.pem, key: /etc/server.key}}
+"""
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    (folder / "hookmq.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for path in ("etc/hookmq.yaml", str(folder / "hookmq.yaml")):
+        tls = load(path, (), {}).listeners[0].tls
+        assert tls is not None
+        assert os.path.abspath(tls.certificate) == str(folder / "server.pem")
+        assert (tls.key, tls.crl) == ("/etc/server.key", "")
+    tls = load(path, ["listeners.0.tls.certificate=other.pem"], {}).listeners[0].tls
+    assert tls is not None
+    assert os.path.abspath(tls.certificate) == str(tmp_path / "other.pem")
