@@ -113,7 +113,7 @@ class Router(Generic[S, V, R]):
     Filters and topics are valid and bear no ``$share/NAME/``. Nothing here blocks, awaits or recurses.
 
     `compile` gets a topic and its matches and returns a new route each time; it must not call the router. `cache_size`
-    bounds the routes held; 0 holds none. `max_levels` is the deepest filter accepted.
+    bounds the routes held; 0 holds none. `max_levels` is the most slashes in a filter.
     """
 
     __slots__ = (
@@ -164,12 +164,12 @@ class Router(Generic[S, V, R]):
     def subscribe(self, filter: str, subscriber: S, value: V) -> V | None:
         """Hold `value` for (`filter`, `subscriber`); return the value it replaces [MQTT-3.8.4-3], else None.
 
-        Raises ProtocolError with TOPIC_FILTER_INVALID if the filter has more than `max_levels` levels.
+        Raises ProtocolError with TOPIC_FILTER_INVALID if the filter has more than `max_levels` slashes.
         """
-        if filter.count("/") >= self._max_levels:
+        if filter.count("/") > self._max_levels:
             raise ProtocolError(
                 ReasonCode.TOPIC_FILTER_INVALID,
-                f"topic filter has more than {self._max_levels} levels",
+                f"topic filter has more than {self._max_levels} slashes",
             )
         entry = (subscriber, filter, value)
         old: tuple[S, str, V] | None

@@ -57,7 +57,7 @@ class BrokerSettings:
     )
     max_connections: int = setting(100000, "clients connected at once", minimum=1)
     max_sessions: int = setting(1000000, "sessions held, online and offline", minimum=1)
-    max_topic_levels: int = setting(200, "levels in a topic or filter", minimum=1, maximum=65535)
+    max_topic_levels: int = setting(200, "slashes in a topic or filter", minimum=1, maximum=65535)
     max_user_properties: int = setting(64, "user properties in one packet")
     max_filters: int = setting(1024, "filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
     max_keep_alive: int = setting(

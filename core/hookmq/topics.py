@@ -21,7 +21,7 @@ MAX_BYTES: Final = 65_535
 """The longest string that MQTT can carry, in bytes of UTF-8 [MQTT-4.7.3-3]."""
 
 MAX_LEVELS: Final = 200
-"""How many levels a topic or filter may have unless the caller says otherwise; MQTT itself sets no bound."""
+"""How many slashes a topic or filter may have unless the caller says otherwise; MQTT itself sets no bound."""
 
 SHARE_PREFIX: Final = "$share/"
 
@@ -33,14 +33,14 @@ def validate_topic(topic: str, max_levels: int = MAX_LEVELS) -> None:
     """Return if `topic` may name a topic; otherwise raise ProtocolError with TOPIC_NAME_INVALID (0x90).
 
     Refused: the empty string [MQTT-4.7.3-1], a wildcard [MQTT-4.7.0-1, MQTT-3.3.2-2], U+0000 [MQTT-4.7.3-2], a lone
-    surrogate [MQTT-1.5.4-1], more than 65,535 bytes of UTF-8 [MQTT-4.7.3-3] and more than `max_levels` levels.
+    surrogate [MQTT-1.5.4-1], more than 65,535 bytes of UTF-8 [MQTT-4.7.3-3] and more than `max_levels` slashes.
     """
     code = ReasonCode.TOPIC_NAME_INVALID
     _check_text(topic, code, "topic name")
     if "+" in topic or "#" in topic:  # [MQTT-4.7.0-1] [MQTT311-4.7.1-1]
         raise ProtocolError(code, "topic name holds a wildcard")
-    if topic.count("/") >= max_levels:
-        raise ProtocolError(code, f"topic name has more than {max_levels} levels")
+    if topic.count("/") > max_levels:
+        raise ProtocolError(code, f"topic name has more than {max_levels} slashes")
 
 
 def validate_filter(filter: str, max_levels: int = MAX_LEVELS) -> None:
@@ -48,7 +48,7 @@ def validate_filter(filter: str, max_levels: int = MAX_LEVELS) -> None:
 
     The text rules are those of `validate_topic`. Further refused: ``#`` that is not a whole and the last level
     [MQTT-4.7.1-1], ``+`` that is not a whole level [MQTT-4.7.1-2], and after ``$share/`` an empty share name, one with a
-    wildcard, or no filter [MQTT-4.8.2-1, MQTT-4.8.2-2]. `max_levels` counts the levels after the share name.
+    wildcard, or no filter [MQTT-4.8.2-1, MQTT-4.8.2-2]. `max_levels` counts the slashes after the share name.
     """
     code = ReasonCode.TOPIC_FILTER_INVALID
     _check_text(filter, code, "topic filter")
@@ -61,8 +61,8 @@ def validate_filter(filter: str, max_levels: int = MAX_LEVELS) -> None:
             raise ProtocolError(code, "share name holds a wildcard")
         if not slash or not inner:  # [MQTT-4.8.2-2]
             raise ProtocolError(code, "share name is not followed by a topic filter")
-    if inner.count("/") >= max_levels:
-        raise ProtocolError(code, f"topic filter has more than {max_levels} levels")
+    if inner.count("/") > max_levels:
+        raise ProtocolError(code, f"topic filter has more than {max_levels} slashes")
     rest = inner.find("#")
     if rest >= 0 and (rest != len(inner) - 1 or (rest > 0 and inner[rest - 1] != "/")):
         # [MQTT-4.7.1-1] [MQTT311-4.7.1-2]

@@ -174,7 +174,8 @@ class Scope:
 
     name: str = "default"
     mount_point: str = ""
-    """Put before every topic and filter of its clients, taken off on the way out; empty for none."""
+    """Put before every topic and filter of its clients, taken off on the way out; empty for none. It should end with a
+    slash: the clients of ``a`` reach what is below ``ab/``."""
     versions: frozenset[int] = frozenset({3, 4, 5})
     connect_timeout: float = 10.0
     """Seconds from the connection's start until a whole CONNECT must have come."""

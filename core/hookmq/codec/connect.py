@@ -12,6 +12,7 @@ from hookmq.codec.primitives import (
     protocol_error,
 )
 from hookmq.codec.properties import (
+    RESPONSE_TOPIC,
     USER_PROPERTY,
     check_authentication,
     check_response_topic,
@@ -46,21 +47,30 @@ class ConnectError(ProtocolError):
         self.version = version
 
 
-def decode_connect(body: bytes, limits: Limits) -> Connect:
-    """The CONNECT with this body. Raises ConnectError."""
+def decode_connect(body: bytes, limits: Limits, header_flags: int = 0) -> Connect:
+    """Return the CONNECT with this body, and these flags in its first byte. Raises ConnectError."""
     version = _USUAL.get(body[:7], 0)
     try:
         if version:
+            _check_header(header_flags, version)
             return _decode(Reader(body, 7), version, False, limits)
         reader = Reader(body)
         name = reader.binary("protocol name")
         level = reader.uint8("protocol level")
         version, bridge = _version(name, level)
+        _check_header(header_flags, version)
         return _decode(reader, version, bridge, limits)
     except ConnectError:
         raise
     except ProtocolError as error:
         raise ConnectError(error.code, error.detail, version) from None
+
+
+def _check_header(flags: int, version: int) -> None:
+    """Raise unless the flags of the fixed header may be so. MQTT 3.1 calls them "not used": some clients set QoS."""
+    if flags and version != 3:
+        # [MQTT-2.1.3-1] [MQTT311-2.2.2-1, 2.2.2-2]
+        raise ConnectError(ReasonCode.MALFORMED_PACKET, f"CONNECT with flags {flags:04b}")
 
 
 def _version(name: bytes, level: int) -> tuple[int, bool]:
@@ -149,6 +159,8 @@ def _will(reader: Reader, flags: int, version: int, max_user_properties: int) ->
     if version == 5:
         properties = read_properties(reader, In.WILL, max_user_properties)
         check_response_topic(properties)
+        if properties.values.get(RESPONSE_TOPIC) == "":
+            raise protocol_error("response topic of the will is empty")  # [MQTT-4.7.3-1]
     topic = reader.string("will topic")  # [MQTT-3.1.2-9, 3.1.3-11] [MQTT311-3.1.2-9, 3.1.3-10]
     if not topic:
         raise protocol_error("will topic is empty")  # [MQTT-4.7.3-1]

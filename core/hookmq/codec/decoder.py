@@ -88,7 +88,7 @@ def decode(
     if number == _PUBLISH:
         return decode_publish(header, body, version, limits, server)
     if number == _CONNECT:
-        return decode_connect(body, limits)
+        return decode_connect(body, limits, header & 15)
     return READERS[number](body, version, limits, server)
 
 
@@ -193,7 +193,7 @@ class Decoder:
         if number == _PUBLISH:
             packet = decode_publish(header, body, self._version, self._limits, self._server)
         elif number == _CONNECT:
-            packet = decode_connect(body, self._limits)
+            packet = decode_connect(body, self._limits, header & 15)
             self.version = packet.version
         else:
             packet = READERS[number](body, self._version, self._limits, self._server)

@@ -18,6 +18,7 @@ _ONLY_CLIENTS_SEND: Final = frozenset(
 )
 _FLAGS_0010: Final = frozenset((PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE))
 _DUP: Final = 0b1000
+_QOS: Final = 0b0110
 
 
 def frame(data: bytes, start: int) -> tuple[int, int] | None:
@@ -59,6 +60,8 @@ def _verdict(header: int, version: int, server: bool) -> tuple[ReasonCode, str] 
     packet = PacketType(number)
     if version and server and packet is PacketType.CONNECT:
         return ReasonCode.PROTOCOL_ERROR, "second CONNECT"  # [MQTT-3.1.0-2] [MQTT311-3.1.0-2]
+    if server and packet is PacketType.CONNECT and not flags & ~_QOS:
+        return None  # MQTT 3.1 does not use these bits: the decoder, which learns the version, judges them
     if server and packet in _ONLY_SERVERS_SEND:
         return ReasonCode.PROTOCOL_ERROR, f"{packet.name} from a client"
     if not server and (
@@ -66,7 +69,7 @@ def _verdict(header: int, version: int, server: bool) -> tuple[ReasonCode, str] 
     ):
         return ReasonCode.PROTOCOL_ERROR, f"{packet.name} from a server"
     if packet is PacketType.PUBLISH:
-        if flags & 0b0110 == 0b0110:
+        if flags & _QOS == _QOS:
             # [MQTT-3.3.1-4] [MQTT311-3.3.1-4]
             return ReasonCode.MALFORMED_PACKET, "PUBLISH with QoS 3"
         if flags & _DUP and not flags & 0b0110 and version != 3:

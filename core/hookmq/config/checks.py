@@ -169,6 +169,12 @@ def _topics(item: Node, path: Path, problems: Problems) -> None:
         except HookMQError as error:
             why = getattr(error, "detail", str(error))
             problems.add(item.at(("mount_point",)).place, (*path, "mount_point"), why)
+            return
+        if not mount.endswith("/"):
+            # Without it the clients of `a` could read and write the topics of another mount point, `ab/`.
+            why = f"expected a mount point that ends with '/', found {mount!r}"
+            place = item.at(("mount_point",)).place
+            problems.add(place, (*path, "mount_point"), why, f"did you mean {mount + '/'!r}?")
 
 
 def _plugins(root: Node, listeners: list[str], problems: Problems) -> None:

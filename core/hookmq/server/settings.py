@@ -141,7 +141,7 @@ class ListenerSettings:
     versions: tuple[Literal["3.1", "3.1.1", "5"], ...] = setting(
         ("3.1", "3.1.1", "5"), "MQTT versions accepted"
     )
-    mount_point: str = setting("", "put before every topic and filter of its clients")
+    mount_point: str = setting("", "put before every topic and filter of its clients; ends with /")
     identity: Literal["", "common_name", "san", "fingerprint"] = setting(
         "", "field of the client's certificate that is its user name"
     )

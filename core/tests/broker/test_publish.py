@@ -287,8 +287,8 @@ def test_codes_of_other_packets(harness: Harness, data: bytes) -> None:
 def test_too_many_levels(broker_harness: Make) -> None:
     harness = broker_harness(config={"broker": {"max_topic_levels": 3}})
     client = harness.connect("c")
-    client.publish("a/b/c", b"", 1, expect=NO_MATCH)
-    client.publish("a/b/c/d")
+    client.publish("a/b/c/d", b"", 1, expect=NO_MATCH)
+    client.publish("a/b/c/d/e")
     client.expect_disconnect(ReasonCode.TOPIC_NAME_INVALID)
 
 

@@ -77,7 +77,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], Refused, ReasonCode, str]] = {
     ),
     "will's topic": (
         {"broker": {"max_topic_levels": 2}},
-        lambda h: h.connect("c", will=will("a/b/c"), expect=0x90),
+        lambda h: h.connect("c", will=will("a/b/c/d"), expect=0x90),
         ReasonCode.TOPIC_NAME_INVALID,
         "",
     ),

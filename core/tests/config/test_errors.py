@@ -169,6 +169,10 @@ LISTENERS = [
      "2:25: listeners[0].versions[0]: expected one of 3.1, 3.1.1, 5, found the number 5"),
     ("[{trusted_proxies: [10.0.0.0/40]}]",
      "2:31: listeners[0].trusted_proxies: '10.0.0.0/40' does not appear to be an IPv4 or IPv6 network"),
+    (
+        "[{mount_point: a}]",
+        "2:27: listeners[0].mount_point: expected a mount point that ends with '/', found 'a' (did you mean 'a/'?)",
+    ),
     ("[{mount_point: a/#}]", "2:27: listeners[0].mount_point: topic name holds a wildcard"),
 ]  # fmt: skip
 
