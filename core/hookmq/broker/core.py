@@ -97,6 +97,8 @@ class Core:
         self.groups: dict[tuple[str, str], Group] = {}
         self.retained: RetainedIndex[Kept] = RetainedIndex()
         self.retained_bytes = 0
+        self.retained_told = 0.0
+        """When the log may say again that there is no room for retained messages."""
         self.publishers = Publishers()
         self.expiries: Expiries  # set by the broker, which knows how a message is cleared
         self.router: Router[Subscriber, Subscription, Route] = Router(

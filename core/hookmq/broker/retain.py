@@ -1,9 +1,14 @@
 """Retained messages: one a topic, replaced, cleared, and gone when they expire."""
 
+from typing import Final
+
 from hookmq.broker.core import Core
 from hookmq.broker.expiries import Kept
 from hookmq.store import DropPublisher, DropRetained, PutPublisher, PutRetained
 from hookmq.types import ClientInfo, Direction, DropReason, Message
+
+_TELL: Final = 60.0
+"""Seconds between two log lines that there is no room."""
 
 
 def retain(core: Core, message: Message, client: ClientInfo | None, allowed: float | None) -> bool:
@@ -27,6 +32,7 @@ def retain(core: Core, message: Message, client: ClientInfo | None, allowed: flo
         core.retained_bytes - freed + more > limits.max_retained_bytes
     ):
         core.dropped(message, client, DropReason.RETAIN_LIMIT, Direction.IN)
+        _tell_full(core, topic)
         return False
     if publisher is not None and allowed != 0:
         kept.rights = core.publishers.rights + publisher.rights
@@ -38,6 +44,21 @@ def retain(core: Core, message: Message, client: ClientInfo | None, allowed: flo
     core.committer.add(PutRetained(message, 0 if publisher is None else publisher.id), kept.size)
     core.observe_retained(topic, message)
     return True
+
+
+def _tell_full(core: Core, topic: str) -> None:
+    """Log that a message was not retained, once a minute at most: its publisher cannot be told."""
+    now = core.runtime.now()
+    if now < core.retained_told:
+        return
+    core.retained_told = now + _TELL
+    core.runtime.log(
+        "warning",
+        "retained.full",
+        topic=topic,
+        messages=len(core.retained),
+        bytes=core.retained_bytes,
+    )
 
 
 def hold(core: Core, kept: Kept) -> None:

@@ -63,6 +63,16 @@ def expiring_retained(harness: Harness, number: int) -> None:
     client.disconnect()
 
 
+def reloads(harness: Harness, number: int) -> None:
+    """Settings and hooks are replaced while sessions and retained messages are there; rights are asked about anew."""
+    client = harness.connect("r", version=5, clean_start=False, session_expiry_interval=60)
+    client.subscribe("r/#", 1)
+    client.publish("r/1", b"x", 1, retain=True, message_expiry_interval=1000)
+    harness.reload(config={"broker": {"max_retained": 1000 + number}})
+    client.drop()
+    harness.reload(config={"broker": {"max_retained": 2000 + number}})
+
+
 def takeovers(harness: Harness, number: int) -> None:
     """The same client id again and again."""
     first = harness.connect("taken", version=5)
@@ -81,7 +91,7 @@ def bad_clients(harness: Harness, number: int) -> None:
 
 
 KINDS = [
-    clean_sessions, durable_sessions, wills_and_retained, expiring_retained, takeovers, bad_clients,
+    clean_sessions, durable_sessions, wills_and_retained, expiring_retained, reloads, takeovers, bad_clients,
 ]  # fmt: skip
 
 

@@ -109,6 +109,8 @@ def test_within_bounds(broker_harness: Make) -> None:
     assert keep("b", b"0123456789") is None
     assert keep("b", b"012345678") == b"012345678"
     assert harness.metrics.dropped == {("retain_limit", "in"): 3}
+    told = [fields for _, event, fields in harness.logs if event == "retained.full"]
+    assert [fields["topic"] for fields in told] == ["c"]  # once a minute
 
 
 # --- subscription options -----------------------------------------------------------------------------------------

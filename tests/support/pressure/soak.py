@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median_low
 
+import mqttbytes as m
+
 from pressure.client import Client, connect
 from pressure.overload import MEGABYTE, STORAGE
 from pressure.target import Target, target
@@ -99,6 +101,25 @@ async def will(port: int, name: str) -> None:
     await watcher.closed.wait()
 
 
+async def expiring(port: int, name: str) -> None:
+    """MQTT 5: retained messages that would expire in years, replaced and cleared; one of 150 levels, and one for all."""
+    _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
+    client.write(m.connect(name))
+    assert await client.until(lambda: client.code == 0)
+    # Of few topics: the broker remembers the routes of topics that nobody subscribes to.
+    own = f"soak/retained/{len(name)}/{name[-1]}"
+    topics = (own, own + "/x" * 150, "soak/retained/all")
+    sent = 0
+    for payload in (b"x" * 100, b"y" * 100, b""):
+        for topic in topics:
+            sent += 1
+            interval = m.expiry(0xFFFFFFFF - sent)
+            client.write(m.publish(topic, payload, 1, sent, retain=True, properties=interval))
+    assert await client.until(lambda: client.acknowledged >= sent)
+    client.leave()
+    await client.closed.wait()
+
+
 async def taken_over(port: int, name: str) -> None:
     """One client id, three connections."""
     last: Client | None = None
@@ -118,7 +139,9 @@ async def rude(port: int, name: str) -> None:
     client.drop()
 
 
-KINDS: tuple[Callable[[int, str], Awaitable[None]], ...] = (clean, durable, will, taken_over, rude)
+KINDS: tuple[Callable[[int, str], Awaitable[None]], ...] = (
+    clean, durable, will, expiring, taken_over, rude,
+)  # fmt: skip
 
 
 async def churn(broker: Target, number: int, clients: int, choice: random.Random) -> None:
