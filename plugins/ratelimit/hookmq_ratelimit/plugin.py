@@ -325,8 +325,8 @@ class RateLimitPlugin(Plugin):
         attempt: Attempt | None = client.state.pop(self._attempt, None)
         if attempt is not None:
             attempt.settle(now, wrong)
-        if not wrong or self.free(client):
-            return
+        if not wrong or self.id not in client.state or self.free(client):
+            return  # one that was never asked about was refused before its credentials were looked at
         counted = () if attempt is None else attempt.buckets
         for allowance in self.concerned("auth_failures"):
             user = short(client.username or "")

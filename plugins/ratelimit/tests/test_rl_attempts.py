@@ -18,6 +18,7 @@ from hookmq.plugin import (
 from hookmq.runtime import Promise
 from hookmq.testing import Harness, make_plugin
 from hookmq.testing.client import MemoryClient
+from hookmq.types import Scope
 from hookmq_ratelimit.plugin import PATIENCE, RateLimitPlugin
 
 PEER = Peer("203.0.113.66")
@@ -164,3 +165,16 @@ def test_a_slow_answer_gives_back_no_more_than_it_holds(service: Service) -> Non
             harness.settle()
         assert [outcome(one) for one in bad] == [0x86] * 5
         assert [outcome(one) for one in more] == [0x9F] * 3
+
+
+def test_a_refusal_before_any_credential_is_no_wrong_password(service: Service) -> None:
+    with Harness([limited(BY_ADDRESS), service]) as harness:
+        first = guess(harness, 100, b"right")
+        service.answer()
+        assert outcome(first) == 0
+        for number in range(20):
+            one = guess(harness, number, b"", scope=Scope(identity="common_name"))
+            assert outcome(one) == 0x87
+        one = guess(harness, 20, b"right")
+        service.answer()
+        assert outcome(one) == 0
