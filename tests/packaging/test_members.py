@@ -2,9 +2,13 @@
 
 import ast
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from graphlib import TopologicalSorter
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 from release import PUBLISHED as RELEASED
@@ -125,3 +129,12 @@ def test_the_core_needs_what_it_needs() -> None:
     [core] = [member for member in members() if member.name == "hookmq"]
     needed = {re.split(r"[<>=!~;\[ ]", r)[0] for r in core.project["dependencies"]}
     assert needed == {"aiohttp", "importlib-metadata", "paho-mqtt", "pluggy", "pyyaml"}
+
+
+def test_a_copy_of_the_skeleton_is_tested_without_a_warning(tmp_path: Path) -> None:
+    copy = tmp_path / "mine"
+    shutil.copytree(ROOT / "examples" / "plugins" / "skeleton", copy)
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
+    run = subprocess.run(words, cwd=copy, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stdout
+    assert "arning" not in run.stdout + run.stderr
