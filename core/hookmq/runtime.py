@@ -35,8 +35,9 @@ class Promise(Protocol):
 
 
 class Runtime(Protocol):
-    """Clock, timers, coroutines, threads, chance and log of one broker. Call it on the event loop's thread only, except
-    for `on_loop`, `call_threadsafe`, `now`, `time`, `log` and `logs`, which any thread may call."""
+    """Clock, timers, coroutines, threads, chance and log of one broker. Any thread may call `on_loop`,
+    `call_threadsafe`, `now`, `time`, `log` and `logs`. The others raise RuntimeError off the event loop's thread, except
+    `random` and `token`, which must not be called there."""
 
     def now(self) -> float:
         """Monotonic seconds."""

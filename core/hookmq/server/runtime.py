@@ -67,6 +67,8 @@ class AsyncioRuntime:
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Run `call` in the next turn of the loop."""
+        if not self.on_loop():
+            raise RuntimeError("call_soon() is for the event loop, and this is a thread")
         self._call_soon(call, context=self._context)
 
     def on_loop(self) -> bool:
@@ -82,19 +84,27 @@ class AsyncioRuntime:
 
     def call_later(self, delay: float, call: Callable[[], None]) -> Timer:
         """Run `call` once, `delay` seconds from now."""
+        if not self.on_loop():
+            raise RuntimeError("call_later() is for the event loop, and this is a thread")
         return self._call_later(delay, call, context=self._context)
 
     def promise(self) -> Promise:
         """A future of the loop."""
+        if not self.on_loop():
+            raise RuntimeError("promise() is for the event loop, and this is a thread")
         return self.loop.create_future()
 
     def spawn(self, awaitable: Awaitable[Any], done: Done) -> Cancel:
         """Drive `awaitable` in a task of its own; `done` is told in a later turn, never after the cancel."""
+        if not self.on_loop():
+            raise RuntimeError("spawn() is for the event loop, and this is a thread")
         task = self.loop.create_task(_drive(awaitable))
         return self._follow(task, done)
 
     def run_blocking(self, call: Callable[[], Any], done: Done) -> Cancel:
         """Run `call` in the pool. A call that has begun cannot be stopped; after the cancel its result is dropped."""
+        if not self.on_loop():
+            raise RuntimeError("run_blocking() is for the event loop, and this is a thread")
         return self._follow(self.loop.run_in_executor(self._pool, call), done)
 
     def _follow(self, future: asyncio.Future[Any], done: Done) -> Cancel:

@@ -4,8 +4,8 @@ Time moves only by `advance`, and by `run_until_idle` as far as blocking calls n
 may await each other, `sleep`, an `Event`, and anything else that yields None for "next turn", but nothing of asyncio.
 
 A blocking call takes virtual time, drawn from the seed: its effect comes at some moment in between, its result later.
-While it is made, the caller is not on the loop. Calls overlap and overtake each other, as they do in a pool of threads.
-So a test that holds for many seeds holds for many interleavings.
+While it is made, the caller is not on the loop, and what belongs to the loop raises RuntimeError. Calls overlap and
+overtake each other, as in a pool of threads. So a test that holds for many seeds holds for many interleavings.
 """
 
 import asyncio
@@ -244,7 +244,16 @@ class VirtualRuntime:
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Run `call` in the next turn."""
+        if self._in_thread:
+            self._not_in_a_thread("call_soon")
+        self._enqueue(call)
+
+    def _enqueue(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
+
+    def _not_in_a_thread(self, name: str) -> None:
+        """Raise what would be a data race on a real loop."""
+        raise RuntimeError(f"{name}() is for the event loop, and this is a thread")
 
     def on_loop(self) -> bool:
         """Whether the caller is neither inside a call of `run_blocking` nor in a thread of the test's own."""
@@ -252,10 +261,12 @@ class VirtualRuntime:
 
     def call_threadsafe(self, call: Callable[[], None]) -> None:
         """Run `call` in the next turn; threads of the test's own may call this as well."""
-        self.call_soon(call)
+        self._enqueue(call)
 
     def call_later(self, delay: float, call: Callable[[], None]) -> VirtualTimer:
         """Run `call` when `delay` seconds have been advanced."""
+        if self._in_thread:
+            self._not_in_a_thread("call_later")
         self._order += 1
         timer = VirtualTimer(self._now + max(0.0, delay), self._order, call)
         heapq.heappush(self._timers, timer)
@@ -263,10 +274,14 @@ class VirtualRuntime:
 
     def promise(self) -> VirtualPromise:
         """A result to be given later."""
+        if self._in_thread:
+            self._not_in_a_thread("promise")
         return VirtualPromise(self)
 
     def spawn(self, awaitable: Awaitable[Any], done: Done) -> Cancel:
         """Drive `awaitable` from the next turn on."""
+        if self._in_thread:
+            self._not_in_a_thread("spawn")
         task = Task(self, awaitable, done)
         self.tasks.add(task)
         self.call_soon(task.step)
@@ -274,6 +289,8 @@ class VirtualRuntime:
 
     def run_blocking(self, call: Callable[[], Any], done: Done) -> Cancel:
         """Make `call` at some later time and tell `done` later still; how much later, the seed says."""
+        if self._in_thread:
+            self._not_in_a_thread("run_blocking")
         before = self._takes() if self._blocking else 0.0
         after = self._takes() if self._blocking else 0.0
         wanted = [True]

@@ -196,3 +196,39 @@ def test_auto_without_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_run_returns_the_result() -> None:
     assert run(answer(3), "asyncio") == 3
+
+
+@pytest.mark.parametrize("name", ["call_soon", "call_later", "promise", "spawn", "run_blocking"])
+async def test_a_thread_cannot_touch_the_loop(runtime: AsyncioRuntime, name: str) -> None:
+    """asyncio itself says so in debug mode only, uvloop never."""
+    future: Any = asyncio.get_running_loop().create_future()
+    arguments: dict[str, tuple[Any, ...]] = {
+        "call_soon": (print,),
+        "call_later": (1.0, print),
+        "promise": (),
+        "spawn": (future, print),
+        "run_blocking": (print, print),
+    }
+    outcome = Outcome()
+
+    def work() -> None:
+        assert not runtime.on_loop()
+        getattr(runtime, name)(*arguments[name])
+
+    runtime.run_blocking(work, outcome)
+    _, error = await outcome.once()
+    assert str(error) == f"{name}() is for the event loop, and this is a thread"
+
+
+async def test_a_thread_hands_over_in_order(runtime: AsyncioRuntime) -> None:
+    told: list[tuple[int, bool]] = []
+    outcome = Outcome()
+
+    def work() -> None:
+        for number in range(100):
+            runtime.call_threadsafe(lambda number=number: told.append((number, runtime.on_loop())))  # type: ignore[misc]
+
+    runtime.run_blocking(work, outcome)
+    await outcome.once()
+    await turns()
+    assert told == [(number, True) for number in range(100)]

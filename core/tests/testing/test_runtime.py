@@ -366,3 +366,33 @@ def test_chance_is_seeded() -> None:
 def test_the_log_is_kept(runtime: VirtualRuntime) -> None:
     runtime.log("info", "client.connected", client="c")
     assert runtime.logged == [("info", "client.connected", {"client": "c"})]
+
+
+@pytest.mark.parametrize("name", ["call_soon", "call_later", "promise", "spawn", "run_blocking"])
+def test_what_belongs_to_the_loop_is_refused_in_a_thread(name: str) -> None:
+    """On a real loop it would be a data race that no test sees."""
+    runtime = VirtualRuntime()
+    told: list[Any] = []
+
+    def work() -> None:
+        runtime.call_threadsafe(lambda: told.append("handed over"))
+        coroutine = runtime.sleep(1)
+        arguments: dict[str, tuple[Any, ...]] = {
+            "call_soon": (print,),
+            "call_later": (1.0, print),
+            "promise": (),
+            "spawn": (coroutine, print),
+            "run_blocking": (print, print),
+        }
+        try:
+            getattr(runtime, name)(*arguments[name])
+        finally:
+            coroutine.close()
+
+    runtime.run_blocking(work, lambda result, error: told.append(str(error)))
+    runtime.advance(10)
+    refused = f"{name}() is for the event loop, and this is a thread"
+    assert sorted(told) == sorted(["handed over", refused])
+    runtime.call_soon(lambda: told.append("on"))
+    runtime.advance(1)
+    assert told[-1] == "on"

@@ -62,8 +62,7 @@ class SimRuntime(VirtualRuntime):
         """Virtual epoch seconds."""
         return EPOCH + self.clock.now
 
-    def call_soon(self, call: Callable[[], None]) -> None:
-        """As `VirtualRuntime.call_soon`."""
+    def _enqueue(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
         if not self._turn_is_due:
             self._turn_is_due = True
@@ -71,6 +70,8 @@ class SimRuntime(VirtualRuntime):
 
     def call_later(self, delay: float, call: Callable[[], None]) -> VirtualTimer:
         """As `VirtualRuntime.call_later`."""
+        if self._in_thread:
+            self._not_in_a_thread("call_later")
         timer = VirtualTimer(self.clock.now + max(0.0, delay), 0, call)
         self.clock.at(timer.due, partial(self._due, timer))
         return timer
