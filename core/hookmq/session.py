@@ -75,11 +75,11 @@ class Session:
 
     __slots__ = (
         "_owner", "backlog", "client", "client_id", "connection", "durable", "ended_at", "epoch", "expiry",
-        "expiry_due", "firing", "groups", "inflight", "kind", "last_packet_id", "last_seq", "lingering", "loaded_seq",
-        "max_subscriptions", "on_page", "out", "paused", "pumped", "pumped_in", "queue", "queue_messages", "queue_qos0",
-        "queued", "queued_bytes", "reading", "received", "recorded", "resend", "resumes", "revoked", "shared_bytes",
-        "shared_queued", "state", "stored", "subscriptions", "takeovers", "unsent", "will", "will_at", "will_due",
-        "window",
+        "expiry_due", "filter_bytes", "firing", "groups", "inflight", "kind", "last_packet_id", "last_seq", "lingering",
+        "loaded_seq", "max_subscriptions", "on_page", "out", "own_bytes", "paused", "pumped", "pumped_in", "queue",
+        "queue_messages", "queue_qos0", "queued", "queued_bytes", "reading", "received", "recorded", "resend",
+        "resumes", "revoked", "shared_bytes", "shared_queued", "state", "stored", "subscriptions", "takeovers",
+        "unsent", "will", "will_at", "will_due", "window",
     )  # fmt: skip
 
     def __init__(self, client: ClientInfo) -> None:
@@ -98,6 +98,9 @@ class Session:
         self.expiry_due: Due | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.max_subscriptions = 0
+        self.own_bytes = 0
+        self.filter_bytes = 0
+        """Bytes of its client id, user name and will, and of its topic filters, as counted in `Core.session_bytes`."""
         self.groups: dict[Any, None] = {}
         """Shared subscriptions it is a member of."""
         self.shared_queued = 0

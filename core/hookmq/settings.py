@@ -58,6 +58,11 @@ class BrokerSettings:
     max_connections: int = setting(100000, "clients connected at once", minimum=1)
     max_sessions: int = setting(1000000, "sessions held, online and offline", minimum=1)
     max_topic_levels: int = setting(200, "slashes in a topic or filter", minimum=1, maximum=65535)
+    max_session_bytes: Size = setting(
+        1 << 30,
+        "bytes of client ids, user names, wills and topic filters held for all sessions together",
+        minimum=65536,
+    )
     max_user_properties: int = setting(64, "user properties in one packet")
     max_filters: int = setting(1024, "filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
     max_keep_alive: int = setting(
@@ -169,6 +174,7 @@ class SessionSettings:
         maximum=65535,
     )
     max_subscriptions: int = setting(10000, "subscriptions of one session", minimum=1)
+    subscription_bytes: Size = setting(4194304, "bytes of the topic filters of one session")
     queue_messages: int = setting(10000, "messages waiting for one client")
     queue_bytes: Size = setting(16777216, "bytes of messages waiting for one client")
     queue_qos0: bool = setting(False, "whether QoS 0 messages wait for a client that is away")

@@ -19,6 +19,7 @@ from hookmq.broker.sessions import (
     expired,
     record,
     set_will,
+    weigh,
 )
 from hookmq.broker.wills import ask_now
 from hookmq.codec import Connect
@@ -227,6 +228,7 @@ def _attach(
     # [MQTT-3.1.2-7, 3.1.2-8] [MQTT311-3.1.2-8]: a will is published also if it is the broker that dies
     session.recorded = session.durable or (will is not None and core.recording)
     set_will(session, will)
+    weigh(core, session)
     # [MQTT-4.9.0-1]: of this connection alone
     receive_maximum = properties.receive_maximum if properties is not EMPTY else None
     session.window = min(receive_maximum or 65535, settings.max_inflight, 65534)

@@ -27,6 +27,7 @@ from hookmq.broker.sessions import (
     record,
     return_shared,
     subscribe,
+    weigh,
 )
 from hookmq.broker.table import TABLE
 from hookmq.errors import StoreError
@@ -303,6 +304,7 @@ class Broker:
         session.ended_at = kept.ended_at
         session.will = kept.will
         session.will_at = kept.will_at
+        weigh(core, session)
         session.revoked = set(kept.revoked) or None
         session.queue_messages = kept.limits.get(
             "queue_messages", core.settings.session.queue_messages

@@ -45,7 +45,7 @@ _PASS_WHILE_WAITING: Final = frozenset(
 
 
 _READ_BYTES: Final = 65536
-_READ_WORK: Final = 512
+_READ_WORK: Final = 256
 _READ_DELIVERED: Final = 32768
 """What one connection's bytes may cause in one turn: bytes read, steps of `Core.work`, packets handed on as they came.
 The rest waits for the next turn, so that no client holds up the others."""

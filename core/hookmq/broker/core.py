@@ -121,6 +121,8 @@ class Core:
         )
         self.parking = Parking(self.deadlines, self.guarded, self.schedule)
         self.next_message_id = store.next_message_id()
+        self.session_bytes = 0
+        """Bytes that sessions hold of what their clients sent: ids, user names, wills, filters."""
         self.queued_bytes = 0
         self.loaded_bytes = 0
         """Of those, what the queues of sessions hold in memory; a message in several counts for each."""

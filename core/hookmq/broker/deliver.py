@@ -157,7 +157,7 @@ def pump(core: Core, session: Session) -> None:
 Found = tuple[Outgoing, Subscription]
 WAITING: Final[Found] = (Outgoing(Message("", b"")), Subscription("", ""))
 """What a search for retained messages gives when it cannot go on before a plugin has answered."""
-PUMPED: Final = 512
+PUMPED: Final = 256
 """Steps (`Core.work`) of one pump."""
 RETAINED_SLICE: Final = 256
 """Retained messages looked at in one turn for one session: a fetch of all of them must not stall the others."""

@@ -329,6 +329,6 @@ def _slice(core: Core, topic: str, most: int, steps: int) -> int:
 
 _TOGETHER: Final = 64
 """Fan-outs that are served in one pass."""
-_STEPS: Final = 1024
+_STEPS: Final = 512
 """Steps (`Core.work`) of all slices of one turn."""
 _ALL: Final = 1 << 60

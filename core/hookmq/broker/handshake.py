@@ -156,10 +156,21 @@ def _check(connection: Link, packet: Connect) -> tuple[ReasonCode, str] | None:
     if known is None:
         if len(core.sessions) >= limits.max_sessions:
             return ReasonCode.QUOTA_EXCEEDED, "too many sessions"
+        if core.session_bytes + _size(packet) > limits.max_session_bytes:
+            return ReasonCode.QUOTA_EXCEEDED, "too many bytes of sessions"
     elif known.connection is not None and limits.second_client == "reject":
         # [MQTT-3.1.3-8] [MQTT311-3.1.3-9]
         return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id is in use"
     return None
+
+
+def _size(packet: Connect) -> int:
+    """Return the bytes of a CONNECT that its session would hold."""
+    size = len(packet.client_id) + len(packet.username or "")
+    will = packet.will
+    if will is not None:
+        size += len(will.topic) + len(will.payload) + will.properties.extent()
+    return size
 
 
 def _unused_id(connection: Link) -> str:

@@ -427,7 +427,7 @@ NO_MEMO: Final[dict[bytes, Permit]] = {}
 
 
 _DISCONNECT: Final = 0xE0
-_HELD_WORK: Final = 512
+_HELD_WORK: Final = 256
 """Steps (`Core.work`) that packets which were held may cause in one turn."""
 _HELD: Final = 64
 """Bytes that holding a packet takes besides its body: two bytes on the wire must not count as two."""

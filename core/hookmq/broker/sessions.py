@@ -60,6 +60,22 @@ def record(session: Session) -> PutSession:
     )
 
 
+def bytes_of(client: ClientInfo, will: Will | None) -> int:
+    """Return the bytes that a session holds of its client's CONNECT."""
+    size = len(client.client_id) + len(client.username or "")
+    if will is not None:
+        message = will.message
+        size += len(message.topic) + len(message.payload) + message.properties.extent()
+    return size
+
+
+def weigh(core: Core, session: Session) -> None:
+    """Count what the session holds of its client's CONNECT."""
+    size = bytes_of(session.client, session.will)
+    core.session_bytes += size - session.own_bytes
+    session.own_bytes = size
+
+
 def leave(core: Core, session: Session, will: bool) -> None:
     """The session's connection has ended; `will` tells whether its will is to be published."""
     session.connection = None
@@ -162,6 +178,8 @@ def end(core: Core, session: Session, event: SessionEvent) -> None:
         core.metrics.count_drop(DropReason.SESSION_ENDED, Direction.OUT, count)
         if "on_dropped" in core.observed:
             _tell_dropped(core, session)
+    core.session_bytes -= session.own_bytes
+    session.own_bytes = 0
     core.queued_bytes -= session.queued_bytes
     if session.queue:
         core.loaded_bytes -= sum(delivery.weight for delivery in session.queue)
@@ -272,6 +290,9 @@ def subscribe(core: Core, session: Session, subscription: Subscription) -> Subsc
         known.topic_filter != subscription.topic_filter or known.share != subscription.share
     ):
         unsubscribe(core, session, known, record_it=False)
+    if subscription.filter not in session.subscriptions:
+        session.filter_bytes += len(subscription.filter)
+        core.session_bytes += len(subscription.filter)
     session.subscriptions[subscription.filter] = subscription
     if subscription.share is None:
         core.router.subscribe(subscription.topic_filter, session, subscription)
@@ -296,7 +317,9 @@ def unsubscribe(
 ) -> None:
     """Remove a subscription: nothing new is queued for it; what was started is finished [MQTT-3.10.4-2, 3.10.4-3]
     [MQTT311-3.10.4-2, 3.10.4-3]."""
-    session.subscriptions.pop(subscription.filter, None)
+    if session.subscriptions.pop(subscription.filter, None) is not None:
+        session.filter_bytes -= len(subscription.filter)
+        core.session_bytes -= len(subscription.filter)
     if record_it and session.durable:
         core.committer.add(DropSubscription(session.client_id, subscription.filter))
         core.schedule()

@@ -43,7 +43,7 @@ from hookmq.types import Action, Message, Subscription
 
 _ASKED: Final = 32
 """Retained messages about whose publishers a plugin is asked at a time, for one subscription."""
-_SLICE: Final = 1024
+_SLICE: Final = 512
 """Steps (`Core.work`) of one SUBSCRIBE in one turn."""
 
 
@@ -142,6 +142,13 @@ class Subscribing:
             and request.filter not in session.subscriptions
         ):
             self._fail(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions")
+            return
+        size = len(request.filter)
+        if (
+            session.filter_bytes + size > core.settings.session.subscription_bytes
+            or core.session_bytes + size > limits.max_session_bytes
+        ) and request.filter not in session.subscriptions:
+            self._fail(ReasonCode.QUOTA_EXCEEDED, "too many bytes of topic filters")
             return
         if connection.meter is not None:
             over = connection.meter.subscribe(mount + topic_filter)

@@ -20,6 +20,7 @@ from hookmq.codec import (
     encode,
 )
 from hookmq.properties import Properties
+from hookmq.reason import ReasonCode
 from hookmq.testing import Harness, MemoryClient, will
 
 Make = Callable[..., Harness]
@@ -273,6 +274,47 @@ def test_the_groups_of_a_client_share_its_bounds(broker_harness: Make) -> None:
     assert sessions["other"].shared_bytes == sum(g.queued_bytes for g in core.groups.values()) > 0
     other.disconnect()
     assert core.queued_bytes == 0
+
+
+# --- what sessions hold -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("large", ["id", "username", "will"])
+def test_sessions_are_bounded_in_bytes(broker_harness: Make, large: str) -> None:
+    harness = broker_harness(config={"broker": {"max_session_bytes": 200_000}})
+    core = harness.broker.core
+    codes = []
+    for number in range(10):
+        one = harness.connect(
+            f"{number}" + "c" * (40_000 if large == "id" else 0),
+            username="u" * 40_000 if large == "username" else None,
+            will=will("w", bytes(40_000)) if large == "will" else None,
+            session_expiry_interval=60,
+            expect=None,
+        )
+        harness.settle()
+        codes.append(one.connack.code if one.connack is not None else None)
+    assert codes[:4] == [0] * 4
+    assert codes[5:] == [ReasonCode.QUOTA_EXCEEDED] * 5
+    assert core.session_bytes <= 200_000
+    harness.clients[0].disconnect(session_expiry_interval=0)
+    harness.connect("small")
+    for one in harness.clients:
+        if not one.closed:
+            one.disconnect(session_expiry_interval=0)
+    assert core.session_bytes == 0
+
+
+def test_filters_are_bounded_in_bytes(broker_harness: Make) -> None:
+    harness = broker_harness(config={"session": {"subscription_bytes": 100_000}})
+    client = harness.connect("client")
+    codes = [client.subscribe(f"{n}/" + "x" * 30_000).codes[0] for n in range(5)]
+    assert codes == [0, 0, 0, ReasonCode.QUOTA_EXCEEDED, ReasonCode.QUOTA_EXCEEDED]
+    assert client.subscribe("0/" + "x" * 30_000, 1).codes == (1,)  # one that is known
+    client.unsubscribe("0/" + "x" * 30_000)
+    assert client.subscribe("9/" + "x" * 30_000).codes == (0,)
+    client.disconnect()
+    assert harness.broker.core.session_bytes == 0
 
 
 # --- work of one turn -----------------------------------------------------------------------------------------------

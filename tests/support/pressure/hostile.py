@@ -70,12 +70,17 @@ async def attacker(port: int, name: str, **options: object) -> Attacker:
     """A connection that was accepted, and reads no more."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     data = m.connect(name, **options)  # type: ignore[arg-type]
+    made = Attacker(reader, writer)
+    _MADE.append(made)
+    made.sent = len(data)
     writer.write(data)
     answer = await reader.readexactly(2)
     await reader.readexactly(answer[1])
-    made = Attacker(reader, writer)
-    made.sent = len(data)
     return made
+
+
+_MADE: list[Attacker] = []
+"""All that were made, to be dropped at the end."""
 
 
 def overlapping(levels: int) -> Iterator[str]:
@@ -265,6 +270,9 @@ async def _raging(port: int, attacks: Sequence[Attack]) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for one in _MADE:
+            one.drop()
+        _MADE.clear()
 
 
 async def hostile(

@@ -19,8 +19,11 @@ def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Co
     """At any moment between two events."""
     core = broker.core
     limits = settings.session
-    total = loaded = 0
+    total = loaded = held = 0
     for session in core.sessions.values():
+        held += session.own_bytes + session.filter_bytes
+        if session.filter_bytes != sum(map(len, session.subscriptions)):
+            complain("limits", f"{session.client_id} counts {session.filter_bytes} of its filters")
         total += session.queued_bytes
         loaded += sum(delivery.weight for delivery in session.queue or ())
         connection = session.connection
@@ -64,6 +67,8 @@ def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Co
             complain(
                 "limits", f"{session.client_id} pays {session.shared_bytes} bytes of its groups"
             )
+    if held != core.session_bytes:
+        complain("limits", f"{core.session_bytes} bytes of sessions are counted, {held} are")
     if total != core.queued_bytes:
         complain("limits", f"{core.queued_bytes} bytes are counted as waiting, {total} are")
     if loaded != core.loaded_bytes:
