@@ -41,8 +41,8 @@ class Publishers:
         known = client._publisher
         if isinstance(known, Publisher) and known.uses:
             return known
-        record = _lasting(client.record())
-        text = repr(record).encode()
+        record = client.record()
+        text = repr(_lasting(record)).encode()
         key = blake2b(text, digest_size=16).digest()
         found = self._by_client.get(client.client_id, {}).get(key)
         if found is None:
@@ -121,7 +121,7 @@ class Publishers:
 
 
 def _lasting(record: ClientRecord) -> ClientRecord:
-    """Leave out what is of one connection only, so that a client that comes back is the same publisher."""
+    """Leave out what is of one connection only: a client that comes back is the same publisher, as it was first."""
     peer = record.peer
     return record._replace(
         peer=Peer(peer.host, 0, peer.transport, peer.certificate),
