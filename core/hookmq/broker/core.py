@@ -82,6 +82,7 @@ class Core:
             settings.broker.max_packet_size,
             settings.broker.max_user_properties,
             settings.broker.max_filters,
+            settings.broker.text == "strict",
         )
         self.largest_packet = settings.broker.max_packet_size
         """Bytes that some connection may send in one packet: a reload lowers it for new ones only."""
@@ -176,6 +177,7 @@ class Core:
             settings.broker.max_packet_size,
             settings.broker.max_user_properties,
             settings.broker.max_filters,
+            settings.broker.text == "strict",
         )
         self.largest_packet = max(self.largest_packet, settings.broker.max_packet_size)
         self.write_room = settings.broker.max_write_buffer

@@ -59,7 +59,9 @@ def read_section(
             return known
     limits = connection.limits
     try:
-        properties = read_properties(Reader(section), In.PUBLISH, limits.max_user_properties)
+        properties = read_properties(
+            Reader(section, 0, limits.strict_text), In.PUBLISH, limits.max_user_properties
+        )
         check_response_topic(properties)
     except ProtocolError:
         return None

@@ -73,7 +73,7 @@ def _acknowledgement(
     def read(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
         if len(body) == 2 and (short := body[0] << 8 | body[1]):
             return kind(short)  # nearly every acknowledgement
-        reader = Reader(body)
+        reader = Reader(body, 0, limits.strict_text)
         packet_id = _packet_id(reader)
         code, properties = 0, EMPTY
         if version == 5:
@@ -90,7 +90,7 @@ def _acknowledgement(
 
 def _subscribe(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
     """Whether a filter's levels and wildcards are right is judged by the broker, filter by filter."""
-    reader = Reader(body)
+    reader = Reader(body, 0, limits.strict_text)
     packet_id = _packet_id(reader)
     properties = EMPTY
     if version == 5:
@@ -125,7 +125,7 @@ def _subscribe(body: bytes, version: int, limits: Limits, server: bool) -> Packe
 
 
 def _unsubscribe(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
-    reader = Reader(body)
+    reader = Reader(body, 0, limits.strict_text)
     packet_id = _packet_id(reader)
     properties = EMPTY
     if version == 5:
@@ -148,7 +148,7 @@ def _bound(count: int, limits: Limits) -> None:
 
 
 def _connack(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
-    reader = Reader(body)
+    reader = Reader(body, 0, limits.strict_text)
     flags = reader.uint8("connect acknowledge flags")
     code = reader.uint8("reason code")
     properties = EMPTY
@@ -170,7 +170,7 @@ def _connack(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
 
 
 def _suback(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
-    reader = Reader(body)
+    reader = Reader(body, 0, limits.strict_text)
     packet_id = _packet_id(reader)
     properties = EMPTY
     if version == 5:
@@ -180,7 +180,7 @@ def _suback(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
 
 
 def _unsuback(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
-    reader = Reader(body)
+    reader = Reader(body, 0, limits.strict_text)
     packet_id = _packet_id(reader)
     if version != 5:
         reader.finish("UNSUBACK")
@@ -215,7 +215,7 @@ _LEAVES: Final = Disconnect()
 def _disconnect(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
     if not body:
         return _LEAVES
-    reader = Reader(body)
+    reader = Reader(body, 0, limits.strict_text)
     code, properties = 0, EMPTY
     if version == 5:
         code, properties = _code_and_properties(reader, In.DISCONNECT, limits)
@@ -228,7 +228,7 @@ def _disconnect(body: bytes, version: int, limits: Limits, server: bool) -> Pack
 
 
 def _auth(body: bytes, version: int, limits: Limits, server: bool) -> Packet:
-    reader = Reader(body)
+    reader = Reader(body, 0, limits.strict_text)
     code, properties = _code_and_properties(reader, In.AUTH, limits)
     reader.finish("AUTH")
     if code not in _AUTH_CODES[server]:  # [MQTT-3.15.2-1]

@@ -53,8 +53,8 @@ def decode_connect(body: bytes, limits: Limits, header_flags: int = 0) -> Connec
     try:
         if version:
             _check_header(header_flags, version)
-            return _decode(Reader(body, 7), version, False, limits)
-        reader = Reader(body)
+            return _decode(Reader(body, 7, limits.strict_text), version, False, limits)
+        reader = Reader(body, 0, limits.strict_text)
         name = reader.binary("protocol name")
         level = reader.uint8("protocol level")
         version, bridge = _version(name, level)

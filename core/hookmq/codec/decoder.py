@@ -43,7 +43,9 @@ def decode_publish(
     pos = 2 + (body[0] << 8 | body[1])
     if pos > size:
         raise malformed("topic is truncated")
-    topic = decode_utf8(body[2:pos], "topic")  # [MQTT-3.3.2-1] [MQTT311-3.3.2-1]
+    topic = decode_utf8(
+        body[2:pos], "topic", limits.strict_text
+    )  # [MQTT-3.3.2-1] [MQTT311-3.3.2-1]
     if "#" in topic or "+" in topic:
         # [MQTT-3.3.2-2, 4.7.0-1] [MQTT311-3.3.2-2]
         raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "topic contains a wildcard")
@@ -60,7 +62,7 @@ def decode_publish(
         if pos < size and body[pos] == 0:
             pos += 1
         else:
-            reader = Reader(body, pos)
+            reader = Reader(body, pos, limits.strict_text)
             properties = read_properties(reader, In.PUBLISH, limits.max_user_properties)
             pos = reader.pos
             if server and SUBSCRIPTION_IDENTIFIER in properties.values:

@@ -1,5 +1,6 @@
 """The data types of the wire: integers, strings, binary data and the variable byte integer (MQTT 5.0 section 1.5)."""
 
+import re
 from typing import Final
 
 from hookmq.errors import ProtocolError
@@ -21,11 +22,21 @@ def protocol_error(detail: str) -> ProtocolError:
     return ProtocolError(ReasonCode.PROTOCOL_ERROR, detail)
 
 
-def decode_utf8(raw: bytes, what: str) -> str:
-    """The string that `raw` encodes. Raises ProtocolError 0x81 if it encodes none that MQTT allows.
+_UNWANTED: Final = re.compile(
+    "[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef"
+    + "".join(
+        f"{chr(plane | 0xFFFE)}{chr(plane | 0xFFFF)}" for plane in range(0, 0x110000, 0x10000)
+    )
+    + "]"
+)
+"""Control characters and non-characters, which section 1.5.4 says a string should not hold, and a receiver may refuse."""
 
-    A byte order mark is an ordinary character and stays [MQTT-1.5.4-3] [MQTT311-1.5.3-3]; control characters and
-    non-characters are let through, as section 1.5.4 permits.
+
+def decode_utf8(raw: bytes, what: str, strict: bool = False) -> str:
+    """Return the string that `raw` encodes. Raises ProtocolError 0x81 if MQTT allows no such string, or if it holds
+    control characters or non-characters and `strict` is set.
+
+    A byte order mark is an ordinary character and stays [MQTT-1.5.4-3] [MQTT311-1.5.3-3].
     """
     try:
         text = raw.decode()  # strict: no surrogates, over-long forms or values above U+10FFFF
@@ -33,6 +44,8 @@ def decode_utf8(raw: bytes, what: str) -> str:
         raise malformed(f"{what} is not UTF-8") from None  # [MQTT-1.5.4-1] [MQTT311-1.5.3-1]
     if "\0" in text:
         raise malformed(f"{what} contains U+0000")  # [MQTT-1.5.4-2] [MQTT311-1.5.3-2]
+    if strict and not (text.isascii() and text.isprintable()) and _UNWANTED.search(text):
+        raise malformed(f"{what} contains a control character or non-character")
     return text
 
 
@@ -40,11 +53,12 @@ class Reader:
     """Reads fields from ``data[pos:end]`` in order; every method moves `pos` and raises ProtocolError 0x81 when the
     field does not fit. `what` names the field in the error."""
 
-    __slots__ = ("data", "end", "pos")
+    __slots__ = ("data", "end", "pos", "strict")
 
-    def __init__(self, data: bytes, pos: int = 0) -> None:
+    def __init__(self, data: bytes, pos: int = 0, strict: bool = False) -> None:
         self.data = data
         self.pos = pos
+        self.strict = strict
         self.end = len(data)
 
     def _take(self, size: int, what: str) -> int:
@@ -90,7 +104,7 @@ class Reader:
         return self.data[start:stop]
 
     def string(self, what: str) -> str:
-        return decode_utf8(self.binary(what), what)
+        return decode_utf8(self.binary(what), what, self.strict)
 
     def finish(self, what: str) -> None:
         """Raise unless everything was read: what follows the last field makes the packet malformed."""
