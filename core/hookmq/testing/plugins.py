@@ -1,5 +1,6 @@
 """Plugin objects for tests."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
@@ -50,6 +51,13 @@ def instance_of(plugin: Plugin, **entry: Any) -> PluginInstance:
     return PluginInstance(PluginEntry(id=plugin.id, **entry), plugin)
 
 
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    """Return the field's default. A file would leave out a value that equals it."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
 @dataclass(frozen=True)
 class _Point:
     """Stands for the entry point of a plugin that is not installed."""
@@ -64,8 +72,10 @@ def _as_written(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_as_written(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type | Rate):
-        fields = (field.name for field, _ in bound_fields(type(value)))
-        return {name: _as_written(getattr(value, name)) for name in fields}
+        names = [field.name for field, _ in bound_fields(type(value))]
+        given = {name: getattr(value, name) for name in names}
+        defaults = {field.name: _default(field) for field in dataclasses.fields(value)}
+        return {name: _as_written(one) for name, one in given.items() if one != defaults.get(name)}
     if isinstance(value, Enum):
         return value.value
     return os.fspath(value) if isinstance(value, os.PathLike) else value
