@@ -93,7 +93,10 @@ class Deadlines:
         self._timer = None
         now = self._runtime.now()
         left = SLICE
+        newest = self._next
         while left and self._heap and self._heap[0].when <= now:
+            if self._heap[0].order > newest:
+                break  # what a call sets waits for the next turn: it may be the rest of a slice
             entry = heappop(self._heap)
             call = entry.call
             if call is None:
