@@ -292,46 +292,50 @@ class Router(Generic[S, V, R]):
         leaf = self._exact.get(topic)
         if leaf is not None:
             _gather(leaf, found)
-        root = self._root
         levels = topic.split("/")
         last = len(levels)
+        node: _Node[S, V] | None = self._root
+        at = 0  # how many levels were passed on the way to the node, its tail not counted
+        # If a topic goes on both by name and by "+", the latter waits here.
         nodes: list[_Node[S, V]] = []
-        places: list[
-            int
-        ] = []  # how many levels were passed on the way to each node, its tail not counted
-        if root.children is not None:
-            child = root.children.get(levels[0])
-            if child is not None:
-                nodes.append(child)
-                places.append(1)
-        if not topic.startswith("$"):  # [MQTT-4.7.2-1] [MQTT311-4.7.2-1]
-            if root.plus is not None:
-                nodes.append(root.plus)
-                places.append(1)
-            if root.rest is not None:
-                _gather(root.rest, found)
-        while nodes:
+        places: list[int] = []
+        if topic[:1] == "$":  # [MQTT-4.7.2-1] [MQTT311-4.7.2-1]
+            node = self._root.below(levels[0])
+            at = 1
+        while True:
+            while node is not None:
+                tail = node.tail
+                if tail:
+                    if at < last and tail == "/" + levels[at]:
+                        at += 1  # nearly every tail is one level
+                    else:
+                        at = _along(tail, levels, at)
+                        if at < 0:
+                            break
+                if node.rest is not None:  # "sport/#" matches "sport" too
+                    _gather(node.rest, found)
+                if at == last:
+                    if node.here is not None:
+                        _gather(node.here, found)
+                    break
+                plus = node.plus
+                children = node.children
+                if children is None:
+                    node = plus
+                    at += 1
+                else:
+                    node = children.get(levels[at])
+                    at += 1
+                    if plus is not None:
+                        if node is None:
+                            node = plus
+                        else:
+                            nodes.append(plus)
+                            places.append(at)
+            if not nodes:
+                return found
             node = nodes.pop()
             at = places.pop()
-            if node.tail:
-                at = _along(node.tail, levels, at)
-                if at < 0:
-                    continue
-            if node.rest is not None:  # "sport/#" matches "sport" too
-                _gather(node.rest, found)
-            if at == last:
-                if node.here is not None:
-                    _gather(node.here, found)
-                continue
-            if node.plus is not None:
-                nodes.append(node.plus)
-                places.append(at + 1)
-            if node.children is not None:
-                child = node.children.get(levels[at])
-                if child is not None:
-                    nodes.append(child)
-                    places.append(at + 1)
-        return found
 
     def lookup(self, topic: str) -> R:
         """The route of `topic`, whose filters match it [MQTT-3.3.2-3] [MQTT311-3.3.2-3]: the cached one, or a new one
@@ -423,13 +427,14 @@ class Router(Generic[S, V, R]):
 
 def _along(tail: str, levels: list[str], at: int) -> int:
     """How many of a topic's levels are passed after `tail`, when `at` were before; -1 if it does not match."""
-    names = tail.split("/")
-    end = at + len(names) - 1
+    end = at + tail.count("/")
     if end > len(levels):
         return -1
-    for number in range(1, len(names)):
-        name = names[number]
-        if name != "+" and name != levels[at + number - 1]:
+    passed = levels[at:end]
+    if "+" not in tail:
+        return end if "/".join(passed) == tail[1:] else -1
+    for name, level in zip(tail[1:].split("/"), passed, strict=True):
+        if name != "+" and name != level:
             return -1
     return end
 
