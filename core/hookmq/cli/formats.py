@@ -62,6 +62,24 @@ _ESCAPES: Final = {
 }
 
 
+_HARMFUL: Final = re.compile(
+    "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""What drives a terminal or reorders what it shows, and bytes that are no UTF-8."""
+
+
+def harmless(text: str, keep: str = "") -> str:
+    """Return `text` with an escape such as ``\\x1b`` for whatever drives a terminal, but for the characters of `keep`.
+    Bytes that are no UTF-8 come as ``surrogateescape`` makes them."""
+    return _HARMFUL.sub(lambda m: m[0] if m[0] in keep else _escape(ord(m[0])), text)
+
+
+def _escape(code: int) -> str:
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00  # the byte that was no UTF-8
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
 def check(template: str) -> str:
     """`template` with its backslash escapes read. Raises ConfigError for a field that does not exist."""
     for match in _FIELD.finditer(template):
@@ -71,13 +89,18 @@ def check(template: str) -> str:
     return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), template)
 
 
-def render(message: Received, template: str, now: float) -> bytes:
-    """`message` by `template`, received at `now`, epoch seconds. The payload stays the bytes it is."""
+def render(message: Received, template: str, now: float, terminal: bool = False) -> bytes:
+    """Return `message` by `template`, received at `now`, epoch seconds. Fields stay the bytes they are, unless they go to
+    a terminal: then nothing in them can drive it. A payload keeps its tabs and line ends."""
     out = bytearray()
     position = 0
     for match in _FIELD.finditer(template):
         out += template[position : match.start()].encode("utf-8", "surrogateescape")
-        value = _value(message, match["name"], now)
+        name = match["name"]
+        value = _value(message, name, now)
+        if terminal:
+            text = value.decode("utf-8", "surrogateescape")
+            value = harmless(text, "\t\n" if name == "p" else "").encode()
         if match["max"] is not None:
             value = value[: int(match["max"])]
         width = int(match["width"] or 0)
@@ -146,7 +169,8 @@ def as_json(message: Received, now: float, *, parse: bool) -> str:
                 record["payload"] = json.loads(text)
             except ValueError:
                 pass
-    return json.dumps(record, ensure_ascii=False)
+    # JSON leaves U+007F to U+009F and others as they are, and some terminals obey them
+    return _HARMFUL.sub(lambda m: f"\\u{ord(m[0]):04x}", json.dumps(record, ensure_ascii=False))
 
 
 def _properties(message: Received) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from hookmq.cli.formats import Received
+from hookmq.cli.formats import Received, harmless
 from hookmq.cli.options import Property, Target
 from hookmq.errors import HookMQError
 
@@ -298,7 +298,7 @@ def _check(code: MQTTErrorCode, what: str) -> None:
 
 
 def _text(properties: Properties | None) -> str:
-    return str(getattr(properties, "ReasonString", "") or "")
+    return harmless(str(getattr(properties, "ReasonString", "") or ""))
 
 
 def _reason(code: ReasonCode, properties: Properties | None) -> str:

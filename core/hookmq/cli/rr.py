@@ -94,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
                 # a responder may leave it out, but one that answers another request is not ours
                 if target.version == 5 and answer not in (None, correlation):
                     continue
-                sys.stdout.buffer.write(render(event.message, template, time.time()))
+                terminal = sys.stdout.isatty()
+                sys.stdout.buffer.write(render(event.message, template, time.time(), terminal))
                 sys.stdout.buffer.flush()
                 return 0
 

@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
                     continue
                 if any(matches(f, message.topic) for f in arguments.filter_out):
                     continue
-                _print(render(message, template, time.time()))
+                _print(render(message, template, time.time(), sys.stdout.isatty()))
                 printed += 1
                 if printed == arguments.count:
                     return 0

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tty
 from collections.abc import Iterator
 from typing import Any
 
@@ -354,3 +355,27 @@ def test_who_is_refused_for_good_does_not_try_for_ever(
     assert main(["sub", "-t", "a"]) == 1
     assert events == []
     assert "refused the connection: No such user" in capfd.readouterr().err
+
+
+def on_a_terminal(words: list[str]) -> bytes:
+    """What a command of ours writes to a terminal."""
+    leader, follower = os.openpty()
+    try:
+        tty.setraw(follower)  # line ends come as they were written
+        command = [sys.executable, "-m", "hookmq.cli", *words]
+        code = subprocess.call(command, stdout=follower, timeout=60)
+        assert code == 0
+        return os.read(leader, 65536)
+    finally:
+        os.close(leader)
+        os.close(follower)
+
+
+def test_a_payload_does_not_drive_the_terminal(tcp: list[str], capfdbinary: Captured) -> None:
+    payload = "\x1b]0;mine\x07\x9b2J"
+    retain(tcp, "terminal/\u202e", payload)
+    words = ["sub", *tcp, "-t", "terminal/#", "-v", "-C", "1", "-W", "10s"]
+    assert on_a_terminal(words) == rb"terminal/\u202e \x1b]0;mine\x07\x9b2J" + b"\n"
+    capfdbinary.readouterr()
+    assert main(words) == 0  # into a file or a pipe it goes as it is
+    assert capfdbinary.readouterr().out == f"terminal/\u202e {payload}\n".encode()

@@ -56,3 +56,35 @@ def test_json() -> None:
 def test_time_has_microseconds_and_an_offset() -> None:
     assert iso(1.25)[19:26] == ".250000"
     assert iso(1.25)[26] in "+-"
+
+
+HOSTILE = Received("a\x1b\u202e\n", b"\x1b]0;x\x07\xc2\x9b\x9b\r\x7f\t\n\xc3\xa9", 0, False)
+
+
+def test_nothing_in_a_field_drives_a_terminal() -> None:
+    escaped = rb"\x1b]0;x\x07\x9b\x9b\x0d\x7f" + b"\t\n\xc3\xa9"
+    assert render(HOSTILE, "%p", 0.0, terminal=True) == escaped
+    assert render(HOSTILE, "%t", 0.0, terminal=True) == rb"a\x1b\u202e\x0a"
+    assert render(HOSTILE, "\x1b[1m%q", 0.0, terminal=True) == b"\x1b[1m0"  # our own
+    properties = SimpleNamespace(
+        ContentType="\x1b", ResponseTopic="\x9b", CorrelationData=b"\x1b", UserProperty=[("\n", "\x07")]
+    )  # fmt: skip
+    every = render(Received("t", b"", 0, False, 0, properties), "%C %R %D %P", 0.0, terminal=True)
+    assert every == rb"\x1b \x9b \x1b \x0a:\x07"
+
+
+def test_a_file_gets_the_bytes_as_they_are() -> None:
+    assert render(HOSTILE, "%p", 0.0) == HOSTILE.payload
+    assert render(HOSTILE, "%t", 0.0) == HOSTILE.topic.encode()
+
+
+@pytest.mark.parametrize("parse", [False, True])
+def test_json_is_never_harmful(parse: bool) -> None:
+    text = "\x1b\x7f\x9b\u202e\u2028"
+    line = as_json(Received(text, f'"{text}"'.encode(), 0, False), 0.0, parse=parse)
+    assert line.isprintable()
+    assert json.loads(line)["topic"] == text
+    assert text in json.loads(line)["payload"]
+    if parse:
+        lone = Received("t", rb'"\ud800"', 0, False)
+        assert json.loads(as_json(lone, 0.0, parse=True))["payload"] == "\ud800"
