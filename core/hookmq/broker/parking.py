@@ -5,7 +5,7 @@ code for it, and most of its clients repeat a PUBLISH only after a reconnect. So
 there is room. Order is kept for each journal: nothing is journaled past what waits for the same one.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,6 +16,8 @@ EVERY: Final = 0.1
 """Seconds between two looks whether there is room."""
 MAX_BYTES: Final = 64 << 20
 """Bytes that may wait for room, of all clients together."""
+SLICE: Final = 64
+"""Publishes that go on in one turn."""
 
 
 class Parked:
@@ -45,11 +47,12 @@ class Parking:
         "_deadlines",
         "_due",
         "_guarded",
-        "_owed",
+        "_owners",
+        "_queues",
         "_schedule",
-        "_waiting",
         "bytes",
         "max_bytes",
+        "waiting",
     )
 
     def __init__(
@@ -60,23 +63,22 @@ class Parking:
     ) -> None:
         self.bytes = 0
         """Bytes that wait."""
+        self.waiting = 0
+        """Publishes that wait."""
         self.max_bytes = MAX_BYTES
         self._deadlines = deadlines
         self._guarded = guarded
         self._schedule = schedule
-        self._waiting: deque[Parked] = deque()
-        self._owed: dict[BoundedJournal, int] = {}
-        """How many wait for each journal."""
+        # Many wait when a journal has been full for a time: leaving, and looking for room, must not visit all of them.
+        self._queues: dict[BoundedJournal, OrderedDict[Parked, None]] = {}
+        """What waits for each journal, by age."""
+        self._owners: dict[object, OrderedDict[Parked, None]] = {}
+        """What waits of each owner, by age."""
         self._due: Deadline | None = None
-
-    @property
-    def waiting(self) -> int:
-        """Publishes that wait."""
-        return len(self._waiting)
 
     def without_room(self, journals: Sequence[BoundedJournal]) -> tuple[BoundedJournal, ...]:
         """Return those of `journals` that are full, or for which others wait already."""
-        owed = self._owed
+        owed = self._queues
         for journal in journals:
             if journal.full or journal in owed:
                 return tuple(one for one in journals if one in owed or one.full)
@@ -87,48 +89,59 @@ class Parking:
         if self.bytes + one.size > self.max_bytes:
             return False
         self.bytes += one.size
-        self._waiting.append(one)
+        self.waiting += 1
         for journal in one.journals:
-            self._owed[journal] = self._owed.get(journal, 0) + 1
+            self._queues.setdefault(journal, OrderedDict())[one] = None
+        self._owners.setdefault(one.owner, OrderedDict())[one] = None
         if self._due is None:
             self._due = self._deadlines.after(EVERY, self._look)
         return True
 
     def leave(self, owner: object) -> None:
         """Let go of all that `owner` had waiting: it was not acknowledged, and is repeated."""
-        left = [one for one in self._waiting if one.owner is owner]
-        self._waiting = deque(one for one in self._waiting if one.owner is not owner)
-        for one in left:
+        for one in list(self._owners.get(owner, ())):
             self._remove(one)
             self._guarded(one.gone)
 
     def _remove(self, one: Parked) -> None:
         self.bytes -= one.size
+        self.waiting -= 1
         for journal in one.journals:
-            self._owed[journal] -= 1
-            if not self._owed[journal]:
-                del self._owed[journal]
+            queue = self._queues[journal]
+            del queue[one]
+            if not queue:
+                del self._queues[journal]
+        mine = self._owners[one.owner]
+        del mine[one]
+        if not mine:
+            del self._owners[one.owner]
 
     def _look(self) -> None:
         self._due = None
-        blocked: set[BoundedJournal] = set()
-        waiting, self._waiting = self._waiting, deque()
-        went = False
-        for one in waiting:
-            for journal in one.journals:
-                if journal not in blocked and journal.full:
-                    blocked.add(journal)
-            if blocked.intersection(one.journals):
-                blocked.update(one.journals)  # nothing overtakes it in any of them
-                self._waiting.append(one)
-                continue
-            went = True
-            self._remove(one)
-            self._guarded(one.go)
-        if self._waiting and self._due is None:
-            self._due = self._deadlines.after(EVERY, self._look)
-        if went:
+        left = SLICE
+        for journal in list(self._queues):
+            while left and not journal.full:
+                one = self._first(journal)
+                if one is None:
+                    break
+                left -= 1
+                self._remove(one)
+                self._guarded(one.go)
+        if self._queues and self._due is None:
+            self._due = self._deadlines.after(EVERY if left else 0.0, self._look)
+        if left < SLICE:
             self._schedule()
+
+    def _first(self, journal: BoundedJournal) -> Parked | None:
+        """Return what is next for `journal` if all its journals have room and it is next for each: it overtakes none."""
+        queue = self._queues.get(journal)
+        if queue is None:
+            return None
+        one = next(iter(queue))
+        for other in one.journals:
+            if other.full or next(iter(self._queues[other])) is not one:
+                return None
+        return one
 
 
 __all__ = ["MAX_BYTES", "Parked", "Parking"]

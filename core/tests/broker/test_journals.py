@@ -1,6 +1,8 @@
 """Journals join the commit: they flush before the store commits, in parallel, and then acknowledgements leave."""
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -432,6 +434,55 @@ def test_what_waits_for_room_is_bounded_for_all_clients_together(broker_harness:
         client.publish("t", bytes(1000), 1)
     assert [client.closed for client in clients] == [False] * 3 + [True] * 5
     assert harness.broker.core.parking.bytes < 5000
+
+
+class CountedJournal(SmallJournal):
+    """Counts how often it is looked up."""
+
+    lookups = 0
+
+    def __hash__(self) -> int:
+        self.lookups += 1
+        return id(self)
+
+
+def test_what_waits_for_room_is_not_visited_for_each_look(broker_harness: Make) -> None:
+    journal = CountedJournal(0)
+    harness = broker_harness(journals=[journal])
+    clients = [harness.connect(f"c{number}", 4) for number in range(10)]
+    with harness.together():
+        for client, number in product(clients, range(100)):
+            client.publish("t", b"%d" % number, 1)
+    journal.lookups = 0
+    harness.advance(1)
+    assert journal.lookups < 200
+    clients[0].drop()
+    harness.settle()
+    assert journal.lookups < 1000
+    journal.room = 900
+    harness.advance(1)
+    assert len(journal.appended) == 900
+    assert harness.broker.core.parking.waiting == 0
+    for client in clients[1:]:
+        client.expect(Puback)
+
+
+def test_what_waited_for_room_goes_on_in_slices(broker_harness: Make) -> None:
+    journal = SmallJournal(0)
+    harness = broker_harness(journals=[journal])
+    sub = harness.connect("sub")
+    sub.subscribe("t", 2)
+    pub = harness.connect("pub", 4)
+    with harness.together():
+        for number in range(300):
+            pub.publish("t", b"%d" % number, 2)
+    journal.room = 300
+    harness.advance(1)
+    assert [m.payload for m in sub.messages] == [b"%d" % number for number in range(300)]
+    sent = Counter(
+        write.turn for write in sub.wire.writes for _ in range(write.data.count(b"\x00\x01t"))
+    )
+    assert max(sent.values()) <= 64
 
 
 def test_what_was_collected_during_a_flush_is_committed_after_it(broker_harness: Make) -> None:
