@@ -37,12 +37,23 @@ class ProtocolError(HookMQError):
 
 
 class ConfigError(HookMQError):
-    """The configuration cannot be used. `line` and `column` count from 1 and are 0 where there is no place to name."""
+    """The configuration cannot be used. `line` and `column` count from 1; 0 is an unknown place.
+
+    A plugin may name the key instead: `path` leads to it from the plugin's `config:`, such as ``("keys", 0, "secret")``.
+    The loader then adds file, line and column.
+    """
 
     exit_code = 2
 
     def __init__(
-        self, message: str, *, source: str = "", line: int = 0, column: int = 0, hint: str = ""
+        self,
+        message: str,
+        *,
+        source: str = "",
+        line: int = 0,
+        column: int = 0,
+        hint: str = "",
+        path: tuple[str | int, ...] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -50,6 +61,7 @@ class ConfigError(HookMQError):
         self.line = line
         self.column = column
         self.hint = hint
+        self.path = path
 
     def __str__(self) -> str:
         place = self.source

@@ -25,6 +25,20 @@ def open_regular(path: Path) -> BinaryIO:
     return file
 
 
+def check_regular(path: Path) -> None:
+    """Check that a file can be read, before something else opens it that would wait at a pipe. Blocks. Raises OSError as
+    `open_regular` does."""
+    open_regular(path).close()
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """Return `path` for a message: absolute, so that the message tells where a relative one was looked for."""
+    try:
+        return os.path.abspath(path)
+    except OSError:  # the working directory was removed
+        return os.fspath(path)
+
+
 def open_private(path: Path) -> BinaryIO:
     """Create a file that only its owner may read and write, open for writing. An older one is emptied and its mode
     changed before anything is written. Blocks; raises OSError."""

@@ -10,9 +10,11 @@ from hookmq.files import (
     RETRY,
     FileStamp,
     FileWatch,
+    check_regular,
     file_stamp,
     open_private,
     open_regular,
+    shown_path,
     write_secret,
 )
 from hookmq.testing.runtime import VirtualRuntime
@@ -36,6 +38,18 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_what_is_no_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(OSError):  # noqa: PT011 - the words are the system's
         open_regular(tmp_path / name)
+    with pytest.raises(OSError):  # noqa: PT011 - the words are the system's
+        check_regular(tmp_path / name)
+
+
+def test_a_shown_path_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    assert shown_path("a/../b") == f"{gone}/b"
+    assert shown_path(Path("/c")) == "/c"
+    gone.rmdir()
+    assert shown_path("b") == "b"
 
 
 class Followed:

@@ -23,7 +23,10 @@ MODULES = {
         "ClientRecord",
     ),
     "hookmq.runtime": ("Runtime", "Wire", "Timer", "Promise"),
-    "hookmq.files": ("FileStamp", "FileWatch", "file_stamp", "open_private", "open_regular", "write_secret"),
+    "hookmq.files": (
+        "FileStamp", "FileWatch", "check_regular", "file_stamp", "open_private", "open_regular", "shown_path",
+        "write_secret",
+    ),
     "hookmq.errors": (
         "HookMQError", "ProtocolError", "ConfigError", "PluginError", "PluginNotFound", "BindError", "StoreError",
     ),

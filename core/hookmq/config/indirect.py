@@ -7,7 +7,7 @@ from typing import Final
 
 from hookmq.config.document import Node, scalar
 from hookmq.config.problems import Path, Problems, nearest
-from hookmq.files import open_regular
+from hookmq.files import open_regular, shown_path
 
 MAX_FILE: Final = 1 << 20
 KINDS: Final = ("$env", "$file")
@@ -46,7 +46,7 @@ def resolve(
         if isinstance(error, FileNotFoundError) and "default" in entries:
             return _default(entries["default"], origin)
         why = error.strerror or "cannot be read"
-        real = os.path.abspath(folder / os.path.expanduser(target.value))
+        real = shown_path(folder / os.path.expanduser(target.value))
         problems.add(target.place, path, f"the file {real!r}: {why}")
         return None
     except ValueError as error:

@@ -13,6 +13,7 @@ from hookmq.config.checks import check
 from hookmq.config.document import Node, settled
 from hookmq.config.problems import NOWHERE, Path, Problems
 from hookmq.errors import ConfigError
+from hookmq.files import open_regular, shown_path
 from hookmq.hooks.entry import PluginEntry
 from hookmq.server.settings import ListenerSettings
 from hookmq.settings import (
@@ -105,12 +106,12 @@ def load(
     """The configuration in the file `path` with the overrides of `environ` (the process's own by default) and of
     `options` (``KEY=VALUE``, as ``-o``). Blocks on files. Raises ConfigError that tells every mistake."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(FilePath(path)) as file:
             data = file.read(document.MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(
             (error.strerror or str(error)).lower(),
-            source=os.fspath(path),
+            source=shown_path(path),
             hint="`hookmq config init` writes one" if isinstance(error, FileNotFoundError) else "",
         ) from None
     source = os.fspath(path)

@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -56,7 +57,7 @@ def build(
     """
     offered = tuple(installed() if among is None else among)
     problems = Problems()
-    prepared: list[tuple[PluginEntry, Installed, type[Plugin], Any]] = []
+    prepared: list[tuple[int, PluginEntry, Installed, type[Plugin], Any]] = []
     for index, entry in config.active:
         try:
             found, kind = loaded(entry, offered)
@@ -66,16 +67,17 @@ def build(
                 raise
             log("warning", "plugin.skipped", plugin=entry.id, error=str(error))
             continue
-        prepared.append((entry, found, kind, bound(config, index, kind, problems)))
+        prepared.append((index, entry, found, kind, bound(config, index, kind, problems)))
     problems.check()
     instances = []
-    for entry, found, kind, value in prepared:
-        kept = _taken_over(known, entry, kind, value)
+    for index, entry, found, kind, value in prepared:
+        located = partial(_located, config, index)
+        kept = _taken_over(known, entry, kind, value, located)
         if kept is not None:
             instances.append(kept)
             continue
         try:
-            instances.append(_construct(entry, found, kind, value, log))
+            instances.append(_construct(entry, found, kind, value, log, located))
         except PluginError as error:
             if entry.required or guards(entry, known):
                 raise
@@ -218,8 +220,20 @@ def _as_node(value: Any) -> Node:
     return Node(value, NOWHERE)
 
 
+def _located(config: Config, index: int, error: ConfigError) -> PluginError:
+    """Return what a plugin says of its configuration, with the place of the key that it names."""
+    if error.path:
+        path = ("plugins", index, "config", *error.path)
+        error = config.error_at(path, error.message, error.hint)
+    return PluginError(config.plugins[index].id, str(error))
+
+
 def _taken_over(
-    known: Sequence[PluginInstance], entry: PluginEntry, kind: type[Plugin], value: Any
+    known: Sequence[PluginInstance],
+    entry: PluginEntry,
+    kind: type[Plugin],
+    value: Any,
+    located: Callable[[ConfigError], PluginError],
 ) -> PluginInstance | None:
     for old in known:
         if old.id != entry.id or old.entry.use != entry.use or type(old.plugin) is not kind:
@@ -229,7 +243,7 @@ def _taken_over(
             try:
                 apply = old.plugin.reconfigure(value)
             except ConfigError as error:
-                raise PluginError(entry.id, str(error)) from error
+                raise located(error) from error
             except Exception as error:
                 raise PluginError(entry.id, f"reconfigure failed: {error!r}{at(error)}") from error
             if apply is None:
@@ -241,7 +255,12 @@ def _taken_over(
 
 
 def _construct(
-    entry: PluginEntry, found: Installed, kind: type[Plugin], value: Any, log: Log
+    entry: PluginEntry,
+    found: Installed,
+    kind: type[Plugin],
+    value: Any,
+    log: Log,
+    located: Callable[[ConfigError], PluginError],
 ) -> PluginInstance:
     context = Context(entry.id, entry.use, found.version, log)
     try:
@@ -249,7 +268,7 @@ def _construct(
     except PluginError:
         raise
     except ConfigError as error:
-        raise PluginError(entry.id, str(error)) from error
+        raise located(error) from error
     except Exception as error:
         raise PluginError(
             entry.id, f"constructing it failed: {type(error).__name__}: {error}{at(error)}"

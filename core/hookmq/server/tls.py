@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from hookmq.errors import ConfigError
+from hookmq.files import check_regular, shown_path
 from hookmq.server.settings import TlsSettings
 from hookmq.types import Certificate
 
@@ -137,11 +138,13 @@ def _load_authorities(context: ssl.SSLContext, key: str, path: str) -> None:
 
 
 def _readable(key: str, path: str) -> None:
+    """Raises ConfigError. OpenSSL does not name the file, and would wait at a pipe."""
     try:
-        with Path(path).open("rb"):
-            pass
+        check_regular(Path(path))
     except OSError as error:
-        raise ConfigError(f"{key} {path}: {(error.strerror or str(error)).lower()}") from error
+        raise ConfigError(
+            f"{key} {shown_path(path)}: {(error.strerror or str(error)).lower()}"
+        ) from error
 
 
 def _pair_problem(settings: TlsSettings, error: Exception) -> str:

@@ -161,6 +161,19 @@ def test_a_pipe_is_not_waited_for(tmp_path: pathlib.Path) -> None:
     assert f"the file '{tmp_path}/secret': not a regular file" in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["missing", "a pipe"])
+def test_a_file_that_cannot_be_read_is_named_in_full(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if kind == "a pipe":
+        os.mkfifo("hookmq.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load("hookmq.yaml")
+    why = "no such file or directory" if kind == "missing" else "not a regular file"
+    assert str(caught.value).startswith(f"{tmp_path}/hookmq.yaml: {why}")
+
+
 def test_paths_are_relative_to_the_file_that_holds_them(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

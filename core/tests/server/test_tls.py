@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import ssl
 from typing import Any
 
@@ -258,6 +259,19 @@ class TestContext:
     def test_missing_file(self, files: Any, missing: str) -> None:
         text = self.refusal(**files.server() | {missing: "/nonexistent/file.pem"})
         assert f"tls.{missing} /nonexistent/file.pem: no such file" in text
+
+    @pytest.mark.parametrize("key", ["certificate", "key", "client_ca", "crl"])
+    @pytest.mark.parametrize("pipe", [False, True])
+    def test_a_relative_path_is_told_in_full(
+        self, files: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, key: str, pipe: bool
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        if pipe:
+            os.mkfifo("other.pem")
+        trusted = {"client_ca": files.client_ca(), "client_certificates": "required"}
+        text = self.refusal(**files.server() | trusted | {key: "other.pem"})
+        why = "not a regular file" if pipe else "no such file or directory"
+        assert text == f"tls.{key} {tmp_path}/other.pem: {why}"
 
     def test_not_pem(self, files: Any, tmp_path: Any) -> None:
         garbage = tmp_path / "garbage.pem"

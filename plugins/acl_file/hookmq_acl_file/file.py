@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from hookmq.files import FileStamp, file_stamp, open_regular
+from hookmq.files import FileStamp, file_stamp, open_regular, shown_path
 from hookmq.plugin import ConfigError
 
 from hookmq_acl_file import rules_mosquitto, rules_yaml
@@ -88,4 +88,4 @@ def read_text(path: Path) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"cannot be read: {error.strerror}", source=str(path))
+    return ConfigError(f"cannot be read: {error.strerror}", source=shown_path(path))

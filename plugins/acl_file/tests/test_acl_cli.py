@@ -118,7 +118,7 @@ def test_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "bad.yaml:3:12: unknown action 'al' (did you mean 'all'?)",
     ]
     assert main(["acl", "check", "nowhere"]) == 1
-    assert "cannot be read" in capsys.readouterr().err
+    assert f"{folder}/nowhere: cannot be read" in capsys.readouterr().err
     (folder / "deliver.yaml").write_text("rules: [{allow: deliver, topic: a}]\n")
     assert main(["acl", "check", "deliver.yaml"]) == 0
     assert "deliveries are asked about" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from hookmq.breaker import Breaker
+from hookmq.files import check_regular, shown_path
 from yarl import URL
 
 from hookmq_auth_http import template
@@ -171,7 +172,13 @@ class Service:
 
 
 def context_of(tls: TlsConfig) -> ssl.SSLContext:
-    """What https is checked with. Raises OSError, ssl.SSLError."""
+    """The TLS context for requests. Blocks. Raises OSError, ssl.SSLError."""
+    for path in filter(None, (tls.ca_file, tls.cert_file, tls.key_file)):
+        # OpenSSL does not name a missing file, and waits at a pipe.
+        try:
+            check_regular(path)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, shown_path(path)) from None
     context = ssl.create_default_context(cafile=str(tls.ca_file) if tls.ca_file else None)
     if tls.cert_file is not None:
         context.load_cert_chain(tls.cert_file, tls.key_file)

@@ -215,9 +215,14 @@ class JwtConfig:
     @property
     def sources(self) -> tuple[KeyConfig, ...]:
         """Every place of keys."""
+        return tuple(one for _, one in self.located)
+
+    @property
+    def located(self) -> tuple[tuple[tuple[str | int, ...], KeyConfig], ...]:
+        """Every place of keys, after the path to it: empty for the one whose keys are the plugin's own."""
         given = {name: getattr(self, name) for name in _KINDS if getattr(self, name)}
-        first = tuple(KeyConfig(**{name: value}) for name, value in given.items())
-        return first + self.keys
+        own = [((), KeyConfig(**{name: value})) for name, value in given.items()]
+        return (*own, *((("keys", index), one) for index, one in enumerate(self.keys)))
 
     def allowed(self, source: KeyConfig) -> frozenset[str]:
         """The algorithms that the keys of a place may be used with, as far as they fit."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
+from hookmq.files import check_regular
 
 from hookmq_auth_jwt.config import FetchConfig, is_safe
 
@@ -37,6 +38,8 @@ async def fetch(url: str, config: FetchConfig) -> bytes:
 
 def client_context(ca_file: Path | None) -> ssl.SSLContext:
     """The TLS context; blocks for the authorities' file. Raises OSError (ssl.SSLError is one)."""
+    if ca_file is not None:
+        check_regular(ca_file)  # OpenSSL waits at a pipe
     return ssl.create_default_context(cafile=ca_file)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from hookmq.files import FileWatch
+from hookmq.files import FileWatch, shown_path
 from hookmq.plugin import (
     Accept,
     Action,
@@ -65,12 +65,14 @@ class AuthJwtPlugin(Plugin):
 
     def __init__(self, config: JwtConfig, context: Context) -> None:
         super().__init__(config, context)
-        self.sources: list[Source] = [source_of(one, config) for one in config.sources]
+        self.sources: list[Source] = [source_of(one, config, path) for path, one in config.located]
         if config.jwks.ca_file is not None:
             try:
                 client_context(config.jwks.ca_file)
             except OSError:
-                raise ConfigError(f"jwks.ca_file: {config.jwks.ca_file} cannot be used") from None
+                raise ConfigError(
+                    f"{shown_path(config.jwks.ca_file)} cannot be used", path=("jwks", "ca_file")
+                ) from None
         self.verifier = Verifier(config, self.sources)
         self.counts = Counts()
         self._note = f"hookmq:{self.id}"

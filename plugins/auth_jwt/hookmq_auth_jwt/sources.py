@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hookmq.files import FileStamp, open_regular
+from hookmq.files import FileStamp, open_regular, shown_path
 from hookmq.plugin import ConfigError
 from hookmq.runtime import Cancel, Promise, Runtime, Timer
 
@@ -59,7 +59,7 @@ class FixedSource:
             )
         except UnusableKey as error:
             raise ConfigError(
-                f"{self.label}: {error}", hint="`hookmq jwt secret -o FILE` makes a good one"
+                str(error), hint="`hookmq jwt secret -o FILE` makes a good one"
             ) from None
         self._keys = (key,)
 
@@ -83,11 +83,11 @@ class FileSource:
         try:
             self.stamp, found = self.read()
         except UnusableKey as error:
-            raise ConfigError(f"{self.label}: {error}") from None
+            raise ConfigError(f"{shown_path(self.path)}: {error}") from None
         self._keys, self.left = found
         if not self._keys:
             why = self.left[0].why if self.left else "there is none"
-            raise ConfigError(f"{self.label}: no key that can be used: {why}")
+            raise ConfigError(f"{shown_path(self.path)}: no key that can be used: {why}")
 
     def keys(self, now: float) -> tuple[Key, ...]:
         """The last good keys."""
@@ -288,13 +288,20 @@ def _nothing(*args: object, **fields: object) -> None:
     """Told before it began: nobody listens."""
 
 
-def source_of(config: KeyConfig, settings: JwtConfig) -> FixedSource | FileSource | UrlSource:
-    """The source that an entry names. Reads its file. Raises ConfigError."""
+def source_of(
+    config: KeyConfig, settings: JwtConfig, path: tuple[str | int, ...] = ()
+) -> FixedSource | FileSource | UrlSource:
+    """Return the source that an entry names; `path` leads to the entry. Reads its file. Raises ConfigError, which names
+    the key."""
     allowed = settings.allowed(config)
+    path = (*path, config.kind)
     if not allowed:
-        raise ConfigError(f"{config.label}: none of its algorithms is allowed")
+        raise ConfigError(f"{config.label}: none of its algorithms is allowed", path=path)
     if config.jwks_url:
         return UrlSource(config, settings)
-    if config.secret:
-        return FixedSource(config, allowed)
-    return FileSource(config, allowed, settings.jwks.max_keys)
+    try:
+        if config.secret:
+            return FixedSource(config, allowed)
+        return FileSource(config, allowed, settings.jwks.max_keys)
+    except ConfigError as error:
+        raise ConfigError(error.message, hint=error.hint, path=path) from None

@@ -190,8 +190,20 @@ def test_help(shell: Shell, command: str) -> None:
     [
         ("{}", "no keys"),
         ("{secret: {$file: secret.txt}, audiense: x}", "did you mean 'audience'"),
-        ("{secret: short}", "5 bytes is weak"),
-        ("{pem: none.pem}", "none.pem: it cannot be read: No such file"),
+        ("{secret: short}", "3:44: plugins[0].config.secret: a secret of 5 bytes is weak"),
+        (
+            "{secret: {$file: secret.txt}, keys: [{pem: /none, kid: a}, {secret: short, kid: b}]}",
+            "plugins[0].config.keys[0].pem: /none: it cannot be read: No such file",
+        ),
+        (
+            "{keys: [{secret: {$file: secret.txt}}, {secret: short, kid: b}]}",
+            "3:83: plugins[0].config.keys[1].secret: a secret of 5 bytes is weak",
+        ),
+        ("{pem: none.pem}", "/none.pem: it cannot be read: No such file"),
+        (
+            "{jwks_url: 'https://idp.example/', jwks: {ca_file: none.pem}}",
+            "plugins[0].config.jwks.ca_file: /",
+        ),
         ("{pem: secret.txt}", "secret.txt: it holds no PEM block"),
         ("{jwks_file: secret.txt}", "secret.txt: the JWK Set is no JSON"),
         ("{jwks_url: 'http://idp.example/'}", "may forge"),

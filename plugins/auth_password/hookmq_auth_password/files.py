@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from hookmq.files import FileStamp, open_regular
+from hookmq.files import FileStamp, open_regular, shown_path
 from hookmq.plugin import ConfigError
 
 MAX_BYTES: Final = 64 << 20
@@ -31,7 +31,7 @@ def read(path: Path) -> Content:
             data = file.read(MAX_BYTES + 1)
             after = os.fstat(file.fileno())
     except OSError as error:
-        raise ConfigError(error.strerror or "cannot be read", source=str(path)) from error
+        raise ConfigError(error.strerror or "cannot be read", source=shown_path(path)) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(f"larger than {MAX_BYTES >> 20} MiB", source=str(path))
     if FileStamp.of(before) != FileStamp.of(after) or len(data) != after.st_size:

@@ -159,7 +159,10 @@ def test_a_file_that_is_no_text(tmp_path: Path, data: bytes, why: str) -> None:
         load(path, "yaml")
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/none: No such file"):
+        load(Path("none"), "yaml")
     with pytest.raises(ConfigError, match="No such file"):
         load(tmp_path / "none", "yaml")
     with pytest.raises(ConfigError, match="Is a directory"):

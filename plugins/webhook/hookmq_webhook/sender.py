@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 import aiohttp
+from hookmq.files import check_regular, shown_path
 from yarl import URL
 
 from hookmq_webhook.auth import Credentials, Unauthorized
@@ -235,7 +236,13 @@ def fill_header(template: str, values: Mapping[str, str]) -> str:
 
 
 def context_of(tls: TlsConfig) -> ssl.SSLContext:
-    """What https is checked with. Raises OSError, ssl.SSLError."""
+    """The TLS context for requests. Blocks. Raises OSError, ssl.SSLError."""
+    for path in filter(None, (tls.ca_file, tls.cert_file, tls.key_file)):
+        # OpenSSL does not name a missing file, and waits at a pipe.
+        try:
+            check_regular(path)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, shown_path(path)) from None
     context = ssl.create_default_context(cafile=str(tls.ca_file) if tls.ca_file else None)
     if tls.cert_file is not None:
         context.load_cert_chain(tls.cert_file, tls.key_file)

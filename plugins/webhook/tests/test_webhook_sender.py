@@ -5,6 +5,7 @@ import base64
 import gzip
 import ipaddress
 import json
+import os
 import socket
 import ssl
 import time
@@ -378,7 +379,10 @@ async def test_tls_and_our_certificate(receiver: Any, tmp_path: Path) -> None:
     await service.stop()
     settings = WebhookConfig(url=service.url, tls=TlsConfig(tmp_path / "none.pem"))
     maker = request_maker(settings, "w", None)
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(OSError, match=r"No such file.*/none\.pem"):
+        Sender(settings, maker, time.monotonic)
+    os.mkfifo(tmp_path / "none.pem")
+    with pytest.raises(OSError, match=r"not a regular file.*/none\.pem"):
         Sender(settings, maker, time.monotonic)
 
 
