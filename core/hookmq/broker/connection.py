@@ -357,7 +357,7 @@ class Connection(Link):
             and (session.queued or session.resend or session.backlog or session.groups)
         ):
             pump(core, session)
-        if not self.writable:
+        if not self.writable and self.gone is None:
             # Who does not read is not read from for ever: else the answers pile up without bound.
             self.excess += pos - first
             if self.excess > core.write_room:

@@ -376,6 +376,7 @@ class Link(Channel):
             return
         self.gone = DisconnectReason(ReasonCode.UNSPECIFIED_ERROR, EndedBy.NETWORK, error=error)
         if self.rest is not None and self.reading:
+            self.excess = 0  # nothing waits for it to read any more
             return  # what it sent before its end is still being read, a slice a turn
         self._lost()
 

@@ -452,6 +452,22 @@ def test_a_reset_while_bytes_wait(broker_harness: Make) -> None:
     assert sub.messages[-1].topic == "gone"
 
 
+def test_a_reset_of_a_client_that_does_not_read(broker_harness: Make) -> None:
+    """It is not waited for until it reads: its bytes are used up, and its session ends at once."""
+    harness = narrow(broker_harness)
+    sub = harness.connect("sub")
+    sub.subscribe("gone")
+    victim = silent(harness, will=will("gone"))
+    victim.pause()
+    victim.connection.pause_writing()
+    victim.connection.feed(encode(Pingreq(), 5) * 120_000)
+    assert victim.connection.rest is not None
+    victim.connection.closed("reset")
+    harness.settle()
+    assert [message.topic for message in sub.messages] == ["gone"]
+    assert "victim" not in harness.broker.core.sessions
+
+
 def test_bytes_that_come_while_others_wait(broker_harness: Make) -> None:
     """A transport may have decrypted more by the time it is told to pause."""
     harness = broker_harness()
