@@ -140,7 +140,7 @@ class Publisher:
         except ImportError as error:
             raise MqttError(
                 f"Writing needs paho-mqtt >= 2.1 on every node, and it is not on {socket.gethostname()} ({error}): "
-                'pip install "pyspark-mqtt[writer]".'
+                'pip install "paho-mqtt>=2.1".'
             ) from None
         client = paho.Client(
             CallbackAPIVersion.VERSION2,

@@ -22,7 +22,7 @@ def test_the_same_sections_in_the_same_order(name: str) -> None:
     assert found == [title for title in ORDER if title in found]
     assert set(ORDER) - set(found) <= OPTIONAL
     first = blocks(page)[0]
-    assert first.text == f"pip install hookmq-{name.replace('_', '-')}\n"
+    assert first.text == f"uv pip install ./plugins/{name}\n"
     section = text.partition("## What the client sees\n")[2].partition("\n## ")[0]
     assert "docs/explanation/who-may-do-what.md" in section
     assert "MQTT 5" in section

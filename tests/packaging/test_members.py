@@ -41,7 +41,7 @@ def test_a_plugin_has_an_entry_point_in_its_own_package(member: Member) -> None:
     offered = member.project["entry-points"]["hookmq.plugins"]
     assert offered
     for name, target in offered.items():
-        # `hookmq check` tells who misses a plugin to "pip install hookmq-NAME".
+        # A plugin is found by its distribution's name.
         assert member.name == "hookmq-" + name.replace("_", "-") or len(offered) > 1
         assert re.split("[.:]", target)[0] == member.package
         [found] = entry_points(group="hookmq.plugins", name=name)

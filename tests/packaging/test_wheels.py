@@ -146,7 +146,7 @@ def test_the_core_serves_without_uvloop(core_alone: Path, tmp_path: Path) -> Non
         with Client(broker.ports["ws"], path="/mqtt") as client:
             client.subscribe("a/#", 1)
         [skipped] = [entry for entry in broker.log if entry["event"] == "plugin.skipped"]
-        assert "pip install hookmq-storage" in skipped["error"]
+        assert "uv pip install ./plugins/storage" in skipped["error"]
         assert "store.memory" in [entry["event"] for entry in broker.log]
     assert list(tmp_path.iterdir()) == []
 

@@ -42,7 +42,7 @@ def validate(config: "Config", loop: str, log: "Log | None" = None) -> "Hooks":
     from hookmq.server.tls import server_context
 
     if loop == "uvloop" and find_spec("uvloop") is None:
-        raise config.error_at(("loop",), "uvloop is not installed", "pip install 'hookmq[speed]'")
+        raise config.error_at(("loop",), "uvloop is not installed", "pip install uvloop")
     for index, listener in enumerate(config.listeners):
         if listener.secure and listener.tls is not None:
             try:

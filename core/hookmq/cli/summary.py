@@ -9,6 +9,7 @@ from typing import Final
 from hookmq.cli.entrance import Entrance, entrances
 from hookmq.cli.source import STORAGE
 from hookmq.config.model import Config
+from hookmq.config.plugins import how_to_install
 from hookmq.hooks.manager import Hooks
 from hookmq.server.addresses import EVERY, bound_to_loopback, parse_bind
 from hookmq.server.settings import HTTP, ListenerSettings
@@ -95,7 +96,7 @@ def _install(config: Config, hooks: Hooks) -> str:
     if hooks.registry["provide_store"]:
         return ""
     if any(entry.use == STORAGE for _, entry in config.active):
-        return "; to keep them: pip install hookmq-storage"
+        return f"; to keep them, {how_to_install(STORAGE)}"
     return f"; to keep them: the plugin {STORAGE}"
 
 

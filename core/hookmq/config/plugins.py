@@ -26,17 +26,22 @@ from hookmq.plugin import Context, Log, Plugin, no_log
 Loaded = tuple[Installed, type[Plugin]]
 
 FIRST_PARTY: Final = {
-    "acl_file": "hookmq-acl-file", "auth_http": "hookmq-auth-http", "auth_jwt": "hookmq-auth-jwt",
-    "auth_password": "hookmq-auth-password", "ratelimit": "hookmq-ratelimit", "spark_sink": "hookmq-spark-sink",
-    "storage": "hookmq-storage", "webhook": "hookmq-webhook", "webhook_filter": "hookmq-webhook",
+    "acl_file": "acl_file", "auth_http": "auth_http", "auth_jwt": "auth_jwt", "auth_password": "auth_password",
+    "ratelimit": "ratelimit", "spark_sink": "spark_sink", "storage": "storage", "webhook": "webhook",
+    "webhook_filter": "webhook",
 }  # fmt: skip
-"""Plugins of this project and their distributions. A message never tells to install anything else: whoever registers
-a name that was only mistyped would run code in the broker."""
+"""Plugins of this project and their folders below ``plugins/``. A message never tells to install anything else: whoever
+registers a name that was only mistyped would run code in the broker."""
 
 _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
 _CLAUSE: Final = re.compile(r"\s*(>=|<=|==|!=|>|<|~=)\s*(\d+(?:\.\d+)*)\s*")
+
+
+def how_to_install(folder: str) -> str:
+    """Return the command that installs a plugin of this project. No package index has it yet."""
+    return f"in a checkout: uv pip install ./plugins/{folder}"
 
 
 def build(
@@ -113,7 +118,7 @@ def loaded(entry: PluginEntry, offered: Sequence[Installed]) -> Loaded:
         close = get_close_matches(entry.use, names | FIRST_PARTY.keys(), 1, 0.6)
         if close:
             name = close[0]
-            lacking = f" (pip install {FIRST_PARTY[name]})" if name not in names else ""
+            lacking = f" ({how_to_install(FIRST_PARTY[name])})" if name not in names else ""
             message += lacking if name == entry.use else f"; did you mean {name!r}?{lacking}"
         else:
             message += "; `hookmq plugins --installed` lists those that are"

@@ -60,7 +60,10 @@ def test_the_default_is_right_and_says_what_it_means(core_alone: None, capsys: C
     assert "ws://127.0.0.1:8083/mqtt" in out
     assert "tcp      everybody: no plugin authenticates, and auth.default is allow" in out
     assert "memory: nothing survives a restart" in out
-    assert "a restart forgets them; to keep them: pip install hookmq-storage" in out
+    assert (
+        "a restart forgets them; to keep them, in a checkout: uv pip install ./plugins/storage"
+        in out
+    )
     assert main(["serve", "--check"]) == 0
     assert capsys.readouterr().out == out
 
@@ -160,7 +163,7 @@ def test_certificates_are_read(tmp_path: pathlib.Path, capsys: Captured) -> None
 def test_uvloop_must_be_installed(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["serve", "--check", "--loop", "uvloop"]) == 2
-    assert "uvloop is not installed (pip install 'hookmq[speed]')" in capsys.readouterr().err
+    assert "uvloop is not installed (pip install uvloop)" in capsys.readouterr().err
 
 
 def test_show(capsys: Captured) -> None:

@@ -241,7 +241,7 @@ def test_the_banner_says_what_to_try() -> None:
     assert "anonymous clients are allowed, from this machine only" in text
     assert "a restart forgets them" in text
     assert "  hookmq sub -t 'hello/#' -v\n" in text
-    assert "to keep them: pip install hookmq-storage" in text
+    assert "to keep them, in a checkout: uv pip install ./plugins/storage" in text
     assert "  data " not in text
     text = banner(config, Hooks(), {"tcp": "127.0.0.1:2000"})
     assert "  hookmq pub -p 2000 -t hello/world -m 'it works'\n" in text

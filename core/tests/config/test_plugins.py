@@ -110,7 +110,7 @@ def test_a_missing_plugin_says_how_to_get_it() -> None:
         "plugin 'helo': no plugin named 'helo' is installed; did you mean 'hello'?"
     )
     assert caught.value.exit_code == 3
-    with pytest.raises(PluginNotFound, match=r"pip install hookmq-auth-jwt"):
+    with pytest.raises(PluginNotFound, match=r"uv pip install \./plugins/auth_jwt\)"):
         build(config("  - {use: auth_jwt}\n"), OFFERED)
 
 
@@ -136,8 +136,8 @@ def test_a_constructor_that_fails_is_the_plugins_error() -> None:
 @pytest.mark.parametrize(
     ("use", "words"),
     [
-        ("acl_flie", "did you mean 'acl_file'? (pip install hookmq-acl-file)"),
-        ("webhook_filter", "installed (pip install hookmq-webhook)"),
+        ("acl_flie", "did you mean 'acl_file'? (in a checkout: uv pip install ./plugins/acl_file)"),
+        ("webhook_filter", "installed (in a checkout: uv pip install ./plugins/webhook)"),
         ("helo", "did you mean 'hello'?"),
         ("nobody_wrote_this", "; `hookmq plugins --installed` lists those that are"),
     ],

@@ -84,8 +84,8 @@ def prepare(spark: SparkSession) -> None:
     missing = [name for name in ("pandas", "google.protobuf") if not _importable(name)]
     if missing:
         raise PipelineError(
-            f"{missing[0]} cannot be imported, which Spark needs on every node for this job: pip install "
-            '"hookmq-pipelines[stateful]"'
+            f"{missing[0]} cannot be imported, which Spark needs on every node for this job: in a checkout, "
+            'uv pip install "./pipelines[stateful]"'
         )
     spark.conf.set(PROVIDER, ROCKSDB)
 

@@ -31,8 +31,9 @@ removed"""
 EXPORT: Final = """\
 Files are TARGET/STREAM/LOG/PARTITION-FIRST-LAST.parquet, with the columns of Spark's format("mqtt"). Each is there whole
 or not at all, and _manifest/ beside them says what is in them. Started again after any end it goes on where it was: no
-message is missing, none is there twice. Needs pip install 'hookmq-spark-sink[export]', and for s3:// s3fs, for gs://
-gcsfs, for abfs:// adlfs, which learn from their own configuration and environment how to log in.
+message is missing, none is there twice. It needs the extra `export`: in a checkout of HookMQ,
+uv pip install './plugins/spark_sink[export]'. For s3:// it needs s3fs, for gs:// gcsfs, for abfs:// adlfs, which learn
+from their own configuration and environment how to log in.
 
 examples:
   hookmq spark export /var/lib/hookmq/spark /mnt/lake/mqtt

@@ -130,7 +130,7 @@ def test_export_without_its_extra(
         run("export", kept.path, "s3://bucket/mqtt")
     assert caught.value.exit_code == 2
     assert f"hookmq spark export needs {missing} (" in str(caught.value)
-    assert "pip install 'hookmq-spark-sink[export]'" in str(caught.value)
+    assert "uv pip install './plugins/spark_sink[export]'" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

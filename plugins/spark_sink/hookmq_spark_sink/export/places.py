@@ -15,7 +15,7 @@ from hookmq.errors import HookMQError, StoreError
 
 from hookmq_spark_sink.files import sync_folder
 
-EXTRA: Final = "pip install 'hookmq-spark-sink[export]'"
+EXTRA: Final = "in a checkout, uv pip install './plugins/spark_sink[export]'"
 _TEMPORARY: Final = ".hookmq"
 _LOCK: Final = ".hookmq-export.lock"
 _PIECE: Final = 1 << 20
