@@ -20,7 +20,9 @@ class Entrance:
 
     @property
     def certified(self) -> bool:
-        """Whether clients need a certificate."""
+        """Whether clients need a certificate, which a proxy may have verified: `identity` is taken from it."""
+        if self.listener.identity:
+            return True
         tls = self.listener.tls
         return tls is not None and tls.client_certificates == "required"
 

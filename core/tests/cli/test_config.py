@@ -88,6 +88,22 @@ def test_what_is_open_to_the_network_is_pointed_out(capsys: Captured) -> None:
     assert "everybody who reaches tcp (*:1883) may connect" in capsys.readouterr().out
 
 
+def test_who_must_show_a_certificate_to_a_proxy_is_not_anonymous(
+    tmp_path: pathlib.Path, capsys: Captured
+) -> None:
+    path = tmp_path / "hookmq.yaml"
+    path.write_text(
+        "version: 1\nlisteners:\n"
+        "  - {name: tcp, bind: '*:1883', proxy_protocol: v2, trusted_proxies: [10.0.0.1], identity: common_name}\n"
+        "auth: {default: allow}\nauthz: {default: allow}\n"
+    )
+    assert main(["check", "-c", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "connect  tcp      everybody with a certificate: no plugin authenticates" in out
+    assert "anonymous" not in out
+    assert "may connect" not in out
+
+
 def test_who_must_show_a_certificate_is_not_anonymous(
     tmp_path: pathlib.Path, capsys: Captured
 ) -> None:
