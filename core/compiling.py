@@ -45,19 +45,22 @@ def modules() -> list[Path]:
 
 def sources() -> list[Path]:
     """The files that the compiled ones are made of: themselves and all they import of hookmq, whose constants and types
-    are compiled in."""
+    are compiled in. An interpreted one may import types from above itself, under `if TYPE_CHECKING:`: those are for
+    type checkers and do not count."""
+    compiled = modules()
     found: set[Path] = set()
-    left = modules()
+    left = list(compiled)
     while left:
         path = left.pop()
         if path not in found:
             found.add(path)
-            left += _imports(path)
+            left += _imports(path, types=path in compiled)
     return sorted(found)
 
 
-def _imports(path: Path) -> Iterator[Path]:
-    for node in ast.walk(ast.parse(path.read_bytes())):
+def _imports(path: Path, types: bool) -> Iterator[Path]:
+    """The files of hookmq that a file imports. `types`: those under `if TYPE_CHECKING:` as well."""
+    for node in _nodes(ast.parse(path.read_bytes()), types):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -72,6 +75,19 @@ def _imports(path: Path) -> Iterator[Path]:
                 for file in (place.with_suffix(".py"), place / "__init__.py"):
                     if file.is_file():
                         yield file
+
+
+def _nodes(node: ast.AST, types: bool) -> Iterator[ast.AST]:
+    """The node and all below it, without what only type checkers read unless `types`."""
+    yield node
+    for name, value in ast.iter_fields(node):
+        if name == "body" and isinstance(node, ast.If) and not types:
+            test = node.test
+            if isinstance(test, ast.Name) and test.id == "TYPE_CHECKING":
+                continue
+        for below in value if isinstance(value, list) else [value]:
+            if isinstance(below, ast.AST):
+                yield from _nodes(below, types)
 
 
 def tag() -> str:

@@ -54,9 +54,22 @@ def test_every_way_of_importing_counts(compiling: ModuleType, tmp_path: Path) ->
         "if False:\n    from hookmq.types import Message\n"
         "import os, pluggy\n"
     )
-    assert names(list(compiling._imports(file))) == {
+    assert names(list(compiling._imports(file, types=False))) == {
         "__init__.py", "codec/__init__.py", "codec/header.py", "broker/__init__.py", "broker/table.py", "types.py",
     }  # fmt: skip
+
+
+def test_what_only_type_checkers_import_counts_in_compiled_files(
+    compiling: ModuleType, tmp_path: Path
+) -> None:
+    file = tmp_path / "any.py"
+    file.write_text(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from hookmq.server.plugged import Check\n"
+        "else:\n    from hookmq.types import Message\n"
+    )
+    assert names(list(compiling._imports(file, types=False))) == {"__init__.py", "types.py"}
+    assert "server/plugged.py" in names(list(compiling._imports(file, types=True)))
 
 
 def test_no_inner_function_names_another(compiling: ModuleType) -> None:
