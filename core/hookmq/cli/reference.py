@@ -14,8 +14,8 @@ The flags of `pub`, `sub` and `rr` mean what they mean for mosquitto_pub, mosqui
 of mosquitto_rr `-R`.
 
 On a terminal, `sub` and `rr` print control characters, characters that change the direction of text, and bytes that are
-not UTF-8 as escapes such as `\\x1b`. No message can then drive the terminal. A payload keeps its tabs and line ends. A file or
-a pipe gets the bytes as they are. JSON holds such characters as escapes wherever it goes.
+not UTF-8 as escapes such as `\\x1b`. No message can then drive the terminal. A payload keeps its tabs and line ends.
+A file or a pipe gets the bytes as they are. JSON holds such characters as escapes wherever it goes.
 """
 
 

@@ -283,7 +283,10 @@ def test_a_full_table_is_not_searched_again_and_again() -> None:
 def test_flapping() -> None:
     passwords = Passwords()
     plugin = limited(flapping={"after": "3/min", "duration": 30})
-    config = {"broker": {"flapping_takeovers": 1000}, "session": {"other_owner": "replace"}}
+    config: dict[str, Any] = {
+        "broker": {"flapping_takeovers": 1000},
+        "session": {"other_owner": "replace"},
+    }
     with Harness([plugin, passwords], config=config) as harness:
         for _ in range(20):  # who is not let in bans nobody
             harness.connect("device", username="u", password=b"wrong", peer=BAD, expect=0x86)

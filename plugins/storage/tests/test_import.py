@@ -105,7 +105,7 @@ def test_an_export_of_version_1(tmp_path: Path, capsys: pytest.CaptureFixture[st
         *(("received", "packet_id", value) for value in (0, 65536, "7")),
         ("received", "client_id", "another"),
         *(("publisher", "id", value) for value in (0, None, "3")),
-        *(("publisher", "claims", value) for value in (None, [])),
+        *(("publisher", "claims", value) for value in (None, ["a"])),
         *(("retained", "publisher", value) for value in (0, "3", 4)),
         *(("retained", "topic", value) for value in (5, None, "", "a/#", "a\0")),
         *(("retained", "payload", value) for value in (None, "!", 5)),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hookmq.broker.queue import LEAST_PAGE
 from hookmq.codec import Publish
+from hookmq.qos import Outgoing
 from hookmq.store import Enqueue, PutMessage, PutSession, SessionRecord
 from hookmq.testing import Harness, MemoryClient
 from hookmq.types import ClientRecord, Message
@@ -79,9 +80,10 @@ def test_a_long_queue_is_never_loaded_as_a_whole(broker: Harness) -> None:
         PutSession(SessionRecord(ClientRecord("one", 5), 6000.0, ended_at=broker.clock.time()))
     ]
     for number in range(1, count + 1):
+        message = Message("t", b"%d" % number, 1)
         records += (
-            PutMessage(number, Message("t", b"%d" % number, 1)),
-            Enqueue("c/one", number, number, 1, 5),
+            PutMessage(number, message),
+            Enqueue("c/one", number, number, 1, Outgoing(message).size),
         )
     broker.store.commit(records, lambda result: None)
     broker.store.close(lambda: None)
