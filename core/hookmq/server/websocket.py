@@ -270,8 +270,8 @@ class WebSocketWire:
     """The core's Wire on a WebSocket. `write` only collects; a task sends all that has come together as one frame."""
 
     __slots__ = (
-        "_chunks", "_closing", "_code", "_connection", "_feed", "_full", "_gate", "_handler", "_reading", "_size",
-        "_socket", "_timer", "_wake",
+        "_chunks", "_closing", "_code", "_connection", "_feed", "_full", "_gate", "_gone", "_handler", "_reading",
+        "_size", "_socket", "_timer", "_wake",
     )  # fmt: skip
 
     def __init__(self, gate: Gate, socket: web.WebSocketResponse[Any], handler: Handler) -> None:
@@ -285,6 +285,8 @@ class WebSocketWire:
         self._reading = asyncio.Event()
         self._reading.set()
         self._closing = False
+        self._gone = False
+        """Whether the transport is gone; what came before may still wait to be read."""
         self._code = WSCloseCode.OK
         self._timer: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
@@ -356,11 +358,19 @@ class WebSocketWire:
                     await self._socket.close(code=self._code)
                     return
         except (ConnectionError, RuntimeError):  # the peer is gone; the reader says so too
-            self.abort()
+            self.lost()
+            self._handler.abort()
 
     def lost(self) -> None:
-        """The transport is gone."""
-        self._end()
+        """The transport is gone: nothing can be written any more. What came before is still read, a slice a turn: there
+        may be a DISCONNECT in it."""
+        self._gone = True
+        self._chunks.clear()
+        self._size = 0
+        if self._full:
+            self._full = False
+            if self._connection is not None:
+                self._connection.resume_writing()
 
     @property
     def accepted(self) -> bool:
@@ -378,7 +388,7 @@ class WebSocketWire:
 
     def write(self, data: bytes) -> None:
         """Send `data` with whatever else is written in this turn; dropped when closing."""
-        if self._closing:
+        if self._closing or self._gone:
             return
         self._chunks.append(data)
         self._size += len(data)

@@ -489,6 +489,29 @@ async def test_abort(listen: Any, session: Client, broker: Any) -> None:
     await until_empty(listener)
 
 
+async def test_what_came_before_the_peer_vanished_is_read(
+    listen: Any, dial: Any, broker: Any
+) -> None:
+    """Reading paused while it came; there may be a DISCONNECT in it."""
+    listener = await listen(type="ws")
+    reader, writer = await dial(listener)
+    writer.write(handshake())
+    await reader.readuntil(b"\r\n\r\n")
+    connection = await broker.next()
+    connection.wire.pause_reading()
+    writer.write(frame(0x82, 4) + b"held" + frame(0x82, 3) + b"too")
+    await writer.drain()
+    writer.close()
+    while connection.wire._handler.transport is not None:  # noqa: ASYNC110 - aiohttp tells nobody
+        await asyncio.sleep(0)
+    assert connection.events == []
+    connection.wire.write(b"nobody")
+    connection.wire.resume_reading()
+    await connection.until_ended()
+    assert connection.received == b"heldtoo"
+    await until_empty(listener)
+
+
 async def test_peer_that_vanishes(listen: Any, dial: Any, broker: Any) -> None:
     listener = await listen(type="ws")
     reader, writer = await dial(listener)
