@@ -122,6 +122,8 @@ class Router(Generic[S, V, R]):
         "_count",
         "_dollar",
         "_exact",
+        "_long",
+        "_long_topic",
         "_max_levels",
         "_plain",
         "_plain_count",
@@ -150,6 +152,10 @@ class Router(Generic[S, V, R]):
         self._plain: dict[str, set[str]] = {}
         self._plain_count = 0
         self._dollar: dict[str, set[str]] = {}
+        # The newest topic above `LONG_TOPIC` and its route, held until any filter changes: an alias of a few bytes
+        # repeats such a topic, and each publish looks it up twice.
+        self._long_topic = ""
+        self._long: R | None = None
         self.hits = 0
         self.misses = 0
         self.invalidated = 0
@@ -344,10 +350,18 @@ class Router(Generic[S, V, R]):
         if route is not None:
             self.hits += 1
             return route
+        if self._long is not None and topic == self._long_topic:
+            self.hits += 1
+            return self._long
         self.misses += 1
         route = self._compile(topic, self.match(topic))
-        if self._cache_size <= 0 or len(topic) > LONG_TOPIC:
+        if self._cache_size <= 0:
             route.valid = False  # not held, so nothing would ever clear it
+            return route
+        if len(topic) > LONG_TOPIC:
+            route.valid = False  # nothing but the next lookup may rely on it
+            self._long_topic = topic
+            self._long = route
             return route
         if len(self._routes) >= self._cache_size:
             self._evict()
@@ -369,6 +383,7 @@ class Router(Generic[S, V, R]):
 
     def invalidate(self, filter: str) -> None:
         """Drop every cached route that `filter` could match, and possibly more (see `FEW`)."""
+        self._forget_long()
         if not self._routes:
             return
         if not has_wildcard(filter):
@@ -395,6 +410,7 @@ class Router(Generic[S, V, R]):
 
     def clear_cache(self) -> None:
         """Drop every cached route; counted as invalidated."""
+        self._forget_long()
         self.invalidated += len(self._routes)
         for route in self._routes.values():
             route.valid = False
@@ -402,6 +418,11 @@ class Router(Generic[S, V, R]):
         self._plain.clear()
         self._plain_count = 0
         self._dollar.clear()
+
+    def _forget_long(self) -> None:
+        if self._long is not None:
+            self._long = None
+            self._long_topic = ""
 
     def _evict(self) -> None:
         """Drop the routes that were cached first, a 64th of the cache at a time: a dict finds its first key by walking

@@ -1,7 +1,7 @@
 """The router: what it finds is what brute force finds, and a cached route that is still valid is still right."""
 
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hookmq.errors import ProtocolError
@@ -319,11 +319,33 @@ def test_unsubscribing_makes_a_new_route(filter: str) -> None:
     assert router.lookup("a/b").matched == []
 
 
-def test_nothing_is_remembered_about_a_long_topic() -> None:
+def test_no_connection_may_rely_on_the_route_of_a_long_topic() -> None:
     router = make()
     assert router.lookup("a" * LONG_TOPIC).valid
     assert not router.lookup("a" * (LONG_TOPIC + 1)).valid
     assert list(router._routes) == ["a" * LONG_TOPIC]
+
+
+def test_the_route_of_the_newest_long_topic_is_kept_until_a_filter_changes() -> None:
+    router = make()
+    first, second = "a" * (LONG_TOPIC + 1), "b" * (LONG_TOPIC + 1)
+    route = router.lookup(first)
+    assert router.lookup(first) is route
+    assert not route.valid  # no connection may rely on it
+    router.lookup(second)
+    assert router.lookup(first) is not route  # one is kept, so that they take no room
+    assert (router.hits, router.misses) == (1, 3)
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: router.subscribe(first, "ann", 1),
+        lambda: router.subscribe("+", "ann", 1),
+        lambda: router.unsubscribe("+", "ann"),
+        lambda: router.unsubscribe(first, "ann"),
+        router.clear_cache,
+    )
+    for change in changes:
+        before = router.lookup(first)
+        change()
+        assert router.lookup(first) is not before
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,7 @@ def pump(core: Core, session: Session) -> None:
     if waiting is not None and not waiting:
         session.queue_qos0 = None
     queue = session.queue
+    nothing = False
     while not resend and room > 0 and core.work < most and has_room(session):
         if queue:
             delivery = queue.popleft()
@@ -140,10 +141,12 @@ def pump(core: Core, session: Session) -> None:
             break
         size = take_from_groups(core, session)
         if not size:
+            # To find that nothing waits for thousands of groups takes many steps, too: that is no reason to look again.
+            nothing = True
             break
         room -= size
     session.pumped = core.write_room - room
-    if room <= 0 or core.work >= most:
+    if room <= 0 or (core.work >= most and not nothing):
         _resume(core, session)
     elif session.backlog and not queue and not session.stored:
         send_retained(core, session)
