@@ -107,9 +107,19 @@ def _check_disk(broker: Broker, disk: Disk, complain: Complain) -> None:
     core = broker.core
     image = disk.image
     on_disk = {topic: put.message.payload for topic, put in image.retained.items()}
-    in_memory = {topic: out.message.payload for topic, out in core.retained.match("#")}
+    retained = list(core.retained.match("#"))
+    in_memory = {topic: kept.message.payload for topic, kept in retained}
     if on_disk != in_memory:
         complain("8 retained", f"the disk retains {on_disk}, memory {in_memory}")
+    publishers = {kept.publisher.id: kept.publisher for _, kept in retained if kept.publisher}
+    known_as = {id: publisher.client.record() for id, publisher in publishers.items()}
+    if image.publishers != known_as:
+        complain(
+            "8 retained", f"the disk knows publishers {sorted(image.publishers)}, not {known_as}"
+        )
+    size = sum(kept.size for _, kept in retained) + sum(one.size for one in publishers.values())
+    if core.retained_bytes != size:
+        complain("limits", f"{core.retained_bytes} bytes are counted as retained, {size} are")
     recorded = {s.client_id: s for s in core.sessions.values() if s.recorded}
     if recorded.keys() != image.sessions.keys():
         complain(

@@ -182,8 +182,10 @@ class Client(Hearing):
         self._gone()
         link = self.link = self.world.dial(self, self.random)
         self._decoder = Decoder(self.version, server=False)
-        _, expiry, will, window, keep_alive, authenticates = self.wanted
-        self.forgetting = self.clean
+        _, expiry, will, window, keep_alive, _ = self.wanted
+        self.clean = self.clean or self.forgetting
+        self.forgetting = self.clean or not self.owners <= {self.vouched}
+        self.owners.add(self.vouched)
         self.asked_at = self.world.clock.now
         properties = Properties()
         fields = None
@@ -191,13 +193,13 @@ class Client(Hearing):
         asked = float(expiry if five else (self.server_expiry if expiry else 0))
         if will is not None:
             fields = self._will(link, will, asked)
-        self.world.wills.returning(self.number, link, self.clean)
+        self.world.wills.returning(self.number, link, self.forgetting)
         if five:
             properties = Properties(
                 session_expiry_interval=expiry or None,
                 receive_maximum=window if window < 65535 else None,
                 topic_alias_maximum=self.aliases or None,
-                authentication_method=METHOD if authenticates else None,
+                authentication_method=METHOD if self.vouched else None,
             )
         life = self.life
         self.suspects.append(link)

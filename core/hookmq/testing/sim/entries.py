@@ -79,13 +79,17 @@ class Life:
 
     __slots__ = (
         "asked", "client", "client_id", "expiry_max", "expiry_min", "got", "link", "links", "order", "restarted_at",
-        "seen", "started_at", "subs", "version",
+        "seen", "started_at", "subs", "version", "vouched",
     )  # fmt: skip
 
-    def __init__(self, client: int, client_id: str, version: int, now: float, link: Link) -> None:
+    def __init__(
+        self, client: int, client_id: str, version: int, vouched: bool, now: float, link: Link
+    ) -> None:
         self.client = client
         self.client_id = client_id
         self.version = version
+        self.vouched = vouched
+        """Whose it is: see `Peer.vouched`."""
         self.started_at = now
         self.link = link
         """The newest connection that CONNACK confirmed."""

@@ -89,6 +89,8 @@ class Hearing(Peer):
         ]
         if self.suspects:
             self.world.wills.doubt(link)
+        else:
+            self.owners = {self.vouched}
         self.world.wills.confirmed(self.number, link, present, self.asked_at, self.world.clock.now)
         if self.version == 5:
             # A session of no length is begun anew each time; asking for it again is as good.
@@ -113,16 +115,22 @@ class Hearing(Peer):
                 self._complain("7 present", f"{self.client_id}: 3.1 has no such flag")
             present = self.world.resumed(self.client_id)
         now = self.world.clock.now
+        life = self.life
+        anew = self.clean or (life is not None and life.vouched is not self.vouched)
         legal = self.world.ledger.present(
-            self.life, self.clean, self.asked_at, now, self.suspects[:-1], self.heard_at
+            life, anew, self.asked_at, now, self.suspects[:-1], self.heard_at
         )
         if self.usurped:
             legal = "either"
         if (present and legal == "no") or (not present and legal == "yes"):
             said = "is" if present else "is not"
             self._complain("7 present", f"{self.client_id}: the session {said} there")
-        if present and legal == "either" and self.life is not None and len(self.suspects) > 1:
-            self._doubt(self.life)
+        if (
+            present
+            and life is not None
+            and ((legal == "either" and len(self.suspects) > 1) or life.vouched is not self.vouched)
+        ):
+            self._doubt(life)
         return present
 
     def _doubt(self, life: Life) -> None:
@@ -132,14 +140,15 @@ class Hearing(Peer):
             sub.certain_until = sub.certain_from = -1.0
         for sent, _, _ in self.outbox.values():
             sent.trusted = False
-        other = Life(self.number, self.client_id, self.version, self.world.clock.now, life.link)
+        now = self.world.clock.now
+        other = Life(self.number, self.client_id, self.version, self.vouched, now, life.link)
         other.subs = life.subs
         self.life = other
         self.received = {}
 
     def _begin(self, link: Link) -> Life:
         now = self.world.clock.now
-        life = self.life = Life(self.number, self.client_id, self.version, now, link)
+        life = self.life = Life(self.number, self.client_id, self.version, self.vouched, now, link)
         self.outbox = {}
         self.received = {}
         return life

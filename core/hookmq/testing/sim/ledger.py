@@ -202,18 +202,19 @@ class Ledger:
     def present(
         self,
         life: Life | None,
-        clean: bool,
+        anew: bool,
         asked_at: float,
         now: float,
         suspects: list[Link],
         since: float,
     ) -> str:
-        """Whether CONNACK may say that the session is present: "yes", "no" or "either". `suspects` are connections of
-        which nothing was heard, and which may have been at work after `since`."""
+        """Whether CONNACK may say that the session is present: "yes", "no" or "either". `anew` is whether the client
+        asked for a clean start or is another owner. `suspects` are connections of which nothing was heard, and which
+        may have been at work after `since`."""
         if any(link.broker_ended_at is None or link.broker_ended_at > since for link in suspects):
             # An attempt that was given up is heard after one that was not: it takes over, and begins or ends a session.
             return "either"
-        if clean or life is None:
+        if anew or life is None:
             return "no"
         ended = life.link.broker_ended_at
         first = now if ended is None else ended

@@ -86,7 +86,10 @@ class Peer:
         self.wanted: tuple[Any, ...] = (True, 0, None, 65535, 0, False)
         self.clean = True
         self.forgetting = False
-        """Whether it asked for a clean start and does not know yet that it got one: it asks until it does."""
+        """Whether it asked for a clean start, or came as another owner, and does not know yet that it got a new session:
+        it asks for a clean start until it does."""
+        self.owners: set[bool] = set()
+        """Whose its session may be, as `vouched` tells: those as which it came since it knew."""
         self.asked_at = 0.0
         self.suspects: list[Link] = []
         """Connections on which CONNECT was sent and nothing was heard; `heard_at` is when something was, on another."""
@@ -116,6 +119,12 @@ class Peer:
         self._alias_maximum = 0
         self._window = 65535
         self._greeted = False
+
+    @property
+    def vouched(self) -> bool:
+        """Whether it comes with an authentication method. The plugin that it convinces vouches for it, and not the one
+        that accepts the others, so that it is another owner."""
+        return self.version == 5 and bool(self.wanted[5])
 
     def _gone(self) -> None:
         self.link = None
