@@ -118,24 +118,33 @@ class Target:
         return f"{host}:{self.port}"
 
 
-def add_connection(parser: argparse.ArgumentParser) -> None:
-    """The options that say where and how to connect."""
+def add_connection(parser: argparse.ArgumentParser, link: bool = True) -> None:
+    """Add the options that say where and how to connect.
+
+    `link`: also those that only `hookmq.cli.link` honours. A command that connects by other means leaves them out: they
+    are unknown to it, and `target_of` takes their defaults.
+    """
+    if not link:
+        parser.set_defaults(bind="", id_prefix=None, unix=None, max_inflight=None, nodelay=False)
     parser.add_argument("--help", action="help", help="show this help and exit")
     group = parser.add_argument_group("connection")
     add = group.add_argument
     add("-h", "--host", help="host name or address (localhost)")
     add("-p", "--port", type=port, help="port (1883; 8883 with TLS; 8083, 8084 with --ws)")
     add("-L", "--url", help="mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC; also mqtts, ws and wss")
-    add("-A", "--bind", metavar="ADDRESS", default="", help="the local address to connect from")
+    if link:
+        add("-A", "--bind", metavar="ADDRESS", default="", help="the local address to connect from")
     chosen = group.add_mutually_exclusive_group()
     chosen.add_argument("-i", "--id", help="client id; without it the broker or we choose one")
-    chosen.add_argument("-I", "--id-prefix", metavar="PREFIX",
-                        help="client id: PREFIX and the number of this process")  # fmt: skip
+    if link:
+        chosen.add_argument("-I", "--id-prefix", metavar="PREFIX",
+                            help="client id: PREFIX and the number of this process")  # fmt: skip
     add("-u", "--username", help="user name")
     add("-P", "--pw", metavar="PASSWORD", help="password; - asks for it")
     add("--password-file", metavar="FILE",
         help="file whose first line is the password or token: other users see -P in the list of processes")  # fmt: skip
-    add("--unix", metavar="PATH", help="connect to a Unix socket instead of a host")
+    if link:
+        add("--unix", metavar="PATH", help="connect to a Unix socket instead of a host")
     add("-V", "--protocol-version", choices=VERSIONS, default="mqttv311", metavar="VERSION",
         help="mqttv31, mqttv311 (default) or mqttv5")  # fmt: skip
     add("-k", "--keepalive", type=count, default=60, metavar="SECONDS", help="keep alive (60)")
@@ -143,9 +152,10 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         help="keep the session and its subscriptions; needs -i")  # fmt: skip
     add("-x", "--session-expiry-interval", type=expiry, metavar="SECONDS",
         help="how long the broker keeps the session (MQTT 5); a number or ∞")  # fmt: skip
-    add("-M", "--max-inflight", type=inflight, metavar="COUNT",
-        help="QoS 1 and 2 messages under way at once (20)")  # fmt: skip
-    add("--nodelay", action="store_true", help="send small packets at once (TCP_NODELAY)")
+    if link:
+        add("-M", "--max-inflight", type=inflight, metavar="COUNT",
+            help="QoS 1 and 2 messages under way at once (20)")  # fmt: skip
+        add("--nodelay", action="store_true", help="send small packets at once (TCP_NODELAY)")
     add("-D", "--property", action="append", nargs="+", default=[], metavar=("PACKET", "NAME VALUE"),
         help="an MQTT 5 property: -D publish user-property NAME VALUE")  # fmt: skip
     add("-d", "--debug", action="store_true", help="tell every packet on stderr")

@@ -56,7 +56,11 @@ def address_of(target: Target) -> Address:
 
 def _context(target: Target) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=target.ca)
+        context = ssl.create_default_context(cafile=target.ca, capath=target.ca_folder)
+        if target.tls_version == "tlsv1.3":  # the default is 1.2
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if target.ciphers:
+            context.set_ciphers(target.ciphers)
         if target.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -192,7 +192,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="fewer messages a second arrived (connect, churn: connects)",
     )
-    add_connection(parser)
+    add_connection(parser, link=False)
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:

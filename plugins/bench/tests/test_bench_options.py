@@ -161,6 +161,12 @@ def test_what_cannot_be(words: str, told: str) -> None:
         ("pair --duration long", "expected seconds, not 'long'"),
         ("pair -q 3", "QoS is 0, 1 or 2, not '3'"),
         ("pair --publisher 3", "did you mean --publishers?"),
+        ("pair -A 127.0.0.1", "unknown argument -A"),
+        ("pair --bind 127.0.0.1", "unknown argument --bind"),
+        ("pair -I x", "unknown argument -I"),
+        ("pair --unix /run/socket", "unknown argument --unix"),
+        ("pair -M 5", "unknown argument -M"),
+        ("pair --nodelay", "unknown argument --nodelay"),
     ],
 )
 def test_what_cannot_be_read(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
