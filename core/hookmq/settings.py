@@ -79,7 +79,7 @@ class BrokerSettings:
         1024, "QoS 1 and 2 publishes a client may have unfinished", minimum=1, maximum=65535
     )
     text: Literal["strict", "tolerant"] = setting(
-        "tolerant", "strict: control characters and non-characters in strings are malformed (0x81)"
+        "strict", "strict: control characters and non-characters in strings are malformed (0x81)"
     )
     receive_maximum_policy: Literal["strict", "tolerant"] = setting(
         "strict", "strict: DISCONNECT 0x93 when exceeded; tolerant: counted only"

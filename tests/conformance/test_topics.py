@@ -1,6 +1,7 @@
 """Chapter 4.7: topics and filters, what matches what."""
 
 import unicodedata
+from collections.abc import Callable
 
 import mqttbytes as m
 import pytest
@@ -10,6 +11,8 @@ from statements import edge, statement
 
 QUIET = m.problem_information(0)
 """Codes without their reasons in words."""
+MAY_BE_REFUSED = ("\u0001", "\u001f", "\u007f", "\u009f", "\ufffe", "\uffff", "\U0010ffff")
+"""Characters that a string should not hold, by section 1.5.4."""
 
 BAD = [
     *(
@@ -156,8 +159,20 @@ def test_topics_of_65535_bytes(harness: Harness, level: int, unit: str) -> None:
 
 @edge(36)
 @LEVELS
-def test_characters_that_may_be_refused_are_taken(harness: Harness, level: int) -> None:
-    for character in ("\u0001", "\u001f", "\u007f", "\u009f", "\ufffe", "\uffff", "\U0010ffff"):
+def test_characters_that_may_be_refused_are_refused(harness: Harness, level: int) -> None:
+    for character in MAY_BE_REFUSED:
+        client = join(harness, "c", level)
+        client.publish(f"a{character}", b"x")
+        client.refused(0x81)
+
+
+@edge(36)
+@LEVELS
+def test_characters_that_may_be_refused_may_be_taken(
+    broker_harness: Callable[..., Harness], level: int
+) -> None:
+    harness = broker_harness(config={"broker": {"text": "tolerant"}})
+    for character in MAY_BE_REFUSED:
         topic = f"a{character}"
         client = join(harness, "c", level)
         client.subscribe((topic, 0))
