@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from hookmq.errors import ConfigError
 from hookmq.plugin import (
     Accept,
     Action,
@@ -35,7 +36,7 @@ from hookmq_auth_http.answers import (
 )
 from hookmq_auth_http.cache import Cache
 from hookmq_auth_http.config import AuthHttpConfig, Endpoint
-from hookmq_auth_http.service import Request, Service, Unavailable, render
+from hookmq_auth_http.service import Request, Service, Unavailable, context_of, render
 
 SLACK: Final = 1.0
 """Seconds by which a hook's deadline is later than ours, so that it is we who say what happened."""
@@ -49,6 +50,11 @@ class AuthHttpPlugin(Plugin):
 
     def __init__(self, config: AuthHttpConfig, context: Context) -> None:
         super().__init__(config, context)
+        if config.tls is not None:
+            try:
+                context_of(config.tls)  # `hookmq check` finds mistakes here
+            except (OSError, ssl.SSLError) as error:
+                raise ConfigError(str(error), path=("tls",)) from error
         self.timeouts = dict.fromkeys(("on_connect", "authorize"), config.patience + SLACK)
         self.timeouts["on_connect"] *= 1 if config.superuser is None else 2
         self.contract = CONTRACTS[config.contract]

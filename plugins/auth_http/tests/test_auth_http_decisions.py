@@ -726,7 +726,7 @@ async def test_files_of_tls_are_read_at_start(start: Start, tmp_path: Any) -> No
         "pipe.pem": "not a regular file",
     }
     for name, why in reasons.items():
-        with pytest.raises(PluginError, match=f"tls: .*{why}"):
+        with pytest.raises(PluginError, match=f"config.tls: .*{why}"):
             await start(
                 authenticate={"url": "https://localhost/"}, tls={"ca_file": str(tmp_path / name)}
             )
