@@ -132,7 +132,7 @@ class Delivery:
         self.subscription = subscription
         self.group = group
         self.seq = seq
-        self.weight = outgoing.size + 4 * len(identifiers)
+        self.weight = outgoing.size + 4 * len(identifiers) if identifiers else outgoing.size
         """Bytes that it counts as while it waits: what is its own may be larger than the message."""
         self.packet_id = 0
         self.owner = ""

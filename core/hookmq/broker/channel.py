@@ -106,7 +106,7 @@ class Channel(ConnectionView):
     def flush(self) -> None:
         """Write now what this turn has for the client: nothing may follow a DISCONNECT [MQTT-3.14.4-1]."""
         session = self.session
-        if session is not None and self.carries(session):
+        if session is not None and session.out and self.carries(session):
             self.core.write(session)
 
     def fail(self, error: ProtocolError) -> None:

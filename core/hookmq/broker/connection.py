@@ -49,8 +49,8 @@ _READ_WORK: Final = 256
 _READ_DELIVERED: Final = 32768
 """What one connection's bytes may cause in one turn: bytes read, steps of `Core.work`, packets handed on as they came.
 The rest waits for the next turn, so that no client holds up the others."""
-_RUN_RECEIVERS: Final = 8
-"""Receivers of a run of messages, between which nothing is counted."""
+_RUN_DELIVERED: Final = 104_000
+"""Packets that a run of messages may hand on, at most, between which nothing is counted."""
 
 
 class Connection(Link):
@@ -73,6 +73,8 @@ class Connection(Link):
         self._take_in(data, 0)
 
     def _take_in(self, data: bytes, pos: int) -> None:
+        # Not in `_read_rest`, which looks at `rest` again: mypy believes that no call sets it, and so does mypyc.
+        self.rest = None
         try:
             if self.partial is not None:
                 whole = self._complete(data)
@@ -97,7 +99,6 @@ class Connection(Link):
         rest = self.rest
         if rest is None or not self.reading:
             return
-        self.rest = None
         self._take_in(rest, self.rest_at)
         if self.rest is not None or self.phase is Phase.CLOSED:
             return
@@ -141,7 +142,9 @@ class Connection(Link):
         metrics = core.metrics
         end = len(data)
         first = pos
-        last = min(end - 1, pos + _READ_BYTES)
+        last = end - 1
+        if last - pos > _READ_BYTES:
+            last = pos + _READ_BYTES
         enough = core.work + _READ_WORK
         packets = messages = delivered = 0
         ways = core.shortcuts
@@ -246,6 +249,7 @@ class Connection(Link):
                                                 self, receiver, permit.route, data[start:after], properties, behind,
                                             )  # fmt: skip
                                             delivered -= 1
+                                            reach = 0  # this costs more: it is counted
                                     delivered += len(same)
                                     if not reach:
                                         if delivered > _READ_DELIVERED or core.work > enough:
@@ -259,8 +263,11 @@ class Connection(Link):
                                                 properties,
                                             )
                                         elif permit is prior:
-                                            # The ends of the slice are looked for between messages that do not run.
-                                            if len(same) <= _RUN_RECEIVERS:
+                                            # The ends of the slice are looked for between messages that do not run:
+                                            # the run is bounded as if all its payloads were empty.
+                                            if len(same) * (last - pos) <= _RUN_DELIVERED * (
+                                                start - pos
+                                            ):
                                                 reach = start - body
                                                 known = data[body:start]
                                         else:
@@ -350,7 +357,8 @@ class Connection(Link):
                 metrics.messages_delivered += delivered
                 if core.dirty and not core.scheduled:
                     core.schedule()
-                core.share(pos - first)
+                if messages:
+                    core.share(pos - first)
         if (
             freed
             and session is not None

@@ -286,9 +286,10 @@ class Core:
     def put(self, session: Session, size: int) -> None:
         """Have `session.out`, which has grown by `size` bytes, written at the end of this turn. Write at once when much
         waits: the transport then tells in this turn that the client does not read."""
-        self.mark(session)
-        session.unsent += size
-        if session.unsent > self.write_room:
+        if session.state != DIRTY:
+            self.mark(session)
+        unsent = session.unsent = session.unsent + size
+        if unsent > self.write_room:
             self.write(session)
 
     def share(self, size: int) -> None:

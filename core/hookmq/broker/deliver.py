@@ -158,7 +158,8 @@ def pump(core: Core, session: Session) -> None:
 
 
 Found = tuple[Outgoing, Subscription]
-WAITING: Final[Found] = (Outgoing(Message("", b"")), Subscription("", ""))
+_NOTHING: Final = Outgoing(Message("", b""))
+WAITING: Final[Found] = (_NOTHING, Subscription("", ""))
 """What a search for retained messages gives when it cannot go on before a plugin has answered."""
 PUMPED: Final = 256
 """Steps (`Core.work`) of one pump."""
@@ -190,9 +191,9 @@ def send_retained(core: Core, session: Session) -> None:
         if found is None:
             left -= _SKIPPED
             continue
-        if found is WAITING:
-            return  # the answer pumps
         outgoing, subscription = found
+        if outgoing is _NOTHING:  # `WAITING` itself is another tuple each time if compiled
+            return  # the answer pumps
         session.pumped += outgoing.size
         if session.durable and core.recording:
             outgoing = outgoing.anew()

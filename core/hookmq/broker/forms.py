@@ -42,9 +42,10 @@ def form_of(core: Core, session: Session, delivery: Delivery) -> tuple[bytes, by
         forms = outgoing.forms = {}
     form = forms.get(key)
     if form is None:
-        if len(forms) >= (outgoing.most if type(outgoing) is Kept else FORMS):
+        if forms and len(forms) >= (outgoing.most if type(outgoing) is Kept else FORMS):
             forms.clear()
-        core.work += len(delivery.identifiers) >> 3
+        if delivery.identifiers:
+            core.work += len(delivery.identifiers) >> 3
         properties = _properties(message, delivery.identifiers, remaining) if five else None
         form = forms[key] = encode_publish_parts(
             message.topic.encode(),

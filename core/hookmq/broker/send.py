@@ -63,7 +63,6 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
     `stored` tells that the store has its queue entry already."""
     connection = session.connection
     assert connection is not None
-    core.work += 1
     message = delivery.outgoing.message
     reason = DropReason.EXPIRED
     refused = message.expires_at is not None and message.expires_at <= core.runtime.time()
@@ -89,11 +88,12 @@ def start(core: Core, session: Session, delivery: Delivery, stored: bool) -> Non
                     core.committer.add(Dequeue(session.owner, delivery.seq))
                     stored = False
     if refused:  # [MQTT-3.3.2-5]: the copy whose delivery has not begun is dropped
+        core.work += 1
         give_up(core, session, delivery, reason, stored)
         return
     head, tail = form_of(core, session, delivery)
     size = len(head) + len(tail) + (2 if delivery.qos else 0)
-    core.work += size >> 12
+    core.work += 1 + (size >> 12)
     if size > connection.max_packet_size:  # [MQTT-3.1.2-24, 3.1.2-25]
         take_back_alias(session, message)
         give_up(core, session, delivery, DropReason.TOO_LARGE, stored)

@@ -381,7 +381,8 @@ class VirtualRuntime:
         """Let time pass: every timer that falls due runs at its time, in order, and with it all that follows from it.
         Blocking calls that take longer are still under way afterwards."""
         end = self._now + seconds
-        self._take_turns()
+        if self._soon:
+            self._take_turns()
         while self._next_due(end):
             self._take_turns()
         self._now = end
