@@ -8,6 +8,7 @@ passes between a question and its answer: other work on the machine is not the b
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from itertools import count, product
 from pathlib import Path
@@ -21,12 +22,17 @@ from pressure.target import Target
 
 HELD_FACTOR = 200
 """Bytes held for each byte in, at most: a SUBSCRIBE of eight bytes is a subscription with a place in an index."""
-SENT_FACTOR = 20
+SENT_FACTOR = 4
 """Bytes handed to the transports of connections that do not read, for each byte in."""
 WAITS = 2 * 262144 + MEGABYTE
 """What may wait for one client by the configuration: its transport, what one turn adds to it, its queue."""
-SOCKETS = 8 * MEGABYTE
-"""What the kernel takes for a peer that does not read, in its buffers for both ends."""
+RECEIVES = 65536
+"""The receive buffer of an attacker's socket; the kernel makes it twice as large."""
+SENDS = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2])
+"""How large the kernel lets the broker's send buffer of one connection grow, 4 MiB as a rule."""
+UNREAD = SENDS + 2 * RECEIVES + 2 * 262144
+"""What may be sent to one client that does not read: the kernel's buffers at both ends, then the transport's and what one
+turn adds to it. No packet below makes both clients get so much."""
 SPARE = 24 * MEGABYTE
 """What the allocator and the caches of the broker take, whatever comes."""
 WITNESS = 8192
@@ -68,7 +74,11 @@ class Attacker:
 
 async def attacker(port: int, name: str, **options: object) -> Attacker:
     """A connection that was accepted, and reads no more."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    link = socket.socket()
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVES)
+    link.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(link, ("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(sock=link, limit=1024)
     data = m.connect(name, **options)  # type: ignore[arg-type]
     made = Attacker(reader, writer)
     _MADE.append(made)
@@ -172,7 +182,7 @@ async def amplification(folder: Path, seconds: float, scale: float) -> Outcome:
             outcome.numbers[f"{name}: sent"] = sent
             most = SPARE + 2 * WAITS + HELD_FACTOR * len(data)
             outcome.expect(held <= most, f"{name}: {len(data)} bytes made it hold {held}")
-            most = 2 * (WAITS + SOCKETS) + SENT_FACTOR * len(data)
+            most = UNREAD + SENT_FACTOR * len(data)
             outcome.expect(sent <= most, f"{name}: {len(data)} bytes made it send {sent:.0f}")
             one.drop()
             victim.drop()
