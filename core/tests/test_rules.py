@@ -8,6 +8,7 @@ import pytest
 from hookmq.errors import ConfigError
 from hookmq.hooks.chains import overlaps
 from hookmq.rules import MAX_LISTED, Rule, Rules, claim, rule_values, rules_from_lists
+from hookmq.rules.trie import Node
 from hookmq.topics import contains, matches, parse_share
 from hookmq.types import Action, ClientInfo, Peer, Scope
 from hypothesis import HealthCheck, example, given, settings
@@ -206,7 +207,7 @@ def test_a_claim_s_name_may_hold_a_slash() -> None:
 @pytest.mark.parametrize(
     "filter",
     [
-        "", "a#", "a/#/b", "a+", "a\0b", "$share/g/a", "a/%ub", "x%c", "a/${b}c", "a/${", "a/${}", "${a+b}", "a/" * 200,
+        "", "a#", "a/#/b", "a+", "a\0b", "$share/g/a", "a/%ub", "x%c", "a/${b}c", "a/${", "a/${}", "${a+b}", "a/" * 201,
         "x" * 70_000, "${" * 30_000,
     ],
 )  # fmt: skip
@@ -525,3 +526,21 @@ def test_any_json_is_rules_or_an_error(lists: Any) -> None:
         source = "claim acl"
         assert len(Rules(made)) == len(made)
     assert source.startswith("claim acl")
+
+
+def test_a_rule_takes_two_nodes_at_most_however_deep_it_is() -> None:
+    def nodes(node: Node) -> int:
+        below = [*(node.children or {}).values(), *(node.variables or {}).values()]
+        below += [node.plus] if node.plus is not None else []
+        return 1 + sum(map(nodes, below))
+
+    deep = [f"{'a/' * n}b{'/+/%u/${x/y}/c' * 40}{'/#' * (n % 2)}" for n in range(40)]
+    rules = Rules([*map(allow, deep), *map(deny, deep)])
+    for root in (rules._publish, rules._allowed, rules._denied.root):
+        assert nodes(root) <= 1 + 2 * len(deep)
+    topic = deep[4].replace("%u", "u").replace("${x/y}", "v").replace("+", "w")
+    values = {"%u": "u", "${x/y}": "v"}
+    found = Rules(map(allow, deep)).decide(Action.PUBLISH, topic, 0, False, values)
+    assert found is not None
+    assert found.filter == deep[4]
+    assert Rules(map(allow, deep)).decide(Action.PUBLISH, f"{topic}/d", 0, False, values) is None

@@ -118,7 +118,7 @@ class Rules:
     def _compile(self, ranks: list[int], split: list[list[str]], conditions: bool) -> Node:
         if not ranks:
             return NOTHING
-        root = Node(self._count)
+        root = Node(self._count, [])
         for rank in ranks:
             rule = self.rules[rank]
             qos = 2 if rule.qos is None or not conditions else rule.qos

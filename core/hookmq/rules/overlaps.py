@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from hookmq.rules.rule import is_variable
 from hookmq.rules.trie import Entry, Node, value_of
 
 
@@ -18,7 +19,7 @@ class Overlaps:
     def __init__(self, root: Node, count: int) -> None:
         self.root = root
         self._any: dict[Node, Node | None] = {}
-        self._limit = 100_000 + 16 * count
+        self._limit = 4096 + 16 * count
         self._room = self._limit
         self._whole: int = _least(root)
 
@@ -31,41 +32,46 @@ class Overlaps:
         """The lowest rank below `best` of a rule that overlaps `levels`, else `best`."""
         dollar = levels[0].startswith("$")
         last = len(levels) - 1 if open_end else len(levels)
-        nodes = [self.root]
+        nodes = [(self.root, 0)]  # and how many levels of its tail were passed
         depth = 0
         while nodes:
-            below: list[Node] = []
+            below: list[tuple[Node, int]] = []
             wild = depth > 0 or not dollar  # [MQTT-4.7.2-1]: no leading wildcard overlaps "$..."
-            for node in nodes:
+            for node, at in nodes:
                 if node.least >= best:
                     continue
-                if node.rest is not None and wild:
+                ended = at == len(node.tail)
+                if ended and node.rest is not None and wild:
                     best = min(best, node.rest[0].rank)
                 if depth == last:
                     if open_end:
                         best = min(best, node.least if depth else self._whole)
-                    elif node.here is not None:
+                    elif ended and node.here is not None:
                         best = min(best, node.here[0].rank)
                     continue
                 level = levels[depth]
+                if not ended:
+                    if level == "+" or _overlap(node.tail[at], level, values, depth):
+                        below.append((node, at + 1))
+                    continue
                 if level == "+":
                     child = self._every(node)
                     if child is not None:
-                        below.append(child)
+                        below.append((child, 0))
                     continue
                 if not node.opened:
                     self._open(node)
                 if node.children is not None:
                     child = node.children.get(level)
                     if child is not None:
-                        below.append(child)
+                        below.append((child, 0))
                 if node.plus is not None and wild:
-                    below.append(node.plus)
+                    below.append((node.plus, 0))
                 if node.variables is not None:
                     for name, child in node.variables.items():
                         value = value_of(values, name, depth)
                         if value is None or value == level:
-                            below.append(child)
+                            below.append((child, 0))
             nodes = below
             depth += 1
         return best
@@ -91,7 +97,7 @@ class Overlaps:
     def _merge(self, parts: list[Node]) -> Node:
         if len(parts) == 1:
             return parts[0]
-        made = Node(min(part.least for part in parts))
+        made = Node(min([part.least for part in parts]), [])
         made.opened = False
         made.merged = []
         here: list[Entry] | None = None
@@ -102,6 +108,8 @@ class Overlaps:
                 made.merged.append(part)
             else:
                 made.merged.extend(part.merged)
+            if part.tail:
+                continue
             if part.here is not None and (here is None or part.here[0].rank < here[0].rank):
                 here = part.here
             if part.rest is not None and (rest is None or part.rest[0].rank < rest[0].rank):
@@ -118,6 +126,17 @@ class Overlaps:
         variables: dict[str, list[Node]] = {}
         plus: list[Node] = []
         for one in node.merged or ():
+            if one.tail:
+                name = one.tail[0]
+                lower = one.lower(one.tail[1:])
+                self._room -= 1 + len(lower.tail) // 16
+                if name == "+":
+                    plus.append(lower)
+                elif is_variable(name):
+                    variables.setdefault(name, []).append(lower)
+                else:
+                    children.setdefault(name, []).append(lower)
+                continue
             for name, child in (one.children or {}).items():
                 children.setdefault(name, []).append(child)
             for name, child in (one.variables or {}).items():
@@ -131,6 +150,16 @@ class Overlaps:
         if plus:
             node.plus = self._merge(plus)
         self._room -= len(children)
+
+
+def _overlap(name: str, level: str, values: Mapping[str, str], depth: int) -> bool:
+    """Whether a level of a rule below its first overlaps a level that is no wildcard."""
+    if name == "+":
+        return True
+    if is_variable(name):
+        value = value_of(values, name, depth)
+        return value is None or value == level
+    return name == level
 
 
 def _least(root: Node) -> int:

@@ -10,15 +10,29 @@ _usable: Final = re.compile(r"[^+#/\0]+").fullmatch
 
 
 class Node:
-    """One level of the rules' filters. `here` holds the rules that end at this node, `rest` those that end with ``#``
-    below it, by rank. `least` is the lowest rank here and below, so that a walk passes by what comes too late anyway.
+    """A run of levels of the rules' filters: the one by which it is found, and those of `tail`. Nodes
+    are where filters end or part: at most two for each rule, however deep it is.
 
-    `merged` are the nodes that this one stands for, where it stands for several (`hookmq.rules.overlaps`): what is below
+    `here` holds the rules that end at this node, `rest` those that end with ``#`` below it, by rank. `least` is the
+    lowest rank here and below, so that a walk passes by what comes too late anyway.
+
+    `merged` are the nodes that this one stands for, if it stands for several (`hookmq.rules.overlaps`): what is below
     them is looked for when `opened` is found False."""
 
-    __slots__ = ("children", "here", "least", "merged", "opened", "plus", "rest", "variables")
+    __slots__ = (
+        "children",
+        "here",
+        "least",
+        "merged",
+        "opened",
+        "plus",
+        "rest",
+        "tail",
+        "variables",
+    )
 
-    def __init__(self, least: int) -> None:
+    def __init__(self, least: int, tail: list[str]) -> None:
+        self.tail = tail
         self.children: dict[str, Node] | None = None
         self.plus: Node | None = None
         self.variables: dict[str, Node] | None = None
@@ -27,6 +41,44 @@ class Node:
         self.least = least
         self.merged: list[Node] | None = None
         self.opened = True
+
+    def below(self, level: str) -> "Node | None":
+        """The node that is found by `level` of a filter."""
+        if level == "+":
+            return self.plus
+        found = self.variables if is_variable(level) else self.children
+        return None if found is None else found.get(level)
+
+    def attach(self, level: str, child: "Node") -> None:
+        """Have `child` found by `level`."""
+        if level == "+":
+            self.plus = child
+        elif is_variable(level):
+            if self.variables is None:
+                self.variables = {}
+            self.variables[level] = child
+        else:
+            if self.children is None:
+                self.children = {}
+            self.children[level] = child
+
+    def lower(self, names: list[str]) -> "Node":
+        """A node with what is below and at the end of this one, behind a tail of `names`."""
+        made = Node(self.least, names)
+        made.children = self.children
+        made.plus = self.plus
+        made.variables = self.variables
+        made.here = self.here
+        made.rest = self.rest
+        return made
+
+    def part(self, common: int) -> None:
+        """Keep so many levels of the tail; what follows is another node's."""
+        names = self.tail
+        lower = self.lower(names[common + 1 :])
+        self.children = self.variables = self.plus = self.here = self.rest = None
+        self.tail = names[:common]
+        self.attach(names[common], lower)
 
 
 class Entry:
@@ -41,7 +93,7 @@ class Entry:
         self.retain = retain
 
 
-NOTHING: Final = Node(1 << 62)
+NOTHING: Final = Node(1 << 62, [])
 """The trie of no rules; many small `Rules` share it."""
 
 
@@ -49,26 +101,25 @@ def plant(root: Node, levels: list[str], entry: Entry) -> None:
     """Put an entry where its filter ends. Entries come in the order of their ranks."""
     node = root
     rest = levels[-1] == "#"
-    variable = False
     rank = entry.rank
     node.least = min(node.least, rank)
-    for level in levels[:-1] if rest else levels:
-        if level == "+":
-            if node.plus is None:
-                node.plus = Node(rank)
-            node = node.plus
-        elif is_variable(level):
-            variable = True
-            if node.variables is None:
-                node.variables = {}
-            node = node.variables.setdefault(level, Node(rank))
-        else:
-            if node.children is None:
-                node.children = {}
-            child = node.children.get(level)
-            if child is None:
-                child = node.children[level] = Node(rank)
+    names = levels[:-1] if rest else levels
+    variable = any(is_variable(name) for name in names)
+    depth = 0
+    while depth < len(names):
+        child = node.below(names[depth])
+        if child is None:
+            child = Node(rank, names[depth + 1 :])
+            node.attach(names[depth], child)
             node = child
+            break
+        node = child
+        depth += 1
+        for common, name in enumerate(node.tail):
+            if depth == len(names) or names[depth] != name:
+                node.part(common)
+                break
+            depth += 1
     leaf = node.rest if rest else node.here
     if leaf is None:
         leaf = []
@@ -120,37 +171,63 @@ def walk(
     """The lowest rank below `best` of an entry whose filter contains `levels` (a topic: matches it), else `best`."""
     dollar = levels[0].startswith("$")
     last = len(levels)
-    nodes: list[tuple[Node, bool]] = [(root, False)]
-    depth = 0
+    nodes: list[tuple[Node, bool, int]] = [(root, False, 0)]
     while nodes:
-        below: list[tuple[Node, bool]] = []
+        node, deny_only, depth = nodes.pop()
+        if node.least >= best:
+            continue
+        if node.tail:
+            along = _along(node.tail, levels, depth, values)
+            if along == _APART:
+                continue
+            deny_only = deny_only or along == _UNKNOWN
+            depth += len(node.tail)
         wild = depth > 0 or not dollar  # [MQTT-4.7.2-1]: no leading wildcard matches "$..."
-        for node, deny_only in nodes:
-            if node.least >= best:
-                continue
-            if node.rest is not None and wild:
-                best = _pick(node.rest, qos, retain, deny_only, best)
-            if depth == last:
-                if node.here is not None and not open_end:
-                    best = _pick(node.here, qos, retain, deny_only, best)
-                continue
-            level = levels[depth]
-            if node.children is not None:
-                child = node.children.get(level)
-                if child is not None:
-                    below.append((child, deny_only))
-            if node.plus is not None and wild:
-                below.append((node.plus, deny_only))
-            if node.variables is not None:
-                for name, child in node.variables.items():
-                    value = value_of(values, name, depth)
-                    if value is None:
-                        below.append((child, True))
-                    elif value == level:
-                        below.append((child, deny_only))
-        nodes = below
-        depth += 1
+        if node.rest is not None and wild:
+            best = _pick(node.rest, qos, retain, deny_only, best)
+        if depth == last:
+            if node.here is not None and not open_end:
+                best = _pick(node.here, qos, retain, deny_only, best)
+            continue
+        level = levels[depth]
+        if node.children is not None:
+            child = node.children.get(level)
+            if child is not None:
+                nodes.append((child, deny_only, depth + 1))
+        if node.plus is not None and wild:
+            nodes.append((node.plus, deny_only, depth + 1))
+        if node.variables is not None:
+            for name, child in node.variables.items():
+                value = value_of(values, name, depth)
+                if value is None:
+                    nodes.append((child, True, depth + 1))
+                elif value == level:
+                    nodes.append((child, deny_only, depth + 1))
     return best
+
+
+_APART: Final = 0
+_ALIKE: Final = 1
+_UNKNOWN: Final = 2
+
+
+def _along(tail: list[str], levels: list[str], depth: int, values: Mapping[str, str]) -> int:
+    """Whether `levels` go on with `tail` at `depth`; `_UNKNOWN` if a variable in it has no value."""
+    if depth + len(tail) > len(levels):
+        return _APART
+    found = _ALIKE
+    for name in tail:
+        if name != "+":
+            if is_variable(name):
+                value = value_of(values, name, depth)
+                if value is None:
+                    found = _UNKNOWN
+                elif value != levels[depth]:
+                    return _APART
+            elif name != levels[depth]:
+                return _APART
+        depth += 1
+    return found
 
 
 def value_of(values: Mapping[str, str], name: str, depth: int) -> str | None:
