@@ -31,7 +31,7 @@ class _Stream:
     """
 
     __slots__ = (
-        "_closing", "_connection", "_gate", "_held", "_paused", "_source", "_timer", "_transport",
+        "_ahead", "_closing", "_connection", "_gate", "_held", "_paused", "_source", "_timer", "_transport",
     )  # fmt: skip
 
     def __init__(self, gate: Gate, source: Peer | None = None) -> None:
@@ -41,6 +41,8 @@ class _Stream:
         self._connection: Connection | None = None
         self._closing = False
         self._paused = False
+        self._ahead = 0
+        """Bytes that are still read although reading is to pause; 0 if it has paused, or is not to."""
         self._held = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -143,15 +145,31 @@ class _Stream:
         """Nothing: the broker knows of it and ends it."""
 
     def pause_reading(self) -> None:
-        """Stop reading from the socket."""
-        if not self._closing and self._transport is not None:
-            self._paused = True
+        """Stop reading from the socket. TLS throws away what came before the end of a connection whose reading is
+        paused. So from an accepted client `TURN` bytes more are read, which the core keeps: mostly reading pauses for a
+        turn or two."""
+        connection = self._connection
+        if self._closing or self._transport is None or self._ahead:
+            return
+        self._paused = True
+        if self._gate.transport in _OPEN or connection is None or not connection.accepted:
             self._transport.pause_reading()
+        else:
+            self._ahead = TURN
+
+    def _fed(self, size: int) -> None:
+        """So many bytes came although reading is to pause."""
+        self._ahead -= size
+        if self._ahead <= 0:
+            self._ahead = 0
+            if self._paused and not self._closing and self._transport is not None:
+                self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read on."""
         if not self._closing and self._transport is not None:
             self._paused = False
+            self._ahead = 0
             if not self._held:
                 self._transport.resume_reading()
 
@@ -166,6 +184,8 @@ class Stream(_Stream, asyncio.Protocol):
         connection = self._connection
         if connection is not None and not self._closing:
             connection.feed(data)
+            if self._ahead:
+                self._fed(len(data))
         if len(data) >= TURN:
             transport = self._transport
             if transport is not None and not self._held and not transport.is_closing():
@@ -194,6 +214,8 @@ class BufferedStream(_Stream, asyncio.BufferedProtocol):
         connection = self._connection
         if connection is not None and not self._closing:
             connection.feed(bytes(self._gate.buffer[:nbytes]))
+            if self._ahead:
+                self._fed(nbytes)
 
 
 def peer_of(transport: asyncio.BaseTransport, kind: str, source: Peer | None = None) -> Peer:

@@ -134,6 +134,29 @@ async def test_large_transfer_over_tls(listen: Any, dial: Any, broker: Any, file
     assert await reader.readexactly(len(data)) == data
 
 
+async def test_what_came_before_the_end_is_read_over_tls(
+    listen: Any, dial: Any, broker: Any, files: Any
+) -> None:
+    """Reading paused while it came."""
+    listener = await listen(type="tls", tls=tls(files))
+    _, writer = await dial(listener, ssl=files.client(), server_hostname="localhost")
+    connection = await broker.next()
+    connection.wire.pause_reading()
+    connection.wire.pause_reading()
+    writer.write(b"x" * 1000)
+    await writer.drain()
+    writer.transport.abort()
+    other, more = await dial(listener, ssl=files.client(), server_hostname="localhost")
+    echo = await broker.next()
+    echo.echo = True
+    more.write(b"?")
+    await other.readexactly(1)
+    connection.wire.resume_reading()
+    await connection.until_ended()
+    assert connection.received == b"x" * 1000
+    more.close()
+
+
 async def test_handshake_that_never_comes_ends(
     listen: Any, dial: Any, broker: Any, files: Any
 ) -> None:
