@@ -6,7 +6,7 @@ from hookmq.testing.sim.network import Link
 
 class Sent:
     """A message. `topic` is where it was published, `target` where plugins move it. `excused` are the clients and groups
-    it was dropped for with a reason, `lost` whether it was dropped on its way in."""
+    it was dropped for with a reason, and when last, `lost` whether it was dropped on its way in."""
 
     __slots__ = (
         "acked_at", "attempts", "clear", "excused", "expiry", "first_sent", "lost", "order", "origin", "publisher", "qos",
@@ -34,7 +34,7 @@ class Sent:
         self.lost = False
         self.trusted = True
         """Whether its publisher keeps the rules, and nobody else uses its client id."""
-        self.excused: set[str] = set()
+        self.excused: dict[str, float] = {}
 
     def __repr__(self) -> str:
         return f"#{self.uid} {self.topic} QoS {self.qos} of client {self.publisher}"

@@ -117,7 +117,9 @@ class Ledger:
             if not topic.startswith("s/") and sent.origin == "client":
                 key = (sent.publisher, sent.topic, sent.qos, packet.qos)
                 last = life.order.get(key, 0)
-                if sent.order < last and not self._other_copy(life, packet, sent):
+                if sent.order < last and not (
+                    self._other_copy(life, packet, sent) or self._drop_undone(life, sent)
+                ):
                     self.complain("4 order", f"{life.client_id} got {sent} after a later one")
                 life.order[key] = max(last, sent.order)
         if topic.startswith("s/"):
@@ -146,11 +148,11 @@ class Ledger:
 
     @staticmethod
     def _other_copy(life: Life, packet: Publish, sent: Sent) -> bool:
-        """Whether this may be the second copy of a message, where the first was lost at QoS 0, dropped, or before the
-        subscription."""
+        """Whether this may be the second copy of a message, where the first was lost at QoS 0, dropped, before the
+        subscription, or came with the retain flag, as to a subscription that asked for it as published."""
         if sent.attempts < 2:
             return False
-        if not packet.qos or sent.lost or life.client_id in sent.excused:
+        if not packet.qos or sent.lost or life.client_id in sent.excused or sent.uid in life.seen:
             return True
         return not any(
             sub.qos
@@ -158,6 +160,12 @@ class Ledger:
             and matches(sub.filter, sent.target)
             for sub in life.subs
         )
+
+    def _drop_undone(self, life: Life, sent: Sent) -> bool:
+        """Whether it was dropped from a queue, later ones were sent, and the broker crashed before the drop was on
+        record: then it waits in the queue again."""
+        dropped_at = sent.excused.get(life.client_id)
+        return dropped_at is not None and self.crashed_between(dropped_at, dropped_at + 1.0)
 
     def _again(self, life: Life, link: Link, packet: Publish, sent: Sent, receipt: Receipt) -> None:
         receipt.count += 1

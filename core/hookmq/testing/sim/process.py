@@ -182,7 +182,8 @@ class Process:
                 if direction is Direction.IN:
                     sent.lost = True
                 else:
-                    sent.excused.add(client.client_id if client is not None else detail)
+                    whose = client.client_id if client is not None else detail
+                    sent.excused[whose] = self.clock.now
                 self._note(
                     f"*** {sent} dropped {direction}: {reason} {client and client.client_id} {detail}"
                 )
