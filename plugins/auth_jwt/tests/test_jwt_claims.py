@@ -344,7 +344,7 @@ def test_bad_templates(text: str) -> None:
         ({"jwks_url": "https://x:99999/keys"}, "jwks_url"),
         ({"jwks_url": "https://user:pw@x/keys"}, "credentials"),
         ({"jwks_url": "https://x", "jwks": {"max_age": 1.0}}, "max_age"),
-        ({"jwks_url": "https://x", "jwks": {"ca_file": "/nonexistent"}}, "ca_file"),
+        ({"jwks_url": "https://x", "jwks": {"ca_file": "/nonexistent"}}, "/nonexistent cannot be used"),
         ({"jwks_file": "/nonexistent"}, "cannot be read"),
     ],
 )  # fmt: skip
