@@ -88,9 +88,9 @@ CURVES = (
         "fan-out",
         "Cost of a delivery by subscribers of the topic",
         "subscribers, one publisher, QoS 0, W10",
-        "flat: a message is encoded once for all, and each further subscriber costs one delivery. Beyond "
-        "`broker.fan_out_slice` (1,000) messages of a topic are handed out together, a slice of subscribers in a turn, "
-        "so that others are served in between",
+        "flat: a message is encoded once for all, and each further subscriber costs one delivery. A fan-out to more "
+        "than 1,000 subscribers is cut into slices, one for each turn, so that others are served in between. Messages "
+        "of the topic then no longer leave in one write, and each delivery costs a system call",
         (1, 10, 100, 1000, 10_000),
         lambda value: _with(topology="all", pubs=1, subs=value, window=10),
         lambda value: 30 + value,
@@ -107,7 +107,7 @@ CURVES = (
         "plugins",
         "Cost of a message by plugins that look at it",
         "plugins with a hook of one line in on_publish",
-        "linear from the first one on: each is called once for each message. Without any, messages take a shorter way",
+        "linear from the first one on: each is called once for each message. Without any, messages take the fast path",
         (0, 1, 2, 5, 10),
         _plugged,
         ours_only=True,
