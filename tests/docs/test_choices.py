@@ -139,11 +139,11 @@ def test_a_payload_declared_as_text_that_is_none(check: bool) -> None:
         client.publish("a", b"\xff", 1, payload_format_indicator=1, expect=expected)
 
 
-def test_two_hundred_levels() -> None:
+def test_two_hundred_slashes() -> None:
     with Harness() as harness:
         client = harness.connect("c")
-        client.publish("/" * 199, b"", 1, expect=0x10)
-        client.publish("/" * 200, b"", 1)
+        client.publish("/" * 200, b"", 1, expect=0x10)
+        client.publish("/" * 201, b"", 1)
         client.expect_disconnect(0x90)
 
 

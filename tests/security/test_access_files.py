@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hookmq.config.model import loads
 from hookmq.config.plugins import build
-from hookmq.errors import ConfigError, HookMQError
+from hookmq.errors import ConfigError, HookMQError, PluginError
 from hookmq.hooks.entry import PluginInstance
 from hookmq.testing import Harness, HookRecorder, make_plugin
 from hookmq.testing.runtime import EPOCH
@@ -136,8 +136,12 @@ def test_at_start_the_plugin_is_not_made(file: Path, name: str, damage: str) -> 
     write(file, kind.text)
     kind.make(file)
     DAMAGE[damage](file)
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(PluginError) as found:
         kind.make(file)
+    # `hookmq serve` ends: it names the plugin and the file, and for `auth_jwt` the key that names the file.
+    assert isinstance(found.value.__cause__, ConfigError)
+    place = f"plugins[0].config.{kind.key}: " if kind.plugin is AuthJwtPlugin else ""
+    assert str(found.value).startswith(f"plugin 'it': {place}{file}:")
     assert "Traceback (most recent" not in str(found.value)
     for secret in (ALICE, BOB, ALICE[-20:], BOB[-20:]):
         assert secret not in str(found.value)

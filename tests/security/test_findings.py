@@ -88,7 +88,7 @@ def test_what_is_put_before_a_topic_does_not_make_it_too_long(harness: Harness) 
     """The message could be sent to nobody, and took everybody else's copy with it."""
     witness = harness.connect("witness")
     witness.subscribe("#")
-    for topic, retain in (("x" * 65535, False), ("x" * 65535, True), ("/" * 199, False)):
+    for topic, retain in (("x" * 65535, False), ("x" * 65535, True), ("/" * 200, False)):
         client = join(harness, scope=TENANT)
         client.publish(topic, b"x", retain=retain)
         client.refused(0x90)
@@ -103,9 +103,9 @@ def test_what_is_put_before_a_topic_does_not_make_it_too_long(harness: Harness) 
     client.send(
         m.subscribe(
             1,
-            ("+/" * 199 + "+", 1),
+            ("+/" * 200 + "+", 1),
             ("y" * 65534, 1),
-            ("$share/g/" + "+/" * 199 + "+", 1),
+            ("$share/g/" + "+/" * 200 + "+", 1),
             ("ok", 1),
         )
     )

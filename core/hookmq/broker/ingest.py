@@ -30,12 +30,12 @@ class Outcome:
     """What became of a message: `code` for its acknowledgement, `reason` in words for MQTT 5 clients, whether the
     connection is to end, how many matched (-1: it was not accepted), and whether it `relies` on a commit. `decided` is
     False if nobody could say whether it may be accepted: a client of 3.x, which cannot be told, gets no acknowledgement
-    rather than a wrong one. `undecided`: nobody could decide, the source is
-    `Ingest.patient`, and nothing was dropped yet. `full` are journals without room for `message`; when there is room,
+    rather than a wrong one. `undecided`: nobody could decide, the source is `Ingest.patient`, and nothing was dropped
+    yet; `by` is the id of the plugin that failed. `full` are journals without room for `message`; when there is room,
     `later` does what is left to be done and returns what became of it then."""
 
     __slots__ = (
-        "code", "decided", "disconnect", "full", "later", "matched", "message", "reason", "relies", "undecided",
+        "by", "code", "decided", "disconnect", "full", "later", "matched", "message", "reason", "relies", "undecided",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +48,7 @@ class Outcome:
         self.relies = False
         self.decided = True
         self.undecided = False
+        self.by = ""
         self.full: tuple[BoundedJournal, ...] = ()
         self.message: Message | None = None
         self.later: Callable[[], Outcome] | None = None
@@ -168,8 +169,9 @@ class Ingest:
     def _deny(self, verdict: Deny, by: str) -> None:
         self.plain = False
         if self.patient and not verdict.decided:
-            outcome = Outcome(verdict.code)
+            outcome = Outcome(verdict.code, verdict.reason or "")
             outcome.undecided = True
+            outcome.by = by
             self._end(outcome)
             return
         reason = DropReason.DENIED if verdict.decided else DropReason.UNDECIDED

@@ -89,7 +89,7 @@ class DueWill:
             if known is not None and known.connection is not None:
                 self.ask(True)  # the client came back meanwhile
             else:
-                self._wait()
+                self._wait(outcome)
             return
         if outcome.matched < 0:
             self._forget()
@@ -102,12 +102,17 @@ class DueWill:
         )
         core.schedule()
 
-    def _wait(self) -> None:
+    def _wait(self, outcome: Outcome) -> None:
         core = self._core
         client_id = self._session.client_id
         if self._delay == FIRST:
             core.runtime.log(
-                "info", "will.undecided", client_id=client_id, topic=self._message.topic
+                "info",
+                "will.undecided",
+                client_id=client_id,
+                topic=self._message.topic,
+                plugin=outcome.by,
+                reason=outcome.reason or None,
             )
         self._waits = True
         core.undecided_wills[client_id] = (*core.undecided_wills.get(client_id, ()), self)

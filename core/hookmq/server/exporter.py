@@ -53,7 +53,7 @@ def register_core(
     )
     registry.gauge(
         "retained_bytes",
-        "Bytes of retained messages: topics, payloads and properties.",
+        "Bytes of retained messages: topics, payloads and properties, and who published them.",
         lambda: broker.core.retained_bytes,
     )
     registry.gauge(

@@ -10,7 +10,7 @@ from hookmq.hooks.verdicts import Accept, Allow, Deny, Drop
 from hookmq.plugin import Action
 from hookmq.reason import ReasonCode
 from hookmq.testing import DurableStore, Harness, HookRecorder, MemoryClient, SlowStore, will
-from hookmq.types import Scope
+from hookmq.types import Message, Scope
 
 Make = Callable[..., Harness]
 
@@ -520,6 +520,38 @@ def test_it_does_not_wait_for_ever(broker_harness: Make, recorder: HookRecorder,
     asked = len(recorder.calls(hook))
     harness.advance(1e6)
     assert len(recorder.calls(hook)) == asked
+
+
+@BY_HOOK
+def test_the_log_names_who_could_not_decide(
+    broker_harness: Make, recorder: HookRecorder, hook: str
+) -> None:
+    harness, _ = observed(broker_harness, recorder)
+    client = harness.connect("c", will=will("w", b"x", 1))
+    recorder.answer(hook, Deny(reason="no database", decided=False))
+    client.drop()
+    harness.advance(PATIENCE)
+    [fields] = harness.logged("will.undecided")
+    assert fields == {
+        "client_id": "c", "topic": "w", "plugin": "recorder", "reason": "no database"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", ["", "/" * 201])
+@pytest.mark.parametrize("hook", ["on_will", "on_publish"])
+def test_a_plugin_moves_it_where_no_topic_is(
+    broker_harness: Make, recorder: HookRecorder, hook: str, topic: str
+) -> None:
+    """Nothing else in the log says that the plugin is broken."""
+    harness, watcher = observed(broker_harness, recorder)
+    client = harness.connect("c", will=will("w", b"x", 1))
+    recorder.answer(hook, Message(topic, b""))
+    client.drop()
+    harness.advance(1)
+    watcher.expect_nothing()
+    [fields] = harness.logged("will.undecided")
+    assert fields["plugin"] == "recorder"
+    assert "topic" in str(fields["reason"])
 
 
 def test_a_will_that_expires_while_it_waits(broker_harness: Make, recorder: HookRecorder) -> None:
