@@ -88,7 +88,7 @@ def test_a_message_that_is_published_later_is_no_way_around_the_rules() -> None:
 def test_numbers() -> None:
     assert (QUEUE, FAILURES, OPEN_FOR) == (10_000, 20, 30.0)
     assert "10,000 events per hook" in TEXT
-    assert "After twenty failures in a row the plugin is left alone for thirty seconds" in TEXT
+    assert "After twenty failures in a row the plugin is not called for thirty seconds" in TEXT
 
 
 def test_every_metric_is_listed() -> None:
