@@ -10,7 +10,7 @@ from words import _any as matches_any
 RULES = Rules(GLOSSARY.read_text())
 LEFT = unchecked()
 STRICT = [name for name in files() if not matches_any(name, LEFT)]
-ENTRIES = 14
+ENTRIES = 12
 """How many entries tools/unchecked.txt had when it was last looked through. Lower it whenever you remove entries."""
 
 

@@ -16,12 +16,12 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 HEAD: Final = """\
 # Webhook events
 
-What the plugin `webhook` tells, made from its table by `python -m hookmq_webhook.reference`. Each event has a JSON
-Schema of its `data` in the distribution: `hookmq webhook schema message.published` prints it.
+This page lists the events that the plugin `webhook` sends. `python -m hookmq_webhook.reference` writes it from the plugin's
+table. The distribution has a JSON Schema of each event's `data`. `hookmq webhook schema message.published` prints one.
 
-In a CloudEvent the type has `hookmq.` before it: `hookmq.message.published`; in the plain envelope it is as it stands
-here. Fields that may be left out are so marked. `filters.fields` leaves out others; the schemas are of whole events.
-More fields may be added; those that are here keep their names and meanings.
+In a CloudEvent the type has the prefix `hookmq.`: `hookmq.message.published`. In the plain envelope it has no prefix. Optional
+fields are marked "may be left out". `filters.fields` leaves out others; the schemas describe whole events. New versions may
+add fields. Existing fields keep their names and meanings.
 
 ## The envelope
 
@@ -39,17 +39,18 @@ More fields may be added; those that are here keep their names and meanings.
 | `datacontenttype` | | `application/json`, unless `content: payload` says otherwise |
 | `data`, `data_base64` | `data` | the fields below |
 
-Nothing is left out of the count, but events of different keys may overtake each other, so a receiver sees gaps close.
-One that stays is an event that was given up or dropped, or one that is being tried again.
+The sequence has no gaps, but events of different keys may overtake each other. A receiver therefore sees gaps that close later.
+If a gap stays, the event was given up or dropped, or the plugin is still trying to send it.
 
 ## Payloads
 
-Events of messages have these fields, too:
+Events of messages also have these fields:
 
 {payload}
-With `payload: auto` a payload is JSON if its content type says so, or if it has none and is an object or array; `json`
-tries all. What then is no JSON that any receiver can read (a number beyond a double, half a surrogate pair, more than 64
-levels) is text; what is not UTF-8 is base64. `text` and `base64` do as they say, `none` leaves payloads out.
+With `payload: auto`, a payload is JSON if its content type says so. Without a content type, an object or array is JSON. `json`
+tries all payloads. Some JSON is not readable for every receiver: a number beyond a double, half a surrogate pair, or more than
+64 levels. Such a payload, or one that is not JSON, is text. A payload that is not UTF-8 is base64. `text` and `base64` always use
+that form; `none` leaves payloads out.
 """
 
 
@@ -105,18 +106,18 @@ def page() -> str:
         parts.append(_section(kind))
     parts.append("## Other plugins\n")
     parts.append(
-        f"{OTHER.help} Name it in `events`; a name with a dot that none of the above begins with is taken as it is.\n"
+        f"{OTHER.help} Name it in `events`; a name with a dot is accepted if no event above has its prefix.\n"
     )
     parts.append(_table(OTHER.fields))
-    parts.append("Beside these the data has whatever the plugin tells.\n")
+    parts.append("The data also has all fields that the plugin sends.\n")
     return "\n".join(parts)
 
 
 def _section(kind: Kind) -> str:
     hooks = ", ".join(f"`{hook}`" for hook in kind.hook.split(", "))
-    lines = [f"### {kind.name}\n", f"{kind.help} Told by {hooks}.\n", _table(kind.fields)]
+    lines = [f"### {kind.name}\n", f"{kind.help} Source: {hooks}.\n", _table(kind.fields)]
     if kind.payload:
-        lines.append("And those of [payloads](#payloads).\n")
+        lines.append("It also has the fields of [payloads](#payloads).\n")
     shown = Envelope("urn:hookmq:webhook", "3f2a", "structured", max_event=4096)
     _, body = encode(shown, [Numbered(41, sample(kind.name), 0)])
     text = json.dumps(json.loads(body), indent=2, ensure_ascii=False)

@@ -77,13 +77,14 @@ def _told(lines: list[str]) -> str:
 INTRO = """\
 # Differences from mosquitto
 
-{scripts} scripts of raw packets and many random ones are played to HookMQ and to mosquitto 2.0.11, and what clients are
-told is compared. Not compared are the values of packet ids, assigned client ids, the texts of reasons, and the order of
-messages of different topics. Below is all in which the two differ. `tests/differential` plays the scripts; a difference
-that is not in its table fails the test, and so does an entry of the table that no longer occurs.
+`tests/differential` plays {scripts} scripts of raw packets, and many random ones, to HookMQ and to mosquitto 2.0.11. It
+compares what clients receive. It does not compare packet ids, assigned client ids, the texts of reasons, and the order of
+messages of different topics.
 
-Both brokers are set up with the same limits. A packet is told by its name, reason code and properties; `q1` is a QoS,
-`#1` the first packet id that the broker uses. A script's name begins with what it is about.
+This page lists all differences. The test fails on a difference that is not listed, and on a listed one that no longer occurs.
+
+Both brokers have the same limits. The tables show a packet by its name, reason code and properties. `q1` is a QoS, and `#1`
+the first packet id that the broker uses. A script's name begins with its subject.
 """
 
 
@@ -94,7 +95,7 @@ def page(differences: list[Difference], scripts: int) -> str:
         chosen = [one for one in differences if one.right == right]
         if not chosen:
             continue
-        words = f"Right is {title}" if right != "open" else "The standard leaves it open"
+        words = f"{title} is right" if right != "open" else "The standard leaves it open"
         parts.append(
             f"\n## {words}\n\n| Script | mosquitto | HookMQ | Statement | Why |\n|---|---|---|---|---|\n"
         )
