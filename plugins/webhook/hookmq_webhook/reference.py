@@ -16,12 +16,13 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 HEAD: Final = """\
 # Webhook events
 
-This page lists the events that the plugin `webhook` sends. `python -m hookmq_webhook.reference` writes it from the plugin's
-table. The distribution has a JSON Schema of each event's `data`. `hookmq webhook schema message.published` prints one.
+This page lists the events that the plugin `webhook` sends. `python -m hookmq_webhook.reference` writes it from the
+plugin's table. The distribution has a JSON Schema of each event's `data`. `hookmq webhook schema message.published`
+prints one.
 
-In a CloudEvent the type has the prefix `hookmq.`: `hookmq.message.published`. In the plain envelope it has no prefix. Optional
-fields are marked "may be left out". `filters.fields` leaves out others; the schemas describe whole events. New versions may
-add fields. Existing fields keep their names and meanings.
+In a CloudEvent the type has the prefix `hookmq.`: `hookmq.message.published`. In the plain envelope it has no prefix.
+Optional fields are marked "may be left out". `filters.fields` leaves out others; the schemas describe whole events.
+New versions may add fields. Existing fields keep their names and meanings.
 
 ## The envelope
 
@@ -39,18 +40,18 @@ add fields. Existing fields keep their names and meanings.
 | `datacontenttype` | | `application/json`, unless `content: payload` says otherwise |
 | `data`, `data_base64` | `data` | the fields below |
 
-The sequence has no gaps, but events of different keys may overtake each other. A receiver therefore sees gaps that close later.
-If a gap stays, the event was given up or dropped, or the plugin is still trying to send it.
+The sequence has no gaps, but events of different keys may overtake each other. A receiver therefore sees gaps that
+close later. If a gap stays, the event was given up or dropped, or the plugin is still trying to send it.
 
 ## Payloads
 
 Events of messages also have these fields:
 
 {payload}
-With `payload: auto`, a payload is JSON if its content type says so. Without a content type, an object or array is JSON. `json`
-tries all payloads. Some JSON is not readable for every receiver: a number beyond a double, half a surrogate pair, or more than
-64 levels. Such a payload, or one that is not JSON, is text. A payload that is not UTF-8 is base64. `text` and `base64` always use
-that form; `none` leaves payloads out.
+With `payload: auto`, a payload is JSON if its content type says so. Without a content type, an object or array is
+JSON. `json` tries all payloads. Some JSON is not readable for every receiver: a number beyond a double, half a
+surrogate pair, or more than 64 levels. Such a payload, or one that is not JSON, is text. A payload that is not UTF-8
+is base64. `text` and `base64` always use that form; `none` leaves payloads out.
 """
 
 

@@ -77,14 +77,15 @@ def _told(lines: list[str]) -> str:
 INTRO = """\
 # Differences from mosquitto
 
-`tests/differential` plays {scripts} scripts of raw packets, and many random ones, to HookMQ and to mosquitto 2.0.11. It
-compares what clients receive. It does not compare packet ids, assigned client ids, the texts of reasons, and the order of
-messages of different topics.
+`tests/differential` plays {scripts} scripts of raw packets, and many random ones, to HookMQ and to mosquitto 2.0.11.
+It compares what clients receive. It does not compare packet ids, assigned client ids, the texts of reasons, and the
+order of messages of different topics.
 
-This page lists all differences. The test fails on a difference that is not listed, and on a listed one that no longer occurs.
+This page lists all differences. The test fails on a difference that is not listed, and on a listed one that no longer
+occurs.
 
-Both brokers have the same limits. The tables show a packet by its name, reason code and properties. `q1` is a QoS, and `#1`
-the first packet id that the broker uses. A script's name begins with its subject.
+Both brokers have the same limits. The tables show a packet by its name, reason code and properties. `q1` is a QoS,
+and `#1` the first packet id that the broker uses. A script's name begins with its subject.
 """
 
 
