@@ -132,7 +132,7 @@ def test_what_spark_needs(
     spark: SparkSession, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stateful, "_importable", lambda name: name != missing)
-    with pytest.raises(PipelineError, match=rf"{missing} cannot be .*hookmq-pipelines\[stateful\]"):
+    with pytest.raises(PipelineError, match=rf"{missing} cannot be .*pipelines\[stateful\]"):
         prepare(spark)
     monkeypatch.undo()
     assert not stateful._importable("nothing.of.this")
