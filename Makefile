@@ -5,6 +5,8 @@ UV := .venv/bin/uv
 WORKERS ?= 3
 ROUNDS ?= 10
 SECONDS ?= 60
+# How many of the slowest tests `make test` lists.
+SLOWEST ?= 0
 CUTS ?= 1000
 SEEDS ?= 1000
 KILLS ?= 100
@@ -12,9 +14,9 @@ SEEDS_COMPILED ?= 1000
 FIRST_COMPILED ?= 1250
 KILLS_COMPILED ?= 5
 MINUTES ?= 10
-SIMULATE = .venv/bin/python -m hookmq.testing.sim --seeds $(SEEDS)
+SIMULATE = PYTHONPATH=tests/support .venv/bin/python -m simulator --seeds $(SEEDS)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
-MEMBERS := $(wildcard core/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
+MEMBERS := $(wildcard core/pyproject.toml toolkit/pyproject.toml testing/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
 TESTS := conftest.py core/compiling.py bench tests tools $(wildcard $(MEMBERS:pyproject.toml=tests))
 # Folders with slow tests, the longest first.
@@ -48,7 +50,7 @@ run: install     ## start a broker on 127.0.0.1, ports 1883 (TCP) and 8083 (WebS
 	@exec .venv/bin/hookmq serve
 
 test: install    ## run all tests except slow ones on the pure build, under 5 minutes
-	HOOKMQ_BUILD=pure HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
+	HOOKMQ_BUILD=pure HYPOTHESIS_PROFILE=ci $(PYTEST) $(if $(filter-out 0,$(SLOWEST)),--durations $(SLOWEST)) -m "not slow"
 
 # The checkout runs the compiled modules of the wheel, unpacked.
 compiled: install  ## compile the fast path with mypyc, for `make run` and as a wheel in dist/
@@ -73,7 +75,7 @@ test-all: install  ## run the slow tests: wheels, kills under load, simulator ru
 	  else echo "== $$name: FAILED, $$(($$(date +%s) - start)) s"; failed="$$failed, $$name"; fi; \
 	}; \
 	export HYPOTHESIS_PROFILE=ci HOOKMQ_BUILD=pure SEED=$${SEED:-1}; \
-	part "slow tests" $(PYTEST) --dist loadgroup --durations 40 -m slow $(PARTS); \
+	part "slow tests" $(PYTEST) --dist loadgroup --durations 20 -m slow $(PARTS); \
 	part "the compiled build" $(MAKE) --no-print-directory test-compiled; \
 	part "Spark" $(MAKE) --no-print-directory test-spark; \
 	part "devices to tables" $(MAKE) --no-print-directory crash-spark KILLS=6; \

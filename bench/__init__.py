@@ -1,1 +1,1 @@
-"""Benchmarks of HookMQ against other MQTT brokers: `python -m bench --help`; see bench/README.md."""
+"""Benchmarks that compare HookMQ with other MQTT brokers. See `python -m bench --help` and bench/README.md."""

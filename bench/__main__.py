@@ -1,4 +1,4 @@
-"""`python -m bench`: run every scenario against every broker in turn and print the comparison."""
+"""`python -m bench`: run every load against each broker in turn and print a comparison."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import generator, launch, peers, plugins, report, scenarios, session
+from hookmq_bench import native
+
+from . import launch, peers, plugins, report, scenarios, session
 from .session import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RESULTS = generator.HERE / "results"
+RESULTS = peers.HERE / "results"
 DEFAULT_PEERS = "mosquitto,mosquitto-disk,hookmq-pure,hookmq-compiled,nats,aedes,amqtt"
 
-# What a broker does not do at all; measuring it would make a void row of what is nobody's defect.
+# Loads that a broker does not support. Measuring them would only produce void rows.
 CANNOT = (
     ("nats", "v5-*", "MQTT 3.1.1 only"),
     ("aedes", "v5-*", "MQTT 3.1.1 only"),
@@ -34,11 +36,11 @@ CANNOT = (
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line. `words` defaults to `sys.argv`."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Compare HookMQ with other MQTT brokers: one load generator (C, epoll), runs "
-        "that alternate between the brokers, a core for the broker and one for the generator. "
+        "that alternate between the brokers, one core for the broker and one for the generator. "
         "Cost is the broker's CPU time per delivered message; a ratio above 1 beats mosquitto. "
         "A run that loses, duplicates or reorders a message is void. See bench/README.md.",
         epilog="groups: "
@@ -47,18 +49,33 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         + ", ".join(s.name for s in scenarios.SCENARIOS),
     )
     add = parser.add_argument
-    add("--scenarios", default="*", metavar="NAMES", help="names, groups or patterns, by commas")
+    add(
+        "--scenarios",
+        default="*",
+        metavar="NAMES",
+        help="names, groups or patterns, separated by commas",
+    )
     add("--peers", default=DEFAULT_PEERS, metavar="NAMES", help="brokers (%(default)s)")
+    add(
+        "--against",
+        type=pathlib.Path,
+        metavar="CHECKOUT",
+        help="also measure the HookMQ of another installed checkout",
+    )
     add("--seconds", type=float, default=1.0, help="measured time of a run (%(default)s)")
     add("--warmup", type=float, default=0.5, help="seconds of load before it (%(default)s)")
     add("--runs", type=int, default=3, help="runs of each; the table has medians (%(default)s)")
-    add("--quick", action="store_true", help="one run of 0.3 s with 0.1 s of warm-up: a look")
+    add("--quick", action="store_true", help="one run of 0.3 s with 0.1 s of warm-up: a rough look")
     add("--payload", type=int, default=64, help="bytes, at least 24 (%(default)s)")
     add("--protocol", choices=("3.1.1", "5"), default="3.1.1", help="MQTT version (%(default)s)")
     add("--cores", default="0,1", help="the broker's and the generator's core (%(default)s)")
-    add("--no-pin", action="store_true", help="leave processes on whatever core")
-    add("--nice", type=int, help="priority of this session, say -10 (needs root); put back after")
-    add("--no-plugins", action="store_true", help="leave out what plugins cost (some 30 s)")
+    add("--no-pin", action="store_true", help="do not bind processes to cores")
+    add(
+        "--nice",
+        type=int,
+        help="priority of this session, such as -10 (needs root); restored at the end",
+    )
+    add("--no-plugins", action="store_true", help="leave out the costs of plugins (some 30 s)")
     add("--json", type=pathlib.Path, metavar="FILE", help="default: bench/results/TIME.json")
     options = parser.parse_args(words)
     if options.quick:
@@ -77,7 +94,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def measure(scenario: scenarios.Scenario, broker: str, options: argparse.Namespace) -> report.Run:
-    """One run on a broker started for it alone."""
+    """Start a broker, measure one run of a scenario against it, and stop it."""
     words = scenario.arguments(
         payload=options.payload,
         level=5 if options.protocol == "5" else 4,
@@ -87,18 +104,18 @@ def measure(scenario: scenarios.Scenario, broker: str, options: argparse.Namespa
     core = options.pinned[0] if options.pinned else None
     try:
         with launch.running(broker, core=core, variant=scenario.variant) as running:
-            raw = generator.run(
+            raw = native.run(
                 words, port=running.port, pids=running.pids(), timeout=options.seconds + 60
             )
     except peers.PeerError as error:
         return report.Run(scenario, broker, left_out=" ".join(str(error).split()))
-    except generator.GeneratorError as error:
+    except native.NativeError as error:
         return report.Run(scenario, broker, error=" ".join(str(error).split()))
     return report.Run(scenario, broker, raw)
 
 
 def taking_part(scenario: scenarios.Scenario, names: list[str]) -> Iterator[tuple[str, str]]:
-    """The brokers that a scenario concerns, each with the reason for which it is left out, or nothing."""
+    """Yield each broker that has a configuration for the scenario, with the reason to leave it out or ''."""
     for name in names:
         if scenario.variant in peers.PEERS[name].configs:
             reasons = (
@@ -110,7 +127,7 @@ def taking_part(scenario: scenarios.Scenario, names: list[str]) -> Iterator[tupl
 
 
 def said(run: report.Run) -> str:
-    """A run in a few words."""
+    """Describe a run's outcome in a few words."""
     if run.left_out:
         return f"left out: {run.left_out}"
     defects = run.defects()
@@ -122,7 +139,7 @@ def said(run: report.Run) -> str:
 
 
 def run_all(options: argparse.Namespace, names: list[str], runs: list[report.Run]) -> None:
-    """Every run, brokers alternating, each round in the other order; added to `runs`."""
+    """Measure everything and append each run to `runs`. Brokers alternate, in reverse order in every other round."""
     for scenario in options.chosen:
         concerned = dict(taking_part(scenario, names))
         for number in range(options.runs):
@@ -137,7 +154,7 @@ def run_all(options: argparse.Namespace, names: list[str], runs: list[report.Run
 
 
 def heading(options: argparse.Namespace, document: dict[str, Any]) -> str:
-    """What was compared with what, above the table."""
+    """Return the lines above the table, which describe the conditions of the comparison."""
     host, pinned = document["machine"], options.pinned
     where = "not pinned"
     if pinned:
@@ -145,7 +162,7 @@ def heading(options: argparse.Namespace, document: dict[str, Any]) -> str:
     lines = [
         f"{host['cpu']}, {host['cores']} cores, Linux {host['kernel']}, Python {host['python']}; {where}; "
         f"load average before {host['load_average'][0]:.2f}",
-        f"MQTT {options.protocol}, {options.payload} B payload, loopback TCP, clean sessions, unless a row says else; "
+        f"MQTT {options.protocol}, {options.payload} B payload, loopback TCP, clean sessions, unless noted; "
         f"medians of {options.runs} x {options.seconds:g} s after {options.warmup:g} s",
         *(f"{name}: {version}" for name, version in document["versions"].items()),
         *(f"{name}: left out: {reason}" for name, reason in document["left_out"].items()),
@@ -157,18 +174,25 @@ def heading(options: argparse.Namespace, document: dict[str, Any]) -> str:
         "W = messages each publisher may have outstanding end to end; cost ratio = mosquitto's cost / "
         "this one's; core, gen. = share of a core that broker and generator used"
     )
+    if options.against:
+        lines.append(
+            "against = cost of the same build in the other checkout (@commit) / this one's, of medians and of lowest runs"
+        )
     return "\n".join(lines)
 
 
 def installed(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The versions of those that start, and why the others are left out. Raises PeerError for an unknown name."""
+    """Start each broker once. Return the versions of those that started, and why the others did not.
+
+    Raises PeerError for an unknown name.
+    """
     versions, left_out = {}, {}
     for name in names:
         if name not in peers.PEERS:
             peers.find(name)
         try:
             peer, program = peers.find(name)
-            # Better now than after minutes: a broker that does not start.
+            # Discover a broker that does not start now, not minutes into the comparison.
             with launch.running(name, core=None, variant=next(iter(peer.configs))):
                 versions[name] = peer.version(program)
         except peers.PeerError as error:
@@ -176,17 +200,23 @@ def installed(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     return versions, left_out
 
 
+def with_counterparts(names: list[str], suffix: str) -> tuple[list[str], dict[str, str]]:
+    """Insert the other checkout's HookMQ builds next to this checkout's. Return all names, and each one's counterpart."""
+    earlier = {name: name + suffix for name in names if name.startswith("hookmq")}
+    return [one for name in names for one in (name, earlier.get(name)) if one], earlier
+
+
 def builds(versions: dict[str, str]) -> dict[str, str]:
-    """Which of them are HookMQ, and whether compiled or pure."""
+    """Return, for each HookMQ from this checkout, whether it is compiled or pure."""
     return {
         name: "compiled" if "compiled" in version else "pure"
         for name, version in versions.items()
-        if name.startswith("hookmq")
+        if name.startswith("hookmq") and "@" not in name
     }
 
 
 def written(document: dict[str, Any]) -> str:
-    """The document as JSON, with one line for each row."""
+    """Format the document as JSON with one line per row."""
     rows = ",\n".join(json.dumps(row) for row in document["rows"])
     return (
         json.dumps({**document, "rows": []}, indent=1).replace(
@@ -197,17 +227,22 @@ def written(document: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Exit code 0; 1 when a row of HookMQ is void; 2 when it cannot run at all; 130 when Ctrl-C ended it early."""
+    """Run the comparison. Return 0, 1 if a HookMQ row is void, 2 if nothing can be measured, or 130 after Ctrl-C."""
     options = arguments()
-    # So that a broker is stopped on SIGTERM too.
+    # Make SIGTERM stop the broker too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     launch.raise_file_limit()
     try:
-        binary = generator.build()
-        versions, left_out = installed([name.strip() for name in options.peers.split(",")])
+        binary = native.build()
+        names = [name.strip() for name in options.peers.split(",")]
+        if options.against:
+            names, earlier = with_counterparts(names, peers.add_checkout(options.against.resolve()))
+        else:
+            earlier = {}
+        versions, left_out = installed(names)
         if not versions:
             raise peers.PeerError(f"no broker to measure: {left_out}")
-    except (generator.GeneratorError, peers.PeerError) as error:
+    except (native.NativeError, peers.PeerError) as error:
         say(f"bench: {error}")
         return 2
     names = list(versions)
@@ -231,10 +266,10 @@ def main() -> int:
     except KeyboardInterrupt:
         say(f"bench: ended early by Ctrl-C, after {len(runs)} runs")
         early = True
-        options.json = None  # what was to be replaced by the whole stays as it is
+        options.json = None  # do not overwrite an older file with an incomplete run
     if early and not runs:
         return 130
-    rows = report.summarise(runs, builds(versions))
+    rows = report.summarise(runs, builds(versions), earlier)
     document |= {
         "started": started.isoformat(timespec="seconds"),
         "took_s": round((datetime.datetime.now(datetime.UTC) - started).total_seconds()),

@@ -1,17 +1,17 @@
-"""``python -m bench.acl``: what a decision of acl_file costs with 10, 1,000 and 100,000 rules.
+"""``python -m bench.acl``: what a decision by acl_file costs with 10, 1,000 and 100,000 rules.
 
-Two files of each size, in YAML: in one all rules are for everybody, a tenth of them denials; in the other each rule is
-for a user of its own, as are the rules of the clients that are measured. For comparison the same decision by going
-through the rules one after another. CPU time of one thread, the best of several rounds; memory is what Python allocated.
+There are two YAML files of each size. In one, all rules apply to everybody, and every tenth rule denies. In the other,
+each rule applies to one user. For comparison, the same decision is made by trying one rule after another. Figures are
+one thread's CPU time in the best of several rounds. Memory is what Python allocated.
 
     load        read, check and compile the file
-    connect     find a client's rules, once a connection
-    publish     a topic that one of the last rules allows
-    nothing     a topic of which no rule speaks
-    subscribe   a filter that one of the last rules contains
-    all         "#", which overlaps whatever is denied
-    wild        "site/+/dev/+/x", which has to be looked for below every site
-    one by one  the publish, rule after rule
+    connect     look up a client's rules, once per connection
+    publish     publish to a topic that one of the last rules allows
+    nothing     publish to a topic that no rule matches
+    subscribe   subscribe to a filter that one of the last rules covers
+    all         subscribe to "#", which overlaps everything that is denied
+    wild        subscribe to "site/+/dev/+/x", which requires a search below every site
+    one by one  decide on the publish by trying rule after rule
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-from hookmq.plugin import Action, ClientInfo, Peer, Rules
-from hookmq.topics import matches
-from hookmq.types import Scope
+from hookmq.model.client import Scope
+from hookmq.mqtt.topics import matches
+from hookmq.plugin import Action, ClientInfo, Peer
 from hookmq_acl_file.file import load
 from hookmq_acl_file.index import Index
 from hookmq_acl_file.rules_yaml import read
+from hookmq_toolkit.rules import Rules
 
 COLUMNS = (
     "load",
@@ -44,7 +45,7 @@ COLUMNS = (
 
 
 def everybody(count: int) -> str:
-    """`count` rules for everybody, the first tenth of them denials."""
+    """Return `count` rules that apply to everybody. The first tenth of them deny."""
     rules = []
     for number in range(count):
         site = f"site/{number % 97}/dev/{number}"
@@ -56,7 +57,7 @@ def everybody(count: int) -> str:
 
 
 def users(count: int) -> str:
-    """`count` rules, each for a user of its own."""
+    """Return `count` rules, each of which applies to one user."""
     return "rules:\n" + "".join(
         f"  - {{allow: [publish, subscribe], who: {{user: u{n}}}, topic: site/{n % 97}/dev/{n}/#}}\n"
         for n in range(count)
@@ -64,7 +65,7 @@ def users(count: int) -> str:
 
 
 def cpu(call: Callable[[], object], times: int, rounds: int = 7) -> float:
-    """Seconds of CPU that one `call` takes: the best round of `times` calls."""
+    """Return the CPU seconds that one `call` takes in the fastest of `rounds` rounds of `times` calls."""
     best = float("inf")
     for _ in range(rounds):
         began = time.thread_time()
@@ -75,7 +76,7 @@ def cpu(call: Callable[[], object], times: int, rounds: int = 7) -> float:
 
 
 def measure(text: str, count: int, folder: Path) -> list[str]:
-    """One row of the table."""
+    """Measure and return one row of the table."""
     file = folder / "acl.yaml"
     file.write_text(text)
     began = time.thread_time()
@@ -112,7 +113,7 @@ def measure(text: str, count: int, folder: Path) -> list[str]:
 
 
 def one_by_one(index: Index, topic: str) -> bool:
-    """The decision without an index: the filters of everybody's rules in turn."""
+    """Decide without an index, by trying each filter in the rules for everybody."""
     for rules in _all(index):
         for rule in rules.rules:
             if matches(rule.filter, topic):

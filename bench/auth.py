@@ -1,17 +1,17 @@
-"""``python -m bench.auth``: what a password costs.
+"""``python -m bench.auth``: what checking a password costs.
 
-The first table is arithmetic: verifying one password, by kind of hash. The second is a whole broker with
-``hookmq-auth-password`` and clients that CONNECT, wait for CONNACK, send DISCONNECT and close, so many at a time:
-connects a second, the broker's CPU time for each (all its threads, not the generator's), and what was answered.
+The first table shows how long verifying one password takes with each kind of hash. The second measures a whole broker
+that runs ``hookmq-auth-password``. Clients send CONNECT, wait for CONNACK, send DISCONNECT and close. The table shows
+connects a second, the broker's CPU time per connect, and the reason codes.
 
-    no plugin       whoever comes is let in: what a connection costs
-    remembered      right passwords that were right a moment ago
-    hashed          right passwords of as many users as clients, nothing remembered
-    one user        right passwords of one user, nothing remembered: who asks the same at the same time shares a hash
-    wrong           wrong passwords, each another one
-    unknown user    the same for users that are not there
+    no plugin       every client is accepted; only the connection itself costs time
+    remembered      correct passwords that were verified recently
+    hashed          correct passwords, a different user for each client, nothing cached
+    one user        correct passwords for a single user, nothing cached; simultaneous checks share a hash
+    wrong           wrong passwords, each a different one
+    unknown user    different passwords for users that do not exist
 
-The generator is asyncio in Python, on the same machine: where it is the slower of the two the rate is a lower bound.
+The load generator runs on asyncio on the same machine. If it is slower than the broker, the rate is a lower bound.
 """
 
 from __future__ import annotations
@@ -19,61 +19,57 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import itertools
-import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hookmq.codec import Connect, encode
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Connect
 from hookmq_auth_password.hashes import Argon2, make, read, verify
 
-TICKS = os.sysconf("SC_CLK_TCK")
-DISCONNECT = b"\xe0\x00"
+from . import connects, launch
+
 CHEAP = "$7$101$TmYT+Q7sb5hxfltS$vqpNBjlHWe6p3pffOesT3dyO9WehVqVDkuduFdx2u7od1/yojVDLo3kMOWzn5iT8dMnpiieN5eBReI/oXGXn/A=="
-"""mosquitto_passwd's default, of the password "secret"."""
+"""A hash in mosquitto_passwd's default format, for the password "secret"."""
 
 
 class Row(NamedTuple):
-    """One measurement of a broker."""
+    """One row of the second table: what to measure."""
 
     name: str
     hash: str
-    plugin: str
+    cache: str
     user: str
     password: Callable[[int], bytes]
 
 
 def right(number: int) -> bytes:
-    """The right password."""
+    """Return the correct password as a client sends it."""
     return b"secret"
 
 
 def wrong(number: int) -> bytes:
-    """A wrong one, another each time."""
+    """Return a wrong password. Every number gives a different one."""
     return b"wrong-%d" % number
 
 
 ROWS = (
     Row("no plugin", "", "", "u{}", right),
-    Row("remembered", "small", "cache_time: 1h", "u{}", right),
-    Row("hashed, argon2id", "argon2", "cache_time: 0", "u{}", right),
-    Row("hashed, argon2id 8MiB", "small", "cache_time: 0", "u{}", right),
-    Row("hashed, mosquitto", "mosquitto", "cache_time: 0", "u{}", right),
-    Row("one user, argon2id", "argon2", "cache_time: 0", "u0", right),
+    Row("remembered", "small", "1h", "u{}", right),
+    Row("hashed, argon2id", "argon2", "0s", "u{}", right),
+    Row("hashed, argon2id 8MiB", "small", "0s", "u{}", right),
+    Row("hashed, mosquitto", "mosquitto", "0s", "u{}", right),
+    Row("one user, argon2id", "argon2", "0s", "u0", right),
     Row("wrong, argon2id", "argon2", "", "u0", wrong),
     Row("unknown user, argon2id", "argon2", "", "nobody", wrong),
 )
 
 
 def hashing() -> list[tuple[str, float]]:
-    """Milliseconds of verifying a password, by kind of hash."""
+    """Measure how many milliseconds verifying a password takes with each kind of hash."""
     from passlib import hash as passlib  # type: ignore[import-untyped]
 
     texts = [
@@ -108,9 +104,12 @@ def hashing() -> list[tuple[str, float]]:
 
 
 @contextlib.contextmanager
-def broker(folder: Path, row: Row, threads: int, parallel: int) -> Iterator[tuple[int, int]]:
-    """A broker's process id and port."""
-    text = "version: 1\nlisteners: [{name: tcp, bind: '127.0.0.1:0'}]\nauthz: {default: allow}\n"
+def broker(folder: Path, row: Row, threads: int, parallel: int) -> Iterator[launch.Broker]:
+    """Run the broker that a row measures."""
+    settings: dict[str, Any] = {
+        "authz": {"default": "allow"},
+        "log": {"level": "info", "format": "json"},
+    }
     if row.hash:
         users = folder / "users"
         format = "mosquitto" if row.hash == "mosquitto" else "yaml"
@@ -123,91 +122,20 @@ def broker(folder: Path, row: Row, threads: int, parallel: int) -> Iterator[tupl
             entries = "".join(f"  {name}: {{hash: '{hash}'}}\n" for name in names)
             users.write_text(f"version: 1\nusers:\n{entries}")
         users.chmod(0o600)
-        more = f", {row.plugin}" if row.plugin else ""
-        config_text = f"path: {users}, format: {format}, threads: {threads}{more}"
-        text += f"plugins: [{{use: auth_password, config: {{{config_text}}}}}]\n"
+        config = {"path": str(users), "format": format, "threads": threads}
+        if row.cache:
+            config["cache_time"] = row.cache
+        settings["plugins"] = [{"use": "auth_password", "config": config}]
     else:
-        text += "auth: {default: allow}\n"
-    config = folder / "hookmq.yaml"
-    config.write_text(text)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hookmq.cli", "serve", "--log-format", "json", "-c", str(config)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            told = json.loads(line)
-            if told["event"] == "node.started":
-                port = int(str(told["listeners"]["tcp"]).rpartition(":")[2])
-                break
-        else:
-            raise RuntimeError("the broker did not start")
-        # Its log is read all the time: a full pipe would stop it.
-        drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
-        yield process.pid, port
-    finally:
-        process.terminate()
-        process.wait(20)
-        drain.wait(20)
-        process.stderr and process.stderr.close()
-
-
-def cpu(pid: int) -> float:
-    """Seconds of CPU time that a process has used, all threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-PATIENCE = 200
-"""Times the measured time that a machine may be too busy for anybody to come in."""
-
-
-async def load(
-    port: int, pid: int, row: Row, parallel: int, seconds: float
-) -> tuple[float, float, Counter[int]]:
-    """Connects a second, CPU seconds of the broker for each, and how often each code was answered."""
-    numbers = itertools.count()
-    codes: Counter[int] = Counter()
-    measuring = stop = False
-
-    async def client(index: int) -> None:
-        while not stop:
-            number = next(numbers)
-            packet = encode(
-                Connect(f"c{index}", 5, True, 60, row.user.format(index), row.password(number)), 5
-            )
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(packet)
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                answer = await reader.readexactly(4)
-                if measuring:
-                    codes[answer[3]] += 1
-                writer.write(DISCONNECT)
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-
-    clients = [asyncio.create_task(client(index)) for index in range(parallel)]
-    await asyncio.sleep(seconds / 4)
-    measuring, before, began = True, cpu(pid), time.perf_counter()
-    for _ in range(PATIENCE):
-        await asyncio.sleep(seconds)
-        if codes:
-            break
-    measuring, used, took = False, cpu(pid) - before, time.perf_counter() - began
-    stop = True
-    await asyncio.gather(*clients)
-    done = sum(codes.values())
-    return done / took, used / max(1, done), codes
+        settings["auth"] = {"default": "allow"}
+    with launch.hookmq(folder, **settings) as running:
+        yield running
 
 
 def main() -> int:
-    """Print the tables."""
+    """Print both tables and return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.auth", description="What a password costs."
+        prog="python -m bench.auth", description="Measure the cost of a password."
     )
     parser.add_argument(
         "--seconds", type=float, default=3.0, help="measured time of a row (%(default)s)"
@@ -215,7 +143,9 @@ def main() -> int:
     parser.add_argument(
         "--parallel", type=int, default=32, help="connections at a time (%(default)s)"
     )
-    parser.add_argument("--threads", type=int, default=2, help="of the plugin (%(default)s)")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="threads of the plugin (%(default)s)"
+    )
     options = parser.parse_args()
     print(f"{'verifying one password':<40}{'ms':>10}")
     for name, milliseconds in hashing():
@@ -224,11 +154,16 @@ def main() -> int:
     for row in ROWS:
         with (
             tempfile.TemporaryDirectory() as folder,
-            broker(Path(folder), row, options.threads, options.parallel) as (pid, port),
+            broker(Path(folder), row, options.threads, options.parallel) as running,
         ):
-            rate, used, codes = asyncio.run(load(port, pid, row, options.parallel, options.seconds))
-        told = ", ".join(f"0x{code:02X} {count}" for code, count in sorted(codes.items()))
-        print(f"{row.name:<26}{rate:>12,.0f}{used * 1000:>14.3f}  {told}", flush=True)
+
+            def packet(client: int, number: int, row: Row = row) -> bytes:
+                user, password = row.user.format(client), row.password(number)
+                return encode(Connect(f"c{client}", 5, True, 60, user, password), 5)
+
+            found = asyncio.run(connects.load(running, packet, options.parallel, options.seconds))
+        codes = ", ".join(f"0x{code:02X} {count}" for code, count in sorted(found.codes.items()))
+        print(f"{row.name:<26}{found.rate:>12,.0f}{found.cpu * 1000:>14.3f}  {codes}", flush=True)
     return 0
 
 

@@ -1,36 +1,31 @@
-"""``python -m bench.auth_jwt``: what a token costs.
+"""``python -m bench.auth_jwt``: what checking a token costs.
 
-The first table is the verification alone, in this process: parsing, signature, claims, permissions, for tokens with and
-without an ``acl`` claim. The second is a whole broker on loopback: CONNECT, CONNACK, close, a number of connections at a
-time, each with a token of its own; beside it the same without a plugin. CPU is the broker's process, all its threads. The
-rate says what both processes together managed on this machine: the client is Python as well.
+The first table measures verification in this process: parsing, signature, claims and permissions, with and without an
+``acl`` claim. The second measures a whole broker over loopback, with and without the plugin. Each client has its own
+token, sends CONNECT, waits for CONNACK and closes. CPU time covers all the broker's threads. The rate also depends on
+the client, which is written in Python and runs on the same machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import itertools
-import json
-import socket
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from hookmq.codec import Connect, encode
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Connect
 from hookmq.plugin import Context
 from hookmq_auth_jwt.config import JwtConfig, KeyConfig
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 
-from bench.launch import free_port
+from . import connects, launch
 
 SECRET = "0123456789abcdef" * 4
 KEYS: dict[str, Any] = {
@@ -40,11 +35,10 @@ KEYS: dict[str, Any] = {
     "EdDSA": ed25519.Ed25519PrivateKey.generate(),
 }
 ACL = {"publish": ["dev/%c/#"], "subscribe": ["dev/%c/#", "all/#"], "deny": ["dev/+/secret"]}
-CONNACK = 4
 
 
 def token(algorithm: str, number: int, acl: bool) -> str:
-    """A token of a client."""
+    """Return a client's signed token."""
     claims: dict[str, Any] = {
         "iss": "https://idp.example/", "aud": "mqtt", "sub": f"client-{number}", "iat": int(time.time()),
         "exp": int(time.time()) + 3600,
@@ -55,7 +49,7 @@ def token(algorithm: str, number: int, acl: bool) -> str:
 
 
 def config(folder: Path) -> dict[str, Any]:
-    """The plugin's configuration, with every key."""
+    """Return a plugin configuration that contains every key."""
     keys: list[dict[str, Any]] = [{"secret": SECRET, "kid": "HS256"}]
     for name in ("RS256", "ES256", "EdDSA"):
         path = folder / f"{name}.pem"
@@ -66,7 +60,7 @@ def config(folder: Path) -> dict[str, Any]:
 
 
 def verification(folder: Path, count: int) -> None:
-    """Print the first table."""
+    """Measure verification and print the first table."""
     made = config(folder)
     made["keys"] = tuple(KeyConfig(**one) for one in made["keys"])
     verifier = AuthJwtPlugin(JwtConfig(**made), Context("bench")).verifier
@@ -85,57 +79,9 @@ def verification(folder: Path, count: int) -> None:
         print(f"{algorithm:<18} {cells[0]:>11.1f} {cells[1]:>15.1f}", flush=True)
 
 
-@contextlib.contextmanager
-def broker(
-    folder: Path, plugin: dict[str, Any] | None, use: str = "auth_jwt"
-) -> Iterator[tuple[int, int]]:
-    """A broker with the plugin `use`, or none: its process id and its port."""
-    port = free_port()
-    settings: dict[str, Any] = {
-        "version": 1,
-        "listeners": [{"name": "tcp", "bind": f"127.0.0.1:{port}"}],
-        "log": {"level": "error"},
-        "auth": {"default": "allow" if plugin is None else "deny"},
-    }
-    if plugin is not None:
-        settings["plugins"] = [{"use": use, "config": plugin}]
-    path = folder / "hookmq.json"
-    path.write_text(json.dumps(settings))
-    process = subprocess.Popen([sys.executable, "-m", "hookmq.cli", "serve", "-c", str(path)])
-    try:
-        while process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.02)
-        yield process.pid, port
-    finally:
-        process.terminate()
-        process.wait()
-
-
-async def storm(port: int, packets: list[bytes], at_a_time: int) -> float:
-    """Connect with every packet; seconds."""
-    left = iter(packets)
-
-    async def one() -> None:
-        for packet in left:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(packet)
-            answer = await reader.readexactly(CONNACK)
-            if answer[3]:
-                raise SystemExit(f"refused: {answer[3]}")
-            writer.transport.abort()
-
-    began = time.perf_counter()
-    await asyncio.gather(*(one() for _ in range(at_a_time)))
-    return time.perf_counter() - began
-
-
-def connecting(folder: Path, count: int, at_a_time: int) -> None:
-    """Print the second table."""
-    print("\nconnecting          a second   broker CPU us each   more than without")
+def connecting(folder: Path, clients: int, parallel: int, seconds: float) -> None:
+    """Measure connects to whole brokers and print the second table."""
+    print("\nconnecting          a second   broker CPU us each   more than without   refused")
     base = 0.0
     for algorithm in (None, *KEYS):
         packets = [
@@ -146,35 +92,37 @@ def connecting(folder: Path, count: int, at_a_time: int) -> None:
                 ),
                 4,
             )
-            for number in range(count)
+            for number in range(clients)
         ]  # fmt: skip
-        plugin = None if algorithm is None else config(folder)
-        with broker(folder, plugin) as (pid, port):
-            clock = _clock(pid)
-            asyncio.run(storm(port, packets[: count // 10], at_a_time))
-            before = time.clock_gettime(clock)
-            seconds = asyncio.run(storm(port, packets, at_a_time))
-            cost = (time.clock_gettime(clock) - before) / count * 1e6
+
+        def packet(client: int, number: int, packets: list[bytes] = packets) -> bytes:
+            return packets[number % len(packets)]
+
+        settings: dict[str, Any] = {"log": {"level": "error"}, "auth": {"default": "allow"}}
+        if algorithm is not None:
+            settings["auth"] = {"default": "deny"}
+            settings["plugins"] = [{"use": "auth_jwt", "config": config(folder)}]
+        with launch.hookmq(folder, **settings) as running:
+            found = asyncio.run(connects.load(running, packet, parallel, seconds))
+        cost = found.cpu * 1e6
         base = base or cost
-        name = algorithm or "without"
-        print(f"{name:<18} {count / seconds:>9.0f} {cost:>20.0f} {cost - base:>19.0f}", flush=True)
-
-
-def _clock(pid: int) -> int:
-    """The CPU clock of a process, as clock_getcpuclockid makes it."""
-    return (~pid << 3) | 2
+        columns = f"{found.rate:>9.0f} {cost:>20.0f} {cost - base:>19.0f} {found.refused:>9}"
+        print(f"{algorithm or 'without':<18} {columns}", flush=True)
 
 
 def main() -> None:
-    """Run."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=2000, help="tokens a row of the first table")
-    parser.add_argument("--connections", type=int, default=3000, help="connections a row")
-    parser.add_argument("--at-a-time", type=int, default=32, help="connections at a time")
+    parser.add_argument(
+        "--tokens", type=int, default=2000, help="tokens for each row of the first table"
+    )
+    parser.add_argument("--clients", type=int, default=3000, help="clients, each with a token")
+    parser.add_argument("--parallel", type=int, default=32, help="connections at a time")
+    parser.add_argument("--seconds", type=float, default=1.0, help="measured time of a row")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         verification(Path(folder), arguments.tokens)
-        connecting(Path(folder), arguments.connections, arguments.at_a_time)
+        connecting(Path(folder), arguments.clients, arguments.parallel, arguments.seconds)
 
 
 if __name__ == "__main__":

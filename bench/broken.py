@@ -1,6 +1,7 @@
-"""`python -m bench.broken serve -c FILE`: HookMQ as it would be if it wrote every packet by itself.
+"""`python -m bench.broken serve -c FILE`: HookMQ, altered to write each packet separately.
 
-For `bench.check` only, to show that it is noticed. Nothing in the product knows of it: the wire is replaced from here.
+It exists only for `bench.check`, which must detect the extra writes. HookMQ itself is unchanged: this module patches
+the transport.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from hookmq.codec import frame
+from hookmq.mqtt.framing import frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
 def packets(data: bytes) -> Iterator[bytes]:
-    """The control packets in `data`, which holds whole ones."""
+    """Split `data`, which contains only complete packets, into single packets."""
     start = 0
     while start < len(data):
         found = frame(data, start)
@@ -25,7 +26,7 @@ def packets(data: bytes) -> Iterator[bytes]:
 
 
 def one_by_one(write: Callable[..., None]) -> Callable[..., None]:
-    """`write`, a method of a wire, called for each packet."""
+    """Wrap a transport's `write` method so that it is called once per packet."""
 
     def broken(self: object, data: bytes) -> None:
         for packet in packets(data):
@@ -35,7 +36,7 @@ def one_by_one(write: Callable[..., None]) -> Callable[..., None]:
 
 
 def main() -> int:
-    """Run `hookmq` so broken. asyncio's loop: uvloop gathers what is written in a turn all the same."""
+    """Run `hookmq` with the patched transport, on asyncio's event loop. uvloop would still combine a turn's writes."""
     from hookmq.cli import main as hookmq
     from hookmq.server import tcp
 

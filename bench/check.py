@@ -1,8 +1,9 @@
-"""`python -m bench.check`: how many system calls a message costs HookMQ, and that the bench would notice a broken build.
+"""`python -m bench.check`: count the system calls per message, and check that a broken build is detected.
 
-Counted with strace while the generator runs, so neither the clock nor other work on the machine has a say. The limits
-are what batching is worth: at W20 a connection's packets of one turn of the loop leave in one call. The same load on
-`bench.broken`, which writes every packet by itself, must be above every limit: else a limit proves nothing.
+strace counts the calls while the generator runs, so neither the clock nor other work on the machine matters. The limits
+verify batching: at W20, all packets that a connection sends in one turn of the event loop leave in one call. Under the
+same load, `bench.broken`, which writes every packet separately, must exceed every limit. Otherwise the limit would
+prove nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from . import generator, launch, peers, report, scenarios
+from hookmq_bench import native
+
+from . import launch, peers, report, scenarios
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,16 +30,16 @@ if TYPE_CHECKING:
 WRITES = ("write", "writev", "sendto", "sendmsg")
 READS = ("read", "readv", "recvfrom", "recvmsg")
 LIMITS = {"fanin-q0-w20": 0.05, "pairs-q0-w20": 0.21, "fanout-q0-w10": 0.3, "pairs-q1-w20": 0.42}
-"""Calls that write, for each delivered message, at most; by scenario. QoS 1 has an acknowledgement each as well."""
+"""The most write calls allowed per delivered message, by scenario. At QoS 1, each message is also acknowledged."""
 
 
 class CheckError(Exception):
-    """It cannot be counted; the text says why."""
+    """The calls could not be counted. The text gives the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counts:
-    """System calls for each delivered message, from a broker's first CONNECT to the last message."""
+    """System calls per delivered message, counted from the first CONNECT to the last message."""
 
     writes: float
     reads: float
@@ -44,7 +47,7 @@ class Counts:
 
 
 def broken() -> peers.Peer:
-    """HookMQ with one write for each packet."""
+    """Return the altered HookMQ that writes each packet separately."""
     hookmq = peers.PEERS["hookmq"]
     path = f"{peers.HERE.parent}:{hookmq.environment['PYTHONPATH']}"
     return dataclasses.replace(
@@ -58,7 +61,7 @@ def broken() -> peers.Peer:
 
 @contextlib.contextmanager
 def traced(pid: int, output: pathlib.Path) -> Iterator[None]:
-    """Count the system calls of a process and its threads while the block runs."""
+    """Count the system calls made by a process and its threads while the block runs. Raises CheckError."""
     strace = shutil.which("strace")
     if strace is None:
         raise CheckError("strace is not installed")
@@ -66,7 +69,7 @@ def traced(pid: int, output: pathlib.Path) -> Iterator[None]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            said = process.stderr.readline()  # "Process N attached", or why not
+            said = process.stderr.readline()  # "Process N attached", or the reason why not
             if "attached" not in said:
                 raise CheckError(f"strace: {said.strip()}")
             yield
@@ -75,7 +78,7 @@ def traced(pid: int, output: pathlib.Path) -> Iterator[None]:
 
 
 def tally(text: str) -> dict[str, int]:
-    """Calls by name, of what `strace -c` wrote."""
+    """Parse the output of `strace -c` into call counts by name."""
     found: dict[str, int] = {}
     for line in text.splitlines():
         words = line.split()
@@ -85,15 +88,15 @@ def tally(text: str) -> dict[str, int]:
 
 
 def count(peer: peers.Peer, scenario: scenarios.Scenario, seconds: float) -> Counts:
-    """Run a scenario against a peer. Raises CheckError for a run that is void."""
+    """Run a scenario against a peer and return its system calls. Raises CheckError if the run is void."""
     words = scenario.arguments(payload=64, level=4, seconds=seconds, warmup=0.0)
     with tempfile.TemporaryDirectory(prefix="hookmq-bench-check-") as name:
         folder = pathlib.Path(name)
         program, config = peer.program_or_error(), peer.configs["plain"]
         with launch.configured(peer, program, config, folder, None) as broker:
-            time.sleep(0.2)  # its own start is no message's price
+            time.sleep(0.2)  # keep the broker's startup out of the counts
             with traced(broker.pid, folder / "calls"):
-                raw = generator.run(words, port=broker.port, pids=broker.pids())
+                raw = native.run(words, port=broker.port, pids=broker.pids())
         calls = tally((folder / "calls").read_text())
     defects = report.Run(scenario, peer.name, raw).defects()
     if defects:
@@ -107,7 +110,8 @@ def count(peer: peers.Peer, scenario: scenarios.Scenario, seconds: float) -> Cou
 
 
 def main() -> int:
-    """Exit code 0; 1 when HookMQ is above a limit or the broken build is not; 2 when nothing can be counted."""
+    """Print the table. Return 0, 1 if HookMQ exceeds a limit or the broken build does not, or 2 if counting is
+    impossible."""
     summary, _, _ = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(prog="python -m bench.check", description=summary)
     parser.add_argument("--scenarios", default=",".join(LIMITS), metavar="NAMES")
@@ -132,7 +136,7 @@ def main() -> int:
                     f"   {limit:g} {verdict}",
                     flush=True,
                 )
-    except (CheckError, KeyError, peers.PeerError, generator.GeneratorError) as error:
+    except (CheckError, KeyError, peers.PeerError, native.NativeError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     return 0 if good else 1

@@ -1,7 +1,7 @@
-"""`python -m bench.curves`: what a message costs as something grows, through whole brokers, and the shape claimed for it.
+"""`python -m bench.curves`: measure what a message costs in whole brokers as one quantity grows.
 
-The claims themselves are asserted on counts of operations, in tests/bench/test_shapes.py: a time proves no shape. Here
-is what it looks like in microseconds.
+Times cannot prove a shape. The shapes that the page claims are therefore asserted on operation counts, in
+tests/bench/test_shapes.py. This module shows them in microseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import generator, launch, peers, report, scenarios, session
+from hookmq_bench import native
+
+from . import launch, peers, report, scenarios, session
 from .__main__ import RESULTS, builds, installed
 from .session import say
 
@@ -27,16 +29,16 @@ if TYPE_CHECKING:
     from .scenarios import Scenario
 
 PAIRS = scenarios.Scenario("", "", "curve", pubs=10, subs=10, window=20, goal=None)
-"""The load of curves in which something else grows: 10 pairs, QoS 0, W20."""
+"""The load for curves that grow something other than the load: 10 pairs, QoS 0, W20."""
 HEAVY = 100_000
-"""From this on one run is enough: filling the broker takes most of the time."""
+"""From this value on, measure only one run, because filling the broker takes most of the time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Curve:
-    """One plot: `at` is the load at a value of what grows, `values` are those that are measured.
+    """One plot. `values` are the values to measure, and `at` returns the load for a value.
 
-    `descriptors` is how many connections the broker has at a value: no point is measured beyond the limit of open files.
+    `descriptors` returns how many connections the broker has at a value. Points above the open-file limit are left out.
     """
 
     name: str
@@ -118,14 +120,15 @@ CURVES = (
 def point(
     curve: Curve, value: int, name: str, options: argparse.Namespace
 ) -> tuple[report.Run, dict[str, float]]:
-    """One run, with what else it tells: KiB of resident memory that came with what grows, for each of it."""
+    """Measure one run. Also return the resident memory, and how many KiB each added item (such as a subscription)
+    takes."""
     scenario = curve.at(value)
     words = scenario.arguments(payload=64, level=4, seconds=options.seconds, warmup=options.warmup)
     core = options.pinned[0] if options.pinned else None
     try:
         with launch.running(name, core=core, variant=scenario.variant) as running:
-            raw = generator.run(words, port=running.port, pids=running.pids(), timeout=300)
-    except (peers.PeerError, generator.GeneratorError) as error:
+            raw = native.run(words, port=running.port, pids=running.pids(), timeout=300)
+    except (peers.PeerError, native.NativeError) as error:
         return report.Run(scenario, name, error=" ".join(str(error).split())), {}
     more: dict[str, float] = {}
     if "rss_after_kib" in raw:
@@ -135,7 +138,7 @@ def point(
 
 
 def keeps(name: str, count: int) -> dict[str, float]:
-    """What HookMQ itself keeps for so many connections, without sockets."""
+    """Measure how much memory HookMQ itself needs for `count` connections, without sockets."""
     environment = {**os.environ, **peers.PEERS[name].environment}
     done = subprocess.run(
         [sys.executable, "-m", "bench.held", str(count)],
@@ -149,7 +152,7 @@ def keeps(name: str, count: int) -> dict[str, float]:
 def measure(
     curve: Curve, names: list[str], options: argparse.Namespace, limit: int
 ) -> Iterator[dict[str, Any]]:
-    """The points of a curve, one broker after the other at each value."""
+    """Measure a curve and yield its points. Brokers alternate at each value."""
     for value in curve.values:
         if value < options.least or (options.most and value > options.most):
             continue
@@ -189,14 +192,14 @@ def measure(
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line. `words` defaults to `sys.argv`."""
     summary, _, _ = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(
         prog="python -m bench.curves", description=summary,
         epilog="curves: " + ", ".join(curve.name for curve in CURVES),
     )  # fmt: skip
     add = parser.add_argument
-    add("--curves", default="", metavar="NAMES", help="which, by commas (all)")
+    add("--curves", default="", metavar="NAMES", help="names, separated by commas (all)")
     add("--peers", default="mosquitto,hookmq-pure,hookmq-compiled", metavar="NAMES")
     add("--seconds", type=float, default=1.0, help="measured time of a run (%(default)s)")
     add("--warmup", type=float, default=0.5, help="seconds of load before it (%(default)s)")
@@ -205,8 +208,8 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--least", type=int, default=0, help="no value below this")
     add("--most", type=int, default=0, help="no value above this")
     add("--cores", default="0,1", help="the broker's and the generator's core (%(default)s)")
-    add("--no-pin", action="store_true", help="leave processes on whatever core")
-    add("--nice", type=int, help="as python -m bench")
+    add("--no-pin", action="store_true", help="do not bind processes to cores")
+    add("--nice", type=int, help="as in python -m bench")
     add("--json", type=pathlib.Path, default=RESULTS / "curves.json", metavar="FILE")
     options = parser.parse_args(words)
     if options.quick:
@@ -223,14 +226,14 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Exit code 0; 1 when a point of HookMQ is void; 2 when it cannot run at all."""
+    """Measure the curves. Return 0, 1 if a HookMQ point is void, or 2 if nothing can be measured."""
     options = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     limit = launch.raise_file_limit()
     try:
-        generator.build()
+        native.build()
         versions, left_out = installed(options.peers.split(","))
-    except (generator.GeneratorError, peers.PeerError) as error:
+    except (native.NativeError, peers.PeerError) as error:
         say(f"bench: {error}")
         return 2
     for name, reason in left_out.items():
@@ -253,7 +256,7 @@ def main() -> int:
             document["curves"].append(
                 {"name": curve.name, "title": curve.title, "x": curve.x, "claim": curve.claim, "points": points}
             )  # fmt: skip
-            # After each curve: an hour's work is not lost with the last one.
+            # Write after each curve. Otherwise an error in the last one would lose an hour of measurements.
             options.json.write_text(json.dumps(document, indent=1) + "\n")
     say(f"wrote {options.json}")
     found = [point for curve in document["curves"] for point in curve["points"]]

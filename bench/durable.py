@@ -1,22 +1,21 @@
-"""``python -m bench.durable``: durable publishes a second, through whole brokers that alternate in one run.
+"""``python -m bench.durable``: measure durable publishes a second in several brokers, which alternate in one run.
 
-Publishers of QoS 1 keep W messages unacknowledged, one of them all or 50 of them a part each; a session that is offline
-has subscribed to all of them. What an
-acknowledgement promises differs, and is what the rows are about:
+Publishers at QoS 1 keep W messages unacknowledged, over one connection or 50. An offline session is subscribed to all
+their topics. The rows differ in what an acknowledgement promises:
 
-    hookmq group         on the disk, by an fsync that it shares
-    hookmq os            in the operating system: survives the end of the process
-    mosquitto            in memory; `persistence true` saves every half hour and at the end
-    fsync each           on the disk, by an fsync of its own: a program of a few lines that appends to a file, runs
-                         fdatasync and sends PUBACK, one message after the other; no broker
+    hookmq group         the message is on the disk, after an fsync shared with other messages
+    hookmq os            the operating system has the message, so it survives the end of the process
+    mosquitto            the message is in memory; `persistence true` saves it every half hour and at the end
+    fsync each           the message is on the disk, after an fsync of its own; not a broker but a short program that
+                         appends each message to a file, runs fdatasync and sends PUBACK
 
-After each run the offline session comes, and must be given every message that was acknowledged: a run that lost one is
-void. `+ QoS 0`: meanwhile another connection sends QoS 0 messages, to nobody, as fast as they are taken, so that the
-event loop is never idle.
+After each run the offline session returns and must receive every acknowledged message. A run that lost one is void.
+With `+ QoS 0`, another connection sends QoS 0 messages that nobody subscribes to, as fast as possible. The event loop
+is then never idle.
 
-The CPU time is that of all the broker's processes. It travels between machines better than the rate, which is the
-disk's as well. Latency is that of the first message of each write of the publisher, from the write to its PUBACK; with
-one in flight it is the time of a commit and a round trip.
+CPU time covers all the broker's processes. It is more comparable between machines than the rate, which also depends on
+the disk. Latency is measured for the first message in each write, from the write to the PUBACK. With one message in
+flight, it is the time that a commit and a round trip take.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ log_dest none
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured: `configuration` makes it a broker of bench.peers."""
+    """A broker to measure. `configuration` replaces the configuration in bench.peers."""
 
     name: str
     peer: str = ""
@@ -81,7 +80,7 @@ SUBJECTS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """How it is loaded: messages in flight, over how many publishers, with QoS 0 beside or not."""
+    """A load: the messages in flight, the number of publishers, and whether QoS 0 messages are sent as well."""
 
     window: int
     publishers: int = 1
@@ -103,14 +102,9 @@ CASES = (
 )
 
 
-def cpu(pid: int) -> float:
-    """Seconds of CPU time of a process and all its threads (clock_getcpuclockid)."""
-    return time.clock_gettime((~pid << 3) | 2)
-
-
 @contextlib.contextmanager
 def flooding(port: int, wanted: bool) -> Iterator[None]:
-    """Another connection that sends QoS 0 messages all the time, from a process of its own."""
+    """If `wanted`, send QoS 0 messages from another process while the block runs."""
     if not wanted:
         yield
         return
@@ -126,12 +120,13 @@ def flooding(port: int, wanted: bool) -> Iterator[None]:
 
 
 def fsync_each(port: int, folder: pathlib.Path) -> None:
-    """The baseline: what a message and an fsync each cost in Python and nothing else. It keeps to what `publish` does."""
+    """Serve the baseline: a bare Python program that runs an fsync per message. It understands only what `publish`
+    sends."""
     file = os.open(folder / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with socket.create_server(("127.0.0.1", port)) as server:
         while True:
             connection, _ = server.accept()
-            # A publisher that has measured enough goes without waiting.
+            # A publisher disconnects without waiting once its time is over.
             with connection, contextlib.suppress(ConnectionError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 _serve(connection, file)
@@ -169,20 +164,20 @@ def _serve(connection: socket.socket, file: int) -> None:
 
 
 def peers_root() -> pathlib.Path:
-    """The folder that `bench` is in."""
+    """Return the folder that contains `bench`."""
     return pathlib.Path(__file__).parents[1]
 
 
 @contextlib.contextmanager
 def running(subject: Subject) -> Iterator[launch.Broker]:
-    """The subject, with its files beside the code rather than in a temporary file system."""
+    """Run a subject with its files in the working tree, because a temporary file system may be in memory."""
     with tempfile.TemporaryDirectory(dir=pathlib.Path(__file__).parent, prefix=".durable-") as name:
         folder = pathlib.Path(name)
         port = launch.free_port()
         if subject.peer:
             peer, program = peers.find(subject.peer)
             config = folder / peer.config_name
-            # mosquitto would become another user, who could not write there.
+            # As root, mosquitto would switch to another user, which cannot write to this folder.
             user = "root" if os.getuid() == 0 else "mosquitto"
             config.write_text(subject.configuration.format(port=port, folder=folder, user=user))
             words = [program, *(word.format(config=config) for word in peer.arguments)]
@@ -206,16 +201,18 @@ def running(subject: Subject) -> Iterator[launch.Broker]:
 
 
 def measure(subject: Subject, case: Case, seconds: float) -> Run:
-    """One run. Raises Void."""
+    """Measure one run. Raises Void if it does not count."""
     with running(subject) as broker:
         subscribe(broker.port)
         pids = broker.pids()
         with flooding(broker.port, case.flooded):
-            before = [cpu(pid) for pid in pids]
+            before = [launch.cpu_seconds(pid) for pid in pids]
             own = time.process_time()
             acked, took, latencies = publish(broker.port, case.window, case.publishers, seconds)
             own = time.process_time() - own
-            used = [cpu(pid) - start for pid, start in zip(pids, before, strict=True)]
+            used = [
+                launch.cpu_seconds(pid) - start for pid, start in zip(pids, before, strict=True)
+            ]
         count = sum(acked)
         if not count:
             raise Void("nothing was acknowledged")
@@ -227,25 +224,25 @@ def measure(subject: Subject, case: Case, seconds: float) -> Run:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.durable",
-        description="Durable QoS 1 publishes a second to a session that is offline: HookMQ, mosquitto with "
+        description="Durable QoS 1 publishes a second to an offline session: HookMQ, mosquitto with "
         "persistence, and an fsync for each message, alternating in one run. See bench/README.md.",
     )
     add = parser.add_argument
     add("--seconds", type=float, default=1.2, help="measured time of a run (%(default)s)")
     add("--runs", type=int, default=3, help="runs of each; the table has medians (%(default)s)")
-    add("--cases", default="", help="as the table names them, by semicolons (all)")
-    add("--subjects", default="", help="names that begin so, by commas (all)")
-    add("--json", type=pathlib.Path, metavar="FILE", help="write every run there as well")
+    add("--cases", default="", help="names of rows in the table, separated by semicolons (all)")
+    add("--subjects", default="", help="beginnings of names, separated by commas (all)")
+    add("--json", type=pathlib.Path, metavar="FILE", help="also write every run to this file")
     add("--flood", type=int, help=argparse.SUPPRESS)
     add("--fsync-each", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> int:
-    """Print the table. Exit code 1 when a row is void, 2 when it cannot run at all."""
+    """Print the table. Return 0, 1 if a row is void, or 2 if nothing can be measured."""
     options = arguments()
     if options.flood:
         flood(options.flood)
@@ -268,10 +265,10 @@ def main() -> int:
     load = os.getloadavg()[0]
     for number in range(options.runs):
         for case in cases:
-            # In the other order every time, since the machine is not the same all the time.
+            # Reverse the order each time, because the machine's state changes over time.
             for one in subjects if number % 2 == 0 else reversed(subjects):
                 if not one.peer and (case.flooded or case.publishers > 1):
-                    continue  # it has no loop, and serves one
+                    continue  # the baseline has no event loop and serves only one connection
                 try:
                     run = measure(one, case, options.seconds)
                 except (Void, OSError, peers.PeerError) as error:

@@ -1,4 +1,4 @@
-"""The load of bench.durable: publishers with so many messages unacknowledged, and a session that is offline."""
+"""The load that bench.durable uses: publishers that keep messages unacknowledged, and an offline session."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ FIRST = bytes((0x32, PUBLISH.size - 2))
 REST = bytes(PAYLOAD - 8)
 FLOOD = (b"\x30\x46\x00\x04none" + bytes(64)) * 800
 GAP = 5.0
-"""Seconds of silence after which what did not come is lost."""
+"""Seconds of silence after which missing messages count as lost."""
 
 
 class Void(Exception):
-    """A run that counts for nothing; the text says why."""
+    """The run does not count. The text gives the reason."""
 
 
 def packet(first: int, body: bytes) -> bytes:
-    """A control packet of less than 128 bytes."""
+    """Encode a control packet shorter than 128 bytes."""
     return bytes((first, len(body))) + body
 
 
 def connect(port: int, client_id: bytes, clean: bool) -> socket.socket:
-    """A connection of MQTT 3.1.1."""
+    """Open an MQTT 3.1.1 connection. Raises Void if the broker refuses it."""
     connection = socket.create_connection(("127.0.0.1", port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.settimeout(60)
@@ -45,7 +45,7 @@ def connect(port: int, client_id: bytes, clean: bool) -> socket.socket:
 
 
 def subscribe(port: int) -> None:
-    """Make the session that is offline."""
+    """Create the offline session with its subscription."""
     with connect(port, b"offline", False) as connection:
         connection.sendall(packet(0x82, b"\0\1\0\7bench/#\1"))
         if connection.recv(100)[:1] != b"\x90":
@@ -56,7 +56,7 @@ def subscribe(port: int) -> None:
 
 
 class Publisher:
-    """One connection that publishes, `window` messages unacknowledged."""
+    """A connection that publishes and keeps up to `window` messages unacknowledged."""
 
     def __init__(self, port: int, number: int, window: int) -> None:
         self.connection = connect(port, b"pub-%d" % number, True)
@@ -67,7 +67,7 @@ class Publisher:
         self._buffer = b""
 
     def write(self) -> None:
-        """Fill the window, once a quarter of it is free."""
+        """Fill the window if at least a quarter of it is free."""
         sent, room = self.sent, self.window - (self.sent - self.acked)
         if room >= max(1, self.window // 4):
             batch = [
@@ -79,7 +79,7 @@ class Publisher:
             self.connection.sendall(b"".join(batch))
 
     def read(self, latencies: list[float]) -> None:
-        """Take what was acknowledged, which must be in order."""
+        """Read acknowledgements, which must arrive in order, and append the latencies."""
         data = self.connection.recv(1 << 16)
         if not data:
             raise Void("a publisher was disconnected")
@@ -101,8 +101,11 @@ class Publisher:
 def publish(
     port: int, window: int, publishers: int, seconds: float
 ) -> tuple[list[int], float, list[float]]:
-    """Publish for some seconds: how many of each publisher were acknowledged, within how many seconds, and how long the
-    first of each write took."""
+    """Publish for `seconds`.
+
+    Return how many messages of each publisher were acknowledged, the seconds taken, and sorted latencies. Only the
+    first message in each write has a latency.
+    """
     latencies: list[float] = []
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
         made = [Publisher(port, number, window // publishers) for number in range(publishers)]
@@ -118,12 +121,12 @@ def publish(
                 key.data.write()
             now = time.perf_counter()
         took = now - began
-        # Whatever was sent and not acknowledged may be queued or not.
+        # The broker may or may not have queued a message that it did not acknowledge.
         return [one.acked for one in made], took, sorted(latencies)
 
 
 def fetch(port: int, acked: list[int]) -> None:
-    """Have the offline session given what is queued for it; raises Void if something acknowledged is missing."""
+    """Resume the offline session and receive its queue. Raises Void if an acknowledged message is missing."""
     there = [bytearray(count) for count in acked]
     left = sum(acked)
     with connect(port, b"offline", False) as connection:
@@ -152,7 +155,7 @@ def fetch(port: int, acked: list[int]) -> None:
 
 
 def flood(port: int) -> None:
-    """What that process does."""
+    """Send QoS 0 messages until the process is stopped."""
     connection = connect(port, b"flood", True)
     print("connected", flush=True)
     while True:

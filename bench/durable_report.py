@@ -1,4 +1,4 @@
-"""The runs of bench.durable and the table that they become."""
+"""The runs that bench.durable measures, and the table of their results."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .durable_load import PAYLOAD
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """One run: acknowledged messages a second, microseconds of CPU time for each (all of the broker, and of that its
-    first process), sorted latencies in seconds, and shares of a core."""
+    """The figures of one run. CPU times are per message, in microseconds, for all the broker's processes and for its
+    first. Latencies are sorted and in seconds. The broker's and the generator's loads are shares of a core."""
 
     rate: float
     cpu: float
@@ -22,12 +22,12 @@ class Run:
     generator: float
 
     def latency(self, part: float) -> float:
-        """A quantile, in milliseconds."""
+        """Return a quantile of the latencies in milliseconds. `part` is at least 0 and below 1."""
         return self.latencies[int(len(self.latencies) * part)] * 1e3
 
 
 def spread(values: list[float], form: str) -> str:
-    """The median, and the lowest and the highest."""
+    """Format the median with the lowest and the highest value."""
     middle = statistics.median(values)
     if len(values) < 2:
         return f"{middle:{form}}"
@@ -35,7 +35,7 @@ def spread(values: list[float], form: str) -> str:
 
 
 def row(case: str, name: str, runs: list[Run], rival: list[Run]) -> str:
-    """A row of the table; its ratio is that of the medians."""
+    """Format a row of the table. Its ratio compares the medians."""
     rates = [run.rate for run in runs]
     ratio = ""
     if rival:
@@ -64,7 +64,7 @@ HEADING = (
 
 
 def heading(runs: int, seconds: float, load: float) -> str:
-    """What stands above the rows; `load` is the machine's load average before."""
+    """Return the lines above the rows. `load` is the load average before the runs."""
     return (
         f"{PAYLOAD} B of payload, MQTT 3.1.1; medians (lowest-highest) of {runs} x {seconds:g} s; load average before"
         f" {load:.2f}, after {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores\n\n{HEADING}"
@@ -72,7 +72,7 @@ def heading(runs: int, seconds: float, load: float) -> str:
 
 
 def figures(run: Run) -> dict[str, float]:
-    """A run as the file of results holds it."""
+    """Return a run's figures for the results file."""
     return {
         "rate": round(run.rate),
         "cpu_us": round(run.cpu, 2),

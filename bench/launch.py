@@ -1,9 +1,10 @@
-"""Starting a broker for one run, watching its processes, stopping it."""
+"""Start a broker for a single run, find its processes, and stop it."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import random
@@ -12,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .peers import CACHE, Peer, PeerError, find
 
@@ -24,7 +25,7 @@ STOP_SECONDS = 5.0
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit of open files to the hard one, for the brokers too; return it."""
+    """Raise the soft open-file limit to the hard limit, so that brokers inherit it. Return the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
@@ -32,7 +33,7 @@ def raise_file_limit() -> int:
 
 @contextlib.contextmanager
 def on_core(core: int | None) -> Iterator[None]:
-    """Run the block, and what it starts, on one core only; None leaves the affinity alone."""
+    """Pin the block, and the processes it starts, to one core. None changes nothing."""
     if core is None:
         yield
         return
@@ -44,13 +45,18 @@ def on_core(core: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds used by a process and all its threads, as clock_getcpuclockid counts them."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
 def process_tree(pid: int) -> list[int]:
-    """`pid` and the processes below it that live now, from /proc/*/stat."""
+    """Return `pid` and all its current descendants, read from /proc/*/stat."""
     parents: dict[int, int] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                # The name in parentheses may hold anything: what follows the last one counts.
+                # The name in parentheses may contain anything, so parse the text after the last one.
                 parents[int(entry.name)] = int(
                     (entry / "stat").read_text().rpartition(")")[2].split()[1]
                 )
@@ -62,19 +68,21 @@ def process_tree(pid: int) -> list[int]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Broker:
-    """A running broker: the port it listens on (127.0.0.1) and its first process."""
+    """A running broker: the port on 127.0.0.1 where it listens, and its first process."""
 
     port: int
     pid: int
 
     def pids(self) -> list[int]:
-        """All its processes."""
+        """Return the process ids of the broker and its descendants."""
         return process_tree(self.pid)
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that was free a moment ago; below those that the kernel hands out, so that nobody is given
-    it before its broker is there."""
+    """Find a TCP port on 127.0.0.1 that is currently free.
+
+    The port is below the ephemeral range, so the kernel does not assign it before the broker uses it.
+    """
     low = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.SystemRandom().randrange(max(1024, low - 16_000), max(2048, low))
@@ -85,7 +93,7 @@ def free_port() -> int:
 def await_listener(
     name: str, process: subprocess.Popen[bytes], port: int, output: pathlib.Path
 ) -> None:
-    """Block until somebody listens. Raises PeerError with the end of its output if nobody ever does."""
+    """Block until the port accepts connections. Raises PeerError with the last lines of output if it never does."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
@@ -103,7 +111,7 @@ def await_listener(
 
 
 def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> None:
-    """Terminate a process, and kill it if that takes longer."""
+    """Terminate a process, and kill it if it has not exited after `seconds`."""
     process.terminate()
     try:
         process.wait(seconds)
@@ -113,7 +121,7 @@ def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> Non
 
 
 def tls_folder() -> pathlib.Path:
-    """A folder with cert.pem and key.pem for 127.0.0.1, made at the first use and for a year."""
+    """Return a folder with cert.pem and key.pem for 127.0.0.1. They are created at the first use and valid for a year."""
     folder = CACHE / "tls"
     certificate, key = folder / "cert.pem", folder / "key.pem"
     fresh = certificate.exists() and time.time() - certificate.stat().st_mtime < 300 * 86400
@@ -124,7 +132,7 @@ def tls_folder() -> pathlib.Path:
         made = trustme.CA().issue_cert("127.0.0.1")
         made.private_key_pem.write_to_path(str(key))
         made.cert_chain_pems[0].write_to_path(str(certificate))
-        key.chmod(0o644)  # mosquitto may have become another user when it reads it
+        key.chmod(0o644)  # mosquitto may run as another user
     return folder
 
 
@@ -132,9 +140,9 @@ def tls_folder() -> pathlib.Path:
 def configured(
     peer: Peer, program: str, config: str, folder: pathlib.Path, core: int | None
 ) -> Iterator[Broker]:
-    """Start a peer with a configuration in a folder, on a free port and that core; stop it at the end.
+    """Run a peer on a free port and one core, with its configuration in `folder`. Stop it at the end of the block.
 
-    Blocks until it accepts connections. Raises PeerError if it does not.
+    Blocks until the broker accepts connections. Raises PeerError if it does not.
     """
     port = free_port()
     file = folder / peer.config_name
@@ -159,16 +167,29 @@ def configured(
 
 
 @contextlib.contextmanager
-def running(name: str, *, core: int | None, variant: str = "plain") -> Iterator[Broker]:
-    """Start a broker as that variant of its configuration; its files live in a temporary folder.
+def hookmq(folder: pathlib.Path, **settings: Any) -> Iterator[Broker]:
+    """Run this environment's HookMQ with `settings` and one TCP listener. Its files are in `folder`.
 
-    Raises PeerError if it is unknown, not installed, does not listen, or has no such variant.
+    Blocks until the broker accepts connections. Raises PeerError if it does not.
+    """
+    peer, program = find("hookmq")
+    document = {"version": 1, "listeners": [{"name": "tcp", "bind": "127.0.0.1:PORT"}], **settings}
+    config = json.dumps(document).replace("{", "{{").replace("}", "}}").replace("PORT", "{port}")
+    with configured(peer, program, config, folder, None) as broker:
+        yield broker
+
+
+@contextlib.contextmanager
+def running(name: str, *, core: int | None, variant: str = "plain") -> Iterator[Broker]:
+    """Run a broker with the given variant of its configuration. Its files are in a temporary folder.
+
+    Raises PeerError if the broker is unknown, is not installed, does not listen, or has no such variant.
     """
     peer, program = find(name)
     config = peer.configs.get(variant)
     if config is None:
         raise PeerError(f"{name} has no variant {variant!r}")
-    # A store is on a disk: /tmp may be in memory.
+    # A store must be on a disk, but /tmp may be in memory.
     parent = CACHE if variant == "durable" else None
     if parent:
         parent.mkdir(parents=True, exist_ok=True)

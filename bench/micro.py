@@ -1,8 +1,9 @@
-"""`python -m bench.micro`: the steps of a message, now against the last commit; fails by name where one became slower.
+"""`python -m bench.micro`: compare each step of handling a message with an earlier commit, and name the slower steps.
 
-Both sides run alternately in processes of their own, from copies of the source, pure: the checkout may change meanwhile.
-A case fails when both the median of the rounds' ratios and the ratio of the fastest values are above the threshold: one
-of them alone is noise. Bytecodes are exact, and say which of the two it was.
+The two sides alternate. Each runs uncompiled, in its own process, from a copy of its source. Modules may have moved
+between the commits, so each side runs its own commit's cases, and cases are compared by name. A case fails if the
+median of the rounds' ratios and the ratio of the fastest values both exceed the threshold. One of them alone is noise.
+Bytecode counts are exact. They show whether a step does more work or the machine was slow.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from typing import Any
 from . import install, peers
 
 ROOT = peers.HERE.parent
-CASES = peers.HERE / "micro_cases.py"
+CASES = "bench/micro_cases.py"
+PACKAGES = ("core/hookmq", "toolkit/hookmq_toolkit", "testing/hookmq_testing")
+"""The packages that the cases import. Commits older than the testing kit's own distribution have only the first."""
 FOLDER = peers.CACHE / "micro"
 
 
 class MicroError(Exception):
-    """It cannot be measured; the text says why."""
+    """The steps could not be measured. The text gives the reason."""
 
 
 def git(*words: str) -> bytes:
-    """What git says. Raises MicroError with what it complains of."""
+    """Run git and return its output. Raises MicroError with git's error message."""
     done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, check=False)
     if done.returncode:
         raise MicroError(f"git {words[0]}: {done.stderr.decode().strip()}")
@@ -39,31 +42,41 @@ def git(*words: str) -> bytes:
 
 
 def default_base() -> str:
-    """HEAD, where the core was changed since; else the commit before it."""
-    return "HEAD" if git("status", "--porcelain", "core/hookmq").strip() else "HEAD~1"
+    """Return HEAD if the measured packages have changed since HEAD, else the commit before it."""
+    return "HEAD" if git("status", "--porcelain", *PACKAGES).strip() else "HEAD~1"
 
 
 def unpack(revision: str, folder: pathlib.Path) -> pathlib.Path:
-    """The core of a revision, or with "" that of the checkout as it is; the folder for PYTHONPATH."""
+    """Copy a commit's packages and cases into `folder` and return it. An empty `revision` copies the working tree.
+
+    Raises MicroError if the commit does not exist or has no cases.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     if revision:
-        with tarfile.open(fileobj=BytesIO(git("archive", revision, "core/hookmq"))) as archive:
+        found = git("ls-tree", "--name-only", revision, CASES, *PACKAGES).decode().split()
+        if CASES not in found:
+            raise MicroError(f"{revision} has no {CASES}")
+        with tarfile.open(fileobj=BytesIO(git("archive", revision, *found))) as archive:
             archive.extractall(folder, filter="data")
-        return folder / "core"
+        return folder
     ignored = shutil.ignore_patterns("_compiled", "__pycache__")
-    shutil.copytree(ROOT / "core" / "hookmq", folder / "hookmq", ignore=ignored)
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=ignored)
+    (folder / CASES).parent.mkdir()
+    shutil.copy(ROOT / CASES, folder / CASES)
     return folder
 
 
-def run(core: pathlib.Path, *words: str, prefix: tuple[str, ...] = ()) -> str:
-    """Run the script of cases against a core; its output. Raises MicroError with the end of what it complains of."""
+def run(side: pathlib.Path, *words: str, prefix: tuple[str, ...] = ()) -> str:
+    """Run one side's cases and return their output. Raises MicroError with the end of stderr if they fail."""
+    paths = [str((side / package).parent) for package in PACKAGES]
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{core}:{install.PYPERF}",
+        "PYTHONPATH": ":".join((*paths, str(install.PYPERF))),
         "PYTHONHASHSEED": "0",
         "HOOKMQ_BUILD": "pure",
     }
-    command = [*prefix, sys.executable, str(CASES), *words]
+    command = [*prefix, sys.executable, str(side / CASES), *words]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, cwd=FOLDER
     )
@@ -72,11 +85,11 @@ def run(core: pathlib.Path, *words: str, prefix: tuple[str, ...] = ()) -> str:
     return done.stdout
 
 
-def values(core: pathlib.Path) -> dict[str, list[float]]:
-    """One round of one side: seconds for an operation, by case."""
+def values(side: pathlib.Path) -> dict[str, list[float]]:
+    """Measure one round of one side. Return seconds per operation, by case."""
     output = FOLDER / "round.json"
     output.unlink(missing_ok=True)
-    run(core, "--quiet", "--inherit-environ=PYTHONPATH,PYTHONHASHSEED,HOOKMQ_BUILD", "-o", str(output))  # fmt: skip
+    run(side, "--quiet", "--inherit-environ=PYTHONPATH,PYTHONHASHSEED,HOOKMQ_BUILD", "-o", str(output))  # fmt: skip
     document: dict[str, Any] = json.loads(output.read_text())
     return {
         bench.get("metadata", document["metadata"])["name"]: [
@@ -86,13 +99,13 @@ def values(core: pathlib.Path) -> dict[str, list[float]]:
     }
 
 
-def instructions(core: pathlib.Path, case: str) -> float:
-    """Machine instructions for an operation, by callgrind: those of 4 steps less those of 2, under it some 20 s each."""
+def instructions(side: pathlib.Path, case: str) -> float:
+    """Count the machine instructions per operation with callgrind, by subtracting 2 steps from 4. Takes some 40 s."""
     counts = []
     for steps in (2, 4):
         output = FOLDER / "callgrind.out"
         tool = ("valgrind", "--tool=callgrind", f"--callgrind-out-file={output}", "--quiet")
-        run(core, "--count", case, str(steps), prefix=tool)
+        run(side, "--count", case, str(steps), prefix=tool)
         (line,) = (text for text in output.read_text().splitlines() if text.startswith("summary:"))
         counts.append(int(line.split()[1]))
     return (counts[1] - counts[0]) / 2 / 100
@@ -101,9 +114,9 @@ def instructions(core: pathlib.Path, case: str) -> float:
 def judge(
     base: dict[str, list[list[float]]], new: dict[str, list[list[float]]]
 ) -> dict[str, tuple[float, float, float, float]]:
-    """By case: microseconds of both sides, the median of the rounds' ratios, and the ratio of the fastest values.
+    """Return four figures by case: each side's microseconds, the rounds' median ratio, and the fastest values' ratio.
 
-    `base` and `new` have for each case a list of rounds, each a list of seconds.
+    `base` and `new` map each case to its rounds. A round is a list of seconds.
     """
     found = {}
     for case in base:
@@ -123,7 +136,7 @@ def judge(
 
 
 def slower(judged: dict[str, tuple[float, float, float, float]], threshold: float) -> list[str]:
-    """The cases above the threshold, by both measures."""
+    """Return the cases in which both ratios exceed the threshold, which is in percent."""
     return [
         case
         for case, (_, _, middle, fastest) in judged.items()
@@ -136,7 +149,7 @@ def table(
     codes: tuple[dict[str, float], dict[str, float]],
     failed: list[str],
 ) -> str:
-    """One line for each case."""
+    """Format the table, with one line per case."""
     lines = [
         f"{'case':22}{'base us':>9}{'now us':>9}{'ratio':>8}{'of best':>9}{'bytecodes':>11}{'now':>8}"
     ]
@@ -150,22 +163,28 @@ def table(
 
 
 def main() -> int:
-    """Exit code 0; 1 when a case became slower; 2 when nothing can be measured."""
+    """Print the table. Return 0, 1 if a case became slower, or 2 if nothing can be measured."""
     summary, _, _ = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(prog="python -m bench.micro", description=summary)
     add = parser.add_argument
     add(
         "--base",
         metavar="REV",
-        help="what to compare with (HEAD if the core is changed, else HEAD~1)",
+        help="commit to compare with (HEAD if its packages are changed, else HEAD~1)",
     )
-    add("--rounds", type=int, default=5, help="of both sides (%(default)s)")
-    add("--threshold", type=float, default=10.0, metavar="PERCENT", help="(%(default)s)")
+    add("--rounds", type=int, default=5, help="rounds of both sides (%(default)s)")
+    add(
+        "--threshold",
+        type=float,
+        default=10.0,
+        metavar="PERCENT",
+        help="slower than this fails (%(default)s)",
+    )
     add(
         "--instructions",
         default="",
         metavar="CASES",
-        help="count these with callgrind as well: slow",
+        help="also count instructions of these cases with callgrind, which is slow",
     )
     options = parser.parse_args()  # fmt: skip
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""What `bench.micro` measures: the steps of a message, each from what it takes to what it makes, without a socket.
+"""The cases that `bench.micro` measures: steps in handling a message, from input to output, without a socket.
 
-A script for pyperf, run against the core that PYTHONPATH leads to; `--count CASE N` does N operations and ends, for a
-tool that counts instructions, and `--bytecodes` prints how many bytecodes an operation of each case executes.
+This is a pyperf script. It measures the core that PYTHONPATH selects. `--count CASE N` runs N steps and exits, for
+tools that count instructions. `--bytecodes` prints how many bytecodes each case's operation executes.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from hookmq.codec import Decoder, Publish, encode
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Publish
 from hookmq.plugin import Plugin, hookimpl
-from hookmq.router import Router
-from hookmq.testing import Harness
+from hookmq.routing.subscription_tree import SubscriptionTree
+from hookmq_testing import Harness
+from hookmq_testing.decoder import Decoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 BATCH = 100
-"""Packets of one read."""
+"""The number of packets in one read."""
 PAYLOAD = bytes(64)
 
 
 class Route:
-    """The least a route can be."""
+    """A minimal route."""
 
     __slots__ = ("matched", "valid")
 
@@ -35,7 +37,7 @@ class Route:
 
 
 class Passing(Plugin):
-    """One link of a chain."""
+    """A plugin for a chain. Its hook changes nothing."""
 
     @hookimpl
     def on_publish(self, message: object) -> None:
@@ -50,7 +52,7 @@ def _stream(qos: int, topic: str = "bench/a") -> bytes:
 
 
 def decode() -> Callable[[], object]:
-    """PUBLISH packets to objects."""
+    """Decode PUBLISH packets."""
     data = _stream(1)
     decoder = Decoder(4)
 
@@ -61,7 +63,7 @@ def decode() -> Callable[[], object]:
 
 
 def encode_() -> Callable[[], object]:
-    """PUBLISH objects to packets."""
+    """Encode PUBLISH packets."""
     packets = [Publish("bench/a", PAYLOAD, 1, packet_id=number + 1) for number in range(BATCH)]
 
     def step() -> None:
@@ -71,8 +73,8 @@ def encode_() -> Callable[[], object]:
     return step
 
 
-def _router() -> tuple[Router[Any, int, Any], list[str]]:
-    router: Router[Any, int, Any] = Router(Route)
+def _router() -> tuple[SubscriptionTree[Any, int, Any], list[str]]:
+    router: SubscriptionTree[Any, int, Any] = SubscriptionTree(Route)
     for number in range(3000):
         shape = ("site/{}/d/{}", "site/{}/d/{}/#", "site/{}/+/{}", "+/{}/d/{}")[number % 4]
         router.subscribe(shape.format(number % 97, number), object(), 0)
@@ -80,7 +82,7 @@ def _router() -> tuple[Router[Any, int, Any], list[str]]:
 
 
 def match() -> Callable[[], object]:
-    """Topics that were not seen before, among 3,000 filters."""
+    """Match uncached topics against 3,000 filters."""
     router, topics = _router()
 
     def step() -> None:
@@ -91,7 +93,7 @@ def match() -> Callable[[], object]:
 
 
 def lookup() -> Callable[[], object]:
-    """Topics that were seen before."""
+    """Look up cached topics."""
     router, topics = _router()
 
     def step() -> None:
@@ -104,7 +106,7 @@ def lookup() -> Callable[[], object]:
 def _through(
     qos: int, plugins: int = 0, offline: bool = False, receivers: int = 1
 ) -> Callable[[], object]:
-    """One read of a publisher, and the turn in which it reaches its receivers."""
+    """Process one read from a publisher, and the turn that delivers its messages."""
     config = {"session": {"queue_messages": 10**9, "queue_bytes": 1 << 50}}
     harness = Harness([Passing(None, _context(n)) for n in range(plugins)], config=config)
     for number in range(receivers):
@@ -144,7 +146,7 @@ def _context(number: int) -> Any:
 
 
 def connect() -> Callable[[], object]:
-    """CONNECT, CONNACK, DISCONNECT."""
+    """Connect and disconnect clients: CONNECT, CONNACK, DISCONNECT."""
     harness = Harness()
     names = [f"c{number}" for number in range(BATCH)]
 
@@ -169,11 +171,12 @@ CASES: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
     "qos 1 round": (lambda: _through(1), 10),
     "connect": (connect, 1),
 }
-"""What makes a step of `BATCH` operations, and how many steps are one value: some 20 ms of them."""
+"""Maps each case to a function and a number of steps. The function returns a step, which is `BATCH` operations. That
+number of steps takes some 20 ms, and pyperf times it for each value."""
 
 
 def timed(make: Callable[[], Callable[[], object]], loops: int) -> float:
-    """CPU seconds of so many steps."""
+    """Return the CPU seconds that `loops` steps take."""
     step = make()
     step()
     began = time.process_time()
@@ -183,7 +186,7 @@ def timed(make: Callable[[], Callable[[], object]], loops: int) -> float:
 
 
 def bytecodes(make: Callable[[], Callable[[], object]]) -> float:
-    """How many bytecodes Python executes for an operation, in code that is not compiled."""
+    """Return how many bytecodes an operation executes. Compiled code is not counted."""
     step = make()
     for _ in range(3):
         step()
@@ -206,14 +209,14 @@ def bytecodes(make: Callable[[], Callable[[], object]]) -> float:
 
 
 def main() -> None:
-    """Run under pyperf, or as told."""
+    """Run the cases under pyperf, or count instructions or bytecodes."""
     if "--count" in sys.argv:
         at = sys.argv.index("--count")
         timed(CASES[sys.argv[at + 1]][0], int(sys.argv[at + 2]))
     elif "--bytecodes" in sys.argv:
         print(json.dumps({name: bytecodes(make) for name, (make, _) in CASES.items()}))
     else:
-        import pyperf  # type: ignore[import-not-found]  # a folder of bench.install
+        import pyperf  # type: ignore[import-not-found]  # installed by bench.install
 
         runner = pyperf.Runner(processes=1, values=3, warmups=1)
         runner.parse_args()

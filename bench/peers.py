@@ -1,6 +1,7 @@
-"""The brokers that are compared: where each comes from, its command line, and its configuration for each kind of load.
+"""The brokers to compare, each with its origin, command line and configurations.
 
-To adapt a broker, change its entry here; nothing else knows them. `bench.install` fetches those that registries have.
+To adapt a broker, change its entry here; no other module knows about brokers. `bench.install` installs the brokers that
+registries offer.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 
 HERE = pathlib.Path(__file__).resolve().parent
 CACHE = HERE.parent / "build" / "bench"
-"""What only the bench needs: brokers of registries, certificates, reference worktrees."""
+"""A folder for the bench only: brokers from registries, certificates and source copies."""
 PYTHON = CACHE / "python"
 NODE = CACHE / "node"
 PLUGGED = HERE / "plugged"
-"""A distribution with plugins for the bench, for a broker's PYTHONPATH."""
+"""A distribution with the bench's own plugins. Brokers get it through PYTHONPATH."""
 
-# max_inflight_messages and max_queued_messages 0 (no limit): with the defaults (20 and 1000)
-# mosquitto drops, and a run that loses is void. set_tcp_nodelay: without it Nagle's algorithm
+# max_inflight_messages and max_queued_messages are 0 (no limit). With the defaults (20 and 1000),
+# mosquitto drops messages, which makes the run void. Without set_tcp_nodelay, Nagle's algorithm
 # merges packets, but every closed loop then waits for delayed acknowledgements (40 ms).
 MOSQUITTO = """\
 listener {port} 127.0.0.1
@@ -49,8 +50,8 @@ session: {{max_inflight: 65535, queue_messages: 1000000, queue_bytes: 1GiB}}
 plugins: PLUGINS
 """
 
-# Its MQTT needs JetStream; the client port is not used. max_ack_pending: 1024 by default, for all
-# publishers together; twice this must not be above 65535 for QoS 2. Relative paths are in the run's temporary folder.
+# MQTT in nats-server requires JetStream. The client port is not used. max_ack_pending: the default is 1024 for all
+# publishers together; for QoS 2, twice the value must not exceed 65535. Relative paths are in the run's temporary folder.
 NATS = """\
 server_name: bench
 listen: "127.0.0.1:-1"
@@ -67,16 +68,17 @@ AEDES = '{{"port": {port}, "kind": "KIND", "tls": "{tls}"}}'
 
 
 class PeerError(Exception):
-    """A broker is not installed or did not start; the text says which and why."""
+    """A broker is not installed or did not start. The text gives the broker and the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Peer:
-    """A broker.
+    """A broker that can take part in the comparison.
 
-    `program()` is its path, None where it is not installed; `arguments` follow it. `configs` are its configurations
-    by the variant a scenario asks for; it takes no part in scenarios whose variant it has none for. In both, {port},
-    {config}, {folder} (of the run) and {tls} (with cert.pem and key.pem) are replaced.
+    `program()` returns the path of its executable, or None if it is not installed. `arguments` are its command-line
+    arguments. `configs` maps variants to configurations; a broker that lacks a scenario's variant does not take part in
+    that scenario. In `arguments` and `configs`, these placeholders are replaced: {port}, {config}, {folder} (the run's
+    folder) and {tls} (a folder with cert.pem and key.pem).
     """
 
     name: str
@@ -89,7 +91,7 @@ class Peer:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def program_or_error(self) -> str:
-        """The program. Raises PeerError, which says how to install it."""
+        """Return the program's path. Raises PeerError, with instructions for installing it, if it is missing."""
         found = self.program()
         if found is None:
             raise PeerError(f"{self.name} is not installed ({self.where_from})")
@@ -108,7 +110,7 @@ def _output(*command: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def _mosquitto_program() -> str | None:
-    # Debian installs it where an ordinary user's PATH does not reach.
+    # Debian installs it in a folder that is not on an ordinary user's PATH.
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
@@ -120,7 +122,7 @@ def _mosquitto(variant: str = "") -> str:
     return MOSQUITTO + {
         "tls": TLS_FILES,
         "ws": "protocol websockets\n",
-        # A folder of root's, and a broker that would become user mosquitto and could not write there.
+        # The folder belongs to root, so the user mosquitto could not write to it.
         "disk": "persistence true\npersistence_location {folder}/\nuser root\n",
     }.get(variant, "persistence false\n")
 
@@ -147,11 +149,14 @@ def _aedes_version(program: str) -> str:
     return f"{json.loads(package.read_text())['version']}, Node {_output(program, '--version')}"
 
 
-def _hookmq_program(build: str = "") -> Callable[[], str | None]:
-    """`hookmq`, if the build that is asked for is there: `hookmq version` says which one runs."""
+def _hookmq_program(
+    build: str = "", environment: str | pathlib.Path = sys.prefix
+) -> Callable[[], str | None]:
+    """Return a function that finds `hookmq` in a virtual environment. It returns None if `hookmq version` reports
+    another build."""
 
     def program() -> str | None:
-        path = pathlib.Path(sys.prefix, "bin", "hookmq")
+        path = pathlib.Path(environment, "bin", "hookmq")
         if not path.exists() or (build and _hookmq_facts(str(path), build).get("build") != build):
             return None
         return str(path)
@@ -219,7 +224,7 @@ def _amqtt(kind: str, more: str = "") -> str:
 
 
 def _peers() -> tuple[Peer, ...]:
-    # A broker without plugins of its own is measured as it is beside ours with them.
+    # Brokers without such plugins are measured unchanged, next to HookMQ with plugins.
     alike = ("plain", "durable", "auth", "authorize", "plugins-1", "plugins-5")
     nats_ws = 'websocket {{ listen: "127.0.0.1:{port}", no_tls: true }}\nmqtt {{ listen: "127.0.0.1:-1" }}\n'
     nats = 'mqtt {{ listen: "127.0.0.1:{port}", max_ack_pending: 30000MORE }}\n'
@@ -288,8 +293,47 @@ def _peers() -> tuple[Peer, ...]:
 PEERS: dict[str, Peer] = {peer.name: peer for peer in _peers()}
 
 
+_READ_CONFIGS = """\
+import json
+from bench import peers
+print(json.dumps({name: dict(peer.configs) for name, peer in peers.PEERS.items()}))
+"""
+
+
+def add_checkout(root: pathlib.Path) -> str:
+    """Add another checkout's HookMQ to `PEERS`, in the same builds. Return the suffix of the added names.
+
+    The suffix is `@` and the commit. The brokers run from `root/.venv`. They use the plugins and configurations in that
+    checkout's own bench, because modules and settings may have had other names. Raises PeerError if HookMQ is not
+    installed there.
+    """
+    environment = root / ".venv"
+    python, plugged = environment / "bin" / "python", root / "bench" / PLUGGED.name
+    if not (environment / "bin" / "hookmq").exists():
+        raise PeerError(f"{root} has no .venv/bin/hookmq: run `make install` there")
+    said = subprocess.run(
+        [str(python), "-c", _READ_CONFIGS], cwd=root, capture_output=True, text=True, check=False
+    )
+    if said.returncode:
+        raise PeerError(f"{root}/bench cannot be read: {said.stderr.strip()[-300:]}")
+    configs: dict[str, dict[str, str]] = json.loads(said.stdout)
+    commit = _output("git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*")
+    suffix = f"@{commit.partition(' ')[0] or root.name}"
+    for name in [name for name in PEERS if name.startswith("hookmq") and "@" not in name]:
+        build = name.removeprefix("hookmq").removeprefix("-")
+        PEERS[name + suffix] = dataclasses.replace(
+            PEERS[name],
+            name=name + suffix,
+            program=_hookmq_program(build, environment),
+            configs=configs.get(name, {}),
+            where_from=f"in {root}: {PEERS[name].where_from}",
+            environment={**PEERS[name].environment, "PYTHONPATH": str(plugged)},
+        )
+    return suffix
+
+
 def find(name: str) -> tuple[Peer, str]:
-    """The peer of that name and its program. Raises PeerError if unknown or not installed."""
+    """Return a peer and its program's path. Raises PeerError if it is unknown or not installed."""
     peer = PEERS.get(name)
     if peer is None:
         raise PeerError(f"no peer {name!r}; there are: {', '.join(PEERS)}")

@@ -1,13 +1,13 @@
-"""``python -m bench.plugins``: what those plugins cost that decide who comes in, what they may do, and how much.
+"""``python -m bench.plugins``: what the plugins that authenticate, authorize and limit clients cost.
 
-A part of ``python -m bench``. Three tables, of runs that are short; `bench.auth`, `bench.auth_jwt`, `bench.acl` and
-`bench.ratelimit` measure each of them at length.
+``python -m bench`` includes these three tables of short runs. `bench.auth`, `bench.auth_jwt`, `bench.acl` and
+`bench.ratelimit` measure each plugin in more detail.
 
-    connect     CONNECT, CONNACK, DISCONNECT, close, 32 at a time, to a broker of its own: so many a second, and the CPU
-                time of the broker for each (all its threads)
-    authorize   a decision of acl_file with 10, 1,000 and 100,000 rules: CPU time
-    publish     a PUBLISH of 30 bytes to one subscriber with rate limits and without: CPU time, within one process from
-                bytes to bytes, and of a broker of its own over loopback TCP
+    connect     clients send CONNECT, wait for CONNACK, send DISCONNECT and close, 32 at a time: connects a second,
+                and the broker's CPU time for each
+    authorize   acl_file decides with 10, 1,000 and 100,000 rules: CPU time of a decision
+    publish     a 30-byte PUBLISH goes to one subscriber, with and without rate limits: CPU time from input bytes to
+                output bytes in one process, and a broker's CPU time over loopback TCP
 """
 
 from __future__ import annotations
@@ -21,11 +21,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Connect
+
+from . import launch
+from .connects import load
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SECONDS = 1.0
-"""Measured time of a row of connects."""
+"""The measured time for each row of connects, in seconds."""
 PARALLEL = 32
 RULES = (10, 1000, 100_000)
 MESSAGES = 20_000
@@ -33,7 +39,7 @@ LIMITS = ("no plugin", "1 limit", "client, broker, bytes")
 
 
 class Row(NamedTuple):
-    """One figure: the table it is of, what was measured, in what unit. `void` says why it counts for nothing."""
+    """One figure in a table. `void` is the reason if the figure does not count."""
 
     table: str
     name: str
@@ -44,8 +50,8 @@ class Row(NamedTuple):
 
 
 def connects(seconds: float = SECONDS) -> Iterator[Row]:
-    """Connections a second."""
-    from . import auth, auth_jwt
+    """Measure connects a second with each kind of authentication, and yield the rows."""
+    from . import auth_jwt
 
     for name, kind in (
         ("no plugin", ""),
@@ -57,28 +63,30 @@ def connects(seconds: float = SECONDS) -> Iterator[Row]:
         with tempfile.TemporaryDirectory() as text:
             folder = Path(text)
             words = [b"secret"] * PARALLEL
-            if kind in auth_jwt.KEYS:
-                words = [auth_jwt.token(kind, number, True).encode() for number in range(PARALLEL)]
-                made = auth_jwt.broker(folder, auth_jwt.config(folder))
-            elif kind:
-                made = auth_jwt.broker(folder, _passwords(folder, kind), "auth_password")
-            else:
-                made = auth_jwt.broker(folder, None)
-            load = auth.Row(name, "", "", "u{}", partial(_word, words))
-            with made as (pid, port):
-                rate, used, codes = asyncio.run(auth.load(port, pid, load, PARALLEL, seconds))
-        refused = sum(count for code, count in codes.items() if code)
-        void = f"{refused} refused" if refused else "" if codes else "nobody came in"
-        yield Row("connect", name, "rate", rate, "connects/s", void)
-        yield Row("connect", name, "cost", used * 1e6, "us", void)
+            settings: dict[str, Any] = {"log": {"level": "error"}, "auth": {"default": "allow"}}
+            if kind:
+                settings["auth"] = {"default": "deny"}
+                use = "auth_password"
+                if kind in auth_jwt.KEYS:
+                    words = [auth_jwt.token(kind, n, True).encode() for n in range(PARALLEL)]
+                    use, config = "auth_jwt", auth_jwt.config(folder)
+                else:
+                    config = _passwords(folder, kind)
+                settings["plugins"] = [{"use": use, "config": config}]
 
+            def packet(client: int, number: int, words: list[bytes] = words) -> bytes:
+                word = words[number % len(words)]
+                return encode(Connect(f"c{client}", 5, True, 60, f"u{client}", word), 5)
 
-def _word(words: list[bytes], number: int) -> bytes:
-    return words[number % len(words)]
+            with launch.hookmq(folder, **settings) as running:
+                found = asyncio.run(load(running, packet, PARALLEL, seconds))
+        void = f"{found.refused} refused" if found.refused else "" if found.codes else "no connect"
+        yield Row("connect", name, "rate", found.rate, "connects/s", void)
+        yield Row("connect", name, "cost", found.cpu * 1e6, "us", void)
 
 
 def _passwords(folder: Path, memory: str) -> dict[str, Any]:
-    """A user for each client; what is dear is hashed each time, what is cheap is remembered."""
+    """Return a configuration with users. Expensive passwords are hashed each time; cheap ones are cached."""
     from hookmq_auth_password.hashes import Argon2, make
 
     dear = memory == "64MiB"
@@ -91,9 +99,9 @@ def _passwords(folder: Path, memory: str) -> dict[str, Any]:
 
 
 def decisions(sizes: tuple[int, ...] = RULES) -> Iterator[Row]:
-    """CPU time of a decision."""
+    """Measure how much CPU time a decision takes, and yield the rows."""
+    from hookmq.model.client import Scope
     from hookmq.plugin import Action, ClientInfo, Peer
-    from hookmq.types import Scope
     from hookmq_acl_file.file import load
 
     from . import acl
@@ -120,9 +128,9 @@ def decisions(sizes: tuple[int, ...] = RULES) -> Iterator[Row]:
 
 
 def publishes(count: int = MESSAGES) -> Iterator[Row]:
-    """CPU time of a PUBLISH."""
-    from hookmq.testing import make_plugin
+    """Measure how much CPU time a PUBLISH takes, and yield the rows."""
     from hookmq_ratelimit.plugin import RateLimitPlugin
+    from hookmq_testing import make_plugin
 
     from . import ratelimit
 
@@ -133,8 +141,7 @@ def publishes(count: int = MESSAGES) -> Iterator[Row]:
             cost = ratelimit.in_process(made, count, qos)
             yield Row("publish", name, f"QoS {qos}", cost, "us")
         for qos in (0, 1):
-            # In ticks of 10 ms of the broker's CPU time: so many more.
-            cost = ratelimit.wire(limits, 10 * count, qos)
+            cost = ratelimit.wire(limits, qos)
             yield Row("publish", name, f"wire, QoS {qos}", cost, "us")
 
 
@@ -142,7 +149,7 @@ PARTS: tuple[Callable[[], Iterator[Row]], ...] = (connects, decisions, publishes
 
 
 def measure(say: Callable[[str], object]) -> list[Row]:
-    """All rows, each told when it is there."""
+    """Measure and return all rows. Each row is reported as soon as it has been measured."""
     rows = []
     for part in PARTS:
         for row in part():
@@ -153,7 +160,7 @@ def measure(say: Callable[[str], object]) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text: a table for each kind, a line for each name."""
+    """Format the rows as text, with a table for each kind and a line for each name."""
     lines = []
     for kind in dict.fromkeys(row.table for row in rows):
         found = [row for row in rows if row.table == kind]
@@ -171,13 +178,13 @@ def table(rows: list[Row]) -> str:
 
 
 def to_json(rows: list[Row]) -> list[dict[str, Any]]:
-    """For the file of results."""
+    """Return the rows for the results file."""
     return [row._asdict() for row in rows]
 
 
 @contextlib.contextmanager
 def on_all_cores(cores: set[int]) -> Iterator[None]:
-    """Neither this process nor the brokers that it starts are bound to one core."""
+    """Let this process and the brokers it starts use all of `cores` while the block runs."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -187,7 +194,7 @@ def on_all_cores(cores: set[int]) -> Iterator[None]:
 
 
 def main() -> int:
-    """Exit code 0; 1 when a row is void."""
+    """Print the tables. Return 0, or 1 if a row is void."""
     rows = measure(lambda text: print(text, file=sys.stderr, flush=True))
     print(table(rows))
     return 1 if any(row.void for row in rows) else 0

@@ -1,33 +1,29 @@
-"""What rate limits cost a publish: the take itself, the same within a whole broker in memory, and through the wire.
+"""``python -m bench.ratelimit``: what rate limits cost, for a single take and for a PUBLISH in memory and over TCP.
 
-    python -m bench.ratelimit [--messages N] [--no-wire]
-
-Wire: one publisher and one subscriber over loopback TCP; the broker is a process of its own, and what is told is its CPU
-time for each message, which other work on the machine changes little.
+Over TCP, one publisher and one subscriber load a broker through loopback. The figure is the broker's CPU time per
+message, which other work on the machine hardly affects.
 """
 
 import argparse
-import json
-import os
-import socket
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hookmq.codec import Connect, Publish, Subscribe, SubscribeRequest, encode
+from hookmq.model.client import Scope
+from hookmq.model.runtime import Runtime
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Publish
 from hookmq.plugin import ClientInfo, Context, Peer, Plugin, hookimpl
-from hookmq.runtime import Runtime
-from hookmq.testing import Harness, make_plugin
-from hookmq.types import Scope
+from hookmq_bench import native
 from hookmq_ratelimit.buckets import Allowance, Bucket
 from hookmq_ratelimit.plugin import RateLimitPlugin
 from hookmq_ratelimit.settings import Limit
 from hookmq_ratelimit.tolls import Toll
+from hookmq_testing import Harness, make_plugin
+
+from . import launch
 
 HIGH = "900000/s"
 CASES: dict[str, list[dict[str, Any]]] = {
@@ -44,7 +40,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
 
 
 class PassingHook(Plugin):
-    """What it would cost to look at each message in `on_publish`."""
+    """A plugin whose `on_publish` does nothing, for comparison."""
 
     @hookimpl
     def on_publish(self, message: object) -> None:
@@ -66,7 +62,7 @@ class _Office:
 
 
 def best(call: Callable[[], None], count: int, rounds: int = 7) -> float:
-    """Microseconds for one of `count`, the best of some rounds, in CPU time."""
+    """Return the CPU microseconds per operation in the best of several rounds. Each `call` does `count` operations."""
     found = []
     for _ in range(rounds):
         began = time.process_time()
@@ -76,7 +72,7 @@ def best(call: Callable[[], None], count: int, rounds: int = 7) -> float:
 
 
 def take(name: str, count: int) -> float:
-    """One `take`."""
+    """Return the CPU microseconds that a single `take` needs."""
     office = _Office()
     buckets = [
         Allowance(Limit(**limit), "bench", 10).get("", time.monotonic()) for limit in CASES[name]
@@ -85,7 +81,7 @@ def take(name: str, count: int) -> float:
     toll = Toll(office, client, buckets)
     for bucket in buckets:
         for cell in bucket.cells:
-            cell.base = cell.room = cell.spare = 1e9  # never used up, however fast this is
+            cell.base = cell.room = cell.spare = 1e9  # never exhausted, however fast the loop runs
 
     def run() -> None:
         one = toll.take
@@ -96,7 +92,8 @@ def take(name: str, count: int) -> float:
 
 
 def in_process(plugins: list[Any], count: int, qos: int) -> float:
-    """A PUBLISH from its bytes to the bytes of one subscriber; many in one read, as a busy publisher sends."""
+    """Return the CPU microseconds per PUBLISH, from received bytes to bytes sent to one subscriber. Each read contains
+    many packets."""
     with Harness(plugins) as harness:
         other = harness.connect("other", auto_ack=False)
         other.subscribe("bench/a", 0)
@@ -114,85 +111,37 @@ def in_process(plugins: list[Any], count: int, qos: int) -> float:
             for _ in range(count // 500):
                 feed(packet)
                 turn()
-                harness.clock._now += 0.01  # tokens come as time goes on
+                harness.clock._now += 0.01  # tokens arrive as time passes
 
         return best(run, count // 500 * 500, 5)
 
 
-CONFIG = """\
-version: 1
-listeners: [{{name: tcp, bind: "127.0.0.1:0"}}]
-auth: {{default: allow}}
-authz: {{default: allow}}
-log: {{level: info, format: json}}
-plugins: {plugins}
-"""
+def wire(limits: list[dict[str, Any]], qos: int, seconds: float = 1.0) -> float:
+    """Return the broker's CPU microseconds per PUBLISH over loopback TCP.
 
-
-@contextmanager
-def broker(limits: list[dict[str, Any]]) -> Iterator[tuple[int, int]]:
-    """A broker of its own: (port, process id)."""
-    plugins: list[dict[str, Any]] = []
+    There is one publisher and one subscriber. Payloads have 30 bytes, and at most 200 messages are outstanding. Raises
+    NativeError.
+    """
+    settings: dict[str, Any] = {"auth": {"default": "allow"}, "authz": {"default": "allow"}}
     if limits:
-        plugins.append({"use": "ratelimit", "config": {"limits": limits}})
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "hookmq.yaml")
-        path.write_text(CONFIG.format(plugins=json.dumps(plugins)))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hookmq.cli", "serve", "-c", str(path)],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        assert process.stderr is not None
-        try:
-            for line in process.stderr:
-                if "listener.opened" in line:
-                    yield int(json.loads(line)["address"].rpartition(":")[2]), process.pid
-                    break
-            else:
-                raise RuntimeError("the broker did not start")
-        finally:
-            process.terminate()
-            process.communicate()
-
-
-def cpu(pid: int) -> float:
-    """Seconds of CPU time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def wire(limits: list[dict[str, Any]], count: int, qos: int) -> float:
-    """Microseconds of the broker's CPU time for a PUBLISH over loopback TCP."""
-    with broker(limits) as (port, pid):
-        receiver, sender = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
-        with receiver, sender:
-            for sock, name in ((receiver, "r"), (sender, "s")):
-                sock.sendall(encode(Connect(name, 4, True, 0), 4))
-                assert sock.recv(100)
-            receiver.sendall(encode(Subscribe(1, (SubscribeRequest("bench/a", 0),)), 4))
-            assert receiver.recv(100)
-            window = 200
-            batch = b"".join(
-                encode(Publish("bench/a", bytes(30), qos, packet_id=n + 1 if qos else 0), 4)
-                for n in range(window)
-            )
-            size = len(encode(Publish("bench/a", bytes(30)), 4))
-            before = 0.0
-            for turn in range(count // window + 5):
-                if turn == 5:
-                    before = cpu(pid)
-                sender.sendall(batch)
-                _read(receiver, size * window)
-                if qos:
-                    _read(sender, 4 * window)
-            return (cpu(pid) - before) / (count // window * window) * 1e6
-
-
-def _read(sock: socket.socket, size: int) -> None:
-    while size:
-        size -= len(sock.recv(min(size, 65536)))
+        settings["plugins"] = [{"use": "ratelimit", "config": {"limits": limits}}]
+    words = {
+        "window": 200,
+        "refill": 50,
+        "payload": 30,
+        "qos": qos,
+        "seconds": seconds,
+        "warmup": 0.2,
+    }
+    with (
+        tempfile.TemporaryDirectory() as name,
+        launch.hookmq(Path(name), log={"level": "warning"}, **settings) as running,
+    ):
+        load = {key: str(value) for key, value in words.items()}
+        raw = native.run(load, port=running.port, pids=[running.pid])
+    if defects := native.defects(raw):
+        raise native.NativeError(defects)
+    return float(raw["broker_cpu_ns"]) / 1e3 / int(raw["delivered"])
 
 
 def main() -> None:
@@ -210,7 +159,7 @@ def main() -> None:
             plugins = [make_plugin(RateLimitPlugin, {"limits": limits}, "ratelimit")]
             row.append(in_process(plugins if limits else [], count, qos))
         if not arguments.no_wire:
-            row += [wire(limits, count, qos) for qos in (0, 1)]
+            row += [wire(limits, qos) for qos in (0, 1)]
         print(f"{name:<26}" + "".join(f"{value:9.2f}" for value in row))
     hook = [in_process([PassingHook(None, Context("hook"))], count, qos) for qos in (0, 1)]
     print(f"{'an on_publish instead':<26}{'':>9}" + "".join(f"{value:9.2f}" for value in hook))

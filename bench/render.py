@@ -1,6 +1,6 @@
-"""`python -m bench.render`: the results in bench/results become the tables and plots of docs/explanation/performance.md.
+"""`python -m bench.render`: write the tables and plots in docs/explanation/performance.md from bench/results.
 
-The page is prose with marked places; what stands in them, and the plots beside the page, is made here and only here.
+The page is written by hand except for marked places. Only this module writes their content, and the plots.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from . import peers, report, svg
 
 PAGE = peers.HERE.parent / "docs" / "explanation" / "performance.md"
 PLOTS = "performance"
-"""The folder of the plots, beside the page."""
+"""The folder for plots, next to the page."""
 RESULTS = peers.HERE / "results"
 NAMES = {"hookmq-pure": "HookMQ pure", "hookmq-compiled": "HookMQ compiled", "hookmq": "HookMQ"}
 
 
 def named(broker: str) -> str:
-    """A broker as the page calls it."""
+    """Return the name that the page uses for a broker."""
     return NAMES.get(broker, broker)
 
 
 def grid(headings: list[str], rows: list[list[str]]) -> str:
-    """A table of Markdown; all columns but the first are numbers."""
+    """Format a Markdown table. All columns except the first contain numbers."""
     lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def figure(value: float) -> str:
-    """Three digits that count."""
+    """Format a value with three significant digits."""
     digits = max(0, 2 - len(str(int(value))) + 1)
     return f"{value:,.{digits}f}"
 
 
 def conditions(document: dict[str, Any]) -> str:
-    """On what, when and how."""
+    """Describe the machine, the date and the settings."""
     host, options = document["machine"], document["options"]
     versions = "; ".join(f"{named(name)} {text}" for name, text in document["versions"].items())
     left = "; ".join(f"{named(name)}: {why}" for name, why in document["left_out"].items())
@@ -73,7 +73,7 @@ def _order(document: dict[str, Any]) -> list[str]:
 
 
 def costs(document: dict[str, Any]) -> str:
-    """CPU time for each message, all brokers, with what HookMQ was to reach."""
+    """Return the table of CPU time per message for all brokers, with HookMQ's goals."""
     brokers = _order(document)
     lines = []
     for cells in _cells(document).values():
@@ -105,7 +105,7 @@ def _cost(row: dict[str, Any] | None, mode: str) -> str:
 
 
 def rates(document: dict[str, Any]) -> str:
-    """Messages a second, with the generator's share of its core where it was the limit."""
+    """Return the table of messages a second, with the generator's share of its core if it was the limit."""
     brokers = _order(document)
     lines = []
     for cells in _cells(document).values():
@@ -124,7 +124,7 @@ def rates(document: dict[str, Any]) -> str:
 
 
 def latencies(document: dict[str, Any]) -> str:
-    """p50, p99 and p99.9 at fixed rates."""
+    """Return the table of p50, p99 and p99.9 latencies at fixed rates."""
     brokers = _order(document)
     lines = []
     for cells in _cells(document).values():
@@ -141,7 +141,7 @@ def latencies(document: dict[str, Any]) -> str:
 
 
 def void(document: dict[str, Any]) -> str:
-    """Which runs count for nothing, and what was left out."""
+    """Return the list of void runs and omitted brokers."""
     lines = []
     for row in document["rows"]:
         why = row["left_out"] and f"left out: {row['left_out']}"
@@ -154,7 +154,7 @@ def void(document: dict[str, Any]) -> str:
 
 
 def quoted(table: dict[str, Any]) -> str:
-    """Brokers that were measured once, elsewhere."""
+    """Return the table of brokers that were measured once, under other conditions."""
     lines = []
     for broker in table["broker"]:
         pairs = zip(broker["rate"], broker["cost"], strict=True)
@@ -165,7 +165,7 @@ def quoted(table: dict[str, Any]) -> str:
 
 
 def curves(document: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """The section of the curves, and the plots by file name."""
+    """Return the section on growth, and its plots by file name."""
     parts, plots = [], {}
     order = ("mosquitto", *NAMES.values())
     for curve in document["curves"]:
@@ -199,7 +199,7 @@ def curves(document: dict[str, Any]) -> tuple[str, dict[str, str]]:
 
 
 def _memory(curve: dict[str, Any]) -> str:
-    """Resident memory at the largest value, for curves in which something is held."""
+    """Describe the resident memory at the largest value, for curves whose values take memory in the broker."""
     if curve["name"] not in ("subscriptions", "connections", "retained"):
         return ""
     measured = [point for point in curve["points"] if "kib_each" in point and "cost" in point]
@@ -215,7 +215,7 @@ def _memory(curve: dict[str, Any]) -> str:
 
 
 def spark(document: dict[str, Any]) -> str:
-    """What `bench.spark_sink` measured: publishing into a stream, readers beside a publisher, Spark."""
+    """Return the tables from `bench.spark_sink`: publishing into a stream, publishing with readers, and Spark."""
     rates = {
         name: [statistics.median(run[place] for run in runs) for place in (0, 1)]
         for name, runs in document["rates"].items()
@@ -266,7 +266,7 @@ def spark(document: dict[str, Any]) -> str:
 
 
 def fill(page: str, parts: dict[str, str]) -> str:
-    """The page with what belongs into its places. Raises ValueError for a place that it does not have."""
+    """Fill the page's marked places with `parts`. Raises ValueError if a place is missing."""
     for name, text in parts.items():
         place = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         page, count = place.subn(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", page)  # type: ignore[misc]
@@ -276,7 +276,7 @@ def fill(page: str, parts: dict[str, str]) -> str:
 
 
 def render(page: str) -> tuple[str, dict[str, str]]:
-    """The page and its plots, from the results that are there."""
+    """Return the page with its places filled from the results, and its plots."""
     document = json.loads((RESULTS / "peers.json").read_text())
     section, plots = curves(json.loads((RESULTS / "curves.json").read_text()))
     parts = {
@@ -293,7 +293,7 @@ def render(page: str) -> tuple[str, dict[str, str]]:
 
 
 def main() -> int:
-    """Write the page and the plots."""
+    """Write the page and the plots to disk."""
     argparse.ArgumentParser(prog="python -m bench.render", description=__doc__).parse_args()
     page, plots = render(PAGE.read_text())
     PAGE.write_text(page)

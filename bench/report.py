@@ -1,10 +1,12 @@
-"""From raw runs to medians, ratios, a table and what a JSON file holds."""
+"""Summarise raw runs as medians and ratios, and format them as a table and as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 from typing import TYPE_CHECKING, Any
+
+from hookmq_bench import native
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,25 +18,16 @@ BUSY = 0.8
 WAITED = 0.1
 
 RIVAL = "nats"
-"""Whom HookMQ is to be ahead of in every row of throughput."""
+"""The broker that HookMQ should beat in every throughput row."""
 
-# What makes a run void, in the generator's words, and how the table says it.
-DEFECTS = {
-    "lost": "lost",
-    "duplicates": "duplicated",
-    "reordered": "out of order",
-    "stray": "not expected",
-    "refused": "refused",
-    "wrong_qos": "at another QoS",
-    "unacknowledged": "never acknowledged",
-}
+PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99_9": 99.9}
 
 
 @dataclasses.dataclass(slots=True)
 class Run:
-    """One run of one scenario against one broker: the generator's object, or why there is none.
+    """One run of one scenario against one broker: the generator's counts, or the error.
 
-    `left_out`: the broker cannot do that at all, which is nobody's defect.
+    If the broker does not support the load, `left_out` gives the reason. That is not a defect.
     """
 
     scenario: Scenario
@@ -44,23 +37,28 @@ class Run:
     left_out: str = ""
 
     def defects(self) -> str:
-        """Why this run does not count; empty when it does."""
-        if self.error:
-            return self.error
-        found = [f"{self.raw[key]} {text}" for key, text in DEFECTS.items() if self.raw.get(key)]
-        if self.raw.get("stalled"):
-            found.append("stood still")
-        if self.raw.get("not_sustained"):
-            found.append("rate not sustained")
-        if not found and self.raw.get("delivered") == 0:
-            found.append("nothing delivered")
-        return ", ".join(found)
+        """Return why this run does not count, or an empty string if it does."""
+        return self.error or native.defects(self.raw)
+
+    def latency_us(self) -> dict[str, float]:
+        """Return latency percentiles in microseconds. Empty if the load has no fixed rate."""
+        found = native.latencies(self.raw)
+        if not found.count:
+            return {}
+        return {name: found.percentile(percent) / 1e3 for name, percent in PERCENTILES.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the run's counts for the results file, with percentiles instead of the histogram."""
+        raw = {key: value for key, value in self.raw.items() if key != "latency"}
+        latency = self.latency_us()
+        return raw | ({"latency_us": latency} if latency else {}) or {"error": self.error}
 
     def figures(self) -> dict[str, float]:
-        """`rate` per second, `cost` (CPU us per unit; KiB when idle), `core`, `generator`, latencies.
+        """Return the figures. The run must have no defects.
 
-        `core` and `generator` are shares of one core; `store` is CPU us for each message that was stored for later.
-        Only for a run without defects.
+        `rate` is per second. `cost` is CPU time in microseconds, or memory in KiB for idle connections. `core` and
+        `generator` are shares of a core. `store` is CPU microseconds per message stored for later. Latencies are in
+        microseconds.
         """
         raw = self.raw
         seconds = raw["elapsed_ns"] / 1e9
@@ -72,25 +70,28 @@ class Run:
         figures["rate"] = count / seconds
         figures["cost"] = raw["broker_cpu_ns"] / 1e3 / max(1, count)
         figures["generator"] = raw["generator_share"]
-        # How much longer the interval was for other work that had one of the two cores.
+        # The share of the time during which other work occupied one of the two cores.
         waits = (raw.get("broker_wait_ns", 0), raw.get("generator_wait_ns", 0))
         figures["waited"] = max(waits) / raw["elapsed_ns"]
         if "stored" in raw:
             figures["store"] = raw["store_cpu_ns"] / 1e3 / raw["stored"]
-        for name in ("p50", "p99", "p99_9"):
-            if "latency_us" in raw:
-                figures[name] = raw["latency_us"][name]
-        return figures
+        return figures | self.latency_us()
 
 
 @dataclasses.dataclass(slots=True)
 class Row:
-    """All runs of one scenario against one broker: medians, extremes, and ratios to mosquitto.
+    """All runs of one scenario against one broker, with medians, extremes, and ratios to mosquitto.
 
-    A ratio above 1 means better than mosquitto: `cost_ratio` is its cost divided by this one's,
-    `rate_ratio` this rate divided by its. None without mosquitto in the same run. `beside` is this cost divided by that
-    of the scenario that the goal names, by the same broker.
-    `latency_ratio` is this p50 divided by mosquitto's. `build` is that of a HookMQ: compiled or pure.
+    A ratio above 1 is better than mosquitto, unless noted otherwise. Ratios are None if the other side was not measured:
+
+        cost_ratio     mosquitto's cost divided by this row's cost
+        rate_ratio     this row's rate divided by mosquitto's rate
+        latency_ratio  this row's p50 divided by mosquitto's p50 (below 1 is better)
+        rival_ratio    the cost of `RIVAL` divided by this row's cost
+        own_ratio      this row's cost divided by the same broker's cost in the scenario that the goal names
+        against        another checkout's cost divided by this row's cost, for the medians and for the lowest runs
+
+    `build` is "compiled" or "pure" for this checkout's HookMQ, and empty for other brokers.
     """
 
     scenario: Scenario
@@ -105,28 +106,29 @@ class Row:
     cost_ratio: float | None = None
     rate_ratio: float | None = None
     rival_ratio: float | None = None
-    beside: float | None = None
+    own_ratio: float | None = None
     latency_ratio: float | None = None
+    against: tuple[float, float] | None = None
 
     def goal(self) -> str:
-        """The goal and whether HookMQ meets it, as text; empty for other brokers and without a goal."""
+        """Return the goal and whether HookMQ meets it. Empty for other brokers, and if there is no goal."""
         goal = self.scenario.goal
         if goal is None or not self.build or self.left_out:
             return ""
         bar: float = getattr(goal, self.build)
         if goal.kib:
             value, unit, least = self.median.get("cost"), " KiB", False
-        elif goal.beside:
-            value, unit, least = self.beside, f"x {goal.beside}", False
+        elif goal.relative_to:
+            value, unit, least = self.own_ratio, f"x {goal.relative_to}", False
         else:
             value, unit, least = self.cost_ratio, "x", True
         if value is None and self.median:
-            return ""  # what it is compared with is not in this run
+            return ""  # the other side was not measured
         met = value is not None and (value >= bar if least else value <= bar)
         return f"{'>=' if least else '<='} {bar:g}{unit} {'met' if met else 'MISSED'}"
 
     def notes(self) -> str:
-        """What the reader must know of this row: void runs, a busy generator, latencies."""
+        """Return notes about the row: void runs, a busy generator, latencies."""
         notes = []
         if self.left_out:
             notes.append(f"left out: {self.left_out}")
@@ -150,9 +152,15 @@ class Row:
         return "; ".join(notes)
 
 
-def summarise(runs: Iterable[Run], builds: Mapping[str, str] | None = None) -> list[Row]:
-    """One row for each scenario and broker, in the order of their first runs; `builds` says which peers are HookMQ, and
-    compiled or pure."""
+def summarise(
+    runs: Iterable[Run],
+    builds: Mapping[str, str] | None = None,
+    earlier: Mapping[str, str] | None = None,
+) -> list[Row]:
+    """Return one row per scenario and broker, in the order of their first runs.
+
+    `builds` maps each HookMQ peer to "compiled" or "pure". `earlier` maps peers to the same build in another checkout.
+    """
     rows: dict[tuple[str, str], Row] = {}
     for run in runs:
         key = run.scenario.name, run.broker
@@ -178,8 +186,12 @@ def summarise(runs: Iterable[Run], builds: Mapping[str, str] | None = None) -> l
             row.latency_ratio = row.median["p50"] / base["p50"]
         if row.build:
             row.rival_ratio = _ratio(rows.get((row.scenario.name, RIVAL)), row)
-        if row.scenario.goal and row.scenario.goal.beside:
-            row.beside = _ratio(row, rows.get((row.scenario.goal.beside, row.broker)))
+        other = rows.get((row.scenario.name, (earlier or {}).get(row.broker, "")))
+        ratio = _ratio(other, row)
+        if other and ratio is not None:
+            row.against = ratio, other.least["cost"] / row.least["cost"]
+        if row.scenario.goal and row.scenario.goal.relative_to:
+            row.own_ratio = _ratio(row, rows.get((row.scenario.goal.relative_to, row.broker)))
     ordered: dict[str, list[Row]] = {}
     for row in rows.values():
         ordered.setdefault(row.scenario.name, []).append(row)
@@ -187,7 +199,7 @@ def summarise(runs: Iterable[Run], builds: Mapping[str, str] | None = None) -> l
 
 
 def _ratio(over: Row | None, under: Row | None) -> float | None:
-    """The cost of one row divided by that of another, where both have one."""
+    """Divide the cost in row `over` by the cost in row `under`. Return None unless both have a cost."""
     if over is None or under is None or not over.median or not under.median.get("cost"):
         return None
     return over.median["cost"] / under.median["cost"]
@@ -204,9 +216,10 @@ def number(value: float) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     name = row.scenario.title
     if row.left_out:
-        return (name, row.broker, "-", "", "-", "", "", "", "", "", "", row.notes())
+        return (name, row.broker, "-", "", "-", "", "", "", "", "", "", "", row.notes())
     if not row.median:
-        return (name, row.broker, "void", "", "void", "", "", "", "", "", row.goal(), row.notes())
+        cells = (name, row.broker, "void", "", "void", "", "", "", "", "", "")
+        return (*cells, row.goal(), row.notes())
     median, least, most = row.median, row.least, row.most
     several = len(row.runs) - len(row.void) > 1
     unit = "KiB/conn" if row.scenario.mode == "idle" else f"us/{row.scenario.unit[:7]}"
@@ -224,6 +237,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{least['cost']:.2f}..{most['cost']:.2f}" if several else "",
         f"{row.cost_ratio:.2f}x" if row.cost_ratio is not None else "",
         f"{row.rate_ratio:.2f}x" if row.rate_ratio is not None else "",
+        f"{row.against[0]:.3f}x, {row.against[1]:.3f}x" if row.against else "",
         f"{median['core']:.2f}",
         generator,
         row.goal(),
@@ -240,6 +254,7 @@ HEADINGS = (
     "spread",
     "cost ratio",
     "rate ratio",
+    "against",
     "core",
     "gen.",
     "goal",
@@ -248,11 +263,11 @@ HEADINGS = (
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The table as text with aligned columns; columns that are empty throughout are left out."""
+    """Format the table with aligned columns. Empty columns are omitted."""
     lines = [HEADINGS, *(_cells(row) for row in rows)]
     used = [i for i in range(len(HEADINGS)) if any(line[i] for line in lines[1:])]
     widths = {i: max(len(line[i]) for line in lines) for i in used}
-    left = {0, 1, 10, 11}
+    left = {0, 1, 11, 12}
     text = []
     for line in lines:
         cells = [line[i].ljust(widths[i]) if i in left else line[i].rjust(widths[i]) for i in used]
@@ -262,7 +277,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows with every run as the generator reported it, for a file."""
+    """Return the rows, with each run's counts, for the results file."""
     return [
         {
             "scenario": row.scenario.name,
@@ -274,13 +289,14 @@ def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "cost_ratio": row.cost_ratio,
             "rate_ratio": row.rate_ratio,
             "rival_ratio": row.rival_ratio,
-            "beside": row.beside,
+            "own_ratio": row.own_ratio,
             "latency_ratio": row.latency_ratio,
+            "against": row.against,
             "build": row.build,
             "goal": row.goal(),
             "left_out": row.left_out,
             "void": row.void,
-            "runs": [run.raw or {"error": run.error} for run in row.runs],
+            "runs": [run.to_json() for run in row.runs],
         }
         for row in rows
     ]

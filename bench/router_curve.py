@@ -1,10 +1,10 @@
-"""What routing costs as subscriptions grow: load, memory, a match on the trie, a lookup in the cache.
+"""Measure routing as subscriptions grow: building the tree, its memory, a match in it, a lookup in the cache.
 
     python bench/router_curve.py [--million] [--json FILE]
 
-Every subscription has its own subscriber. Shapes, by share: exact ``site/S/device/D/status`` 50 %,
-``site/S/device/D/#`` 20 %, ``site/S/device/D/+/state`` 20 %, ``+/S/device/D/alarm`` 9 %, and at most a hundred of
-``site/S/#``. Topics are drawn from the same names, so that a topic has a few matches or none.
+Every subscription has its own subscriber. The filters are a mix: 50 % exact ``site/S/device/D/status``, 20 %
+``site/S/device/D/#``, 20 % ``site/S/device/D/+/state``, 9 % ``+/S/device/D/alarm``, and at most a hundred ``site/S/#``.
+Topics use the same names, so each topic matches few filters or none.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-from hookmq.router import Router
+from hookmq.routing.subscription_tree import SubscriptionTree
 
 SITES = 100
 SIZES = (10, 1_000, 10_000, 100_000)
@@ -26,13 +26,13 @@ TOPICS = 20_000
 
 
 class Subscriber:
-    """Identity is all a router asks of a subscriber."""
+    """A subscriber without content. The router needs only the object's identity."""
 
     __slots__ = ()
 
 
 class Route:
-    """The least a route can be."""
+    """A minimal route."""
 
     __slots__ = ("matched", "valid")
 
@@ -42,12 +42,12 @@ class Route:
 
 
 def filters(count: int) -> list[str]:
-    """`count` filters of mixed shapes, the same ones at each run."""
+    """Return a mix of `count` filters, which is the same in every run."""
     made: list[str] = []
     for n in range(count):
         site, device = n % SITES, n // SITES
         base = f"site/{site}/device/{device}"
-        kind = (n * 2_654_435_761 >> 16) % 100  # no relation to site or device
+        kind = (n * 2_654_435_761 >> 16) % 100  # unrelated to the site and the device
         if kind < 50:
             made.append(f"{base}/status")
         elif kind < 70:
@@ -62,7 +62,7 @@ def filters(count: int) -> list[str]:
 
 
 def topics(count: int) -> list[str]:
-    """`TOPICS` topics that concern `count` subscriptions."""
+    """Return `TOPICS` topics that use the same names as `count` subscriptions."""
     draw = random.Random(1)
     made: list[str] = []
     for _ in range(TOPICS):
@@ -77,7 +77,7 @@ def measure(count: int) -> dict[str, Any]:
     asked = topics(count)
 
     gc.collect()
-    router: Router[Subscriber, int, Route] = Router(Route)
+    router: SubscriptionTree[Subscriber, int, Route] = SubscriptionTree(Route)
     began = time.perf_counter()
     for filter, subscriber in wanted:
         router.subscribe(filter, subscriber, 0)
@@ -103,7 +103,7 @@ def measure(count: int) -> dict[str, Any]:
         took = time.perf_counter() - began
         lookup = min(lookup, took) if lookup else took
 
-    # With a full cache, a wildcard subscription comes and goes: the price of keeping the cache true.
+    # Add and remove a wildcard subscription while the cache is full, to measure what keeping the cache valid costs.
     rounds = 2_000
     guest = Subscriber()
     began = time.perf_counter()
@@ -136,11 +136,12 @@ def measure(count: int) -> dict[str, Any]:
 
 
 def memory(wanted: list[tuple[str, Subscriber]]) -> int:
-    """Bytes the router holds beyond the filters and subscribers themselves; traced, hence apart from the times."""
+    """Return the router's size in bytes, without filters and subscribers. Tracing is slow, so times are measured
+    separately."""
     gc.collect()
     tracemalloc.start()
     try:
-        router: Router[Subscriber, int, Route] = Router(Route)
+        router: SubscriptionTree[Subscriber, int, Route] = SubscriptionTree(Route)
         for filter, subscriber in wanted:
             router.subscribe(filter, subscriber, 0)
         return tracemalloc.get_traced_memory()[0]
@@ -164,8 +165,10 @@ COLUMNS = (
 def main(argv: list[str] | None = None) -> int:
     summary, _, _ = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(description=summary)
-    parser.add_argument("--million", action="store_true", help="measure 1,000,000 too (1 GiB)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--million", action="store_true", help="also measure 1,000,000 (1 GiB)")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the figures to this file"
+    )
     options = parser.parse_args(argv)
 
     print("  ".join(title for _, title in COLUMNS), flush=True)

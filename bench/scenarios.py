@@ -1,4 +1,4 @@
-"""The scenarios: what load each puts on a broker, and what HookMQ is to reach in it."""
+"""The scenarios, each with its load and HookMQ's goal."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ Topology = Literal["all", "pairs", "wildcard", "shared"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Goal:
-    """What HookMQ is to reach, by build.
+    """HookMQ's goal in a scenario, for each build.
 
-    `compiled` and `pure` are mosquitto's cost divided by HookMQ's, at least, or with `kib` the cost in KiB, at most.
-    With `beside`, the name of another scenario, they are this cost divided by HookMQ's own there, at most.
+    `compiled` and `pure` are the lowest acceptable ratio of mosquitto's cost to HookMQ's. With `kib`, they are the
+    highest acceptable cost in KiB. With `relative_to`, they limit HookMQ's cost relative to its cost in the named
+    scenario.
     """
 
     compiled: float
     pure: float
     kib: bool = False
-    beside: str = ""
+    relative_to: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scenario:
-    """One load. Fields up to `transport` are keys of the generator (load/arguments.c).
+    """One load. The fields up to `transport` are arguments of the native generator (load/arguments.c).
 
-    `window` counts the messages that each publisher may have outstanding end to end; `rate` is messages a second of
-    all publishers together; `payload` and `level` (4 or 5) are those of the command line where they are None.
-    `variant` is the configuration of the broker (bench.peers).
+    `window` is the number of messages that each publisher may have outstanding end to end. `rate` is messages a second,
+    for all publishers together. `payload` and `level` (4 or 5) default to the command-line options. `variant` selects
+    the broker's configuration (bench.peers).
     """
 
     name: str
@@ -57,13 +58,13 @@ class Scenario:
 
     @property
     def unit(self) -> str:
-        """What is counted: a delivered message, or a connection."""
+        """What the cost is counted for: a delivered message or a connection."""
         return {"connect": "connect", "idle": "connection"}.get(self.mode, "message")
 
     def arguments(
         self, *, payload: int, level: int, seconds: float, warmup: float
     ) -> dict[str, str]:
-        """The words for the generator, without the port and the broker's process numbers."""
+        """Return the generator's arguments, except for the port and the broker's process ids."""
         words: dict[str, object] = {
             "mode": self.mode,
             "level": self.level or level,
@@ -85,9 +86,8 @@ class Scenario:
                 "clean": self.clean,
             }
         if self.mode == "closed":
-            # A publisher writes again when a quarter of its window is free: what a client does that
-            # is woken by its acknowledgements in batches. Measured with 1 instead: no difference
-            # beyond the noise.
+            # A publisher resumes writing when a quarter of its window is free, like a client that gets its
+            # acknowledgements in batches. With 1 message instead of a quarter, the figures differ only by noise.
             words |= {"window": self.window, "refill": max(1, self.window // 4)}
         if self.mode == "open":
             words["rate"] = self.rate
@@ -153,7 +153,7 @@ def _light(qos: int, rate: int, goal: Goal | None = None) -> Scenario:
 
 
 def sized(payload: int) -> Scenario:
-    """10 pairs whose messages have that many bytes, with at most 16 MiB of them on their way."""
+    """Return a scenario with 10 pairs and `payload` bytes per message. At most 16 MiB are outstanding."""
     name = f"{payload >> 20}m" if payload >> 20 else f"{payload >> 10}k" if payload >> 10 else ""
     window = max(1, min(20, (16 << 20) // (10 * payload)))
     return Scenario(
@@ -182,7 +182,7 @@ def _like(base: Scenario, name: str, title: str, group: str, **changes: object) 
 
 
 def plugged(count: int) -> Scenario:
-    """Pairs, with so many plugins that look at each message."""
+    """Return a scenario with pairs, in which `count` plugins are called for each message."""
     title = f"{count} plugin{'s' if count > 1 else ''} in on_publish"
     return _like(_PLAIN, f"plugins-{count}", title, "plugins", variant=f"plugins-{count}")
 
@@ -272,7 +272,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "mqtt5",
         level=5,
         properties=1,
-        goal=Goal(1.3, 1.3, beside=_PLAIN.name),
+        goal=Goal(1.3, 1.3, relative_to=_PLAIN.name),
     ),
     _like(
         _SURE,
@@ -281,7 +281,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "mqtt5",
         level=5,
         properties=1,
-        goal=Goal(1.3, 1.3, beside=_SURE.name),
+        goal=Goal(1.3, 1.3, relative_to=_SURE.name),
     ),
     _like(
         _PLAIN,
@@ -290,7 +290,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "transport",
         transport="tls",
         variant="tls",
-        goal=Goal(2, 2, beside=_PLAIN.name),
+        goal=Goal(2, 2, relative_to=_PLAIN.name),
     ),
     _like(_PLAIN, "ws-q0", "WebSocket", "transport", transport="ws", variant="ws"),
     _like(
@@ -299,7 +299,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "a cheap authorize",
         "plugins",
         variant="authorize",
-        goal=Goal(1.2, 1.2, beside=_PLAIN.name),
+        goal=Goal(1.2, 1.2, relative_to=_PLAIN.name),
     ),
     plugged(1),
     plugged(5),
@@ -308,9 +308,9 @@ GROUPS = tuple(dict.fromkeys(scenario.group for scenario in SCENARIOS))
 
 
 def select(patterns: str) -> list[Scenario]:
-    """The scenarios whose names or groups match one of the comma-separated shell patterns, in table order.
+    """Return the scenarios whose name or group matches any of the comma-separated shell patterns, in table order.
 
-    Raises ValueError when a pattern matches none.
+    Raises ValueError if a pattern matches nothing.
     """
     chosen: set[str] = set()
     for pattern in map(str.strip, patterns.split(",")):

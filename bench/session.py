@@ -1,4 +1,4 @@
-"""One session of measuring: where processes run, at which priority, on what machine."""
+"""Prepare a measuring session: cores, priority, and facts about the machine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """Progress, on stderr: stdout has the table only."""
+    """Print progress to stderr, because stdout is reserved for the table."""
     print(text, file=sys.stderr, flush=True)
 
 
 def pin(cores: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Put this process, and so the generator, on the second of two cores; the first is the broker's.
+    """Pin this process, and with it the generator, to the second of two cores. The first is for the broker.
 
-    Returns None, and says so, where both are not available.
+    Return the cores. If either is unavailable, report that and return None.
     """
     if cores is not None and not set(cores) <= os.sched_getaffinity(0):
         say(f"cores {cores} are not both available: not pinned")
@@ -33,10 +33,10 @@ def pin(cores: tuple[int, int] | None) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def priority(nice: int | None) -> Iterator[None]:
-    """Run the block, and what it starts, at that niceness: of the process and of its autogroup.
+    """Run the block, and the processes it starts, with the given niceness for both the process and its autogroup.
 
-    With autogroups, Linux's default, niceness weighs within a session only; the session's own
-    weight, which counts against everything else on the machine, is in /proc/self/autogroup.
+    With autogroups, which are Linux's default, niceness only counts within a session. /proc/self/autogroup sets the
+    session's weight relative to the rest of the machine.
     """
     if nice is None:
         yield
@@ -54,7 +54,7 @@ def priority(nice: int | None) -> Iterator[None]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on, as far as the system tells."""
+    """Return the properties of the machine that affect the figures."""
     model = "unknown"
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

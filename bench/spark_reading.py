@@ -1,7 +1,8 @@
-"""The part of ``bench.spark_sink`` that needs Spark: .venv-spark, which `make .venv-spark/.synced` makes, and a Java.
+"""The part of ``bench.spark_sink`` that requires Spark. It needs .venv-spark (`make .venv-spark/.synced`) and Java.
 
-Rows a second from the log into Parquet beside Spark's own source of Parquet files, which reads the same rows; and the
-time from a PUBLISH to the table, over the read API and over landed files.
+It measures rows a second from the log into Parquet. For comparison, it also reads the same rows from Parquet files with
+Spark's own source. In addition, it measures the time from a PUBLISH to the table, through the read API and through
+landed files.
 """
 
 from __future__ import annotations
@@ -28,20 +29,21 @@ SPARK = ROOT / ".venv-spark" / "bin"
 PROGRAM = ROOT / "spark" / "tests" / "support" / "benching.py"
 TOKEN = "bench-token-0123456789"
 RATE = 5000
-"""Messages a second, timed."""
+"""Messages a second during the latency measurement."""
 WARM = 3
-"""Batches at the beginning that do not count, nor what was sent while they ran: Spark starts Python, Java warms up."""
+"""How many initial batches to ignore, with the messages sent meanwhile. During this time, Spark starts Python and Java
+warms up."""
 TAIL = 4.0
-"""Seconds that the last messages have to come."""
+"""Seconds to wait for the last messages to arrive."""
 
 
 def there() -> bool:
-    """Whether Spark's environment is."""
+    """Return whether the Spark environment is installed."""
     return (SPARK / "python").exists()
 
 
 def options(api: int) -> dict[str, str]:
-    """Of a reader."""
+    """Return the options for a Spark reader of the stream."""
     return {
         "url": f"http://127.0.0.1:{api}",
         "stream": "all",
@@ -53,7 +55,7 @@ def options(api: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def spark(what: str, given: dict[str, Any]) -> Iterator[Iterator[Any]]:
-    """The program; what it prints."""
+    """Run the Spark program and yield an iterator over its output."""
     environ = {
         **os.environ,
         "PYSPARK_PYTHON": str(SPARK / "python"),
@@ -85,7 +87,7 @@ def spark(what: str, given: dict[str, Any]) -> Iterator[Iterator[Any]]:
 
 
 def latest(api: int) -> str:
-    """Where each partition ends now."""
+    """Return the current end offset of each partition, as JSON."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{api}/v1/streams/all/offsets",
         headers={"Authorization": f"Bearer {TOKEN}"},
@@ -96,7 +98,7 @@ def latest(api: int) -> str:
 
 
 def throughput(api: int, rounds: int) -> dict[str, list[float]]:
-    """Rows a second, by source."""
+    """Measure rows a second for each source."""
     with tempfile.TemporaryDirectory(prefix="hookmq-bench-") as folder:
         given = {"read": options(api), "folder": folder, "rounds": rounds}
         with spark("throughput", given) as told:
@@ -107,18 +109,18 @@ def throughput(api: int, rounds: int) -> dict[str, list[float]]:
 
 
 def latency(port: int, api: int, streams: pathlib.Path, landing: bool, seconds: float) -> Any:
-    """Of a steady rate of messages: p50, p99 and the longest in milliseconds."""
+    """Measure the latency of messages sent at a steady rate: p50, p99 and maximum, in milliseconds."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hookmq-bench-"))
         given: dict[str, Any] = {"folder": folder, "seconds": seconds, "warm": WARM}
         if landing:
             given |= {"read": None, "landed": f"{folder}/landed/all/*"}
             pathlib.Path(folder, "landed").mkdir()
-            # What was there before is not for the clock, and Spark wants a folder with a file when the query starts.
+            # Skip earlier records. Spark also requires a folder that contains a file when the query starts.
             export(streams, f"{folder}/landed", "--once", "--tail").wait(120)
             stack.enter_context(exporting(streams, f"{folder}/landed"))
         else:
-            # Not `latest`, which is where the query begins some time after its start.
+            # Do not use Spark's `latest`: it is resolved only some time after the query starts.
             given |= {"read": options(api) | {"startingOffsets": latest(api)}, "landed": None}
         told = stack.enter_context(spark("latency", given))
         if next(told, None) == "started":
@@ -130,7 +132,7 @@ def latency(port: int, api: int, streams: pathlib.Path, landing: bool, seconds: 
 
 
 def export(streams: pathlib.Path, target: str, *words: str) -> subprocess.Popen[bytes]:
-    """Landing mode."""
+    """Start a process in landing mode, with these arguments, and return it."""
     return subprocess.Popen(
         [SPARK / "hookmq", "spark", "export", str(streams), target, *words],
         stdin=subprocess.DEVNULL,
@@ -140,7 +142,7 @@ def export(streams: pathlib.Path, target: str, *words: str) -> subprocess.Popen[
 
 @contextlib.contextmanager
 def exporting(streams: pathlib.Path, target: str) -> Iterator[None]:
-    """Landing mode, with a file every second."""
+    """Run landing mode while the block runs, with a new file every second."""
     process = export(streams, target, "--follow", "--tail", "--roll-time", "1s")
     try:
         yield
@@ -150,7 +152,7 @@ def exporting(streams: pathlib.Path, target: str) -> Iterator[None]:
 
 
 def _steady(port: int, seconds: float) -> None:
-    """Publish at the rate; each payload begins with the time at which it is sent."""
+    """Publish at the rate `RATE`. Each payload begins with its send time."""
     with (
         durable_load.connect(port, b"steady", True) as connection,
         selectors.DefaultSelector() as ready,
@@ -184,7 +186,7 @@ def _steady(port: int, seconds: float) -> None:
 
 
 def _acknowledgements(connection: socket.socket) -> int:
-    """How many came; the rest of a broken one stays for the next time."""
+    """Return how many acknowledgements have arrived. An incomplete one is left for the next call."""
     data = connection.recv(1 << 16, socket.MSG_PEEK)
     if not data:
         raise durable_load.Void("the publisher was disconnected")
@@ -194,7 +196,7 @@ def _acknowledgements(connection: socket.socket) -> int:
 
 
 def report(port: int, api: int, streams: pathlib.Path, rounds: int, seconds: float) -> Any:
-    """Print both tables; the figures. The stream has been filled."""
+    """Print both tables and return the figures. The stream must already contain records."""
     found = throughput(api, rounds)
     [rows] = found["rows"]
     middle = {name: statistics.median(found[name]) for name in ("log", "files")}

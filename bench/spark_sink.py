@@ -1,21 +1,23 @@
-"""``python -m bench.spark_sink``: what it costs to have every message in a stream, and what readers cost.
+"""``python -m bench.spark_sink``: what storing every message in a stream costs, and what its readers cost.
 
-The first table: QoS 1 publishes a second, acknowledged when they are safe, as ``bench.durable`` makes them; the ways
-alternate, and the last column compares with the first row.
+The first table shows QoS 1 publishes a second, acknowledged once they are safe, as measured by ``bench.durable``. The
+rows alternate, and the last column compares each row with the first.
 
-    storage alone            for a session that is offline: a row in SQLite for each message
-    sink                     nobody subscribed: a block in the log, and an empty commit of the storage plugin
-    sink and session         both
+    storage alone            each message is queued for an offline session, as a row in SQLite
+    sink                     no subscriber; messages are appended to the log, and the storage plugin's commit is empty
+    sink and session         both the log and the queue
 
-After a run with a sink the stream must hold exactly what was acknowledged, or a little more: what was sent last.
+After a run with a sink, the stream must contain every acknowledged message. Beyond those, it may contain only the last
+messages sent.
 
-The second: milliseconds from a PUBLISH to its PUBACK, of one publisher that sends at a fixed rate, while so many readers
-read the whole stream over and over, each over HTTP as fast as it comes. What they get a second is told as well. On a
-machine with few cores readers and publisher take turns: the figures are of all that together.
+The second table shows the milliseconds from PUBLISH to PUBACK for one publisher at a fixed rate. Meanwhile, several
+readers repeatedly fetch the whole stream over HTTP, as fast as possible. The table also shows how many records a second
+they read. On a machine with few cores, the readers and the publisher share them, which affects the figures.
 
-The last two need Spark and are left out without it (`bench.spark_reading`): rows a second from the log into Parquet,
-beside Spark's own source of Parquet files with the same rows; and milliseconds from a PUBLISH to the table, over the read
-API and over landed files. Everything together takes four to five minutes.
+The last two tables require Spark and are left out without it (`bench.spark_reading`). One shows rows a second from the
+log into Parquet, compared with Spark's own source reading the same rows from Parquet files. The other shows the
+milliseconds from a PUBLISH to the table, through the read API and through landed files. The whole benchmark takes four
+to five minutes.
 """
 
 from __future__ import annotations
@@ -54,35 +56,35 @@ ROWS = (
 
 
 def subject(sink: bool, api: int) -> durable.Subject:
-    """A broker with storage, and with the sink if it is wanted."""
+    """Return a broker with storage. If `sink` is true, it also has the sink."""
     text = BASE + (SINK.replace("@API@", str(api)) if sink else "")
     return durable.Subject("hookmq", "hookmq", text)
 
 
 def ask(api: int, path: str) -> http.client.HTTPResponse:
-    """An answer of the read API."""
+    """Send a request to the read API and return the response."""
     connection = http.client.HTTPConnection("127.0.0.1", api, timeout=60)
     connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
     return connection.getresponse()
 
 
 def stored(api: int) -> dict[int, int]:
-    """How many records each partition holds."""
+    """Return how many records each partition contains."""
     with ask(api, "/v1/streams/all/offsets") as answer:
         known: dict[str, Any] = json.loads(answer.read())
     return {int(place): one["latest"] for place, one in known["partitions"].items()}
 
 
 def rate(sink: bool, session: bool, case: durable.Case, seconds: float) -> tuple[float, float]:
-    """Acknowledged messages a second, and microseconds of the broker's CPU time for each."""
+    """Measure acknowledged messages a second, and the broker's CPU microseconds per message."""
     api = launch.free_port()
     with durable.running(subject(sink, api)) as broker:
         if session:
             durable_load.subscribe(broker.port)
         pids = broker.pids()
-        before = [durable.cpu(pid) for pid in pids]
+        before = [launch.cpu_seconds(pid) for pid in pids]
         acked, took, _ = durable_load.publish(broker.port, case.window, case.publishers, seconds)
-        used = sum(durable.cpu(pid) - start for pid, start in zip(pids, before, strict=True))
+        used = sum(launch.cpu_seconds(pid) - start for pid, start in zip(pids, before, strict=True))
         count = sum(acked)
         if session:
             durable_load.fetch(broker.port, acked)
@@ -94,7 +96,7 @@ def rate(sink: bool, session: bool, case: durable.Case, seconds: float) -> tuple
 
 
 def read_for_ever(api: int, begin: Any, counter: Any) -> None:
-    """A reader; a process."""
+    """Read the stream over and over. Runs in its own process."""
     begin.wait()
     while True:
         for place, latest in stored(api).items():
@@ -107,7 +109,7 @@ def read_for_ever(api: int, begin: Any, counter: Any) -> None:
 
 
 def consume(answer: http.client.HTTPResponse, counter: Any) -> int:
-    """Take an answer block by block; the offset after it."""
+    """Read a response block by block and return the next offset."""
     end = 0
     while head := answer.read(64):
         length, end = int.from_bytes(head[8:16], "little"), int.from_bytes(head[32:40], "little")
@@ -119,7 +121,7 @@ def consume(answer: http.client.HTTPResponse, counter: Any) -> int:
 
 @contextlib.contextmanager
 def reading(api: int, readers: int) -> Iterator[Any]:
-    """Readers, and how many records they got."""
+    """Run `readers` reader processes while the block runs. Yield a shared counter of the records they read."""
     context = multiprocessing.get_context("spawn")
     counter, begin = context.Value("q", 0), context.Event()
     made = [
@@ -140,7 +142,8 @@ def reading(api: int, readers: int) -> Iterator[Any]:
 
 
 def latencies(port: int, wanted: float, seconds: float) -> list[float]:
-    """Sorted seconds from PUBLISH to PUBACK at a fixed rate; a message that is late counts from when it was due."""
+    """Return the sorted times from PUBLISH to PUBACK, in seconds, at a fixed rate. A late message counts from when it
+    was due."""
     found: list[float] = []
     sent: dict[int, float] = {}
     with durable_load.connect(port, b"timed", True) as connection:
@@ -173,15 +176,21 @@ def latencies(port: int, wanted: float, seconds: float) -> list[float]:
 
 
 def main() -> int:
-    """The exit code."""
+    """Print the tables and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.spark_sink")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each run")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of each run")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each row")
-    parser.add_argument("--rate", type=float, default=200.0, help="messages a second, timed")
-    parser.add_argument("--records", type=float, default=25.0, help="seconds of filling first")
-    parser.add_argument("--no-spark", action="store_true", help="leave out what needs Spark")
-    parser.add_argument("--spark", type=float, default=30.0, help="seconds of messages timed")
-    parser.add_argument("--json", type=pathlib.Path, help="where to write the figures")
+    parser.add_argument("--rate", type=float, default=200.0, help="messages a second for latencies")
+    parser.add_argument(
+        "--records", type=float, default=25.0, help="seconds of filling the stream first"
+    )
+    parser.add_argument(
+        "--no-spark", action="store_true", help="leave out the tables that need Spark"
+    )
+    parser.add_argument(
+        "--spark", type=float, default=30.0, help="seconds of messages to measure with Spark"
+    )
+    parser.add_argument("--json", type=pathlib.Path, help="also write the figures to this file")
     options = parser.parse_args()
     case = durable.Case(1000, 50)
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name, _, _ in ROWS}
@@ -223,7 +232,7 @@ def main() -> int:
             streams = pathlib.Path(f"/proc/{broker.pid}/cwd").readlink() / "spark"
             spark = spark_reading.report(broker.port, api, streams, options.rounds, options.spark)
         else:
-            print("\nwithout .venv-spark (make .venv-spark/.synced) nothing of Spark is measured")
+            print("\nSpark is left out: .venv-spark is missing (make .venv-spark/.synced)")
     if options.json is not None:
         shown = {
             "rates": rates,

@@ -1,15 +1,16 @@
-"""``python -m bench.storage``: who should write to SQLite while the event loop is busy?
+"""``python -m bench.storage``: compare methods of writing to SQLite while the event loop is busy.
 
-Each way of writing commits batches of queued messages (a message and a queue entry each), one batch at a time, the next
-as soon as the last is safe, while the event loop is kept busy with plain Python all the time, as a saturated broker's is.
-The table tells rows a second, how long one commit took, and what was left to the loop for work of its own, as a part of
-what it gets done alone: encoding the batches and waiting for the interpreter lock take the rest. With an idle loop it
-tells the CPU time that the broker's own process spends on a message instead, all its threads together: what a busy loop
-must do without, however busy the machine is otherwise. The ways alternate.
+Each method commits batches of queued messages, one batch at a time. Every queued message is two rows: the message and a
+queue entry. Meanwhile, plain Python code keeps the event loop busy, as in a saturated broker. The table shows rows a
+second, how long a commit takes, and how much of its own work the loop still gets done. The rest is lost to encoding
+batches and waiting for the interpreter lock.
 
-    executemany, thread   a row at a time: each row takes and gives the interpreter lock
-    statement, thread     one pre-encoded statement of many rows per table
-    process               frames to a process of its own, which is what hookmq-storage does
+With an idle loop, the table instead shows the CPU time per message in the broker's own process, with all its threads. A
+busy loop loses that much time, regardless of other work on the machine. Runs of the methods alternate.
+
+    executemany, thread   one row at a time; each row takes and releases the interpreter lock
+    statement, thread     one pre-encoded statement with many rows for each table
+    process               frames are sent to another process, as in hookmq-storage
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hookmq.server.runtime import AsyncioRuntime
-from hookmq.store import CommitId, Enqueue, PutMessage, Record, StoreFailed
-from hookmq.types import Message
+from hookmq.model.message import Message
+from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import CommitId, Enqueue, PutMessage, Record
 from hookmq_storage.batch import reduce
 from hookmq_storage.database import connect, open_store
 from hookmq_storage.engine import INLINE, queue_rows
@@ -38,14 +40,14 @@ from hookmq_storage.rows import operations
 from hookmq_storage.store import SQLiteStore
 
 SPIN = 0.001
-"""Seconds of plain Python in one turn of the busy loop."""
+"""Seconds of plain Python work in each turn of the busy loop."""
 Results = dict[bool, list[tuple[list[float], float]]]
-"""By whether the loop was busy, of each run: how long each commit took, and the loop's share or the CPU time."""
+"""All runs, by whether the loop was busy. Each run has its commit times, and the loop's share or the CPU time."""
 Commit = Callable[[list[Record], Callable[[], None]], None]
 
 
 def batches(size: int, payload: int) -> Iterator[list[Record]]:
-    """Batches of `size` messages to an offline session."""
+    """Yield batches of `size` messages queued for an offline session."""
     numbers = itertools.count(1)
     data = bytes(payload)
     while True:
@@ -57,7 +59,7 @@ def batches(size: int, payload: int) -> Iterator[list[Record]]:
 
 
 class Threaded:
-    """A writer thread of this process, fed one batch at a time."""
+    """A writer thread in this process. It accepts one batch at a time."""
 
     def __init__(
         self, folder: Path, durability: Any, runtime: AsyncioRuntime, single: bool
@@ -75,7 +77,7 @@ class Threaded:
         self._thread.start()
 
     def commit(self, records: list[Record], done: Callable[[], None]) -> None:
-        """Encode here, on the loop, write there."""
+        """Encode `records` on the event loop, then have the thread write them and call `done`."""
         plan = reduce(operations(records))
         _, _, entries = queue_rows(plan, lambda name: 1, self._heads)
         work: Any = [_statement(entries) if self._single else (_INSERT + _marks(INLINE), entries)]
@@ -100,7 +102,7 @@ class Threaded:
             self._loop.call_soon_threadsafe(done)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the writer thread."""
         self._work = None
         self._ready.release()
         self._thread.join()
@@ -121,8 +123,11 @@ def _statement(rows: list[tuple[Any, ...]]) -> tuple[str, list[Any]]:
 async def measure(
     commit: Commit | None, size: int, payload: int, seconds: float, busy: bool
 ) -> tuple[list[float], float]:
-    """How long each commit took, and how many units of other work the loop did in a second (busy), or
-    the microseconds of CPU time of this process for a message (idle)."""
+    """Return how long each commit took, and a second figure.
+
+    If `busy`, the second figure is how many units of other work the loop did per second. Otherwise it is this process's
+    CPU microseconds per message.
+    """
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     times: list[float] = []
@@ -170,7 +175,7 @@ async def measure(
 async def run(
     way: str, durability: Any, size: int, payload: int, seconds: float, busy: bool
 ) -> tuple[list[float], float]:
-    """One measurement in a folder of its own, beside the code rather than in a temporary file system."""
+    """Measure once, in a new folder in the working tree, because a temporary file system may be in memory."""
     runtime = AsyncioRuntime()
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent, prefix=".storage-") as name:
         folder = Path(name) / "data"
@@ -199,7 +204,7 @@ async def run(
 
 
 def row(durability: str, size: int, way: str, found: Results) -> str:
-    """A row of the table: medians of the runs, quantiles of all their commits."""
+    """Format a row of the table: the medians of the runs, and the quantiles of all their commits."""
     times = sorted(time for taken, _ in found[True] for time in taken)
     rates = [2 * len(taken) * size / sum(taken) for taken, _ in found[True]]
     p50, p99 = (times[int(len(times) * part)] * 1e3 for part in (0.5, 0.99))

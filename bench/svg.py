@@ -1,4 +1,4 @@
-"""A line chart as SVG: as much as the bench's curves need, and no more."""
+"""Draw SVG line charts for the bench's curves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOURS = ("#9e3d22", "#1f6f8b", "#c98a1b", "#7a7a7a", "#5d8a3a")
 
 
 class Point(NamedTuple):
-    """One value with its extremes."""
+    """A measured value with its lowest and highest run."""
 
     x: float
     y: float
@@ -24,7 +24,7 @@ class Point(NamedTuple):
 
 
 class Axis:
-    """From values to pixels; logarithmic, but for values that begin at 0."""
+    """Converts values to pixels. The scale is logarithmic unless the values start at 0."""
 
     def __init__(self, values: Iterable[float], start: float, end: float) -> None:
         found = list(values)
@@ -38,14 +38,15 @@ class Axis:
         self.low, self.high, self.start, self.end = low, high, start, end
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel position of a value."""
         low, high = self.low, self.high
         if self.log:
             value, low, high = math.log10(value), math.log10(low), math.log10(high)
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Where a line and a number stand: powers of ten, and 2 and 5 of each if they are few; or some five steps."""
+        """Return the values to mark. On a logarithmic axis, these are powers of ten, with 2 and 5 times each if there
+        are few. Otherwise there are about five steps."""
         if self.log:
             first, last = round(math.log10(self.low)), round(math.log10(self.high))
             digits = (1, 2, 5) if last - first < 3 else (1,)
@@ -56,7 +57,7 @@ class Axis:
 
 
 def short(value: float) -> str:
-    """A number on an axis."""
+    """Format a number as an axis label."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:g}{unit}"
@@ -70,8 +71,10 @@ def chart(
     lines: Mapping[str, Sequence[Point]],
     order: Sequence[str] = (),
 ) -> str:
-    """The chart as a text; `lines` by name, each with at least one point. Names that are in `order` have the colour of
-    their place there, in every chart the same."""
+    """Draw a chart of `lines`, which maps names to points. Each line needs at least one point.
+
+    A name in `order` gets its colour from its position there, so it has the same colour in every chart.
+    """
     points = [point for line in lines.values() for point in line]
     across = Axis((point.x for point in points), LEFT, WIDTH - RIGHT)
     up = Axis((v for p in points for v in (p.least, p.most)), HEIGHT - BOTTOM, TOP)

@@ -1,20 +1,21 @@
-"""What a webhook costs a publisher, and how many events leave a second.
+"""``python -m bench.webhook``: what a webhook costs a publisher, and how many events a second are delivered.
 
-    python -m bench.webhook [--messages N] [--events N] [--alone]
+Latency: one client publishes at QoS 1 at a steady rate and waits for each PUBACK. The brokers, each in its own process,
+take turns. A *live* service responds immediately, a *dead* service's port is closed, and a *silent* service accepts
+connections but never responds.
 
-Latency: one client publishes at a steady pace with QoS 1 and waits for each PUBACK; the brokers, processes of their own,
-take turns in one run. *live* is a service that answers at once, *dead* one whose port is closed, *silent* one that takes
-connections and never answers. Events: an outbox, its dispatcher and its sender in one process, the service in another.
-Cost: a PUBLISH from its bytes to its end, in a broker in memory, in CPU time; with the hook on it is also packed, queued
-and handed to a service that takes everything.
+Events: an outbox with its dispatcher and sender runs in one process, and the service runs in another.
 
-`--alone`, as root: client, brokers and services are scheduled before everything else on the machine (SCHED_FIFO; the
-sending processes stay as the plugin has them), so that other work is no noise in the latencies.
+Cost: the CPU time that an in-memory broker needs for a PUBLISH. With the webhook, this includes packing and queueing
+the event and passing it to a service that accepts everything.
+
+`--alone` requires root. It gives the client, brokers and services priority over all other work on the machine
+(SCHED_FIFO), so that the other work does not affect latencies. The sending processes keep the priority that the plugin
+gives them.
 """
 
 import argparse
 import asyncio
-import json
 import os
 import socket
 import statistics
@@ -27,12 +28,13 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from hookmq.breaker import Breaker
-from hookmq.codec import Publish, encode
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Publish
 from hookmq.plugin import Message
-from hookmq.server.runtime import AsyncioRuntime
-from hookmq.store import CommitId
-from hookmq.testing import DurableStore, Harness, make_plugin
+from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.storage.records import CommitId
+from hookmq_testing import DurableStore, Harness, make_plugin
+from hookmq_toolkit.breaker import Breaker
 from hookmq_webhook.catalog import published
 from hookmq_webhook.config import BatchConfig, OutboxConfig, WebhookConfig
 from hookmq_webhook.dispatch import Answer, Dispatcher, Policy, Verdict
@@ -42,6 +44,8 @@ from hookmq_webhook.plugin import WebhookPlugin
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.requests import request_maker
 from hookmq_webhook.sender import Sender
+
+from . import launch
 
 PACE = 0.005
 """Seconds between two publishes."""
@@ -59,7 +63,7 @@ CONNECT = b"\x10\x12\x00\x04MQTT\x04\x02\x00\x00\x00\x06bench0"
 
 
 class Taker(asyncio.Protocol):
-    """The smallest service: 204 for every POST. It counts requests in the name of its answer's last header."""
+    """A minimal service. It responds to every POST with 204."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -79,7 +83,7 @@ class Taker(asyncio.Protocol):
 
 
 async def take() -> None:
-    """Be a service; its port goes to stdout."""
+    """Run the service and print its port."""
     server = await asyncio.get_running_loop().create_server(Taker, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
@@ -87,7 +91,7 @@ async def take() -> None:
 
 @contextmanager
 def services() -> Iterator[dict[str, int]]:
-    """A port for each kind."""
+    """Run a service of each kind while the block runs. Yield their ports."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.webhook", "--take"], stdout=subprocess.PIPE, text=True
     )
@@ -111,7 +115,7 @@ def services() -> Iterator[dict[str, int]]:
 
 @contextmanager
 def broker(folder: Path, shape: tuple[str, str, str], ports: dict[str, int]) -> Iterator[int]:
-    """A broker; its port."""
+    """Run a broker while the block runs. Yield its port."""
     durability, mode, service = shape
     plugins: list[dict[str, Any]] = [
         {"use": "storage", "config": {"path": str(folder / "data"), "durability": durability}}
@@ -125,38 +129,18 @@ def broker(folder: Path, shape: tuple[str, str, str], ports: dict[str, int]) -> 
             "drain": 0,
         }
         plugins.append({"use": "webhook", "config": hook})
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    document = {
-        "version": 1,
-        "listeners": [{"name": "tcp", "bind": f"127.0.0.1:{port}"}],
+    settings: dict[str, Any] = {
         "auth": {"default": "allow"},
         "authz": {"default": "allow"},
         "log": {"level": "error"},
         "plugins": plugins,
     }
-    path = folder / "hookmq.yaml"
-    path.write_text(json.dumps(document))
-    process = subprocess.Popen([sys.executable, "-m", "hookmq.cli", "serve", "-c", str(path)])
-    try:
-        end = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.05)
-        yield port
-    finally:
-        process.terminate()
-        process.wait()
+    with launch.hookmq(folder, **settings) as running:
+        yield running.port
 
 
 def latencies(count: int) -> dict[str, list[float]]:
-    """Milliseconds from PUBLISH to PUBACK, by shape; the shapes take turns."""
+    """Measure the milliseconds from PUBLISH to PUBACK for each kind of broker. They take turns."""
     found: dict[str, list[float]] = {name: [] for name in SHAPES}
     with ExitStack() as stack:
         ports = stack.enter_context(services())
@@ -172,7 +156,7 @@ def latencies(count: int) -> dict[str, list[float]]:
         for round in range(ROUNDS + 1):
             for name, client in clients.items():
                 told = _publish(client, count // ROUNDS if round else 20)
-                if round:  # the first is to warm up
+                if round:  # the first round is a warm-up
                     found[name] += told
     return found
 
@@ -194,7 +178,7 @@ def _publish(client: socket.socket, count: int) -> list[float]:
 
 
 async def rate(folder: Path, port: int, batch: int, count: int) -> float:
-    """Events a second from an outbox to the service."""
+    """Measure how many events a second reach the service from an outbox."""
     runtime = AsyncioRuntime()
     config = WebhookConfig(
         url=f"http://127.0.0.1:{port}/",
@@ -248,7 +232,7 @@ async def rate(folder: Path, port: int, batch: int, count: int) -> float:
 
 
 class _Takes:
-    """A service in this process that takes everything."""
+    """An in-process service that accepts everything."""
 
     def __init__(self, *given: Any) -> None:
         self.statuses: dict[int, int] = {}
@@ -258,7 +242,7 @@ class _Takes:
         return Answer(Verdict.ARRIVED)
 
     async def close(self) -> None:
-        """Nothing."""
+        """Do nothing: there is nothing to close."""
 
 
 class _Hook(WebhookPlugin):
@@ -266,7 +250,7 @@ class _Hook(WebhookPlugin):
 
 
 def cost(mode: str, folder: Path, qos: int, count: int) -> float:
-    """CPU microseconds of one PUBLISH, the best of some rounds."""
+    """Measure the CPU microseconds per PUBLISH. Returns the best of several rounds."""
     plugins = []
     if mode:
         settings = {
@@ -297,11 +281,15 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def main() -> None:
-    """The tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--messages", type=int, default=1200, help="publishes of each broker")
-    parser.add_argument("--events", type=int, default=5000, help="events that leave an outbox")
-    parser.add_argument("--alone", action="store_true", help="before all else on the machine")
+    parser.add_argument("--messages", type=int, default=1200, help="publishes to each broker")
+    parser.add_argument("--events", type=int, default=5000, help="events to deliver from an outbox")
+    parser.add_argument(
+        "--alone",
+        action="store_true",
+        help="schedule everything before other work on the machine (root)",
+    )
     parser.add_argument("--take", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.take:
@@ -312,7 +300,9 @@ def main() -> None:
     if arguments.alone:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
     found = latencies(arguments.messages)
-    os.sched_setscheduler(0, *usual)  # the rest has the cores for itself for too long
+    os.sched_setscheduler(
+        0, *usual
+    )  # at real-time priority, the remaining work would block the cores for too long
     plain = percentile(found["no webhook"], 0.99)
     print(f"{'publisher':24} {'p50 ms':>8} {'p99 ms':>8} {'p99 ratio':>10}")
     for name, values in found.items():
@@ -320,7 +310,7 @@ def main() -> None:
         base = percentile(found[f"{mode}, live"], 0.99) if mode == "at_least_once" else plain
         p99 = percentile(values, 0.99)
         print(f"{name:24} {statistics.median(values):8.2f} {p99:8.2f} {p99 / base:10.2f}")
-    print("ratio: at_least_once to live, best_effort to no webhook")
+    print("ratio: at_least_once against live, best_effort against no webhook")
     with services() as ports, tempfile.TemporaryDirectory() as folder:
         for batch, count in ((1, arguments.events), (100, arguments.events * 5)):
             speed = asyncio.run(rate(Path(folder) / str(batch), ports["live"], batch, count))

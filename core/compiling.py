@@ -1,9 +1,10 @@
-"""Compile the hot path into extension modules with mypyc: a part of the platform wheel's build, never of a run.
+"""Compile the code that handles each message into extension modules with mypyc.
 
-    python compiling.py check           what this machine lacks to compile, if anything
-    python compiling.py unpack WHEEL    put the compiled modules of a wheel beside the source of this checkout
+    python compiling.py check           report what this machine lacks for compiling, if anything
+    python compiling.py unpack WHEEL    copy the compiled modules from a wheel into this checkout
 
-The very files that run uncompiled are compiled; nothing is generated or kept beside them but what `hookmq.build` reads.
+The build of the platform wheel runs this module; the broker never does. mypyc compiles the same files that the pure build
+interprets. The only other output is the manifest that `hookmq.build` reads.
 """
 
 import ast
@@ -23,18 +24,27 @@ ROOT: Final = Path(__file__).resolve().parent
 PACKAGE: Final = ROOT / "hookmq"
 
 COMPILED: Final = (
-    "metrics", "topics", "router", "qos", "session", "retained", "aliases", "codec/*", "broker/*",
+    "mqtt/*", "model/metrics", "routing/*", "session/*", "storage/group_commit", "storage/commit_pause",
+    "broker/*", "broker/*/*",
 )  # fmt: skip
-"""What every message passes. Not among them: what plugins subclass or implement, what runs once, the asyncio shell."""
-LEFT: Final = {"codec/packets.py", "broker/handle.py"}
-"""Of those, what stays as it is: packets become what they are by a trick that only interpreted classes allow, and what
-plugins call checks for itself what it is given."""
+"""Patterns of the modules to compile: those that handle every message. They exclude modules whose classes plugins
+subclass or implement, code that runs only once, and the asyncio server."""
+LEFT: Final = {
+    "mqtt/fast_constructor.py",
+    "mqtt/packets.py",
+    "mqtt/errors.py",
+    "mqtt/properties.py",
+    "mqtt/reason_codes.py",
+    "broker/plugin_api.py",
+}
+"""Modules that match `COMPILED` but remain interpreted. Packets are built in a way that only interpreted classes allow;
+the functions that plugins call check their arguments themselves."""
 GROUP: Final = "hookmq"
-"""All modules are one shared library, so that calls between them are calls in C."""
+"""The name of the one shared library with all modules. Calls between modules in one library are C calls."""
 
 
 def modules() -> list[Path]:
-    """The files to compile."""
+    """Return the files to compile."""
     found = (path for pattern in COMPILED for path in PACKAGE.glob(pattern + ".py"))
     return sorted(
         path
@@ -44,9 +54,11 @@ def modules() -> list[Path]:
 
 
 def sources() -> list[Path]:
-    """The files that the compiled ones are made of: themselves and all they import of hookmq, whose constants and types
-    are compiled in. An interpreted one may import types from above itself, under `if TYPE_CHECKING:`: those are for
-    type checkers and do not count."""
+    """Return the files whose content affects the compiled modules.
+
+    These are the compiled files and every hookmq module they import, whose constants and types are compiled in. Imports
+    under `if TYPE_CHECKING:` count only in compiled files. In interpreted files, only type checkers read them.
+    """
     compiled = modules()
     found: set[Path] = set()
     left = list(compiled)
@@ -59,7 +71,7 @@ def sources() -> list[Path]:
 
 
 def _imports(path: Path, types: bool) -> Iterator[Path]:
-    """The files of hookmq that a file imports. `types`: those under `if TYPE_CHECKING:` as well."""
+    """Yield the hookmq files that `path` imports. With `types`, include imports under `if TYPE_CHECKING:`."""
     for node in _nodes(ast.parse(path.read_bytes()), types):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -78,7 +90,7 @@ def _imports(path: Path, types: bool) -> Iterator[Path]:
 
 
 def _nodes(node: ast.AST, types: bool) -> Iterator[ast.AST]:
-    """The node and all below it, without what only type checkers read unless `types`."""
+    """Yield `node` and its descendants. Without `types`, skip the bodies of `if TYPE_CHECKING:`."""
     yield node
     for name, value in ast.iter_fields(node):
         if name == "body" and isinstance(node, ast.If) and not types:
@@ -91,12 +103,12 @@ def _nodes(node: ast.AST, types: bool) -> Iterator[ast.AST]:
 
 
 def tag() -> str:
-    """The folder's name for this interpreter, as `hookmq.build` has it."""
+    """Return the interpreter's tag, which names its folder in ``_compiled``; `hookmq.build.TAG` is the same."""
     return EXTENSION_SUFFIXES[0].split(".")[1]
 
 
 def missing() -> str:
-    """What this machine lacks to compile, and how to get it; '' for nothing."""
+    """Return what this machine lacks for compiling and how to install it; empty if it lacks nothing."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         return (
@@ -113,14 +125,14 @@ def missing() -> str:
 
 
 def digests(paths: list[Path]) -> dict[Path, str]:
-    """The SHA-256 of each file."""
+    """Return the SHA-256 digest of each file, in hex."""
     return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def compile_into(folder: Path) -> Path:
-    """Compile; the folder below `folder` that holds what belongs into ``hookmq/_compiled/TAG/``.
+    """Compile the modules, and return the subfolder of `folder` whose content belongs in ``hookmq/_compiled/TAG/``.
 
-    Needs mypy and setuptools. Raises RuntimeError where the source changed meanwhile.
+    Takes minutes. Needs mypy and setuptools. Raises RuntimeError if the source changed during the compilation.
     """
     from mypyc.build import mypycify
     from setuptools import Distribution  # type: ignore[import-untyped]
@@ -128,9 +140,9 @@ def compile_into(folder: Path) -> Path:
 
     before = digests(sources())
     here = os.getcwd()
-    os.chdir(ROOT)  # the names in tracebacks are relative to it
+    os.chdir(ROOT)  # file names in tracebacks are relative to this folder
     try:
-        # Types are checked by `make check`; what is not installed where wheels are built has none.
+        # `make check` has checked the types. Libraries that are not installed in the build environment have no types.
         flags = ["--config-file=", "--ignore-missing-imports", "--strict-bytes"]
         extensions = mypycify(
             [*flags, *(str(path.relative_to(ROOT)) for path in modules())],
@@ -159,24 +171,24 @@ def compile_into(folder: Path) -> Path:
 
 
 def manifest(lines: list[str]) -> str:
-    """The text of SHA256SUMS: `lines`, and the digest of those, so that one that is not whole is told."""
+    """Return the text of SHA256SUMS: `lines`, then a digest of them, so that `hookmq.build` detects a truncated file."""
     text = "".join(line + "\n" for line in lines)
     return f"{text}{hashlib.sha256(text.encode()).hexdigest()}  SHA256SUMS\n"
 
 
 def _up(path: Path) -> str:
-    """A source as the manifest in ``_compiled/TAG/`` names it."""
+    """Return the path of a source file relative to ``_compiled/TAG/``, as the manifest lists it."""
     return "../../" + path.relative_to(PACKAGE).as_posix()
 
 
 def unpack(wheel: Path) -> Path:
-    """Put the compiled modules of `wheel` where this checkout's `hookmq` looks for them, in the place of older ones."""
+    """Copy the compiled modules of `wheel` into this checkout's ``hookmq/_compiled``, replacing older ones. Return it."""
     place = PACKAGE / "_compiled"
     with tempfile.TemporaryDirectory(dir=PACKAGE.parent, prefix=".compiled-") as scratch:
         with zipfile.ZipFile(wheel) as archive:
             names = [n for n in archive.namelist() if n.startswith("hookmq/_compiled/")]
             archive.extractall(scratch, names)
-        # Moved in whole: who imports meanwhile finds the old ones, the new ones or none.
+        # Rename whole folders: an import at the same time finds the old modules, the new ones or none.
         for fresh in Path(scratch, "hookmq", "_compiled").iterdir():
             place.mkdir(exist_ok=True)
             target = place / fresh.name
@@ -187,7 +199,7 @@ def unpack(wheel: Path) -> Path:
 
 
 def main(words: list[str]) -> int:
-    """Run one of the commands; its exit code."""
+    """Run one of the commands and return its exit code."""
     if words == ["check"]:
         if lack := missing():
             print(f"Cannot compile: {lack}. HookMQ runs without, as pure Python.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The platform wheel: hatchling's hook, off unless ``HATCH_BUILD_HOOKS_ENABLE=1`` is in the environment."""
+"""hatchling's build hook for the platform wheel. It runs only if the environment has ``HATCH_BUILD_HOOKS_ENABLE=1``."""
 
 import sys
 import tempfile
@@ -7,15 +7,15 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # build frontends do not
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # build frontends do not add it
 import compiling
 
 
 class CompiledHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Compiles the hot path into the wheel."""
+    """Adds the compiled modules to the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Before a wheel is written. An editable one holds nothing, so nothing is compiled for it."""
+        """Compile the modules before the wheel is written. An editable wheel contains no code, so skip it."""
         if version != "standard":
             return
         if lack := compiling.missing():
@@ -27,6 +27,6 @@ class CompiledHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """After it was written."""
+        """Clean up after the wheel was written."""
         if version == "standard":
             self.scratch.cleanup()

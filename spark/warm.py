@@ -1,10 +1,10 @@
-"""Do once what every start of Spark would do again: gather a home in which Python finds compiled modules, and archive the
-classes that Java loads.
+"""Prepare a virtual environment so that Spark starts faster: compile Python modules once, and archive Java's
+classes.
 
     .venv-spark/bin/python spark/warm.py ENVIRONMENT
 
-puts both into the virtual environment and, for a shell, the variables by which Spark uses them into its file `warm`: it
-starts in half the time. A Java that cannot make or use an archive starts as ever, and says nothing of it.
+Both results are stored in the virtual environment. Its file `warm` sets the shell variables that use them. Spark then
+starts in half the time. A Java version that does not support such archives starts as usual, without a message.
 """
 
 import os
@@ -15,27 +15,29 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-# A driver and executors that live for seconds: what the second compiler makes faster would never be used.
+# Drivers and executors run for only seconds, too short for the second compiler to pay off.
 SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 WAIT = 240.0
 
 
 def options(archive: Path) -> list[str]:
-    """Those of Java, which passes over an archive that is not there or of another Java."""
+    """Return Java's options. Java ignores an archive that is missing or belongs to another Java version."""
     return [*SMALL.split(), *SILENT.split(), f"-XX:SharedArchiveFile={archive}"]
 
 
 def submit_args(archive: Path) -> str:
-    """What PYSPARK_SUBMIT_ARGS must be."""
+    """Return the value for PYSPARK_SUBMIT_ARGS."""
     given = " ".join(options(archive))
     settings = [f"spark.{part}.defaultJavaOptions={given}" for part in ("driver", "executor")]
     return " ".join(f"--conf {shlex.quote(one)}" for one in settings) + " pyspark-shell"
 
 
 def home(folder: Path) -> None:
-    """Spark's, but for the archives of Python's modules: of those each process would compile anew what it imports, and of
-    the same modules in the virtual environment it need not. The folder of executors' logs is not everybody's, either."""
+    """Copy Spark's home without its archives of Python modules, which every process would have to compile again.
+
+    Spark then uses the same modules from the virtual environment. The executors' log folder is private.
+    """
     import pyspark
 
     (folder / "python").mkdir(parents=True, exist_ok=True)
@@ -47,7 +49,7 @@ def home(folder: Path) -> None:
 
 
 def train(archive: Path, folder: str) -> None:
-    """Run what is typical of tests, and let Java write the archive as it ends."""
+    """Run typical test code, and have Java write the archive when it exits."""
     sys.path.append(str(Path(__file__).parent / "tests" / "support"))
     import sparks
     from pyspark.sql import functions as f
@@ -85,7 +87,7 @@ def train(archive: Path, folder: str) -> None:
     try:
         java.jvm.java.lang.System.exit(0)
     except Exception:
-        pass  # It cannot answer any more.
+        pass  # It can no longer respond.
     try:
         if code := java.proc.wait(WAIT):
             raise RuntimeError(f"Java ended with {code}")
@@ -94,7 +96,8 @@ def train(archive: Path, folder: str) -> None:
 
 
 def ready(java: Path, environment: Path) -> bool:
-    """Whether it has the archive of its own classes that another one builds on; that of PyPI comes without."""
+    """Return whether this Java has the archive of its own classes, which the new archive extends. The Java from PyPI
+    has none."""
     asked = [str(java), "-Xshare:on", "-version"]
     if environment in java.parents and subprocess.run(asked, capture_output=True).returncode:
         subprocess.run([str(java), "-Xshare:dump"], check=True, capture_output=True)
@@ -102,19 +105,19 @@ def ready(java: Path, environment: Path) -> bool:
 
 
 def main(environment: Path) -> None:
-    """Make and note. Tests need no archive: a machine on which there is none is slower, and no more."""
+    """Create both and write the file. Tests also run without the archive, but more slowly."""
     spark_home, archive = environment / "spark", environment / "classes.jsa"
     home(spark_home)
     os.environ["SPARK_HOME"] = str(spark_home)
     archive.unlink(missing_ok=True)
-    new = archive.with_suffix(f".{os.getpid()}")  # Others may do the same just now.
+    new = archive.with_suffix(f".{os.getpid()}")  # Another process may be doing the same.
     java = Path(os.environ["JAVA_HOME"], "bin", "java")
     try:
         if not ready(java, environment):
             raise RuntimeError(f"{java} has none of its own")
         with TemporaryDirectory() as folder:
             train(new, folder)
-        # One that is not whole would end each Java that maps it.
+        # An incomplete archive would crash every Java process that maps it.
         subprocess.run([java, *options(new), "-version"], check=True, capture_output=True)
         new.rename(archive)
     except Exception as error:

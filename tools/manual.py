@@ -1,10 +1,10 @@
-"""Build the documentation site from the pages of the repository.
+"""Build the documentation site from the repository's pages.
 
-    python tools/manual.py build/site    copy the pages to build/docs, build the site strictly, check every link of it
+    python tools/manual.py build/site    copy the pages to build/docs, build the site strictly, check all its links
 
-Pages below `docs/` move to the root of the site. Others, such as the READMEs of plugins, keep their path. Links are
-rewritten to match. A linked file that is not a page is copied to `files/`; a linked folder becomes plain text. The
-navigation is made of the headings and links of docs/index.md. Needs the dependency group `docs`.
+Pages below `docs/` move to the site's root. Other pages, such as plugin READMEs, keep their paths. Links are rewritten to
+match. A linked file that is not a page is copied to `files/`; a link to a folder becomes plain text. The headings and
+links of docs/index.md become the navigation. Needs the dependency group `docs`.
 """
 
 import ast
@@ -29,7 +29,7 @@ PAGES = (
     "examples/**/README.md", "tests/*/README.md",
 )  # fmt: skip
 LEFT_OUT = ("README.md",)
-"""The README says to a visitor of the repository what docs/index.md says to a reader of the site."""
+"""Pages that are not on the site. The README introduces HookMQ in the repository; on the site, docs/index.md does."""
 
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S
@@ -40,7 +40,7 @@ _LIST = re.compile(r"^(?! *([-*]|\d+\.) |\||#|>|\s*$)(.+)\n(?=([-*]|\d+\.) )", r
 
 
 def pages() -> list[str]:
-    """Return the pages of the site, relative to the repository."""
+    """Return the site's pages, as paths relative to the repository."""
     found = {
         path for pattern in PAGES for path in ROOT.glob(pattern) if "node_modules" not in path.parts
     }
@@ -50,14 +50,14 @@ def pages() -> list[str]:
 
 
 def place(name: str) -> str:
-    """Return the place on the site of a page or file of the repository."""
+    """Return the path on the site for a page or file in the repository."""
     if name.startswith("docs/"):
         return name.removeprefix("docs/")
     return name if name.endswith(".md") else f"files/{name}"
 
 
 def rewrite(name: str, text: str, known: Iterable[str]) -> tuple[str, set[str]]:
-    """Return a page as the site shows it, and the files that it links to. `known` are the pages of the site."""
+    """Return a page as the site shows it, and the files that it links to. `known` has all pages on the site."""
     files: set[str] = set()
     known = set(known)
 
@@ -98,9 +98,9 @@ def rewrite(name: str, text: str, known: Iterable[str]) -> tuple[str, set[str]]:
 
 
 def listed(text: str, module: str, public: Iterable[str]) -> str:
-    """Return a page that lists each name in `public` of a module once.
+    """Return a page that lists each of a module's `public` names once.
 
-    Names that are not public any more are left out. New ones, which the page does not list, come last under "More".
+    Omits names that are no longer public. Adds names that the page does not list yet at the end, under "More".
     """
     start = f"::: {module}."
     public = set(public)
@@ -119,7 +119,7 @@ def listed(text: str, module: str, public: Iterable[str]) -> str:
 
 
 def exported(source: str) -> list[str]:
-    """Return the names in ``__all__`` of a module."""
+    """Return the names in a module's ``__all__``."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
@@ -127,7 +127,7 @@ def exported(source: str) -> list[str]:
 
 
 def navigation(index: str) -> list[Any]:
-    """Return mkdocs' navigation: the headings of docs/index.md, below each the pages that it links to."""
+    """Return the navigation for mkdocs: the headings of docs/index.md, and below each heading the pages linked there."""
     found: list[Any] = [{"Home": place(INDEX)}]
     seen = {place(INDEX)}
     levels: list[list[Any]] = [found]
@@ -165,7 +165,7 @@ def _full(sections: list[Any]) -> list[Any]:
 
 
 def stage() -> None:
-    """Copy the pages and what they link to into `STAGE`."""
+    """Copy the pages and the files they link to into `STAGE`."""
     shutil.rmtree(STAGE, ignore_errors=True)
     known = pages()
     files: set[str] = set()
@@ -187,7 +187,7 @@ def stage() -> None:
 
 
 class _Targets(HTMLParser):
-    """The links of one page of HTML, its anchors, and what a browser would load by itself."""
+    """Collects an HTML page's links and anchors, and the resources that a browser would load automatically."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class _Targets(HTMLParser):
 
 
 def broken(site: Path) -> list[str]:
-    """Return what is wrong with a built site: dead links and anchors, and anything loaded from other servers."""
+    """Return the problems of a built site: dead links and anchors, and resources loaded from other servers."""
     parsed: dict[Path, _Targets] = {}
     for path in sorted(site.rglob("*.html")):
         if path.name != "404.html":
@@ -250,7 +250,8 @@ def main(arguments: list[str]) -> int:
     config.write_text(
         yaml.safe_dump({**given, "nav": navigation((ROOT / INDEX).read_text())}, sort_keys=False)
     )
-    environ = {**os.environ, "PYTHONPATH": str(ROOT / "core"), "NO_MKDOCS_2_WARNING": "1"}
+    sources = os.pathsep.join(str(ROOT / name) for name in ("core", "toolkit", "testing"))
+    environ = {**os.environ, "PYTHONPATH": sources, "NO_MKDOCS_2_WARNING": "1"}
     command = [
         sys.executable,
         "-m",

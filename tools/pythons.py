@@ -1,10 +1,10 @@
-"""Run the tests of the core on every Python that this machine has, and print which they were.
+"""Run the core's tests on every Python on this machine, and print which versions ran.
 
-    python tools/pythons.py                  each minor version from 3.11 that is on the PATH or in pyenv
-    python tools/pythons.py PYTHON...        these interpreters
-    python tools/pythons.py PYTHON -- ARG... with other arguments for pytest than `-m "not slow" core/tests`
+    python tools/pythons.py                  use each minor version from 3.11 that is on the PATH or in pyenv
+    python tools/pythons.py PYTHON...        use these interpreters
+    python tools/pythons.py PYTHON -- ARG... pass these arguments to pytest instead of `-m "not slow" core/tests`
 
-Each interpreter gets an environment of its own in .venv-pythons, made of uv.lock. Nothing but packages is downloaded.
+Each interpreter gets its own environment in .venv-pythons, built from uv.lock. Only packages are downloaded.
 """
 
 import os
@@ -19,7 +19,7 @@ Version = tuple[int, ...]
 
 
 def version(python: str) -> Version | None:
-    """Return the version of a CPython, or None if `python` is none or too old."""
+    """Return the version of the CPython `python`, or None if it is not a CPython or too old."""
     code = "import sys; print(sys.implementation.name, *sys.version_info[:3])"
     try:
         done = subprocess.run(
@@ -33,7 +33,7 @@ def version(python: str) -> Version | None:
 
 
 def found() -> dict[Version, str]:
-    """Return the newest interpreter of each minor version, by version."""
+    """Return the newest interpreter of each minor version on this machine."""
     folders = [Path(folder) for folder in os.get_exec_path()]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     folders += sorted(pyenv.glob("versions/*/bin"))
@@ -49,7 +49,7 @@ def found() -> dict[Version, str]:
 
 
 def run(this: Version, python: str, arguments: list[str]) -> bool:
-    """Make the environment of one interpreter and run pytest in it; return whether both succeeded."""
+    """Create an interpreter's environment and run pytest in it. Return whether both succeeded."""
     folder = ROOT / ".venv-pythons" / ".".join(map(str, this))
     environ = {
         **os.environ,
@@ -73,7 +73,7 @@ def run(this: Version, python: str, arguments: list[str]) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Test; print one line for each interpreter; return 1 if one failed or there is none."""
+    """Run the tests, and print one line for each interpreter. Return 1 if a run failed or no interpreter was found."""
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     given, rest = arguments[:cut], arguments[cut + 1 :]
     pythons = {this: one for one in given if (this := version(one))} if given else found()

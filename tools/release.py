@@ -1,10 +1,10 @@
 """Check, build and describe a release.
 
     python tools/release.py check v0.1.0    fail unless every distribution and the changelog have this version
-    python tools/release.py build dist      build the wheels and sdists of what is published
-    python tools/release.py notes v0.1.0    print the changelog's section
+    python tools/release.py build dist      build the wheels and sdists of the published distributions
+    python tools/release.py notes v0.1.0    print the changelog's section for this version
 
-Needs nothing but Python; `build` also needs `make install`.
+Needs only Python; `build` also needs `make install`.
 """
 
 import re
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PUBLISHED = ("core", "plugins/*", "spark", "pipelines")
+PUBLISHED = ("core", "toolkit", "testing", "toolkit", "testing", "plugins/*", "spark", "pipelines")
 """Folders of the distributions that are published; examples are not."""
 
 
@@ -44,7 +44,7 @@ def sections(changelog: str) -> dict[str, str]:
 
 
 def problems(tag: str, found: Mapping[str, str], changelog: str) -> list[str]:
-    """Return what keeps `tag` from being released; empty if nothing does."""
+    """Return the problems that prevent the release of `tag`; empty if there are none."""
     if not re.fullmatch(r"v\d+\.\d+\.\d+((a|b|rc)\d+)?", tag):
         return [f"{tag!r} is not a version such as v0.1.0"]
     version = tag[1:]

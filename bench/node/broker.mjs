@@ -1,5 +1,6 @@
-// aedes as `python -m bench` runs it: in memory, on loopback, over TCP, TLS or WebSocket.
-// node broker.mjs CONFIG, a JSON file with port, kind and the folder of certificates; MODULES is node_modules.
+// Run aedes for `python -m bench`: in memory, on loopback, over TCP, TLS or WebSocket.
+// Usage: node broker.mjs CONFIG. CONFIG is a JSON file with the port, the kind and the certificates' folder. MODULES is
+// the path of node_modules.
 import { readFileSync } from 'node:fs'
 import http from 'node:http'
 import net from 'node:net'

@@ -1,10 +1,10 @@
-"""Plugins that do as little as a plugin can: what the hooks themselves cost. Only for `python -m bench`."""
+"""Minimal plugins that show what the hooks themselves cost. Only `python -m bench` uses them."""
 
 from hookmq.plugin import Accept, Action, Allow, Connect, Deny, Message, Plugin, hookimpl
 
 
 class Auth(Plugin):
-    """Decides at CONNECT, at once."""
+    """Accept every client."""
 
     @hookimpl
     def on_connect(self, connect: Connect) -> Accept:
@@ -12,7 +12,7 @@ class Auth(Plugin):
 
 
 class Authorize(Plugin):
-    """Decides by a topic's first level, at once."""
+    """Decide by the topic's first level."""
 
     @hookimpl
     def authorize(self, action: Action, topic: str) -> Allow | Deny:
@@ -20,7 +20,7 @@ class Authorize(Plugin):
 
 
 class Pass(Plugin):
-    """Looks at every message and leaves it as it is."""
+    """Receive every message and change nothing."""
 
     @hookimpl
     def on_publish(self, message: Message) -> None:

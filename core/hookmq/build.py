@@ -1,11 +1,10 @@
-"""Which build runs: the source as it is, or the hot path compiled from exactly this source.
+"""Choose between the pure build and a compiled build that matches this source exactly.
 
-`make compiled`, and every wheel for a platform, puts extension modules into ``hookmq/_compiled/TAG/``, TAG being the
-interpreter's, and beside them ``SHA256SUMS``: the digest of every source file that they were made of, and their own.
-They serve only where all of those files are still what they were, so that no stale binary ever hides a source that was
-edited, and half a library, as a full disk leaves it, is never loaded.
+`make compiled` and platform wheels put extension modules into ``hookmq/_compiled/TAG/``, where TAG is the interpreter's
+tag. ``SHA256SUMS`` in that folder lists the digests of the modules and of their source files. The modules are used only
+if all digests match. A stale binary therefore never hides an edited source file, and a truncated library is never loaded.
 
-``HOOKMQ_BUILD=pure`` runs the source whatever there is; ``HOOKMQ_BUILD=compiled`` raises ImportError where it would run.
+``HOOKMQ_BUILD=pure`` always uses the source. ``HOOKMQ_BUILD=compiled`` raises ImportError if the modules cannot be used.
 """
 
 import importlib
@@ -18,29 +17,29 @@ from typing import Final, NamedTuple
 
 SUFFIX: Final = EXTENSION_SUFFIXES[0]
 TAG: Final = SUFFIX.split(".")[1]
-"""What the interpreter calls extension modules made for it, such as ``cpython-311-x86_64-linux-gnu``."""
+"""The interpreter's tag for extension modules, such as ``cpython-311-x86_64-linux-gnu``."""
 SUMS: Final = "SHA256SUMS"
-"""The manifest: lines as ``sha256sum`` writes them, of sources (``*.py``) and extension modules, relative to it; the last
-is its own, of the lines before it."""
+"""The manifest's file name. Each line has ``sha256sum`` format and lists a source file (``*.py``) or extension module by
+its relative path. The last line is a digest of the lines before it."""
 LIBRARY: Final = "hookmq__mypyc"
-"""The extension module that has the code of all the others."""
+"""The extension module that contains the code of all others."""
 VARIABLE: Final = "HOOKMQ_BUILD"
 
 
 class Build(NamedTuple):
-    """What runs: ``pure`` or ``compiled``, and why the one or the other."""
+    """The build in use, ``pure`` or ``compiled``, and the reason for it."""
 
     kind: str
     reason: str
     unused: bool = False
-    """There are compiled modules for this interpreter, and for a reason that nobody asked for they do not run."""
+    """True if compiled modules exist for this interpreter but cannot be used."""
 
     def __str__(self) -> str:
         return f"{self.kind} ({self.reason})"
 
 
 class _Finder:
-    """Finds compiled modules by their names, before anybody looks for their sources."""
+    """Finds compiled modules by name before Python searches for their source files."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files = files
@@ -57,8 +56,7 @@ class _Finder:
 
 
 def choose_or_exit(package: str) -> Build:
-    """As `choose`; where that raises, the command ``hookmq`` says why in one line and exits with 2, since nobody reads a
-    traceback for what stands in an environment variable."""
+    """Return `choose(package)`. In the ``hookmq`` command, print an ImportError as one line and exit with code 2."""
     try:
         return choose(package)
     except ImportError as error:
@@ -69,14 +67,14 @@ def choose_or_exit(package: str) -> Build:
 
 
 def choose(package: str) -> Build:
-    """Have `package`, the folder of hookmq, run compiled where that was made of what lies there now. Called once, before
-    any other module of hookmq is imported.
+    """Use the compiled modules in `package`, the hookmq folder, if they match its source. Return the chosen build.
 
-    Raises ImportError where ``HOOKMQ_BUILD`` asks for what there is not.
+    Call this once, before any other hookmq module is imported. Raises ImportError if
+    ``HOOKMQ_BUILD`` is invalid, or if it requires compiled modules that cannot be used.
     """
     wanted = os.environ.get(VARIABLE, "")
     if wanted not in ("", "pure", "compiled"):
-        raise ImportError(f"{VARIABLE} is {wanted!r}: it may be 'pure' or 'compiled'")
+        raise ImportError(f"{VARIABLE} is {wanted!r}: expected 'pure' or 'compiled'")
     if wanted == "pure":
         return Build("pure", f"{VARIABLE} says so")
     folder = os.path.join(package, "_compiled", TAG)
@@ -103,7 +101,7 @@ def _judge(package: str, folder: str, lines: Sequence[bytes]) -> Build:
 
     listed = _listed(lines)
     if listed is None:
-        return _unused(f"the compiled build is damaged: {SUMS} is not as it was written")
+        return _unused(f"the compiled build is damaged: {SUMS} was changed")
     changed: list[str] = []
     extensions: dict[str, str] = {}
     for name, digest in listed.items():
@@ -119,16 +117,16 @@ def _judge(package: str, folder: str, lines: Sequence[bytes]) -> Build:
         elif same:
             extensions[name.removesuffix(SUFFIX).replace("/", ".")] = file
         else:
-            # Half a library is not refused by the loader: it is mapped, and the process dies of SIGBUS.
-            return _unused(f"the compiled build is damaged: {name} is not what was compiled")
+            # The loader would map a truncated library, and SIGBUS would kill the process.
+            return _unused(f"the compiled build is damaged: {name} was changed")
     if changed:
         more = f" and {len(changed) - 1} more differ" if len(changed) > 1 else " differs"
-        return _unused(f"the compiled build is of other source: {changed[0]}{more}")
+        return _unused(f"the compiled build is from other source: {changed[0]}{more}")
     return _use(extensions)
 
 
 def _listed(lines: Sequence[bytes]) -> dict[str, str] | None:
-    """Digests by name, and None for a manifest that is not whole: its last line is the digest of those before it."""
+    """Return the digests by name; None if the manifest is incomplete or contains unexpected paths."""
     from hashlib import sha256
 
     end = f"{sha256(b''.join(lines[:-1])).hexdigest()}  {SUMS}\n".encode()
@@ -137,7 +135,7 @@ def _listed(lines: Sequence[bytes]) -> dict[str, str] | None:
     listed: dict[str, str] = {}
     for line in lines[:-1]:
         digest, _, name = line.decode("utf-8", "replace").rstrip("\n").partition("  ")
-        # Sources are those of this package, and extension modules lie beside the manifest.
+        # sources are in this package, and extension modules next to the manifest
         inner = name if name.endswith(SUFFIX) else name.removeprefix("../../")
         if not inner or os.path.isabs(inner) or ".." in inner.split("/"):
             return None
@@ -146,14 +144,14 @@ def _listed(lines: Sequence[bytes]) -> dict[str, str] | None:
 
 
 def _use(extensions: Mapping[str, str]) -> Build:
-    """Have the import system find `extensions`, if the library that they are parts of can be loaded."""
+    """Make `extensions` importable if their library can be loaded."""
     finder = _Finder(extensions)
     sys.meta_path.insert(0, finder)
     try:
         importlib.import_module(LIBRARY)
     except (
         ImportError
-    ) as error:  # of a newer C library, or on a file system that nothing may be run from
+    ) as error:  # the library needs a newer libc, or the file system is mounted noexec
         sys.meta_path.remove(finder)
         return _unused(f"the compiled build cannot be loaded: {error}")
-    return Build("compiled", f"of this source, for {TAG}")
+    return Build("compiled", f"from this source, for {TAG}")

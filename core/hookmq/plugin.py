@@ -1,8 +1,8 @@
-"""What authors of plugins import. Everything here is public and kept compatible within one major version of `HOOK_API`.
+"""Everything a plugin imports. The whole module is public and stays compatible within a major version of `HOOK_API`.
 
-A plugin is a class, registered as an entry point of the group ``hookmq.plugins``; the configuration makes one object of
-it per entry. Its hooks are methods marked with ``@hookimpl``, named and with arguments as in `hookmq.hooks.specs`;
-arguments that it has no use for it leaves out.
+A plugin is a class, registered as an entry point in the ``hookmq.plugins`` group. The broker creates one object for
+each configuration entry. Hooks are methods marked ``@hookimpl``. `hookmq.hooks.specs` defines their names and
+arguments; a method may leave out arguments.
 
     class HelloPlugin(Plugin):
         Config = Config
@@ -18,45 +18,41 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from hookmq import topics
-from hookmq.codec.packets import Auth, Connect
-from hookmq.errors import ConfigError, PluginError
-from hookmq.hooks.meter import Charge, Meter, Over, Pace
+from hookmq.hooks.metric_registry import MetricRegistry
+from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
 from hookmq.hooks.specs import HOOK_API, BrokerHandle, hookimpl
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits
-from hookmq.metric_registry import MetricRegistry
-from hookmq.properties import EMPTY, Properties
-from hookmq.reason import ReasonCode
-from hookmq.rules import Rule, Rules, rule_values, rules_from_lists
-from hookmq.settings import Seconds, Settings, Size, setting
-from hookmq.types import (
+from hookmq.model.client import ClientInfo, Peer
+from hookmq.model.errors import ConfigError, PluginError
+from hookmq.model.events import (
     Action,
-    ClientInfo,
     Direction,
     DisconnectReason,
     Dropped,
     DropReason,
     EndedBy,
-    Message,
-    Peer,
     SessionEvent,
-    Subscription,
-    Will,
 )
+from hookmq.model.message import Message, Will
+from hookmq.model.settings import Seconds, Settings, Size, setting
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt import topics
+from hookmq.mqtt.packets import Auth, Connect
+from hookmq.mqtt.properties import EMPTY, Properties
+from hookmq.mqtt.reason_codes import ReasonCode
 
 Log = Callable[..., None]
-"""``log(level, event, **fields)``, as `hookmq.runtime.Runtime.log`."""
+"""``log(level, event, **fields)``: see `hookmq.model.runtime.Runtime.log`."""
 
 
 def no_log(level: str, event: str, /, **fields: object) -> None:
-    """A `Log` that forgets."""
+    """Discard a log event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a plugin is told of itself: its id in the configuration, the entry point it was made of, its distribution's
-    version, and where to log."""
+    """A plugin's plugin id, entry point (`use`), distribution version and log."""
 
     id: str = "plugin"
     use: str = ""
@@ -66,12 +62,13 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who comes in by a plugin's `on_connect` and `on_auth`, for ``hookmq check`` and its warnings.
+    """The clients that a plugin's `on_connect` and `on_auth` accept. ``hookmq check`` uses this for its warnings.
 
-    `who` names the clients that it accepts, such as ``users of users.yaml``; empty if it accepts none. `others` says what
-    becomes of all other clients: ``left`` to other plugins and ``auth.default``, ``refused``, or ``some`` are refused.
-    `anybody` is True if clients without any credential are accepted. `to_share` names the settings that leave other
-    clients to other plugins.
+    - `who`: a description of the accepted clients, such as ``users of users.yaml``; empty for none.
+    - `others`: what happens to other clients. ``left``: other plugins and ``auth.default`` decide. ``refused``: all
+      are refused. ``some``: some are refused.
+    - `anybody`: whether the plugin accepts clients without credentials.
+    - `to_share`: the settings to change so that other plugins can decide on other clients.
     """
 
     who: str = ""
@@ -81,39 +78,40 @@ class Admission:
 
 
 class Plugin:
-    """The base of every plugin.
+    """The base class of every plugin.
 
-    It is constructed when the configuration is loaded, also by ``hookmq check``, and so must not open, connect or start
-    anything there: that is for `on_startup`.
+    ``hookmq check`` also constructs plugins, so `__init__` must not open files or connections, or start work. Do that
+    in `on_startup`.
     """
 
     Config: ClassVar[Any] = None
-    """A dataclass, or a class with pydantic's `model_validate` and `model_json_schema`, that the ``config:`` of an entry
-    is bound to; None for a plugin that has nothing to configure."""
+    """The type of the plugin's ``config:``: a dataclass, or a class with pydantic's `model_validate` and
+    `model_json_schema`. None if the plugin has no settings."""
 
     requires_api: ClassVar[str] = ">=1.0,<2"
-    """Versions of `HOOK_API` that this class can work with."""
+    """The versions of `HOOK_API` that this class works with."""
 
     blocking: ClassVar[bool] = False
-    """True if hooks that are not ``async def`` may block: they then run in a thread. Not for `on_deliver`."""
+    """True if hooks that are not ``async def`` may block. These hooks then run in a thread, except `on_deliver`, which
+    such a plugin cannot implement."""
 
     timeouts: Mapping[str, float] = MappingProxyType({})
-    """Seconds that hooks of this plugin may be awaited, by hook, where the configuration says nothing; the hook's own
-    default otherwise. May be set in `__init__`: what asks a service needs as long as it is configured to ask."""
+    """Timeouts in seconds, by hook name. Timeouts in the configuration take precedence. Hooks not listed keep their
+    default. May be set in `__init__`."""
 
     idle_hooks: frozenset[str] = frozenset()
-    """Hooks that this object, as it is configured, has no use for, though its class implements them: they are not called
-    and cost nothing. To be set in `__init__`."""
+    """Hooks that the class implements but this object does not need. The broker does not call them. Set this in
+    `__init__`."""
 
     authorize_actions: ClassVar[frozenset[Action]] = frozenset(
         {Action.PUBLISH, Action.SUBSCRIBE, Action.WILL}
     )
-    """The actions that `authorize` is called for. Add `Action.DELIVER` to be asked about each subscriber of a message. It
-    may be a property: what it says is looked at when plugins are loaded and at each `BrokerHandle.invalidate_authz`."""
+    """The actions that `authorize` is called for. Add `Action.DELIVER` to authorize each delivery of a message. This
+    may be a property: it is read when plugins are loaded and at each `BrokerHandle.invalidate_authz`."""
 
     authorize_cached: ClassVar[bool] = True
-    """False if an answer of `authorize`, None included, may differ for the next message of the same topic: then no
-    decision that this plugin took part in is remembered."""
+    """False if `authorize` may return different results, including None, for messages on the same topic. The broker
+    then does not cache decisions that this plugin takes part in."""
 
     def __init__(self, config: Any, context: Context) -> None:
         self.config = config
@@ -121,48 +119,57 @@ class Plugin:
 
     @property
     def admission(self) -> Admission | None:
-        """Who comes in by this plugin, as it is configured; None if it does not tell. Only asked of plugins that
-        implement `on_connect` or `on_auth`. Must not block."""
+        """The clients that this plugin accepts, as configured; None if unknown. Must not block. Used only if the
+        plugin implements `on_connect` or `on_auth`."""
         return None
 
     @property
     def id(self) -> str:
-        """The plugin's id in the configuration: the key of its scratch space in `ClientInfo.state`."""
+        """The plugin id, which is also the key for the plugin's own data in `ClientInfo.state`."""
         return self.context.id
 
     @property
     def notes(self) -> Sequence[str]:
-        """What may not be meant in this object's configuration, a sentence each, without secrets. ``hookmq check`` and
-        the log say it; the broker starts all the same."""
+        """Warnings about this object's configuration, one sentence each, without secrets. ``hookmq check`` and the
+        log show them. They do not prevent the broker from starting."""
         return ()
 
     def reconfigure(self, config: Any) -> Callable[[], None] | None:
-        """Another configuration for this plugin, on reload. None: an object is made anew with it, which is impossible for
-        one that provides a store or a journal. Else what makes this object go on with `config`; it is called when all of
-        the new configuration has been found good, must not fail, and sets `self.config`. Until then nothing may change,
-        but `idle_hooks` and `timeouts` may be widened here so that they suit both. Raises ConfigError for what is wrong
-        or needs a restart: then the reload is refused as a whole."""
+        """Prepare to continue with `config` after a reload. Return a function that applies it, or None.
+
+        The broker calls the function once the whole configuration is valid. The function sets `self.config` and must
+        not fail. Until then, change nothing, except that `idle_hooks` and `timeouts` may be widened to suit both
+        configurations. Raise ConfigError if `config` is invalid or needs a restart; the whole reload is then refused.
+
+        If you return None, the broker creates a new object instead. It cannot do so for plugins that provide a store
+        or a journal.
+        """
         return None
 
     def hides_username(self, username: str) -> bool:
-        """Whether the user name of a CONNECT is a secret, a token say, and not a name. Then `ClientInfo.username` is None
-        until this plugin says otherwise: neither the log nor other plugins see it, also where one that comes before
-        refuses the client. What is raised counts as yes."""
+        """Return whether a CONNECT's user name is a secret, such as a token. An exception counts as True.
+
+        If True, `ClientInfo.username` is None for other plugins and in the log, even if an earlier plugin refuses the
+        client.
+        """
         return False
 
     def log(self, level: str, event: str, /, **fields: object) -> None:
-        """Log `event` (a dotted name) with the plugin's id; `level` is debug, info, warning or error. Never put payloads
-        or secrets into `fields`."""
+        """Log `event`, a dotted name, with the plugin id. Any thread may call this.
+
+        `level` is debug, info, warning or error. Never put payloads or secrets into `fields`.
+        """
         self.context.log(level, event, plugin=self.context.id, **fields)
 
     @staticmethod
     def matches(filter: str, topic: str) -> bool:
-        """Whether a topic filter matches a topic."""
+        """Return whether a valid filter matches a valid topic."""
         return topics.matches(filter, topic)
 
     @staticmethod
     def contains(outer: str, inner: str) -> bool:
-        """Whether `outer` matches every topic that the filter `inner` matches: the question to ask about SUBSCRIBE."""
+        """Return whether the filter `outer` matches every topic that the filter `inner` matches. Use this to authorize
+        SUBSCRIBE."""
         return topics.contains(outer, inner)
 
     def __repr__(self) -> str:
@@ -170,10 +177,47 @@ class Plugin:
 
 
 __all__ = [
-    "EMPTY", "HOOK_API", "Accept", "Action", "Admission", "Allow", "Auth", "BrokerHandle", "Challenge", "Charge",
-    "ClientInfo", "CommandGroup", "ConfigError", "Connect", "Context", "Deny", "Direction", "DisconnectReason", "Drop",
-    "DropReason", "Dropped", "EndedBy", "HttpRouter", "Limits", "ListenerRegistry", "Message", "Meter",
-    "MetricRegistry", "Over", "Pace", "Peer", "Plugin", "PluginError", "Properties", "ReasonCode", "Rule", "Rules",
-    "Seconds", "SessionEvent", "Settings", "Size", "Subscription", "Will", "hookimpl", "rule_values",
-    "rules_from_lists", "setting",
+    "EMPTY",
+    "HOOK_API",
+    "Accept",
+    "Action",
+    "Admission",
+    "Allow",
+    "Auth",
+    "BrokerHandle",
+    "Challenge",
+    "ClientInfo",
+    "CommandGroup",
+    "ConfigError",
+    "Connect",
+    "Context",
+    "DeliveryLimit",
+    "Deny",
+    "Direction",
+    "DisconnectReason",
+    "Drop",
+    "DropReason",
+    "Dropped",
+    "EndedBy",
+    "HttpRouter",
+    "LimitExceeded",
+    "Limits",
+    "ListenerRegistry",
+    "Message",
+    "MetricRegistry",
+    "Peer",
+    "Plugin",
+    "PluginError",
+    "Properties",
+    "PublishLimit",
+    "RateLimiter",
+    "ReasonCode",
+    "Seconds",
+    "SessionEvent",
+    "Settings",
+    "Size",
+    "Subscription",
+    "Will",
+    "hookimpl",
+    "setting",
 ]  # fmt: skip

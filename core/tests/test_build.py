@@ -22,7 +22,7 @@ from hookmq.build import (
     choose,
     choose_or_exit,
 )
-from hookmq.router import Router
+from hookmq.routing.subscription_tree import SubscriptionTree
 
 Package = Path
 
@@ -31,10 +31,17 @@ def test_the_tests_run_the_build_they_were_asked_to_run() -> None:
     """`make test` and `make test-compiled` set the variable; neither can pass with the other's code."""
     wanted = os.environ.get(VARIABLE)
     assert hookmq.BUILD.kind == (wanted or hookmq.BUILD.kind)
-    assert isinstance(Router.match, type(test_the_tests_run_the_build_they_were_asked_to_run)) == (
-        hookmq.BUILD.kind == "pure"
-    )
-    for name in ("router", "qos", "session", "codec.decoder", "broker.core", "broker.connection"):
+    assert isinstance(
+        SubscriptionTree.match, type(test_the_tests_run_the_build_they_were_asked_to_run)
+    ) == (hookmq.BUILD.kind == "pure")
+    for name in (
+        "routing.subscription_tree",
+        "session.inflight",
+        "session.session",
+        "mqtt.decoder",
+        "broker.state",
+        "broker.connection",
+    ):
         module = importlib.import_module(f"hookmq.{name}")
         compiled = isinstance(module.__spec__.loader, ExtensionFileLoader)  # type: ignore[union-attr]
         assert compiled == (hookmq.BUILD.kind == "compiled"), name
@@ -75,14 +82,14 @@ def write(package: Package, *names: str) -> Path:
 
 def test_what_was_compiled_of_this_source_runs(package: Package) -> None:
     before = len(sys.meta_path)
-    assert choose(str(package)) == Build("compiled", f"of this source, for {TAG}")
+    assert choose(str(package)) == Build("compiled", f"from this source, for {TAG}")
     assert len(sys.meta_path) == before + 1
     finder = sys.meta_path[0]
     spec = finder.find_spec("hookmq.router", None)
     assert spec is not None
     assert isinstance(spec.loader, ExtensionFileLoader)
     assert spec.origin == str(package / "_compiled" / TAG / "hookmq" / f"router{SUFFIX}")
-    assert finder.find_spec("hookmq.codec.header", None) is None
+    assert finder.find_spec("hookmq.mqtt.framing", None) is None
     assert finder.find_spec("hookmq.nothing", None) is None
 
 
@@ -91,7 +98,7 @@ def test_one_byte_that_was_edited_and_the_source_runs(package: Package, name: st
     before = list(sys.meta_path)
     file = package / name
     file.write_bytes(file.read_bytes()[:-1] + b" ")
-    reason = f"the compiled build is of other source: hookmq/{name} differs"
+    reason = f"the compiled build is from other source: hookmq/{name} differs"
     assert choose(str(package)) == Build("pure", reason, True)
     assert sys.meta_path == before
 
@@ -99,7 +106,7 @@ def test_one_byte_that_was_edited_and_the_source_runs(package: Package, name: st
 def test_a_source_that_is_gone_differs(package: Package) -> None:
     (package / "router.py").unlink()
     (package / "codec/header.py").write_text("")
-    reason = "the compiled build is of other source: hookmq/router.py and 1 more differ"
+    reason = "the compiled build is from other source: hookmq/router.py and 1 more differ"
     assert choose(str(package)) == Build("pure", reason, True)
 
 
@@ -114,7 +121,7 @@ def test_half_a_library_is_not_loaded(package: Package, name: str, size: int) ->
     """Mapped, it would end the process with SIGBUS."""
     before = list(sys.meta_path)
     os.truncate(package / "_compiled" / TAG / name, size)
-    reason = f"the compiled build is damaged: {name} is not what was compiled"
+    reason = f"the compiled build is damaged: {name} was changed"
     assert choose(str(package)) == Build("pure", reason, True)
     assert sys.meta_path == before
 
@@ -130,7 +137,7 @@ def test_a_manifest_that_is_not_whole_is_not_believed(
 ) -> None:
     manifest = package / "_compiled" / TAG / SUMS
     manifest.write_bytes(damage(manifest.read_bytes()))
-    reason = f"the compiled build is damaged: {SUMS} is not as it was written"
+    reason = f"the compiled build is damaged: {SUMS} was changed"
     assert choose(str(package)) == Build("pure", reason, True)
     monkeypatch.setenv(VARIABLE, "compiled")
     with pytest.raises(ImportError, match=r"HOOKMQ_BUILD is 'compiled', but .* is damaged"):
@@ -143,7 +150,7 @@ def test_nothing_outside_of_the_package_is_read(package: Package, name: str) -> 
     for outside in (package.parent / "outside.py", folder.parent / f"outside{SUFFIX}"):
         outside.write_text("")
     write(package, *FILES, name)
-    reason = f"the compiled build is damaged: {SUMS} is not as it was written"
+    reason = f"the compiled build is damaged: {SUMS} was changed"
     assert choose(str(package)) == Build("pure", reason, True)
 
 
@@ -192,7 +199,7 @@ def test_compiled_or_an_error(package: Package, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ImportError, match=r"HOOKMQ_BUILD is 'compiled', but .* hookmq/router.py"):
         choose(str(package))
     monkeypatch.setenv(VARIABLE, "fast")
-    with pytest.raises(ImportError, match=r"'fast': it may be 'pure' or 'compiled'"):
+    with pytest.raises(ImportError, match=r"'fast': expected 'pure' or 'compiled'"):
         choose(str(package))
 
 
@@ -205,7 +212,7 @@ def test_the_command_says_in_one_line_what_is_wrong_with_the_variable(
         choose_or_exit(str(package))
     assert left.value.code == 2
     assert capsys.readouterr().err == (
-        "hookmq: HOOKMQ_BUILD is 'rubbish': it may be 'pure' or 'compiled'\n"
+        "hookmq: HOOKMQ_BUILD is 'rubbish': expected 'pure' or 'compiled'\n"
     )
     # Whoever imports the library is told as Python tells it.
     monkeypatch.setattr("sys.argv", ["program.py"])

@@ -15,22 +15,37 @@ from typing import Any
 GOLDEN = pathlib.Path(__file__).with_name("public_api.txt")
 MODULES = {
     "hookmq.plugin": None,
-    "hookmq.testing": None,
-    "hookmq.testing.contracts": None,
+    "hookmq_testing": None,
+    "hookmq_testing.contracts": None,
     "hookmq.hooks.specs": ("Specs", "BrokerHandle"),
-    "hookmq.store": (
-        "Store", "Journal", "Record", "Loaded", "CommitId", "StoreFailed", "QueueSummary", "SessionRecord",
-        "ClientRecord",
+    "hookmq.storage.protocols": ("Store", "Journal", "StoreFailed"),
+    "hookmq.storage.records": ("Record", "Loaded", "CommitId", "QueueSummary"),
+    "hookmq.model.runtime": ("Runtime", "Wire", "Timer", "Promise"),
+    "hookmq_toolkit.durable_files": None,
+    "hookmq_toolkit.state_folder": None,
+    "hookmq_toolkit.claims": ("MAX_DOTS", "MISSING", "claim_text", "find_claim"),
+    "hookmq_toolkit.templates": (
+        "JsonTemplate", "Template", "check_names", "fill_header", "fill_url", "text_of",
     ),
-    "hookmq.runtime": ("Runtime", "Wire", "Timer", "Promise"),
-    "hookmq.files": (
+    "hookmq_toolkit.http_client": (
+        "AnswerTooLarge", "HttpAnswer", "HttpCounts", "HttpLimits", "HttpRequest", "HttpService", "RequestFailed",
+        "Unavailable", "open_session", "read_body", "register_service_metrics", "send",
+    ),
+    "hookmq_toolkit.service_url": ("check_service_url", "clear_text_host"),
+    "hookmq_toolkit.tls_client": ("TlsConfig", "check_tls", "client_context"),
+    "hookmq_toolkit.ttl_cache": ("KeyDigest", "TtlCache"),
+    "hookmq_toolkit.yaml_places": ("MAX_DEPTH", "MAX_NODES", "Node", "parse"),
+    "hookmq_toolkit.rules": None,
+    "hookmq_toolkit.breaker": ("Ask", "Breaker"),
+    "hookmq_toolkit.files": (
         "FileStamp", "FileWatch", "check_regular", "file_stamp", "open_private", "open_regular", "shown_path",
         "write_secret",
     ),
-    "hookmq.errors": (
-        "HookMQError", "ProtocolError", "ConfigError", "PluginError", "PluginNotFound", "BindError", "StoreError",
+    "hookmq.mqtt.errors": ("HookMQError", "ProtocolError"),
+    "hookmq.model.errors": (
+        "ConfigError", "PluginError", "PluginNotFound", "BindError", "StoreError",
     ),
-    "hookmq.settings": ("BrokerSettings", "SessionSettings", "AuthSettings", "AuthzSettings", "Settings"),
+    "hookmq.model.settings": ("BrokerSettings", "SessionSettings", "AuthSettings", "AuthzSettings", "Settings"),
 }  # fmt: skip
 """The modules and their public names; None: those in ``__all__``."""
 

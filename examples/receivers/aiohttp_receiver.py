@@ -1,4 +1,4 @@
-"""A receiver of HookMQ's events with aiohttp. Each event is handled once, also when it comes again after a restart.
+"""An aiohttp receiver for HookMQ events. It handles each event once, even if an event is resent after a restart.
 
 HOOK_SECRETS='whsec_...' python aiohttp_receiver.py
 """
@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS latest (topic TEXT PRIMARY KEY, value TEXT);
 
 
 def handle(database: sqlite3.Connection, event: Received) -> None:
-    """Your part. Here: the latest payload of each topic."""
+    """Handle an event: replace this function. It stores the latest payload of each topic."""
     if event.type == "hookmq.message.published":
         row = (event.data["topic"], str(event.data.get("payload")))
         database.execute("INSERT OR REPLACE INTO latest VALUES (?, ?)", row)
@@ -34,16 +34,16 @@ async def hook(request: web.Request) -> web.Response:
     except ValueError as error:
         raise web.HTTPBadRequest(text=str(error)) from None
     database = request.app[DATABASE]
-    with database:  # one transaction: that an event came, and what it did, or neither
+    with database:  # one transaction: the event's id and its effect are stored together
         for event in events:
             row = (event.id, event.epoch, event.sequence)
             if database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", row).rowcount:
                 handle(database, event)
-    return web.Response(status=204)  # not before it is committed
+    return web.Response(status=204)  # only after the commit
 
 
 async def gaps(request: web.Request) -> web.Response:
-    """How many events are missing: under way still, given up, or dropped."""
+    """Return the number of missing events: those still in transit, abandoned or dropped."""
     query = "SELECT epoch, max(sequence) - min(sequence) + 1 - count(*) FROM seen GROUP BY epoch"
     return web.json_response(dict(request.app[DATABASE].execute(query)))
 

@@ -1,4 +1,4 @@
-"""A receiver of HookMQ's events with FastAPI. What came is remembered in memory, for as long as it runs.
+"""A FastAPI receiver for HookMQ events. It remembers events in memory until the process ends.
 
 HOOK_SECRETS='whsec_...' uvicorn --factory fastapi_receiver:from_environment
 """
@@ -16,7 +16,7 @@ def make(secrets: list[str]) -> FastAPI:
     counts: Counter[str] = Counter()
 
     def handle(event: Received) -> None:
-        """Your part. Here: how many there were of each type."""
+        """Handle an event: replace this function. It counts the events of each type."""
         counts[event.type] += 1
 
     @application.post("/hook", status_code=204)

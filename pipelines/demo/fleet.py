@@ -1,7 +1,7 @@
-"""A simulated fleet: each device is a client of its own over real MQTT 5, QoS 1, all in one process and one thread.
+"""A simulated fleet. Each device is a client of its own over MQTT 5 with QoS 1, all in one process and thread.
 
-Devices tell their state every few seconds. Some of what they send is what happens in the field: payloads that are broken,
-messages that come late, and messages that are sent again with the same `message-id`.
+Devices publish their state every few seconds. Some of it is faulty, as in the field: broken payloads, late messages,
+and messages that are sent again with the same `message-id`.
 
     python fleet.py --port 1883 --devices 1000
 """
@@ -23,12 +23,12 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 FILES = 4
-"""Descriptors that a client takes, and one to spare."""
+"""Number of descriptors for each client, including a spare one."""
 BROKEN = (b"", b"ERR 7", b"\xff\xfe\x00", b'{"celsius": "warm"}', b'{"battery": 0.5}')
 
 
 class Device:
-    """One vehicle: a walk of its temperature and speed."""
+    """A vehicle whose temperature and speed follow a random walk."""
 
     def __init__(self, number: int, host: str, port: int, rng: random.Random) -> None:
         self.name = f"truck-{number:04}"
@@ -46,11 +46,11 @@ class Device:
         self.acknowledged += 1
 
     def online(self) -> None:
-        """Say so, where the will would say the contrary."""
+        """Publish that the device is online. Its will publishes the opposite."""
         self._publish("status", b"online", retain=True)
 
     def tell(self) -> None:
-        """Publish the state, or what goes wrong with it now and then."""
+        """Publish the state, sometimes with a fault."""
         rng = self.rng
         self.celsius += rng.gauss(0.0, 0.2)
         self.speed = min(120.0, max(0.0, self.speed + rng.gauss(0.0, 5.0)))
@@ -83,7 +83,7 @@ class Device:
 
 
 def run(host: str, port: int, devices: int, interval: float, seed: int) -> None:
-    """Drive the fleet until SIGTERM or SIGINT. Exits with 1 when the broker is gone."""
+    """Run the fleet until SIGTERM or SIGINT. Exit with code 1 if the broker is gone."""
     _more_files(devices * FILES)
     stopped = []
     for which in (signal.SIGTERM, signal.SIGINT):
@@ -144,7 +144,7 @@ def _more_files(needed: int) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=1883)

@@ -1,7 +1,7 @@
-"""Device to gold table on this machine: a broker, a fleet of 1,000 devices, the pipeline, and the gold table as it grows.
+"""From devices to a gold table on this machine: a broker, 1,000 devices, the pipeline, and the growing gold table.
 
-make demo-spark                                          until Ctrl-C
-.venv-spark/bin/python pipelines/demo/run.py --seconds 60   fails unless there were rows
+make demo-spark                                              runs until Ctrl-C
+.venv-spark/bin/python pipelines/demo/run.py --seconds 60    fails unless gold has rows
 """
 
 import argparse
@@ -26,17 +26,17 @@ HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 HOOKMQ: Final = ROOT / ".venv" / "bin" / "hookmq"
 PATIENCE: Final = 60.0
-"""Seconds that a part may take to start or to stop."""
+"""Seconds that a part may take to start or stop."""
 SHOWN: Final = 6
-"""Rows that are shown of the newest window."""
+"""Number of rows to show from the newest window."""
 
 
 class Ended(Exception):
-    """A part ended by itself."""
+    """A part has ended unexpectedly."""
 
 
 class Part:
-    """A process in a session of its own: Ctrl-C comes to this program alone, which stops the parts in order."""
+    """A process in its own session. Ctrl-C reaches only this program, which stops the parts in order."""
 
     def __init__(self, name: str, *command: str | Path, folder: Path) -> None:
         self.name = name
@@ -62,17 +62,17 @@ class Part:
         self.lines.put("")
 
     def check(self) -> None:
-        """Raises Ended if it did."""
+        """Raise Ended if the process has ended."""
         code = self.process.poll()
         if code is not None:
             raise Ended(self.ended(code))
 
     def ended(self, code: int) -> str:
-        """That it did, and why."""
+        """Describe that the process has ended, and why."""
         return f"{self.name} ended with {code}; the last that it said:\n  " + "\n  ".join(self.said)
 
     def next_line(self) -> str:
-        """The next line that it says. Raises Ended."""
+        """Return the next line of the process's output. Raises Ended if there is none."""
         line = self.lines.get(timeout=PATIENCE)
         if not line:
             self.process.wait(PATIENCE)
@@ -80,7 +80,7 @@ class Part:
         return line
 
     def stop(self) -> None:
-        """Ask it to end, and wait; kill it, and all that it started, if it does not."""
+        """Ask the process to end, and wait. If it does not end, kill it and its children."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -97,7 +97,7 @@ class Part:
 
 
 def start_broker(folder: Path) -> tuple[Part, int, int]:
-    """A broker with the plugin spark_sink, and its ports of MQTT and of the read API."""
+    """Start a broker with the `spark_sink` plugin. Return it with its ports for MQTT and the read API."""
     command = (HOOKMQ, "serve", "--log-format", "json", "-c", HERE / "broker.yaml")
     part = Part("broker", *command, folder=folder)
     api = 0
@@ -114,17 +114,17 @@ def start_broker(folder: Path) -> tuple[Part, int, int]:
 
 
 class Gold:
-    """The table as it grows."""
+    """The growing gold table."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.version = -1
         self.rows = 0
         self.before = 0
-        """Rows of silver that were told while there was no gold."""
+        """Number of silver rows that were reported before gold had any."""
 
     def show(self) -> None:
-        """Print what is new since the last time, if anything is."""
+        """Print new rows, if any."""
         try:
             table = DeltaTable(str(self.folder / "gold"))
         except TableNotFoundError:
@@ -155,7 +155,7 @@ class Gold:
         print(f"  ... {len(last):,} rows of this window", flush=True)
 
     def count(self, name: str) -> int:
-        """The rows of another table."""
+        """Return the number of rows in another table."""
         try:
             table = DeltaTable(str(self.folder / name))
         except TableNotFoundError:
@@ -164,7 +164,10 @@ class Gold:
 
 
 def demo(folder: Path, devices: int, seconds: float, rows: float) -> int:
-    """Run all of it, until a signal, so many seconds or rows of gold; 0 if gold got rows or nobody asked."""
+    """Run the demo until a signal arrives, or until a number of seconds or gold rows is reached.
+
+    Return 0 if gold has rows or there was no limit.
+    """
     stopped = threading.Event()
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda *_: stopped.set())
@@ -208,7 +211,7 @@ def demo(folder: Path, devices: int, seconds: float, rows: float) -> int:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument(
@@ -239,5 +242,5 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # A thread of deltalake may abort the interpreter on its way out.
+    # A thread of deltalake may abort the interpreter when it exits.
     os._exit(code)

@@ -1,1 +1,1 @@
-"""MQTT into tables with Apache Spark, exactly once."""
+"""Writes MQTT messages to tables with Apache Spark, exactly once."""

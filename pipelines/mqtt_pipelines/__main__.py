@@ -1,4 +1,4 @@
-"""``python -m mqtt_pipelines``."""
+"""Runs ``python -m mqtt_pipelines``."""
 
 import sys
 

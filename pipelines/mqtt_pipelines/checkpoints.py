@@ -1,4 +1,4 @@
-"""Spark's checkpoints, read: how far a query is. Without Spark, which keeps them as small files."""
+"""Reads each query's position from its Spark checkpoint. Checkpoints are small files, so this does not need Spark."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mqtt_pipelines.sinks.parts import filesystem
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The last batch that a query is done with."""
+    """The last batch that a query has completed."""
 
     batch: int
     offsets: Offsets | None
-    """The next of the broker's log; None where the query reads something else."""
+    """The query's next offsets in the broker's log, or None if it has another source."""
 
 
 def queries(root: str) -> list[str]:
-    """The names of the queries that have a checkpoint below `root`. Blocks."""
+    """Return the names of the queries that have a checkpoint below `root`. Blocks."""
     from pyarrow import fs
 
     system, path = _reach(root)
@@ -35,7 +35,8 @@ def queries(root: str) -> list[str]:
 
 
 def committed(folder: str) -> Committed | None:
-    """How far the query of a checkpoint is; None where no batch is done. Blocks. Raises MqttError for what is none."""
+    """Return a checkpoint's progress, or None if no batch has been completed. Blocks. Raises MqttError if the folder
+    is not a checkpoint."""
     system, path = _reach(folder)
     batch = _latest(system, f"{path}/commits")
     if batch < 0:

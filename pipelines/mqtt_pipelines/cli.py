@@ -1,4 +1,4 @@
-"""``hookmq-pipelines``, also ``python -m mqtt_pipelines`` for ``spark-submit``.
+"""The ``hookmq-pipelines`` command, also available to ``spark-submit`` as ``python -m mqtt_pipelines``.
 
 Exit codes: 0 done, 1 failed while running, 2 wrong configuration or arguments.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from hookmq.cli import Formatter, Parser
-from hookmq.config.problems import nearest
-from hookmq.errors import HookMQError
+from hookmq.config.diagnostics import nearest
+from hookmq.mqtt.errors import HookMQError
 
 from mqtt_pipelines import run as runner
 from mqtt_pipelines.conf import Conf, load
@@ -26,23 +26,23 @@ from mqtt_pipelines.progress import Reporter
 from mqtt_pipelines.settings import PipelineError
 
 MAINTENANCE: Final = "mqtt_pipelines.cli_maintain"
-"""Its ``register(add)`` adds the commands that look after tables, with the function that `register` here uses."""
+"""The module whose ``register(add)`` adds the maintenance commands, if it is installed."""
 
 INTRODUCTION: Final = """\
 # The configuration of pipelines
 
-Every key, its type, its default and its bounds. This page is made by `hookmq-pipelines reference`; a test keeps it
-up to date.
+This page lists every key with its type, default and bounds. `hookmq-pipelines reference` generates it, and a test keeps
+it up to date.
 
-One YAML document; an unknown key, a wrong type or a value out of bounds is an error with its line and column.
-`hookmq-pipelines check JOB -c FILE` tells them without starting anything. `-o KEY=VALUE` on the command line is put over
-the file. Durations are written `250ms`, `5s`, `2m`, `1h30m`, `7d`; `{$env: NAME}` takes a value from the environment,
-`{$file: PATH}` from a file. Paths of tables and checkpoints are relative to the folder in which the command is started,
-and may be URLs.
+The configuration is one YAML document. An unknown key, a wrong type or a value out of bounds is an error with a line and
+a column. `hookmq-pipelines check JOB -c FILE` reports such errors without starting anything. `-o KEY=VALUE` on the
+command line overrides a value of the file. Write durations as `250ms`, `5s`, `2m`, `1h30m` or `7d`. `{$env: NAME}` takes
+a value from the environment, and `{$file: PATH}` from a file. Paths of tables and checkpoints are relative to the working
+directory, and may be URLs.
 """
 JAVA_ENDED: Final = (
-    "Java ended while it was needed: killed, without memory, or stopped together with Python. "
-    "Started again, it goes on."
+    "Java ended during the run: it was killed, ran out of memory, or was stopped together with Python. "
+    "Start again to continue."
 )
 CURES: Final = {
     "JAVA_GATEWAY_EXITED": "Java ended before Spark began; if it says nothing above: Spark needs Java 17 or newer, on "
@@ -61,28 +61,29 @@ CURES: Final = {
     "DATA_SOURCE_NOT_FOUND": 'Spark does not find format("mqtt"): PYSPARK_PYTHON must name a Python with pyspark-mqtt, '
     "on every node.",
 }
-"""What helps where Spark's report does not say so, by a mark in it."""
+"""Advice to add to Spark errors that contain none, by a part of the error's text."""
 
 MOST_CAUSES: Final = 20
 
 OURS: Final = re.compile(r"\bpyspark_mqtt\.errors\.\w+: (.+)")
-"""A line of Spark's reports that holds an exception of ours: at its start, or behind what Spark was about to do."""
+"""Matches a line of Spark's report with an exception of pyspark_mqtt, possibly after a prefix."""
 
 Command = Callable[[argparse.Namespace], int]
 Add = Callable[[str, str, Command], Parser]
-"""Add a command: its name, its line in the help, what runs it. Returns its parser, for arguments."""
+"""Adds a command with a name, a help line and a function. Returns its parser, to which you can add arguments."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit code. A mistake is one line on stderr; ``HOOKMQ_DEBUG=1`` shows the traceback.
+    """Run a command and return the exit code. An error is one line on stderr; ``HOOKMQ_DEBUG=1`` shows the
+    traceback.
 
-    Without `arguments` it is the process's own command, and ends the process.
+    Without `arguments`, it uses the command line and then ends the process.
     """
     if arguments is None:
         code = main(sys.argv[1:])
         sys.stdout.flush()
         sys.stderr.flush()
-        # All is done and written; a thread of a library in Rust or C++ may abort an interpreter that ends by itself.
+        # All output has been written. A thread of a Rust or C++ library may abort an interpreter that exits normally.
         os._exit(code)
     try:
         parsed = parser().parse(list(arguments))
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> Parser:
-    """The parser of all commands."""
+    """Return the parser for all commands."""
     top = Parser(
         prog="hookmq-pipelines", description="MQTT into tables with Apache Spark, exactly once."
     )
@@ -126,29 +127,29 @@ def parser() -> Parser:
 
 
 def register(add: Add) -> None:
-    """Add our own commands."""
+    """Add this module's commands."""
     made = add("run", "run jobs until they are stopped", run)
     made.add_argument("jobs", nargs="+", type=job, metavar="JOB", help=", ".join(JOBS))
     add_config(made)
     made.add_argument("--once", action="store_true", help="read what is there now, then end")
     add("jobs", "list the jobs and what each needs", jobs)
     made = add("check", "validate a configuration and start nothing", check)
-    made.add_argument("jobs", nargs="*", type=job, metavar="JOB", help="for these jobs")
+    made.add_argument("jobs", nargs="*", type=job, metavar="JOB", help="check it for these jobs")
     add_config(made)
-    made = add("package", "write the archive and the program that spark-submit takes", package)
-    made.add_argument("folder", metavar="FOLDER", help="where to; it is made if need be")
-    add("reference", "print the manual's page of every key of the configuration", reference)
+    made = add("package", "write the archive and the program for spark-submit", package)
+    made.add_argument("folder", metavar="FOLDER", help="output folder; created if missing")
+    add("reference", "print the manual page with every key of the configuration", reference)
 
 
 def job(name: str) -> str:
-    """The name of a job."""
+    """Return the name of a job after checking it."""
     if name not in JOBS:
-        raise argparse.ArgumentTypeError(f"there is no job {name!r} ({nearest(name, list(JOBS))})")
+        raise argparse.ArgumentTypeError(f"no job {name!r} ({nearest(name, list(JOBS))})")
     return name
 
 
 def add_config(made: Parser) -> None:
-    """The arguments that name a configuration; `configured` reads it."""
+    """Add the arguments for a configuration, which `configured` reads."""
     made.add_argument("-c", "--config", required=True, metavar="FILE", help="the configuration")
     made.add_argument(
         "-o",
@@ -156,22 +157,22 @@ def add_config(made: Parser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="put over the file's",
+        help="override a value of the file",
     )
 
 
 def configured(arguments: argparse.Namespace, jobs: Sequence[str] = ()) -> Conf:
-    """The configuration that the arguments name."""
+    """Load the configuration that the arguments name."""
     return load(arguments.config, arguments.option, jobs)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """``run``."""
+    """Run the ``run`` command."""
     conf = configured(arguments, arguments.jobs)
     stop = threading.Event()
     spark = runner.session(conf)
     try:
-        runner.on_signals(stop)  # Not before: Spark has a handler of its own, which is in the way.
+        runner.on_signals(stop)  # Call this after Spark has set its own handler, which interferes.
         queries = build(spark, conf, arguments.jobs)
         reporter = Reporter(conf.name, conf.progress)
         spark.streams.addListener(reporter)
@@ -186,7 +187,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def jobs(_: argparse.Namespace) -> int:
-    """``jobs``."""
+    """Run the ``jobs`` command."""
     width = max(map(len, JOBS)) + 2
     for name, job in JOBS.items():
         print(f"{name:<{width}}{job.help}\n{'':<{width}}needs {', '.join(job.needs)}")
@@ -194,14 +195,14 @@ def jobs(_: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """``check``."""
+    """Run the ``check`` command."""
     configured(arguments, arguments.jobs)
-    print(f"{arguments.config} is right")
+    print(f"{arguments.config} is valid")
     return 0
 
 
 def package(arguments: argparse.Namespace) -> int:
-    """``package``."""
+    """Run the ``package`` command."""
     from mqtt_pipelines.package import package
 
     archive, program = package(Path(arguments.folder))
@@ -210,7 +211,7 @@ def package(arguments: argparse.Namespace) -> int:
 
 
 def reference(_: argparse.Namespace) -> int:
-    """``reference``."""
+    """Run the ``reference`` command."""
     from hookmq.config.reference import keys
 
     print(INTRODUCTION + keys(Conf), end="")
@@ -218,7 +219,7 @@ def reference(_: argparse.Namespace) -> int:
 
 
 def _with_causes(error: BaseException) -> str:
-    """What an exception of Spark says and what it was caused by, which its own text may leave out."""
+    """Return the text of a Spark exception and of its causes, which its own text may omit."""
     texts: list[str] = []
     left: Any = error
     while left is not None and len(texts) < MOST_CAUSES:
@@ -228,7 +229,8 @@ def _with_causes(error: BaseException) -> str:
 
 
 def cause(error: BaseException) -> str:
-    """The line that says what went wrong: in Spark's reports the last that names our exceptions."""
+    """Return the line that explains an error. In Spark's report, this is the last line with a pyspark_mqtt
+    exception."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if ours := OURS.findall(text):
@@ -241,10 +243,10 @@ def cause(error: BaseException) -> str:
         return text
     if isinstance(
         error, ConnectionRefusedError
-    ):  # By Java's gateway; what a broker refuses is an error of its own.
+    ):  # This comes from Java's gateway. A broker's refusal is a different error.
         return JAVA_ENDED
     if lines and lines[0].startswith("An error occurred while calling") and lines[1:]:
         return lines[1].removeprefix(
             ": "
-        )  # Java's own exception; Python's call of it tells nobody anything.
+        )  # Java's own exception is useful, but the Python call that led to it is not.
     return lines[0] if lines else type(error).__name__

@@ -1,6 +1,6 @@
-"""``hookmq-pipelines compact``, ``backfill``, ``replay`` and ``lag``: commands that look after tables.
+"""The commands that maintain tables: ``hookmq-pipelines compact``, ``backfill``, ``replay`` and ``lag``.
 
-Each may be run again, and beside a pipeline that runs.
+You can repeat each command, and run it while a pipeline is running.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from hookmq.errors import HookMQError
+from hookmq.mqtt.errors import HookMQError
 from pyspark_mqtt.errors import MqttError
 from pyspark_mqtt.offsets import Log, Offsets, bounded, resolve
 from pyspark_mqtt.options import READ
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from mqtt_pipelines.maintain import Added, Position, Same
 
 FILLED: Final = ("bronze", "silver", "dead_letter")
-"""Tables that `backfill` can add to: what they hold of a message depends on that message alone."""
+"""Tables that `backfill` can add to, because each of their rows depends on only one message."""
 EDGES: Final = 'earliest, latest or JSON such as {"0": 120, "1": -2}'
 
 
 class UsageError(HookMQError):
-    """The command cannot be done with this configuration."""
+    """The command does not work with this configuration."""
 
     exit_code = 2
 
 
 def register(add: "Add") -> None:
-    """Add the commands."""
+    """Add the maintenance commands."""
     from mqtt_pipelines.cli import add_config
 
     made = add("compact", "write a table's small files together, delete what is old", compact)
@@ -86,7 +86,7 @@ def register(add: "Add") -> None:
     )
 
 
-# What the arguments and the configuration name
+# Arguments and configuration
 
 
 def _size(text: str) -> int:
@@ -123,7 +123,7 @@ def _table(conf: Conf, name: str) -> Table:
 
 
 def _transactional(conf: Conf, name: str) -> DeltaSink | IcebergSink:
-    """The sink of a table that rows can be added to beside its query."""
+    """Return a table's sink. You can add rows to the table while its query is running."""
     sink = open_sink(_table(conf, name))
     if not isinstance(sink, DeltaSink | IcebergSink):
         raise UsageError(
@@ -142,7 +142,7 @@ def _session(conf: Conf) -> "SparkSession":
 
 
 def compact(arguments: argparse.Namespace) -> int:
-    """``compact``."""
+    """Run the ``compact`` command."""
     from mqtt_pipelines import compact as work
 
     conf = _conf(arguments)
@@ -178,7 +178,7 @@ def compact(arguments: argparse.Namespace) -> int:
 
 
 def position(conf: Conf, query: str, sink: DeltaSink | IcebergSink) -> "Position":
-    """Where the query of a table is. Raises MqttError where it has not begun."""
+    """Return the position of a table's query. Raises MqttError if the query has not started."""
     done = checkpoints.committed(f"{conf.checkpoints}/{query}")
     if done is None:
         raise MqttError(
@@ -191,7 +191,7 @@ def position(conf: Conf, query: str, sink: DeltaSink | IcebergSink) -> "Position
     state = sink.look()
 
     def noted(log_id: str, partition: int) -> int:
-        """It reads files: the table alone knows how far it is in the log."""
+        """Return the position that the table noted. The query reads files, so its checkpoint has no log offsets."""
         last = None if state is None else state.get(mark(f"{conf.name}.{query}", log_id, partition))
         return 0 if last is None else last + 1
 
@@ -199,7 +199,7 @@ def position(conf: Conf, query: str, sink: DeltaSink | IcebergSink) -> "Position
 
 
 def backfill(arguments: argparse.Namespace) -> int:
-    """``backfill``."""
+    """Run the ``backfill`` command."""
     from mqtt_pipelines import maintain
 
     name = arguments.table
@@ -236,7 +236,7 @@ def backfill(arguments: argparse.Namespace) -> int:
 
 
 def _wanted(conf: Conf, at: "Position", first: str, last: str) -> tuple[Log, list[Span], int]:
-    """The log, the offsets to look at, how many the query has yet to come to."""
+    """Return the log, the offsets to check, and the number of offsets that the query has not reached."""
     log = broker(conf)
     assert log is not None
     edges: list[Offsets] = []
@@ -263,7 +263,7 @@ def _without_edges(mqtt: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What makes a table's rows of messages."""
+    """Converts messages to a table's rows."""
 
     conf: Conf
     table: str
@@ -287,12 +287,12 @@ def _transform(conf: Conf, table: str) -> "tuple[_Job, Same | None]":
         return _Job(conf, table), None
     names = dict.fromkeys(by.deduplicate)
     if "message_id" in names:
-        names = dict.fromkeys((*names, "device"))  # Ids are a device's own, as silver has it.
+        names = dict.fromkeys((*names, "device"))  # As in silver, ids are unique per device.
     return _Job(conf, table), Same(tuple(names), "event_time", by.watermark)
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """``replay``."""
+    """Run the ``replay`` command."""
     from mqtt_pipelines import maintain
     from mqtt_pipelines.transforms.quality import replayed
 
@@ -322,7 +322,7 @@ def replay(arguments: argparse.Namespace) -> int:
 def _letters(
     spark: "SparkSession", sink: object
 ) -> "tuple[list[Span], Callable[[Sequence[Span]], DataFrame]]":
-    """The offsets of the dead letters, and what reads those of some."""
+    """Return the offsets of all dead letters, and a function that reads some of them."""
     from pyspark.sql import functions as f
 
     from mqtt_pipelines import schemas
@@ -348,7 +348,7 @@ def _letters(
 
 
 def lag(arguments: argparse.Namespace) -> int:
-    """``lag``."""
+    """Run the ``lag`` command."""
     from mqtt_pipelines import lag as work
 
     conf = _conf(arguments)

@@ -1,5 +1,5 @@
-"""Small files into large ones, and files that nobody needs any more away. Never under a reader: what a version of a table
-refers to stays as long as that version is kept."""
+"""Merges small files and deletes unused ones. A table version keeps its files until it expires, so readers are not
+disturbed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHORTEST = 3600.0
-"""Seconds that files are kept at least: what a batch that runs has written is in no table yet."""
+"""Shortest time, in seconds, to keep files. The files of a running batch do not belong to a table yet."""
 MANIFEST, BEGUN = "_manifest.json", "_compacting.json"
 
 Report = dict[str, Any]
-"""What was done, for people and as JSON."""
+"""A report, shown to users or printed as JSON."""
 
 
 def compact_delta(
@@ -36,9 +36,10 @@ def compact_delta(
     dry_run: bool = False,
     wait: Callable[[float], None] = time.sleep,
 ) -> Report:
-    """Write small files of each partition together, and delete what no version younger than `keep` seconds refers to.
+    """Merge each partition's small files. Delete files that no version younger than `keep` seconds uses.
 
-    Blocks; rows, and the notes of batches, stay as they are. With `dry_run` it only counts. Raises MqttError.
+    Blocks. The rows and the notes about batches remain unchanged. With `dry_run`, it only counts files. Raises
+    MqttError if the table cannot be read or changed.
     """
     from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -81,10 +82,10 @@ def _sizes(table: Any) -> list[int]:
 def compact_iceberg(
     sink: IcebergSink, file_size: int, keep: float, dry_run: bool = False
 ) -> Report:
-    """Expire snapshots older than `keep` seconds, and delete data files that no snapshot refers to. Blocks.
+    """Expire snapshots older than `keep` seconds, and delete data files that no snapshot uses. Blocks.
 
-    pyiceberg cannot write small files together: the report says how many there are, and what can. Manifests of expired
-    snapshots stay. Raises MqttError.
+    pyiceberg cannot merge small files. The report contains their number and names tools that can merge them. The
+    manifests of expired snapshots remain. Raises MqttError if the table cannot be read or changed.
     """
     _long_enough(keep)
     state = sink.look()
@@ -122,7 +123,7 @@ def compact_iceberg(
 def _sweep(
     root: str, sink: IcebergSink, known: set[str], oldest: datetime.datetime, dry_run: bool
 ) -> int:
-    """Delete the old files of a folder that are not known; how many."""
+    """Delete a folder's old unknown files. Return the number of deleted files."""
     from pyarrow import fs
 
     system, path = parts.filesystem(root, sink.options)
@@ -140,10 +141,11 @@ def _sweep(
 def compact_files(
     spark: SparkSession, sink: FilesSink, into: str, file_size: int, dry_run: bool = False
 ) -> Report:
-    """Write what Spark's file sink has committed by now into large files in a new folder. Blocks.
+    """Copy the rows that Spark's file sink has committed into large files in a new folder. Blocks.
 
-    `sink`'s folder stays as it is, readers and a query that writes to it notice nothing. `into` is done when it has a
-    manifest, which says up to which batch it goes; done again with the same batch nothing happens. Raises MqttError.
+    The sink's folder remains unchanged, so readers and a running query are not disturbed. `into` is complete once it
+    contains a manifest, which names the last batch. Repeating the copy for the same batch does nothing. Raises
+    MqttError if it fails.
     """
     folder = sink.table.path
     batch, files = committed_files(spark, folder)
@@ -185,7 +187,7 @@ def compact_files(
 
 
 def committed_files(spark: SparkSession, folder: str) -> tuple[int, list[tuple[str, int]]]:
-    """The last batch of a folder of Spark's file sink, and the files up to it with their sizes; -1 where none is."""
+    """Return the last batch in a folder of Spark's file sink, or -1, and all its files with their sizes."""
     names = _names(spark, f"{folder}/{LOG}", deep=False)
     compacts = [int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")]
     start = max(compacts, default=-1)
@@ -209,7 +211,7 @@ def _long_enough(keep: float) -> None:
         )
 
 
-# Spark's own file systems: a folder may be wherever Spark writes to.
+# Use Spark's file systems, because the folder may be in any of them.
 
 
 def _system(spark: SparkSession, path: str) -> tuple[Any, Any]:
@@ -224,7 +226,7 @@ def _exists(spark: SparkSession, path: str) -> bool:
 
 
 def _names(spark: SparkSession, folder: str, deep: bool = True) -> list[str]:
-    """Names of files in a folder, below it as well; paths in it."""
+    """Return the relative paths of all files in a folder and its subfolders."""
     system, found = _system(spark, folder)
     if not system.exists(found):
         return []

@@ -1,6 +1,7 @@
-"""The configuration of a pipeline: YAML in, one frozen `Conf` out, every mistake with its line and column.
+"""A pipeline's configuration: reads YAML into one frozen `Conf`, and reports every mistake with its line and column.
 
-HookMQ's own binder does it, so durations, ``{$env: NAME}`` and ``{$file: PATH}`` are written as in the broker's.
+It uses HookMQ's binder, so durations, ``{$env: NAME}`` and ``{$file: PATH}`` are written as in the broker's
+configuration.
 """
 
 import os
@@ -10,12 +11,13 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from hookmq.config import document, overrides
-from hookmq.config.binder import FAILED, Binder
-from hookmq.config.document import Node
-from hookmq.config.problems import Path as Keys
-from hookmq.config.problems import Problems
-from hookmq.errors import ConfigError
+from hookmq.config import overrides
+from hookmq.config import yaml_document as document
+from hookmq.config.binding import FAILED, ConfigBinder
+from hookmq.config.diagnostics import ConfigProblems
+from hookmq.config.diagnostics import KeyPath as Keys
+from hookmq.config.yaml_document import YamlNode
+from hookmq.model.errors import ConfigError
 from pyspark_mqtt import options as mqtt_options
 from pyspark_mqtt.errors import OptionError
 
@@ -38,26 +40,26 @@ NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spark:
-    """``spark:`` for a run without ``spark-submit``, which brings its own."""
+    """``spark:`` settings of Spark for a run without ``spark-submit``."""
 
-    master: str = setting("local[*]", "where it runs; `spark-submit --master` has priority")
+    master: str = setting("local[*]", "Spark's master; `spark-submit --master` has priority")
     settings: Mapping[str, str | int | bool] = field(
         default_factory=dict,
-        metadata={"help": "Spark's own settings by name, such as `spark.sql.shuffle.partitions`"},
+        metadata={"help": "settings of Spark by name, such as `spark.sql.shuffle.partitions`"},
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """``tables:`` where each table is. Those that the job writes are needed."""
+    """``tables:`` the location of each table. Those that the job writes are required."""
 
-    bronze: Table | None = setting(None, "messages as they came")
-    silver: Table | None = setting(None, "messages that were understood")
-    dead_letter: Table | None = setting(None, "messages that were not, with the reason")
+    bronze: Table | None = setting(None, "messages as received")
+    silver: Table | None = setting(None, "messages that were parsed")
+    dead_letter: Table | None = setting(None, "messages that could not be parsed, with the reason")
     gold: Table | None = setting(None, "windows")
     presence: Table | None = setting(None, "when each device was online")
     metrics: Table | None = setting(None, "metrics of Sparkplug B")
-    alerts: Table | None = setting(None, "values that are far from what is usual")
+    alerts: Table | None = setting(None, "unusual values")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +67,21 @@ class Conf:
     """A pipeline."""
 
     version: Literal[1] = required("the version of this format, 1")
-    name: str = required("the pipeline's name: sinks know its batches by it, so it never changes")
-    source: Source = required("where messages come from")
-    checkpoints: str = required("a folder or URL; each query has a folder of its own in it")
-    trigger: Seconds = setting(60.0, "between batches; 0: as soon as possible")
+    name: str = required(
+        "the pipeline's name. Sinks identify its batches by it, so never change it"
+    )
+    source: Source = required("the source of the messages")
+    checkpoints: str = required("a folder or URL; each query gets a folder in it")
+    trigger: Seconds = setting(60.0, "time between batches; 0: as soon as possible")
     tables: Tables = Tables()
     spark: Spark = Spark()
     progress: Progress = Progress()
     silver: Silver | None = field(default=None, metadata={"help": "how payloads are read"})
-    gold: Gold | None = field(default=None, metadata={"help": "windows of what silver understands"})
+    gold: Gold | None = field(
+        default=None, metadata={"help": "aggregates of silver's values in windows of time"}
+    )
     presence: Presence | None = field(default=None, metadata={"help": "when a device is online"})
-    anomaly: Anomaly | None = field(default=None, metadata={"help": "which values are an alert"})
+    anomaly: Anomaly | None = field(default=None, metadata={"help": "which values cause an alert"})
     sparkplug: Sparkplug | None = field(default=None, metadata={"help": "Sparkplug B"})
 
     def __post_init__(self) -> None:
@@ -95,22 +101,22 @@ def load(
     jobs: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Conf:
-    """The configuration in the file `path`, with `options` (``KEY=VALUE``) put over it, for the jobs named.
+    """Load the configuration file `path` for the given jobs. `options` (``KEY=VALUE``) override its values.
 
-    Blocks on files. Raises ConfigError that tells every mistake: also what one of the jobs needs and is not there.
+    Reads files, and so blocks. Raises ConfigError that lists every mistake, including missing keys that a job needs.
     """
     source = os.fspath(path)
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError((error.strerror or str(error)).lower(), source=source) from None
-    problems = Problems()
+    problems = ConfigProblems()
     root = document.parse(document.decode(data, source), source, problems)
     if not isinstance(root.value, dict):
         problems.add(root.place, (), "expected a mapping of keys such as `version: 1`")
         problems.check()
     overrides.apply(root, overrides.from_options(options, problems), problems)
-    binder = Binder(problems, os.environ if environ is None else environ, Path(path).parent)
+    binder = ConfigBinder(problems, os.environ if environ is None else environ, Path(path).parent)
     conf: Any = binder.bind(root, Conf)
     problems.check()
     assert conf is not FAILED
@@ -125,7 +131,7 @@ def load(
     return result
 
 
-def _need(conf: Any, jobs: Sequence[str], root: Node, problems: Problems) -> None:
+def _need(conf: Any, jobs: Sequence[str], root: YamlNode, problems: ConfigProblems) -> None:
     asked: set[str] = set()
     for job in jobs:
         for needed in JOBS[job].needs:
@@ -136,7 +142,7 @@ def _need(conf: Any, jobs: Sequence[str], root: Node, problems: Problems) -> Non
                 problems.add(root.at(keys).place, keys, message)
 
 
-def _check_source(source: Source, root: Node, problems: Problems) -> None:
+def _check_source(source: Source, root: YamlNode, problems: ConfigProblems) -> None:
     if not source.mqtt:
         return
     keys: Keys = ("source", "mqtt")
@@ -146,9 +152,12 @@ def _check_source(source: Source, root: Node, problems: Problems) -> None:
         problems.add(root.at(keys).place, keys, str(error))
 
 
-def _check_tables(tables: Tables, root: Node, problems: Problems) -> None:
-    """Spark's file sink knows batches by their numbers alone: of two queries in one folder it would take the batches of
-    one for those of the other, and leave their rows out."""
+def _check_tables(tables: Tables, root: YamlNode, problems: ConfigProblems) -> None:
+    """Report queries that share a folder.
+
+    Spark's file sink identifies batches only by their numbers. It would mistake one query's batches for those of the
+    other query, and omit their rows.
+    """
     seen: dict[str, str] = {}
     for name in Tables.__slots__:
         table: Table | None = getattr(tables, name)

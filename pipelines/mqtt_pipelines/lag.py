@@ -1,4 +1,5 @@
-"""How far queries and their tables are behind the broker: the log's offsets beside those of checkpoints and tables."""
+"""Shows how far queries and tables lag behind the broker, by comparing the offsets of the log, checkpoints and
+tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,8 @@ COLUMNS: Final = ("query", "batch", "partition", "latest", "next", "lag", "table
 
 
 def broker(conf: "Conf") -> Log | None:
-    """What the broker's log holds; None where the pipeline reads files. Blocks. MqttError if it does not answer."""
+    """Return the contents of the broker's log, or None if the pipeline reads files. Blocks. Raises MqttError if the
+    broker does not respond."""
     if not conf.source.mqtt:
         return None
     client = Client(reading(sources.options(conf.source)))
@@ -31,14 +33,15 @@ def broker(conf: "Conf") -> Log | None:
 
 
 def rows(conf: "Conf") -> list[dict[str, Any]]:
-    """A row of COLUMNS for each partition of what each query with a checkpoint reads. Blocks."""
+    """Return a row with the columns COLUMNS for each query that has a checkpoint, and each of its partitions.
+    Blocks."""
     log = broker(conf)
     queries = checkpoints.queries(conf.checkpoints)
     return [row for query in queries for row in _lag(conf, query, log)]
 
 
 def _lag(conf: "Conf", query: str, log: Log | None) -> Iterable[dict[str, Any]]:
-    """A row for each partition of what a query reads."""
+    """Yield a row for each partition that a query reads."""
     done = checkpoints.committed(f"{conf.checkpoints}/{query}")
     empty: dict[str, Any] = dict.fromkeys(COLUMNS) | {"query": query, "note": ""}
     if done is None:
@@ -67,7 +70,7 @@ def _lag(conf: "Conf", query: str, log: Log | None) -> Iterable[dict[str, Any]]:
 
 
 def _noted(conf: "Conf", query: str) -> Any:
-    """The last offset that a query's table has, by log and partition; None where it does not say."""
+    """Return the last offset in a query's table by log and partition, or None if it is unknown."""
     found = getattr(conf.tables, query, None)
     sink = None if found is None else open_sink(found)
     state = sink.look() if isinstance(sink, DeltaSink | IcebergSink) else None
@@ -77,7 +80,7 @@ def _noted(conf: "Conf", query: str) -> Any:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as text in columns, under their names."""
+    """Format rows as a text table with column names."""
     texts = [list(COLUMNS)] + [
         ["-" if row[name] is None else str(row[name]) for name in COLUMNS] for row in rows
     ]

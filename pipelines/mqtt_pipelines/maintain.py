@@ -1,7 +1,7 @@
-"""Looking after tables: small files into large ones, rows that are missing, dead letters that are understood by now.
+"""Adds missing rows to tables, and parses dead letters again.
 
-Everything here may be done again, and beside a pipeline that runs. What is added is told from what is there by the
-offsets of its rows; and only offsets that the pipeline's query has passed are added, so that it will not add them, too.
+You can repeat every operation, and run it while a pipeline is running. Existing rows are recognized by their offsets.
+Only offsets that the pipeline's query has passed are added, so that the query does not add them a second time.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SLICE = 1_000_000
-"""Offsets that are compared, and added in one commit, at a time: the driver holds the keys of so many rows."""
+"""Number of offsets to compare and add in one commit. The driver keeps the keys of that many rows in memory."""
 AGAIN = "run it again, which adds what is missing still"
 
 Position = Callable[[str, int], int]
-"""The next offset of a query, by log and partition; 0 where it has not been."""
+"""Returns a query's next offset in a log and partition, or 0 if it has not started there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Which rows are one message though their offsets differ, as silver has it: all of `names` agree, and none is null.
+    """Defines duplicates with different offsets, as in silver: all columns in `names` are equal, and none is null.
 
-    They are looked for where `time` is within `slack` seconds of the rows that are to be added.
+    Duplicates are searched for among rows whose `time` is within `slack` seconds of the new rows.
     """
 
     names: tuple[str, ...]
@@ -44,13 +44,13 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What became of rows that were to be added."""
+    """The result of adding rows."""
 
     added: int = 0
     present: int = 0
-    """They were in the table."""
+    """Number of rows that were already in the table."""
     ahead: int = 0
-    """The query has yet to come to them, and will add them itself."""
+    """Number of rows that the query has not reached and will add itself."""
 
     def __add__(self, other: Added) -> Added:
         return Added(
@@ -59,7 +59,7 @@ class Added:
 
 
 def cut(wanted: Iterable[Span], size: int) -> Iterator[list[Span]]:
-    """Spans in pieces of at most `size` offsets together, in order."""
+    """Yield spans in pieces of at most `size` offsets, in order."""
     piece: list[Span] = []
     room = size
     for span in spans(wanted):
@@ -84,10 +84,10 @@ def add_missing(
     same: Same | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> Added:
-    """Add those of `rows` that the table does not have; all of them have offsets within `wanted`. Blocks.
+    """Add the rows that are missing from the table. All their offsets are within `wanted`. Blocks.
 
-    `entry` names what is being done: of two that do it at a time one sees what the other added, and adds nothing again.
-    Raises MqttError if the table will not take them.
+    `entry` names the operation. If two runs overlap, one run sees the rows that the other has added and does not add
+    them again. Raises MqttError if the table refuses the rows.
     """
     from pyspark import StorageLevel
 
@@ -117,7 +117,7 @@ def add_missing(
 
 
 def _missing(state: State, rows: DataFrame, wanted: Sequence[Span], same: Same | None) -> DataFrame:
-    """The rows that a table does not have."""
+    """Return the rows that are not in the table."""
     from pyspark.sql import functions as f
 
     spark = rows.sparkSession
@@ -127,7 +127,7 @@ def _missing(state: State, rows: DataFrame, wanted: Sequence[Span], same: Same |
         found = found.join(f.broadcast(spark.createDataFrame(known)), list(KEY), "left_anti")
     if same is None:
         return found
-    # As numbers: Python would read times in the time zone of this process.
+    # Use numbers, because Python would apply this process's time zone.
     edges = [f.unix_micros(edge(same.time)) for edge in (f.min, f.max)]
     first, last = rows.agg(*edges).collect()[0]
     if first is None:
@@ -140,7 +140,7 @@ def _missing(state: State, rows: DataFrame, wanted: Sequence[Span], same: Same |
     others = state.keys(same.names, (), Times(same.time, *near))
     if not others.num_rows:
         return found
-    # A null is equal to nothing in a join, and that is what is meant.
+    # In a join, null equals nothing, which is what we want here.
     names = spark.createDataFrame(others).dropna().distinct()
     return found.join(f.broadcast(names), list(same.names), "left_anti")
 
@@ -154,7 +154,7 @@ def backfill(
     size: int = SLICE,
     told: Callable[[Sequence[Span], Added], None] = lambda *_: None,
 ) -> Added:
-    """Add what a table lacks of some offsets, `size` at a time; `read` gives the table's rows of them. Blocks."""
+    """Add the missing rows in some offsets, `size` offsets at a time. `read` returns rows for the table. Blocks."""
     done = Added()
     for piece in cut(wanted, size):
         one = add_missing(store, read(piece), piece, entry, same)
@@ -164,7 +164,7 @@ def backfill(
 
 
 def offsets(piece: Sequence[Span], every: Iterable[int]) -> tuple[str, str]:
-    """Spans of one log as the JSON of startingOffsets and endingOffsets, in which every partition is named."""
+    """Return spans of one log as JSON for startingOffsets and endingOffsets, which must include every partition."""
     [log_id] = {span.log_id for span in piece}
     start: dict[str, str | int] = {"log_id": log_id}
     end: dict[str, str | int] = {"log_id": log_id}
@@ -177,7 +177,7 @@ def offsets(piece: Sequence[Span], every: Iterable[int]) -> tuple[str, str]:
 
 
 def passed(found: Iterable[Span], position: Position) -> tuple[list[Span], list[Span]]:
-    """The offsets that a query has passed, and those that it has yet to come to."""
+    """Split offsets into those that a query has passed and those that it has not reached."""
     behind, ahead = [], []
     for span in found:
         at = position(span.log_id, span.partition)
@@ -198,9 +198,10 @@ def replay(
     same: Same | None = None,
     size: int = SLICE,
 ) -> Added:
-    """Run dead letters through silver again, and add those that are understood now and are not there. Blocks.
+    """Parse dead letters again, and add rows that can now be parsed and are missing from the table. Blocks.
 
-    `read` gives the dead letters whose offsets are within some spans, and `letters` is all there are. They stay.
+    `letters` are the offsets of all dead letters, and `read` returns those within some spans. Dead letters are not
+    deleted.
     """
     behind, ahead = passed(letters, position)
     waiting = read(ahead).count() if ahead else 0

@@ -1,4 +1,4 @@
-"""What ``spark-submit`` takes: the packages as one archive for ``--py-files``, and the program."""
+"""Packages the code for ``spark-submit``: the program, and an archive for ``--py-files``."""
 
 import importlib.util
 import zipfile
@@ -19,8 +19,8 @@ sys.exit(main())
 
 
 def package(folder: Path) -> tuple[Path, Path]:
-    """Write the archive and the program into `folder`, which is made if need be; their paths. The same files of the same
-    version, to the byte."""
+    """Write the archive and the program to `folder`, creating it if necessary, and return their paths. Files of the
+    same version are identical byte for byte."""
     folder.mkdir(parents=True, exist_ok=True)
     archive, program = folder / ARCHIVE, folder / PROGRAM
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:

@@ -1,6 +1,7 @@
-"""How queries get on: a line on stderr for each batch, metrics for Prometheus, JSON lines for whatever reads these.
+"""Reports the queries' progress: a line on stderr for each batch, metrics for Prometheus, and JSON lines for other
+programs.
 
-Spark tells it after each batch; a file that cannot be written is reported once and ends nothing.
+Spark reports progress after each batch. If a file cannot be written, that is reported once and the queries continue.
 """
 
 from __future__ import annotations
@@ -39,42 +40,42 @@ PREFIX = "mqtt_pipelines_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """``progress:`` where it is told how the queries get on."""
+    """``progress:`` where to report the progress of the queries."""
 
     lines: bool = setting(True, "a line on stderr for each batch")
     prometheus: str = setting(
-        "", "a file for node_exporter's textfile collector, always whole; `NAME.prom`"
+        "", "a file for node_exporter's textfile collector, replaced atomically; `NAME.prom`"
     )
-    json: str = setting("", "a file to which each batch adds a line of JSON")
+    json: str = setting("", "a file to which each batch appends a line of JSON")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What Spark tells of a batch."""
+    """Spark's report about a batch."""
 
     query: str
     id: int
     rows: int
     seconds: float
     timestamp: str
-    """When it began, ISO 8601."""
+    """The time when the batch began, in ISO 8601."""
     lag: Mapping[int, int] = field(default_factory=dict)
-    """Messages that the broker had and the query has not read, by partition; nothing where the source does not tell."""
+    """Number of unread messages at the broker, by partition. It is empty if the source does not report it."""
     late: int = 0
-    """Rows that came after the watermark and were dropped."""
+    """Number of rows that arrived after the watermark and were dropped."""
     duplicates: int = 0
-    """Rows that agree with one that came before, and were dropped."""
+    """Number of duplicates that were dropped."""
     state_rows: int = 0
-    """Rows that stateful operators remember."""
+    """Number of rows in the operators' state."""
     watermark: str = ""
 
     @property
     def rate(self) -> float:
-        """Rows per second."""
+        """Return the rows per second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
     def line(self) -> str:
-        """For people."""
+        """Return the report as a line of text."""
         told = f"{self.query} batch {self.id}: {self.rows} rows in {self.seconds:.1f} s, {self.rate:.0f} rows/s"
         if self.lag:
             each = ", ".join(f"{p}: {rows}" for p, rows in sorted(self.lag.items()))
@@ -84,7 +85,7 @@ class Batch:
 
 
 def batch(told: Mapping[str, Any]) -> Batch:
-    """What a progress of Spark's says, as its JSON has it."""
+    """Parse Spark's progress report, given as parsed JSON."""
     states = told.get("stateOperators", [])
     return Batch(
         query=told.get("name") or told["id"],
@@ -121,9 +122,9 @@ def _lag(sources: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 
 
 class Reporter(StreamingQueryListener):
-    """Listens to the queries of a session: ``spark.streams.addListener(reporter)``.
+    """Listens to a session's queries: ``spark.streams.addListener(reporter)``.
 
-    Its own thread calls it, so it is a little behind: what it says is for people and graphs, not for decisions.
+    A separate thread calls it, with a slight delay. Use its values for display, not for decisions.
     """
 
     def __init__(self, app: str, settings: Progress, stderr: TextIO | None = None) -> None:
@@ -138,7 +139,7 @@ class Reporter(StreamingQueryListener):
         self._complained: set[str] = set()
 
     def written(self, query: Query, batch_id: int, written: Written) -> None:
-        """What became of a batch, as the runner tells."""
+        """Record the result of a batch, as reported by the runner."""
         with self._lock:
             self._add(query.name, "written_rows", written.rows)
             self._add(query.name, "repeated_batches", int(written.repeated))
@@ -146,7 +147,7 @@ class Reporter(StreamingQueryListener):
             self._say(f"{query.name} batch {batch_id} was there already: not written again")
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """A query runs."""
+        """Report that a query is running."""
         name = event.name or str(event.id)
         with self._lock:
             self._names[str(event.id)] = name
@@ -154,20 +155,20 @@ class Reporter(StreamingQueryListener):
         self._publish()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch is done."""
+        """Report that a batch is done."""
         self.tell(batch(json.loads(event.progress.json)))
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing new: nothing to say."""
+        """Ignore that there are no new rows."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """A query ended, whether well or not."""
+        """Report that a query has ended, with or without an error."""
         with self._lock:
             self._up[self._names.get(str(event.id), str(event.id))] = 0
         self._publish()
 
     def tell(self, done: Batch) -> None:
-        """Report a batch everywhere."""
+        """Report a batch to all outputs."""
         with self._lock:
             self._last[done.query] = done
             self._add(done.query, "read_rows", done.rows)
@@ -181,7 +182,7 @@ class Reporter(StreamingQueryListener):
         self._publish()
 
     def drain(self, spark: SparkSession, seconds: float = 10.0) -> None:
-        """Wait until Spark has told what it has to tell: before the session is stopped, or the last batch goes untold."""
+        """Wait for Spark's pending reports. Call it before stopping the session, or the last batch is not reported."""
         context: Any = spark.sparkContext._jsc
         try:
             context.sc().listenerBus().waitUntilEmpty(int(seconds * 1000))
@@ -189,7 +190,7 @@ class Reporter(StreamingQueryListener):
             log.warning("The last batches may not have been told: %s", error)
 
     def _publish(self) -> None:
-        """Write the metrics anew."""
+        """Write the metrics file."""
         if self.settings.prometheus:
             with self._lock:
                 text = self._metrics()
@@ -228,7 +229,7 @@ class Reporter(StreamingQueryListener):
                 log.warning("%s cannot be written, the queries go on: %s", path, error)
 
     def _metrics(self) -> str:
-        """All metrics, in the text format of Prometheus."""
+        """Return all metrics in the Prometheus text format."""
         lines: list[str] = []
 
         def family(
@@ -271,14 +272,14 @@ TOTALS = {
     "late_rows": "Rows that came after the watermark and were dropped.",
     "duplicate_rows": "Rows that agreed with an earlier one and were dropped.",
 }
-"""Counters since the start of the process."""
+"""Counters since the process started."""
 GAUGES: dict[str, tuple[str, Callable[[Batch], float]]] = {
     "batch": ("The last batch.", lambda done: done.id),
     "batch_seconds": ("How long the last batch took.", lambda done: done.seconds),
     "rows_per_second": ("Of the last batch.", lambda done: done.rate),
     "state_rows": ("Rows that stateful operators remember.", lambda done: done.state_rows),
 }
-"""What the last batch was like."""
+"""Values of the last batch."""
 
 
 def _escaped(text: str) -> str:
@@ -286,13 +287,13 @@ def _escaped(text: str) -> str:
 
 
 def _append(path: str, line: str) -> None:
-    """In one write, so that lines stay whole beside those of others."""
+    """Append with a single write, so that lines from several writers do not mix."""
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(line)
 
 
 def _replace(path: str, text: str) -> None:
-    """Readers see the file from before or this one, never a part."""
+    """Replace a file atomically."""
     target = Path(path).absolute()
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:

@@ -1,4 +1,4 @@
-"""Queries, started and stopped: all of what a job builds, until they are done, one fails, or a signal comes."""
+"""Runs a job's queries until they are done, one of them fails, or a signal arrives."""
 
 import logging
 import os
@@ -22,29 +22,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("mqtt_pipelines")
 QUERY_ID = "sql.streaming.queryId"
 WAIT = 0.2
-"""Seconds between looks at the queries while they run."""
+"""Seconds between two checks of the running queries."""
 GRACE = 30.0
-"""Seconds that a batch may take to its end when the queries are stopped."""
+"""Seconds that a batch may take to end when the queries are stopped."""
 
 BUSY = "Python worker failed to connect back"
-"""What Spark says of a machine that is too busy to start Python."""
+"""Spark's error on a machine that is too busy to start Python."""
 STARTS = 5
-"""How often a query is started that ends so."""
+"""Number of attempts to start a query that fails with `BUSY`."""
 
 Observer = Callable[[Query, int, Written], None]
-"""Told what became of each batch of a `Sink`: the query, the batch's id, what was written."""
+"""A callback for each batch of a `Sink`, with the query, the batch id and the result."""
 
 
 def session(conf: "Conf") -> SparkSession:
-    """The session that ``spark-submit`` set up, or one as the configuration says. Times are UTC."""
+    """Return the session that ``spark-submit`` prepared, or a new one from the configuration. Its time zone is UTC."""
     builder = SparkSession.builder.appName(f"mqtt-pipelines {conf.name}")
     submitted: set[str] = set()
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit set it.
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has set this variable.
         SparkContext._ensure_initialized()
         submitted = {name for name, _ in SparkConf().getAll()}
     else:
         builder = builder.master(conf.spark.master)
-        builder = builder.config("spark.ui.showConsoleProgress", "false")  # Batches are told.
+        builder = builder.config(
+            "spark.ui.showConsoleProgress", "false"
+        )  # The pipeline reports its own progress.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in conf.spark.settings.items():
         if name not in submitted:
@@ -55,7 +57,7 @@ def session(conf: "Conf") -> SparkSession:
 def start(
     spark: SparkSession, query: Query, app: str, once: bool, observe: Observer | None = None
 ) -> StreamingQuery:
-    """Start a query of the pipeline `app`; with `once` it ends when it has read what is there now."""
+    """Start a query of the pipeline `app`. With `once`, the query ends after reading the messages that exist now."""
     writer = query.frame.writeStream.queryName(query.name).option(
         "checkpointLocation", query.checkpoint
     )
@@ -85,14 +87,16 @@ def run(
     observe: Observer | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Run queries to their end; blocks. The first that fails ends the others and is raised as Spark reports it.
+    """Run queries until they end. Blocks. The first failure ends the other queries and is raised as Spark reports
+    it.
 
-    `stop` ends them between two batches: one that is being written is finished, if that takes no longer than GRACE.
+    Set `stop` to end the queries between two batches. A batch in progress is completed unless it takes longer than
+    GRACE.
     """
     stop = stop or threading.Event()
     running: list[StreamingQuery] = []
     try:
-        # One after the other, or a machine that is busy is too slow for all of them.
+        # Start them one after the other. All at once would be too slow on a busy machine.
         for query in queries:
             if stop.is_set():
                 break
@@ -117,8 +121,10 @@ def _begun(
     observe: Observer | None,
     stop: threading.Event,
 ) -> StreamingQuery:
-    """Start a query, and wait until it has found its source: Spark asks a new Python process, which must answer within
-    seconds. On a machine that is too busy for that, once more."""
+    """Start a query, and wait until it has opened its source.
+
+    Spark starts a Python process, which must respond within seconds. If the machine is too busy for that, try again.
+    """
     for left in reversed(range(STARTS)):
         begun = start(spark, query, app, once, observe)
         while begun.isActive and "Initializing" in str(begun.status["message"]):
@@ -131,7 +137,7 @@ def _begun(
 
 
 def _stop(query: StreamingQuery) -> None:
-    """Stop between batches: stop() interrupts, so first wait for the end of what runs, though not for ever."""
+    """Stop a query between batches. `stop()` interrupts a batch, so first wait a limited time for the current batch."""
     before, until = _last(query), time.monotonic() + GRACE
     while (
         query.isActive
@@ -144,13 +150,13 @@ def _stop(query: StreamingQuery) -> None:
 
 
 def _last(query: StreamingQuery) -> int:
-    """The last batch that is done."""
+    """Return the number of the last completed batch."""
     progress = query.lastProgress
     return -1 if progress is None else progress.batchId
 
 
 def on_signals(stop: threading.Event) -> None:
-    """Let SIGTERM and SIGINT set `stop`; a second SIGINT ends the process at once."""
+    """Let SIGTERM and SIGINT set `stop`. A second SIGINT ends the process immediately."""
 
     def handle(number: int, _: object) -> None:
         if stop.is_set() and number == signal.SIGINT:

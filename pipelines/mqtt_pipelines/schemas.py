@@ -1,6 +1,6 @@
-"""Columns of every table: names, types, and what they mean. The one place where they are written down.
+"""The columns of every table: names, types and meanings. They are defined only here.
 
-A message's key is (`log_id`, `partition`, `offset`) in every table that has one row per message.
+In every table with one row per message, (`log_id`, `partition`, `offset`) is the message's key.
 """
 
 from typing import Final
@@ -28,12 +28,12 @@ _ORIGIN: Final[dict[str, DataType]] = {
     "topic": BASE["topic"],
     "partition": BASE["partition"],
     "offset": BASE["offset"],
-    "log_id": StringType(),  # of the log that offsets count in: made anew, it is another
-    "timestamp": BASE["timestamp"],  # when the broker got it
+    "log_id": StringType(),  # the log that the offsets belong to; a recreated log has another id
+    "timestamp": BASE["timestamp"],  # the time when the broker received the message
 }
 
 RAW: Final = _schema({**BASE, **PROPERTIES, "headers": HEADERS, "log_id": StringType()})
-"""What a source gives: every column of ``format("mqtt")``."""
+"""The columns of a source: every column of ``format("mqtt")``."""
 
 BRONZE: Final = _schema(
     {
@@ -41,23 +41,23 @@ BRONZE: Final = _schema(
         **PROPERTIES,
         "headers": HEADERS,
         "log_id": StringType(),
-        "ingest_date": DateType(),  # of `timestamp`, in UTC: what bronze is partitioned by
+        "ingest_date": DateType(),  # the date of `timestamp` in UTC, which partitions bronze
     }
 )
-"""Messages as they came: nothing is parsed, nothing is left out."""
+"""Unmodified messages as received."""
 
 SILVER_BEFORE: Final[dict[str, DataType]] = {
     "device": StringType(),
     "event_time": TimestampType(),
-    "message_id": StringType(),  # null where the publisher gave none
+    "message_id": StringType(),  # null if the publisher set no id
 }
-"""Silver's columns before those of the payload."""
+"""Silver's columns before the payload's columns."""
 SILVER_AFTER: Final[dict[str, DataType]] = {"client_id": BASE["client_id"], **_ORIGIN}
-"""Silver's columns after those of the payload."""
+"""Silver's columns after the payload's columns."""
 
 
 def silver(payload: StructType) -> StructType:
-    """Messages that were understood, each once: the payload's fields are columns."""
+    """Return silver's columns, in which each payload field is a column."""
     return StructType(
         [
             *_schema(SILVER_BEFORE).fields,
@@ -70,19 +70,19 @@ def silver(payload: StructType) -> StructType:
 DEAD_LETTER: Final = StructType(
     [
         StructField("reason", StringType()),  # one of transforms.parse.REASONS
-        StructField("detail", StringType()),  # the field that was missing or of another type
+        StructField("detail", StringType()),  # the field that is missing or has the wrong type
         *RAW.fields,
     ]
 )
-"""Messages that were not understood, whole: enough to run them again when the configuration has learnt more."""
+"""Complete messages that could not be parsed. They can be parsed again after you correct the configuration."""
 
 GOLD: Final = _schema(
     {
         "device": StringType(),
-        "metric": StringType(),  # the name of silver's column
+        "metric": StringType(),  # the name of the column in silver
         "window_start": TimestampType(),
         "window_end": TimestampType(),
-        "count": LongType(),  # of values that are not null
+        "count": LongType(),  # the number of values that are not null
         "min": DoubleType(),
         "avg": DoubleType(),
         "max": DoubleType(),
@@ -94,13 +94,15 @@ PRESENCE: Final = _schema(
     {
         "device": StringType(),
         "online_at": TimestampType(),
-        "offline_at": TimestampType(),  # null while it is online
-        "seconds": DoubleType(),  # between them; null while it is online
-        "messages": LongType(),  # without those that say that it came or went
-        "how": StringType(),  # `lifecycle`: it said goodbye or its will did; `gap`: it fell silent; null: it is online
+        "offline_at": TimestampType(),  # null while the device is online
+        "seconds": DoubleType(),  # the duration of the session; null while the device is online
+        "messages": LongType(),  # number of messages, without status messages
+        # What ended the session: `lifecycle` is a status message or will, `gap` is silence, and null means it is
+        # online.
+        "how": StringType(),
     }
 )
-"""A row for each time that a device was online."""
+"""A row for each period in which a device was online."""
 
 ALERTS: Final = _schema(
     {
@@ -113,7 +115,7 @@ ALERTS: Final = _schema(
         **_ORIGIN,
     }
 )
-"""A row for each value that is far from what the device sends otherwise."""
+"""A row for each value that is unusual for its device."""
 
 METRICS: Final = _schema(
     {
@@ -124,11 +126,11 @@ METRICS: Final = _schema(
         "metric": StringType(),
         "event_time": TimestampType(),
         "datatype": StringType(),
-        "value_long": LongType(),  # integers; DateTime as milliseconds since 1970
-        "value_double": DoubleType(),  # Float and Double; UInt64 beyond 2^63
+        "value_long": LongType(),  # integers; a DateTime is in milliseconds since 1970
+        "value_double": DoubleType(),  # Float and Double; UInt64 above 2^63
         "value_boolean": BooleanType(),
-        "value_string": StringType(),  # String, Text, UUID; arrays, DataSet and Template as JSON
-        "value_bytes": BinaryType(),  # Bytes, File, and what arrays came as
+        "value_string": StringType(),  # String, Text and UUID; arrays, DataSet and Template as JSON
+        "value_bytes": BinaryType(),  # Bytes and File, and the raw form of arrays
         "is_null": BooleanType(),
         "is_historical": BooleanType(),
         **_ORIGIN,

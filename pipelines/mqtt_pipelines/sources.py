@@ -1,4 +1,5 @@
-"""Where messages come from: the broker's stream, or Parquet with the same columns. Rows are `schemas.RAW`."""
+"""The message sources: the broker's stream, or Parquet files with the same columns. Rows have the columns
+`schemas.RAW`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,16 +14,16 @@ _OF_STREAMS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """``source:`` the broker's stream (`mqtt`) or a folder of Parquet files (`files`); one of them."""
+    """``source:`` either the broker's stream (`mqtt`) or a folder of Parquet files (`files`)."""
 
     mqtt: Mapping[str, str | int | bool] = field(
         default_factory=dict,
-        metadata={"help": 'the options of `format("mqtt")` by their names; see pyspark-mqtt'},
+        metadata={"help": 'the options of `format("mqtt")` by name; see pyspark-mqtt'},
     )
     files: str = setting(
         "", "a folder or URL of Parquet: the broker's landing folder, or the bronze table (`files`)"
     )
-    max_files_per_trigger: int = setting(1000, "new files of a batch at most", minimum=1)
+    max_files_per_trigger: int = setting(1000, "most new files in a batch", minimum=1)
 
     def __post_init__(self) -> None:
         if bool(self.mqtt) == bool(self.files):
@@ -30,7 +31,7 @@ class Source:
 
 
 def options(source: Source) -> dict[str, str]:
-    """The options of ``format("mqtt")``. A pipeline begins at the earliest message unless it is told otherwise."""
+    """Return the options for ``format("mqtt")``. By default, a pipeline begins at the earliest message."""
     given = {name: _text(value) for name, value in source.mqtt.items()}
     lower = {name.lower() for name in given}
     if not lower & {"startingoffsets", "startingtimestamp"}:
@@ -39,10 +40,10 @@ def options(source: Source) -> dict[str, str]:
 
 
 def open_stream(spark: SparkSession, source: Source, query: str) -> DataFrame:
-    """The messages as a stream for a query of this name.
+    """Return the messages as a stream, for the query with the given name.
 
-    To the broker each query is a consumer of its own, GROUP.QUERY: of two that reported under one name the faster one
-    would let retention delete what the other has yet to read.
+    At the broker, each query is a separate consumer, GROUP.QUERY. If two queries shared a name, retention could delete
+    messages that the slower query has not read.
     """
     if source.files:
         reader = spark.readStream.schema(schemas.RAW)
@@ -59,9 +60,9 @@ def open_stream(spark: SparkSession, source: Source, query: str) -> DataFrame:
 def open_batch(
     spark: SparkSession, source: Source, start: str | None = None, end: str | None = None
 ) -> DataFrame:
-    """The messages, of a stream from `start` to `end`: ``earliest``, ``latest``, or JSON as `startingOffsets` takes it.
+    """Return a stream's messages from `start` to `end`: ``earliest``, ``latest``, or JSON as for `startingOffsets`.
 
-    What the configuration says of both edges holds for those that are not given.
+    If `start` or `end` is not given, the configuration decides.
     """
     if source.files:
         return spark.read.schema(schemas.RAW).parquet(source.files)

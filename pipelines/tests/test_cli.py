@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[1] / "CONFIG.md"
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ("run bronz -c x", 2, "there is no job 'bronz' (did you mean 'bronze'?)"),
+        ("run bronz -c x", 2, "no job 'bronz' (did you mean 'bronze'?)"),
         ("run bronze", 2, "-c/--config"),
         ("run bronze -c none.yaml", 2, "none.yaml: no such file or directory"),
         ("chek", 2, "invalid choice: 'chek'"),
@@ -42,7 +42,7 @@ def test_lists_and_checks(
     assert main(["jobs"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[::2]] == list(JOBS)
     assert main(["check", "bronze", "-c", str(CONF / "bronze.yaml")]) == 0
-    assert capsys.readouterr().out.endswith("bronze.yaml is right\n")
+    assert capsys.readouterr().out.endswith("bronze.yaml is valid\n")
 
 
 def test_the_page_of_keys_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hookmq.errors import ConfigError
+from hookmq.model.errors import ConfigError
 from mqtt_pipelines import sources
 from mqtt_pipelines.conf import Conf, load
 from mqtt_pipelines.jobs import JOBS

@@ -1,4 +1,4 @@
-"""MQTT for Apache Spark: ``format("mqtt")`` in read, readStream, write and writeStream."""
+"""An MQTT data source for Apache Spark: ``format("mqtt")`` for read, readStream, write and writeStream."""
 
 from pyspark_mqtt.errors import DataLossError, MqttError, OptionError, UnreachableError
 from pyspark_mqtt.source import MqttDataSource

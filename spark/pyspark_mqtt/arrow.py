@@ -1,7 +1,7 @@
-"""Blocks as record batches of Arrow: their buffers are taken as they are, no row is touched by Python.
+"""Converts blocks to Arrow record batches without copying buffers or handling single rows in Python.
 
-pyarrow is imported when the first batch is made: a module whose import fails would break the lookup of all Python data
-sources, not only of this one.
+pyarrow is imported when the first batch is created. If importing a data source fails, Spark can no longer find any
+Python data source.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ IDS = {
     "response_topic": 8, "correlation_data": 9, "headers": 10, "offset": 11,
 }  # fmt: skip
 BATCH_BYTES = 1 << 25
-"""A batch ends when it has so many bytes, whatever its rows: far below the 2 GiB that offsets of 32 bits reach."""
+"""Size in bytes at which a batch ends, regardless of its rows. It is far below 2 GiB, the limit of 32-bit offsets."""
 
 
 def wire_columns(columns: Sequence[Column]) -> list[str]:
-    """What to ask the server for: ``partition`` and ``log_id`` are known, ``offset`` costs nothing."""
+    """Return the columns to request from the server. ``partition`` and ``log_id`` are already known, and ``offset`` is
+    free."""
     names = [column.name for column in columns if column.name not in ("partition", "log_id")]
     return names or ["offset"]
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """The schema that Spark expects of the batches, to the letter."""
+    """Return the exact schema that Spark expects of the batches."""
     import pyarrow as pa
 
     kinds = {
@@ -63,9 +64,10 @@ def batches(
     rows: int,
     log_id: str = "",
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range of the log ``log_id`` as batches of about ``rows`` rows: small are joined, large cut.
+    """Yield the rows of a range in the log ``log_id``, in batches of about ``rows`` rows.
 
-    With each block comes the offset from which its rows are wanted.
+    Each block comes with the offset from which its rows are wanted. Small blocks are combined, and large blocks are
+    split.
     """
     import pyarrow as pa
 
@@ -79,7 +81,7 @@ def batches(
         return pa.Table.from_batches(held, schema).combine_chunks().to_batches()[0]
 
     for block, first in blocks:
-        if not block.count:  # Nothing of it passed the filter; it has no buffers then.
+        if not block.count:  # No row passed the filter, so the block has no buffers.
             continue
         batch = _batch(block, schema, first, wanted.end, log_id)
         if not batch.num_rows:
@@ -155,7 +157,8 @@ def _array(block: Block, data: pa.Buffer, field: pa.Field, log_id: str) -> pa.Ar
 
 
 def _scalar(kind: pa.DataType, data: bytes) -> pa.Scalar:
-    """One value, by its bytes. ``pa.scalar`` imports pandas wherever that is installed: a second for each new worker."""
+    """Decode one value from its bytes. ``pa.scalar`` would import pandas if it is installed, which takes a second in
+    each new worker."""
     import pyarrow as pa
 
     buffers = [None, pa.py_buffer(data)]
@@ -168,7 +171,7 @@ def _headers(part: Any, count: int, kind: pa.ListType) -> pa.Array:
     import pyarrow as pa
 
     offsets = part(OFFSETS)
-    if offsets is None:  # No row has any.
+    if offsets is None:  # No row has a header.
         offsets, pairs = pa.py_buffer(bytes(4 * (count + 1))), 0
     else:
         pairs = part(KEY_OFFSETS).size // 4 - 1

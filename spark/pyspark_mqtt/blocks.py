@@ -1,4 +1,4 @@
-"""Blocks of the read API, version 1: found in a stream of bytes and checked, nothing copied. No Arrow in here."""
+"""Finds and checks the blocks of the read API, version 1, in a stream of bytes. It does not copy data or need Arrow."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,14 +14,15 @@ VERSION = 1
 SPARSE = 1
 LONGEST = 2**31 + 2**20
 PIECE = 1 << 22
-"""Bytes that are asked of a connection at once."""
+"""Number of bytes to request from a connection at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of a partition in columns: ``base`` <= offset < ``end``; without gaps unless it is sparse.
+    """Rows of a partition, in columns, with ``base`` <= offset < ``end``. A block has gaps only if it is sparse.
 
-    ``buffers`` are ``data``'s parts by (column, role); ``nulls`` counts the nulls of those columns that have any.
+    ``buffers`` contains parts of ``data`` by (column, role). ``nulls`` contains the number of nulls of each column
+    that has any.
     """
 
     partition: int
@@ -35,10 +36,10 @@ class Block:
 
 
 def split(read: Callable[[int], bytes]) -> Iterator[Block]:
-    """The blocks of an answer, as they come in. ``read(n)`` gives up to n bytes, none at the end.
+    """Yield the blocks of a response as they arrive. ``read(n)`` returns up to n bytes, or b'' at the end.
 
-    Raises UnreachableError when the bytes end within a block or were changed on their way, MqttError when they are no
-    blocks at all or of a version that is newer than this reader.
+    Raises UnreachableError if the bytes end within a block or were damaged in transit. Raises MqttError if they are not
+    blocks, or if their version is newer than this reader.
     """
     rest = b""
     want = PIECE
@@ -76,7 +77,7 @@ def _length(view: memoryview, at: int) -> int:
 
 
 def parse(view: memoryview) -> Block:
-    """One whole block. Raises UnreachableError if its checksum is wrong or its table does not fit."""
+    """Decode one complete block. Raises UnreachableError if its checksum or its table is wrong."""
     _, crc, length, _, entries, partition, base, end, count, flags, _, _ = HEADER.unpack_from(view)
     if crc32(view[8:]) != crc:
         raise UnreachableError(f"The block at offset {base} of partition {partition} is damaged.")

@@ -1,7 +1,7 @@
-"""The read API over HTTP: what a log holds, blocks of a range of offsets, how far a consumer has read.
+"""An HTTP client for the read API: a log's contents, the blocks of a range of offsets, and a consumer's progress.
 
-Every call outlasts a restart of the broker: it tries again, ``fetchOffset.numRetries`` times without progress, and a
-range that was cut goes on where it was cut.
+Calls survive a restart of the broker. They are retried up to ``fetchOffset.numRetries`` times without progress. A range
+that was cut off continues at the same place.
 """
 
 import http.client
@@ -25,7 +25,7 @@ _BROKEN = (OSError, http.client.HTTPException)
 
 
 class Client:
-    """Talks to one stream. Holds one connection, which is made when it is needed and not pickled."""
+    """A client for one stream. It opens its only connection on demand, and does not pickle it."""
 
     def __init__(self, options: Options, wait: Callable[[float], None] = time.sleep) -> None:
         self.options = options
@@ -37,23 +37,23 @@ class Client:
 
     @property
     def address(self) -> str:
-        """Where it connects to, for messages."""
+        """Return the server's address, for messages."""
         return f"{self._url.scheme}://{self._url.netloc}"
 
-    # What is asked for
+    # Requests
 
     def log(self) -> Log:
-        """What the stream's log holds now."""
+        """Return the current contents of the stream's log."""
         return self._log(self._insist(lambda: self._json("offsets")))
 
     def at_time(self, milliseconds: int) -> tuple[Log, dict[int, int | None]]:
-        """What the log holds, and the first offset at or after a time, by partition; None where there is none."""
+        """Return the log's contents, and each partition's first offset that is not before the given time, or None."""
         answer = self._insist(lambda: self._json("offsets", timestamp=milliseconds))
         found = {int(p): one["at"] for p, one in answer["partitions"].items()}
         return self._log(answer), found
 
     def commit(self, consumer: str, offsets: Offsets) -> None:
-        """Note how far a consumer has read: one try, since the note only feeds its lag and its retention."""
+        """Report a consumer's progress. It is not retried, because it affects only the consumer's lag and retention."""
         body = {"log_id": offsets.log_id, "offsets": {str(p): o for p, o in offsets.next.items()}}
         with self._ask(f"consumers/{quote(consumer)}/commit", {}, json.dumps(body)) as response:
             response.read()
@@ -61,10 +61,11 @@ class Client:
     def blocks(
         self, wanted: Range, log_id: str, columns: Sequence[str], topics: Sequence[str]
     ) -> Iterator[tuple[Block, int]]:
-        """The blocks that cover a range, in order and without a gap, each with the offset from which its rows are new:
-        the first of an answer may begin before that, and the last end after the range.
+        """Yield the blocks that cover a range, in order and without gaps. Each comes with the offset of its first
+        new row.
 
-        Raises DataLossError if the log does not have them any more; without ``failOnDataLoss`` those are left out.
+        A response's first block may begin before that offset, and its last block may end after the range. Raises
+        DataLossError if the log no longer has the records. If ``failOnDataLoss`` is false, they are skipped instead.
         """
         position, failures = wanted.start, 0
         while position < wanted.end:
@@ -104,7 +105,7 @@ class Client:
                     return
                 position = error.earliest
 
-    # How it is asked for
+    # Connection
 
     def _log(self, answer: Mapping[str, Any]) -> Log:
         partitions = {int(p): one for p, one in answer["partitions"].items()}
@@ -126,7 +127,7 @@ class Client:
                 self._again(error, failures)
 
     def _again(self, error: UnreachableError, failures: int) -> None:
-        """Wait before the next try; raise when there were enough."""
+        """Wait before the next attempt, or raise ``error`` after too many failures."""
         seconds = self.options.number("fetchOffset.retryIntervalMs") / 1000
         if failures > self.retries:
             raise MqttError(
@@ -161,7 +162,7 @@ class Client:
     def _ask(
         self, path: str, query: Mapping[str, object], body: str | None = None
     ) -> http.client.HTTPResponse:
-        """An answer whose status is 200. Raises UnreachableError where another try may help."""
+        """Return a response with status 200. Raises UnreachableError if another attempt may succeed."""
         target = f"{self._url.path.rstrip('/')}/v1/streams/{quote(self.stream)}/{path}"
         if query:
             target += "?" + urlencode(query, doseq=True)
@@ -186,7 +187,7 @@ class Client:
                     hint = " (it may not know the authority of certFile)"
                 raise UnreachableError(f"It closed the connection{hint}.") from None
             raise self._not_ours(f"begins {str(error)[:20]!r}") from None
-        except ValueError:  # What it says holds the token.
+        except ValueError:  # The error's text contains the token.
             raise MqttError(
                 "The token cannot be sent: it must be one line of letters, digits and signs of ASCII."
             ) from None
@@ -216,7 +217,7 @@ class Client:
             self.close()
             if not kept:
                 raise
-        # A connection that was kept since the last call may have been closed for its idleness meanwhile.
+        # The server may have closed a connection that was idle since the last call.
         return self._send(method, target, body, headers)
 
     def _refusal(self, status: int, text: bytes) -> MqttError:
@@ -283,7 +284,7 @@ class Client:
         return self._connection
 
     def close(self) -> None:
-        """Close the connection; the next call makes another."""
+        """Close the connection. The next call opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -293,7 +294,8 @@ class Client:
 
 
 def tls(options: Options) -> ssl.SSLContext:
-    """The TLS that ``caFile``, ``certFile`` and ``keyFile`` ask for. Raises MqttError naming a file that will not do."""
+    """Return the TLS context for ``caFile``, ``certFile`` and ``keyFile``. Raises MqttError that names an unusable
+    file."""
     try:
         context = ssl.create_default_context(cafile=options.text("caFile") or None)
         if options.text("certFile"):

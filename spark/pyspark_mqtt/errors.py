@@ -1,28 +1,28 @@
-"""The one exception of this package: what went wrong and what helps, in one line.
+"""The exceptions of this package. Each message is one line with the problem and advice.
 
-Spark wraps what a data source raises into a report of many lines; the last of them is this message.
+Spark wraps a data source's exception in a report of many lines and prints this message last.
 """
 
 
 class MqttError(Exception):
-    """Reading or writing cannot go on. The message is one line and names the cure."""
+    """Reading or writing cannot continue. The message is one line, with advice."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
 
 class UnreachableError(MqttError):
-    """The server did not answer, or not in full; another try may help."""
+    """The server did not respond, or its response was cut off. Another attempt may succeed."""
 
 
 class OptionError(MqttError):
-    """An option is unknown, missing, or has a value that it cannot have."""
+    """An option is unknown, missing or invalid."""
 
 
 class DataLossError(MqttError):
-    """Offsets that were to be read are gone, or belong to another log (``failOnDataLoss``).
+    """Requested offsets were removed, or belong to another log (``failOnDataLoss``).
 
-    ``earliest`` is where the log begins now, if the server said so: there reading may go on.
+    ``earliest`` is the first remaining offset, if the server reported it. Reading may continue there.
     """
 
     def __init__(self, message: str, earliest: int | None = None) -> None:

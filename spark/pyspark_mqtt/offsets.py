@@ -1,6 +1,7 @@
-"""Offsets: where a reader begins, how far a batch goes, what a task reads, and when a log is not the one that was read.
+"""Offsets: where reading begins, where a batch ends, what each task reads, and whether the log is still the same.
 
-Plain objects, no Spark and no network: everything that decides whether a message is read once is here.
+These are plain objects that need neither Spark nor a network. All decisions about reading each message once are made
+here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,14 @@ from itertools import pairwise
 from pyspark_mqtt.errors import DataLossError, MqttError, OptionError
 
 EARLIEST, LATEST = -2, -1
-"""As in Kafka's JSON of offsets."""
+"""The same numbers as in Kafka's JSON offsets."""
 
 Json = dict[str, str | int]
 
 
 @dataclass(frozen=True)
 class Log:
-    """What a stream's log holds: per partition the first offset that is left, and the one after the last durable one."""
+    """A log's contents: for each partition, the first remaining offset and the offset after the last durable record."""
 
     stream: str
     log_id: str
@@ -27,18 +28,18 @@ class Log:
 
 @dataclass(frozen=True)
 class Offsets:
-    """The offset that is next, per partition, in the log of an id."""
+    """The next offset of each partition, and the id of the log that the offsets belong to."""
 
     log_id: str
     next: Mapping[int, int]
 
     def json(self) -> Json:
-        """As Spark writes it into its checkpoint: always in the same order, since Spark compares text."""
+        """Return the offsets as JSON for Spark's checkpoint. Their order is fixed, because Spark compares the text."""
         return {"log_id": self.log_id, **{str(p): self.next[p] for p in sorted(self.next)}}
 
     @classmethod
     def of(cls, json: Mapping[str, str | int]) -> "Offsets":
-        """Read what ``json`` made. Raises MqttError for offsets of another source."""
+        """Parse the result of ``json``. Raises MqttError if the offsets belong to another source."""
         log_id = json.get("log_id")
         try:
             if not isinstance(log_id, str):
@@ -53,7 +54,7 @@ class Offsets:
 
 @dataclass(frozen=True)
 class Range:
-    """Offsets start <= o < end of a partition."""
+    """The offsets of a partition with start <= offset < end."""
 
     partition: int
     start: int
@@ -61,14 +62,15 @@ class Range:
 
     @property
     def rows(self) -> int:
-        """How many offsets it has."""
+        """Return the number of offsets."""
         return self.end - self.start
 
 
 def resolve(given: str | Mapping[str, int], log: Log, name: str) -> Offsets:
-    """The offsets that an option names: ``earliest``, ``latest`` or numbers per partition, where -2 and -1 mean the same.
+    """Resolve an option's offsets: ``earliest``, ``latest``, or numbers by partition. -2 means earliest, -1 means
+    latest.
 
-    Raises OptionError when partitions are missing or unknown, DataLossError when offsets are not in the log.
+    Raises OptionError if a partition is missing or unknown, and DataLossError if an offset is not in the log.
     """
     if given == "earliest":
         return Offsets(log.log_id, log.earliest)
@@ -94,9 +96,10 @@ def resolve(given: str | Mapping[str, int], log: Log, name: str) -> Offsets:
 
 
 def at_time(found: Mapping[int, int | None], log: Log, name: str, strategy: str) -> Offsets:
-    """The offsets of a time: the first messages at or after it, by partition.
+    """Return each partition's offset of the first message that is not before a time.
 
-    Where there is none: ``latest`` for the strategy latest, else an OptionError.
+    If there is no such message, the strategy ``latest`` uses the latest offset. Any other strategy raises
+    OptionError.
     """
     missing = [p for p, offset in sorted(found.items()) if offset is None]
     if missing and strategy == "error":
@@ -108,9 +111,10 @@ def at_time(found: Mapping[int, int | None], log: Log, name: str, strategy: str)
 
 
 def check(start: Offsets, log: Log, fail: bool, warn: "list[str]") -> Offsets:
-    """Where to read on from ``start``: there, if the log still has everything from there on.
+    """Return ``start`` if the log still has everything from there on.
 
-    Else raises DataLossError, or, with ``fail`` false, adds to ``warn`` and goes to the earliest that the log has.
+    Otherwise, raise DataLossError. If ``fail`` is false, add a message to ``warn`` instead, and return the log's
+    earliest offsets.
     """
     faults = _faults(start, log)
     if not faults:
@@ -158,10 +162,11 @@ def _faults(start: Offsets, log: Log) -> list[str]:
 
 
 def advance(start: Offsets, latest: Mapping[int, int], most: int | None) -> Offsets:
-    """The end of a batch that begins at ``start``: never before it, never above ``latest``, at most ``most`` messages.
+    """Return the end of a batch that begins at ``start``: not before it, not after ``latest``, at most ``most``
+    messages.
 
-    A limit is shared out in proportion to what waits, so that no partition starves: while messages wait and the limit
-    is not 0, the batch is not empty.
+    The limit is divided in proportion to the waiting messages, so that no partition starves. The batch is not empty if
+    messages are waiting and the limit is not 0.
     """
     waiting = {p: max(0, latest[p] - o) for p, o in start.next.items()}
     total = sum(waiting.values())
@@ -169,7 +174,7 @@ def advance(start: Offsets, latest: Mapping[int, int], most: int | None) -> Offs
         return Offsets(start.log_id, {p: o + waiting[p] for p, o in start.next.items()})
     shares = {p: rows * most // total for p, rows in waiting.items()}
     left = most - sum(shares.values())
-    # What rounding left goes to those who got the least of what waits for them.
+    # The remainder after rounding is given to the partitions with the smallest share.
     for p in sorted(waiting, key=lambda p: (waiting[p] * most % total, waiting[p]), reverse=True):
         if left and shares[p] < waiting[p]:
             shares[p] += 1
@@ -178,12 +183,12 @@ def advance(start: Offsets, latest: Mapping[int, int], most: int | None) -> Offs
 
 
 def waiting(start: Offsets, latest: Mapping[int, int]) -> int:
-    """How many messages there are from ``start`` to ``latest``."""
+    """Return the number of messages from ``start`` to ``latest``."""
     return sum(max(0, latest[p] - o) for p, o in start.next.items())
 
 
 def ranges(start: Offsets, end: Offsets) -> list[Range]:
-    """What lies between two offsets of one log, by partition; those without a message are left out."""
+    """Return the ranges between two offsets in one log. Empty ranges are omitted."""
     return [
         Range(p, start.next[p], end.next[p])
         for p in sorted(end.next)
@@ -192,9 +197,10 @@ def ranges(start: Offsets, end: Offsets) -> list[Range]:
 
 
 def split(whole: Sequence[Range], least: int | None, most_rows: int | None) -> list[Range]:
-    """Cut ranges into at least ``least`` pieces of about the same size, none larger than ``most_rows``, in order.
+    """Split ranges, in order, into at least ``least`` pieces of about equal size with at most ``most_rows`` rows
+    each.
 
-    Fewer than ``least`` only where there are fewer messages.
+    There are fewer pieces only if there are fewer messages.
     """
     total = sum(one.rows for one in whole)
     pieces: list[Range] = []
@@ -211,7 +217,8 @@ def split(whole: Sequence[Range], least: int | None, most_rows: int | None) -> l
 
 
 def bounded(chosen: Offsets, log: Log, name: str, fail: bool, warn: list[str]) -> Offsets:
-    """Offsets that an option named, if the log has them; without ``fail`` the nearest that it has, and a warning."""
+    """Return an option's offsets if the log has them. If ``fail`` is false, return the nearest offsets, with a
+    warning."""
     inside = {
         p: min(max(o, log.earliest[p]), log.latest[p]) for p, o in sorted(chosen.next.items())
     }

@@ -1,7 +1,7 @@
-"""Options of ``format("mqtt")``: their names, types, defaults and what is wrong with a value.
+"""The options of ``format("mqtt")``: names, types, defaults and checks.
 
-Names are Kafka's where the meaning is Kafka's, else Bahir's where it is Bahir's. They are case-insensitive, as all of
-Spark's. A name that is not known is an error, since a limit that is misspelt would be no limit.
+An option that Kafka or Bahir also has uses the same name. Names are case-insensitive, as everywhere in Spark. An
+unknown name is an error, so that a misspelled limit is not ignored.
 """
 
 import json
@@ -69,7 +69,7 @@ def _name(value: str) -> str:
 
 
 def _strings(value: str) -> list[str]:
-    """A list of strings in JSON, or separated by commas."""
+    """Parse a list of strings, either JSON or separated by commas."""
     if not value.lstrip().startswith("["):
         return [part.strip() for part in value.split(",")]
     given = json.loads(value)
@@ -79,7 +79,7 @@ def _strings(value: str) -> list[str]:
 
 
 def topic_filter_fault(text: str) -> str | None:
-    """What is wrong with a topic filter of MQTT; None where nothing is."""
+    """Describe what is wrong with an MQTT topic filter, or return None."""
     if not text:
         return "is empty"
     if "\0" in text:
@@ -93,7 +93,7 @@ def topic_filter_fault(text: str) -> str | None:
 
 
 def topic_fault(text: str) -> str | None:
-    """What is wrong with a topic that is published to; None where nothing is."""
+    """Describe what is wrong with a topic to publish to, or return None."""
     if "#" in text or "+" in text:
         return "has a wildcard"
     return topic_filter_fault(text)
@@ -114,7 +114,7 @@ def _topic(value: str) -> str:
 
 
 def _offsets(*words: str) -> Callable[[str], str | dict[str, int]]:
-    """One of the words, or JSON such as {"0": 12, "1": -2}, with a log_id or without."""
+    """Return a parser for one of the words, or for JSON such as {"0": 12, "1": -2}, with or without a log_id."""
 
     def parse(value: str) -> str | dict[str, int]:
         text = value.strip()
@@ -166,13 +166,13 @@ BROKER_PORTS: Mapping[str, int | None] = {
 
 @dataclass(frozen=True)
 class Option:
-    """One option: how its text is read, its default (None: there is none), whether it is needed."""
+    """An option: how to parse its text, its default or None, and whether it is required."""
 
     name: str
     parse: Callable[[str], object]
     default: object = None
     needed: str = ""
-    """What to say where it is missing; '' where it may be."""
+    """The text to show if a required option is missing; '' if the option is optional."""
 
 
 def _table(*options: Option) -> dict[str, Option]:
@@ -245,58 +245,59 @@ _HINTS = {
     "startingoffset": "it is `startingOffsets`",
 }
 _SPARKS = {"checkpointlocation", "queryname", "path"}
-"""What Spark puts among the options of a source or sink."""
+"""Option names that Spark adds for a source or sink."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options that were read and are right."""
+    """The parsed and checked options."""
 
     values: Mapping[str, object]
     given: frozenset[str] = field(default_factory=frozenset)
 
     def text(self, name: str) -> str:
-        """The value of an option of text; '' where it is not given."""
+        """Return a text option's value, or '' if it is not set."""
         value = self.values[name.lower()]
         return value if isinstance(value, str) else ""
 
     def number(self, name: str) -> int:
-        """The value of an option that is a number and has one."""
+        """Return a number option's value, which must be set or have a default."""
         value = self.values[name.lower()]
         assert isinstance(value, int)
         return value
 
     def limit(self, name: str) -> int | None:
-        """The value of an option that is a number, None where it is not given."""
+        """Return a number option's value, or None if it is not set."""
         value = self.values[name.lower()]
         return value if isinstance(value, int) else None
 
     def flag(self, name: str) -> bool:
-        """The value of an option that is true or false."""
+        """Return a true-or-false option's value."""
         return self.values[name.lower()] is True
 
     def url(self, name: str) -> SplitResult:
-        """The value of an option that is a URL."""
+        """Return a URL option's value."""
         value = self.values[name.lower()]
         assert isinstance(value, SplitResult)
         return value
 
     def filters(self, name: str) -> tuple[str, ...]:
-        """The value of an option that holds topic filters."""
+        """Return an option's topic filters."""
         value = self.values[name.lower()]
         assert isinstance(value, tuple)
         return value
 
     def offsets(self, name: str) -> str | dict[str, int] | None:
-        """The value of an option that names offsets: a word, offsets by partition, or None."""
+        """Return an option's offsets: a word, offsets by partition, or None."""
         value = self.values[name.lower()]
         return value if isinstance(value, (str, dict)) else None
 
 
 def parse(given: Mapping[str, str], table: Mapping[str, Option], path: str) -> Options:
-    """Read options of a table; ``path`` is the option that ``load(...)`` and ``save(...)`` give.
+    """Parse the options in a table. ``path`` names the option that ``load(...)`` and ``save(...)`` set.
 
-    Raises OptionError for a name that is unknown, with the one that was meant; for a missing one; for a bad value.
+    Raises OptionError for a missing option, an invalid value, or an unknown name. For an unknown name, it suggests the
+    likely one.
     """
     texts = {name.lower(): value for name, value in given.items()}
     if texts.get("path") and path.lower() not in texts:
@@ -330,7 +331,7 @@ def _meant(name: str, table: Mapping[str, Option]) -> str:
 
 
 def reading(given: Mapping[str, str]) -> Options:
-    """The options of a reader."""
+    """Parse a reader's options."""
     options = parse(given, READ, "url")
     for kind in ("starting", "ending"):
         if options.limit(f"{kind}Timestamp") is not None and f"{kind}offsets" in options.given:
@@ -345,7 +346,7 @@ def reading(given: Mapping[str, str]) -> Options:
 
 
 def writing(given: Mapping[str, str]) -> Options:
-    """The options of a writer."""
+    """Parse a writer's options."""
     options = parse(given, WRITE, "brokerUrl")
     _one_secret(options, "password")
     if (
@@ -367,7 +368,7 @@ def _one_secret(options: Options, name: str) -> None:
 
 
 def secret(options: Options, name: str) -> str:
-    """The value of ``token`` or ``password``, or what their file holds now; '' for none."""
+    """Return ``token`` or ``password``, or the current contents of its file. Return '' if neither is set."""
     path = options.text(f"{name}File")
     if not path:
         return options.text(name)

@@ -1,4 +1,4 @@
-"""Objects that go from the driver to executors, and say there what is missing if they cannot be made again."""
+"""Objects that the driver sends to executors. An executor that cannot unpickle them reports what is not installed."""
 
 import pickle
 from typing import Any, TypeVar
@@ -7,7 +7,7 @@ Function = TypeVar("Function")
 
 
 def _by_value(function: Function) -> Function:
-    """Let Spark's pickler send the function itself, not its name: it is what runs where this package is missing."""
+    """Have Spark pickle the function itself instead of its name, because the function runs without this package."""
     function.__module__ = "__main__"
     return function
 
@@ -34,7 +34,7 @@ def _arrive(state: bytes) -> Any:
 
 
 class Portable:
-    """Pickled so that unpickling gives a message of one line where the package is not installed."""
+    """A base class whose unpickling fails with a one-line message if the package is not installed."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         attributes = getattr(self, "__getstate__", lambda: self.__dict__)()

@@ -1,8 +1,8 @@
-"""One MQTT connection that publishes and knows what was acknowledged. No Spark in here.
+"""One MQTT connection that publishes messages and tracks acknowledgements, without Spark.
 
-paho-mqtt does the protocol: it connects again after a loss and sends again what was not acknowledged. What it leaves
-to its user is here: acknowledgements that refuse, the server's receive maximum, disconnects after which no retry helps,
-and a bound on what is on its way.
+paho-mqtt implements the protocol: it reconnects, and resends messages that were not acknowledged. This module adds what
+paho leaves to its users: negative acknowledgements, the server's receive maximum, disconnects after which a retry is
+pointless, and a limit on messages in flight.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
 
 _PASSING = {0x80, 0x83, 0x88, 0x89, 0x8B, 0x8D, 0x96, 0x98, 0x9F, 0xA0}
-"""Reason codes of CONNACK and DISCONNECT after which another connection may do: the server is busy, restarts, ..."""
+"""Reason codes of CONNACK and DISCONNECT after which a new connection may succeed, because the server is busy or
+restarting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is published; the properties are of MQTT 5 and left out for 3.1.1."""
+    """A message to publish. Its properties need MQTT 5; with 3.1.1 they are omitted."""
 
     topic: str
     payload: bytes
@@ -42,7 +43,8 @@ class Message:
 
 
 class Publisher:
-    """A connection to the broker; a context manager. ``publish`` blocks while maxInflight messages are on their way."""
+    """A connection to the broker, used as a context manager. ``publish`` blocks while maxInflight messages are in
+    flight."""
 
     def __init__(self, options: Options, client_id: str) -> None:
         self.options = options
@@ -62,11 +64,12 @@ class Publisher:
 
     @property
     def address(self) -> str:
-        """The broker, for messages."""
+        """Return the broker's address, for messages."""
         return f"{self._url.scheme}://{self._url.netloc}"
 
     def __enter__(self) -> Publisher:
-        """Connect. Raises MqttError when the broker refuses, or is not there for publishTimeoutMs."""
+        """Connect. Raises MqttError if the broker refuses the connection, or does not respond within
+        publishTimeoutMs."""
         self._client = self._prepare()
         self._dial()
         self._client.loop_start()
@@ -87,7 +90,7 @@ class Publisher:
         self._client.loop_stop()
 
     def publish(self, message: Message) -> None:
-        """Send a message. Raises MqttError if it cannot be sent, or if one that was sent was refused."""
+        """Publish a message. Raises MqttError if it cannot be sent, or if an earlier message was refused."""
         self._wait(lambda: self._sent - self._acknowledged < self._window)
         self._sent += 1
         try:
@@ -105,11 +108,12 @@ class Publisher:
         self._topics[info.mid] = message.topic
 
     def finish(self) -> None:
-        """Wait until every message is acknowledged. Raises MqttError if one is not, or is refused."""
+        """Wait until every message has been acknowledged. Raises MqttError if one is refused or is not acknowledged
+        in time."""
         self._wait(lambda: self._acknowledged == self._sent)
 
     def _wait(self, done: Any) -> None:
-        """Until ``done()``. Time runs out only while nothing is acknowledged."""
+        """Wait until ``done()`` is true. Each acknowledgement restarts the timeout."""
         with self._changed:
             while True:
                 if self._fault is not None:
@@ -158,7 +162,7 @@ class Publisher:
             client.username_pw_set(username or None, password or None)
         client.max_inflight_messages_set(
             0
-        )  # The window here bounds them, the server's maximum too.
+        )  # This class's window and the server's receive maximum limit them instead.
         client.reconnect_delay_set(1, 2)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
@@ -166,12 +170,12 @@ class Publisher:
         return client
 
     def _dial(self) -> None:
-        """Make the first connection; a broker that restarts is waited for, publishTimeoutMs long."""
+        """Open the first connection. Wait up to publishTimeoutMs for a broker that is restarting."""
         from paho.mqtt.client import MQTT_CLEAN_START_FIRST_ONLY
 
         options: dict[str, Any] = {}
         if self._v5:
-            # What was not acknowledged when a connection broke goes on in the same session.
+            # After a lost connection, unacknowledged messages are resent in the same session.
             options["clean_start"] = MQTT_CLEAN_START_FIRST_ONLY
             options["properties"] = self._connect_properties()
         self._client.connect_timeout = self.options.number("connectionTimeoutMs") / 1000
@@ -222,7 +226,7 @@ class Publisher:
             properties.CorrelationData = message.correlation_data
         return properties
 
-    # Called by paho's thread
+    # Callbacks, which run in paho's thread
 
     def _on_connect(
         self, _client: Any, _data: Any, _flags: Any, reason: Any, properties: Any

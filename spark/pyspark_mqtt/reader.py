@@ -1,4 +1,4 @@
-"""What batch and stream readers share, and the batch reader."""
+"""The batch reader, and the parts that it shares with the stream reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("pyspark_mqtt")
 
 
 class MqttRange(InputPartition):
-    """What one task reads: a range of offsets of the log of an id."""
+    """The input of one task: a range of offsets, and the id of the log that it belongs to."""
 
     def __init__(self, log_id: str, wanted: Range) -> None:
         super().__init__(None)
@@ -35,7 +35,7 @@ class MqttRange(InputPartition):
 
 
 class Source:
-    """A stream as its options describe it: where it begins and ends, the tasks of a range, the rows of a task."""
+    """A stream as described by the options: its start and end, the tasks for a range, and a task's rows."""
 
     def __init__(self, options: Options, columns: Sequence[Column]) -> None:
         self.options = options
@@ -44,11 +44,11 @@ class Source:
 
     @property
     def fail(self) -> bool:
-        """Whether lost offsets end the query."""
+        """Return whether missing offsets end the query."""
         return self.options.flag("failOnDataLoss")
 
     def edge(self, kind: str, default: str) -> tuple[Offsets, Log]:
-        """Where ``starting...`` or ``ending...`` options say that reading begins or ends; ``default`` if they do not."""
+        """Return the offsets set by the ``starting...`` or ``ending...`` options. If none is set, use ``default``."""
         name = f"{kind}Offsets"
         milliseconds = self.options.limit(f"{kind}Timestamp")
         if milliseconds is not None:
@@ -65,7 +65,7 @@ class Source:
         return chosen, log_now
 
     def tasks(self, start: Offsets, end: Offsets) -> list[MqttRange]:
-        """The tasks that read what lies between two offsets."""
+        """Return the tasks that read the records between two offsets."""
         pieces = split(
             ranges(start, end),
             self.options.limit("minPartitions"),
@@ -74,9 +74,9 @@ class Source:
         return [MqttRange(end.log_id, piece) for piece in pieces]
 
     def rows(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task, on an executor. Without ``failOnDataLoss`` what is lost is left out."""
+        """Yield a task's rows. Runs on an executor. If ``failOnDataLoss`` is false, missing rows are skipped."""
         if not isinstance(task, MqttRange):
-            return  # Spark makes up one where a batch has none.
+            return  # Spark invents a partition if a batch has none.
         blocks = self.client.blocks(
             task.wanted,
             task.log_id,
@@ -89,13 +89,17 @@ class Source:
 
 
 class MqttBatchReader(Portable, DataSourceReader):
-    """``spark.read.format("mqtt")``: from startingOffsets (earliest) to endingOffsets (latest), as of planning."""
+    """The reader of ``spark.read.format("mqtt")``: reads from startingOffsets (earliest) to endingOffsets (latest).
+
+    ``latest`` is the end of the log when Spark plans the query.
+    """
 
     def __init__(self, options: Options, columns: Sequence[Column]) -> None:
         self.source = Source(options, columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks. Raises MqttError if the stream cannot be reached or does not hold what was asked for."""
+        """Return the tasks. Raises MqttError if the stream cannot be reached, or does not have the requested
+        offsets."""
         try:
             start, log_now = self.source.edge("starting", "earliest")
             end, log_then = self.source.edge("ending", "latest")
@@ -114,5 +118,5 @@ class MqttBatchReader(Portable, DataSourceReader):
         return self.source.tasks(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task."""
+        """Yield a task's rows."""
         return self.source.rows(partition)

@@ -1,4 +1,4 @@
-"""Columns of ``format("mqtt")``: Kafka's and Bahir's names, and which options ask for which."""
+"""The columns of ``format("mqtt")`` and the options that add columns. Column names follow Kafka and Bahir."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ PROPERTIES: dict[str, DataType] = {
     "correlation_data": BinaryType(),
 }
 READABLE: dict[str, DataType] = {**BASE, **PROPERTIES, "headers": HEADERS, "log_id": StringType()}
-"""``log_id`` only for those who ask for it by ``.schema``: the id of the log that the offsets count in."""
+"""All columns. ``log_id``, the id of the log that the offsets belong to, is read only if ``.schema`` includes it."""
 
 WRITABLE: dict[str, tuple[type[DataType], ...]] = {
     "topic": (StringType,),
@@ -55,23 +55,23 @@ WRITABLE: dict[str, tuple[type[DataType], ...]] = {
     "offset": (LongType, IntegerType),
 }
 _UNUSED = {"timestamp", "client_id", "key", "log_id"}
-"""Columns of read messages that mean nothing when they are written."""
+"""Columns of received messages that are ignored when the rows are published."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column that a reader gives."""
+    """A reader's column."""
 
     name: str
     nullable: bool = True
     element_nullable: bool = True
-    """Of ``headers``: whether an element may be null."""
+    """Whether an element may be null; used for ``headers``."""
     key_nullable: bool = True
     value_nullable: bool = True
 
 
 def schema(options: Options) -> StructType:
-    """The columns that a reader gives unless it is told which."""
+    """Return the columns that a reader returns by default."""
     chosen = dict(BASE)
     if options.flag("includeProperties"):
         chosen |= PROPERTIES
@@ -81,9 +81,10 @@ def schema(options: Options) -> StructType:
 
 
 def columns(given: StructType) -> tuple[Column, ...]:
-    """The columns of a schema that was asked for: any of those there are, in any order; only they cross the network.
+    """Return the columns of a requested schema: any known columns, in any order. Only these are sent over the
+    network.
 
-    Raises OptionError that names the first column that is unknown or of another type.
+    Raises OptionError for the first column that is unknown or has the wrong type.
     """
     chosen = []
     for field in given.fields:
@@ -125,7 +126,7 @@ def _shape(kind: DataType) -> str:
 
 
 def check_written(given: StructType, options: Options) -> None:
-    """Raises OptionError unless a DataFrame's columns can be published."""
+    """Raise OptionError unless the columns of a DataFrame can be published."""
     names = [field.name for field in given.fields]
     for field in given.fields:
         if field.name in _UNUSED:

@@ -1,4 +1,4 @@
-"""``format("mqtt")``: Spark finds it by the name of the package and the class DefaultSource."""
+"""Registers ``format("mqtt")``. Spark finds it through the package's name and the class DefaultSource."""
 
 from collections.abc import Mapping
 
@@ -20,19 +20,19 @@ from pyspark_mqtt.writer import MqttBatchWriter, MqttStreamWriter
 
 
 class MqttDataSource(Portable, DataSource):
-    """Reads a broker's durable stream by offset; writes to any MQTT broker. See the README for the options."""
+    """Reads a broker's durable stream by offset, and writes to any MQTT broker. The README lists the options."""
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the format's name."""
         return "mqtt"
 
     def schema(self) -> StructType:
-        """The columns, unless the query names its own. Checks all options: it is what Spark calls first."""
+        """Return the default columns. Spark calls this first, so it checks all options."""
         return schema.schema(options.reading(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """``spark.read``."""
+        """Return the reader for ``spark.read``."""
         chosen = options.reading(self.options)
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
             if name.lower() in chosen.given:
@@ -42,7 +42,7 @@ class MqttDataSource(Portable, DataSource):
         return MqttBatchReader(chosen, _columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """``spark.readStream``."""
+        """Return the reader for ``spark.readStream``."""
         chosen = options.reading(self.options)
         for name in ("endingOffsets", "endingTimestamp"):
             if name.lower() in chosen.given:
@@ -50,13 +50,13 @@ class MqttDataSource(Portable, DataSource):
         return MqttStreamReader(chosen, _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """``df.write``."""
+        """Return the writer for ``df.write``."""
         if overwrite:
             raise OptionError('MQTT has nothing to overwrite: use .mode("append").')
         return MqttBatchWriter(_writing(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """``df.writeStream``."""
+        """Return the writer for ``df.writeStream``."""
         return MqttStreamWriter(_writing(self.options, schema))
 
 

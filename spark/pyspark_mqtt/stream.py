@@ -1,4 +1,5 @@
-"""The stream reader: offsets are the log's own, so a checkpoint says all, and a batch is the same each time."""
+"""The stream reader. It uses the log's offsets, so its only state is the checkpoint. A repeated batch has the same
+rows."""
 
 from __future__ import annotations
 
@@ -34,9 +35,10 @@ T = TypeVar("T")
 
 
 def _in_one_line(method: Callable[P, T]) -> Callable[P, T]:
-    """Let Spark report a MqttError without a traceback: it asks the environment of the process that is this reader's own.
+    """Have Spark report a MqttError without a traceback, by setting an environment variable in this reader's own
+    process.
 
-    Such an error ends the query and the process with it; other exceptions keep their traceback.
+    A MqttError ends the query and the process. Other exceptions keep their traceback.
     """
 
     @wraps(method)
@@ -51,32 +53,33 @@ def _in_one_line(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """``spark.readStream.format("mqtt")``. Lives on the driver; ``read`` runs on executors, in copies.
+    """The reader of ``spark.readStream.format("mqtt")``. It runs on the driver; copies of it run ``read`` on
+    executors.
 
-    The methods may block while the broker is away (``fetchOffset.numRetries``) and raise MqttError.
+    The methods raise MqttError, and may block while the broker does not respond (``fetchOffset.numRetries``).
     """
 
     def __init__(self, options: Options, columns: Sequence[Column]) -> None:
         self.source = Source(options, columns)
         self.clock = time.monotonic
         self._target: Log | None = None
-        """What AvailableNow reads up to."""
+        """The end of the query with the trigger AvailableNow."""
         self._seen: Log | None = None
         self._last_batch = self.clock()
         self._reported: Offsets | None = None
 
     @_in_one_line
     def initialOffset(self) -> Json:
-        """Where a new query begins: startingOffsets, which is latest unless it is given."""
+        """Return where a new query begins: startingOffsets, by default latest."""
         return self.source.edge("starting", "latest")[0].json()
 
     @_in_one_line
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read up to what the log holds at this moment, whatever comes later."""
+        """End the query at the log's current end, even if more messages arrive."""
         self._target = self.source.client.log()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a batch reads at most or at least, by the options."""
+        """Return the limits of a batch, as set by the options."""
         options = self.source.options
         least, most = options.limit("minOffsetsPerTrigger"), options.limit("maxOffsetsPerTrigger")
         if least is not None:
@@ -85,9 +88,10 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
 
     @_in_one_line
     def latestOffset(self, start: Mapping[str, str | int], limit: ReadLimit) -> Json:
-        """Where the batch that begins at ``start`` ends: never before it, within the limit and what is durable.
+        """Return the end of the batch that begins at ``start``: not before it, and within the limit and the durable
+        records.
 
-        Raises DataLossError if the log is not the one that was read, or has lost what comes next.
+        Raises DataLossError if the log was replaced, or no longer has the next records.
         """
         given = Offsets.of(start)
         found = self.source.client.log() if self._target is None else self._target
@@ -114,17 +118,17 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
         return end.json()
 
     def reportLatestOffset(self) -> Json | None:
-        """The end of the log, for the progress of the query: how far it is behind."""
+        """Return the log's end, from which Spark computes the query's lag."""
         return None if self._seen is None else Offsets(self._seen.log_id, self._seen.latest).json()
 
     @_in_one_line
     def partitions(
         self, start: Mapping[str, str | int], end: Mapping[str, str | int]
     ) -> Sequence[InputPartition]:
-        """The tasks of a batch; none where it is empty."""
+        """Return the tasks of a batch; none if it is empty."""
         first, last = Offsets.of(start), Offsets.of(end)
         if first.log_id != last.log_id or any(p not in first.next for p in last.next):
-            # latestOffset went to another log, as failOnDataLoss=false lets it.
+            # latestOffset switched to another log, which failOnDataLoss=false allows.
             if self.source.fail:
                 raise DataLossError(
                     f"The checkpoint's last batch goes from log {first.log_id} to {last.log_id}: set "
@@ -136,11 +140,11 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
         return self.source.tasks(first, last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task, on an executor."""
+        """Yield a task's rows. Runs on an executor."""
         return self.source.rows(partition)
 
     def commit(self, end: Mapping[str, str | int]) -> None:
-        """Everything before ``end`` was processed: reported as the consumer's progress, if it has a name."""
+        """Report that everything before ``end`` was processed, if the consumer has a name."""
         self._report(Offsets.of(end))
 
     def stop(self) -> None:
@@ -148,10 +152,11 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
         self.source.client.close()
 
     def _report(self, done: Offsets) -> None:
-        """Tell the broker how far ``consumerGroup`` is. It may fail: the checkpoint alone decides where reading goes on.
+        """Report the progress of ``consumerGroup`` to the broker. Failures are harmless: only the checkpoint decides
+        where reading continues.
 
-        Spark calls ``commit`` only when it plans another batch, so never for the last one of AvailableNow; but what
-        latestOffset is told to start from was processed, too.
+        Spark calls ``commit`` only when it plans another batch, and so never for the last batch of AvailableNow.
+        Everything before the ``start`` given to latestOffset has been processed, too.
         """
         consumer = self.source.options.text("consumerGroup")
         if not consumer or done == self._reported:

@@ -1,7 +1,8 @@
-"""The writers: rows to MQTT, QoS 1, one connection per task; a task is done when every message was acknowledged.
+"""Publishes rows with QoS 1, over one connection for each task. A task is done when all its messages are
+acknowledged.
 
-At least once: MQTT has no transactions, so a task or a batch that is run again publishes again. Its messages are the same
-to the bit, their user property ``message-id`` included, by which receivers can tell.
+Delivery is at least once: MQTT has no transactions, so a repeated task or batch publishes its messages again. The
+messages are then identical. Receivers can recognize duplicates by the user property ``message-id``.
 """
 
 from __future__ import annotations
@@ -33,35 +34,35 @@ MESSAGE_ID = "message-id"
 
 @dataclass
 class PublishedMessages(WriterCommitMessage):
-    """How many messages a task had acknowledged."""
+    """The number of messages that a task published and the broker acknowledged."""
 
     count: int
 
 
 class MqttBatchWriter(Portable, DataSourceArrowWriter):
-    """``df.write.format("mqtt").mode("append")``."""
+    """The writer of ``df.write.format("mqtt").mode("append")``."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publish the rows of a task, on an executor. Blocks until all are acknowledged; raises MqttError."""
+        """Publish a task's rows. Runs on an executor. Blocks until all messages are acknowledged; raises MqttError."""
         return write(self.options, iterator)
 
 
 class MqttStreamWriter(Portable, DataSourceStreamArrowWriter):
-    """``df.writeStream.format("mqtt")``."""
+    """The writer of ``df.writeStream.format("mqtt")``."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publish the rows of a task, on an executor. Blocks until all are acknowledged; raises MqttError."""
+        """Publish a task's rows. Runs on an executor. Blocks until all messages are acknowledged; raises MqttError."""
         return write(self.options, iterator)
 
 
 def write(options: Options, batches: Iterator[pa.RecordBatch]) -> PublishedMessages:
-    """Publish batches over one connection; a task without rows makes none."""
+    """Publish batches over one connection. A task without rows does not connect."""
     publisher: Publisher | None = None
     count = 0
     for batch in batches:
@@ -84,7 +85,8 @@ def write(options: Options, batches: Iterator[pa.RecordBatch]) -> PublishedMessa
 
 
 def client_id(options: Options) -> str:
-    """Of a task's attempt, and of no other: a second connection with the same would end the first."""
+    """Return a client id for one attempt of a task. If two attempts shared an id, the second would disconnect the
+    first."""
     context = TaskContext.get()
     task = (
         f"{context.stageId()}-{context.partitionId()}-{context.attemptNumber()}" if context else "0"
@@ -93,7 +95,7 @@ def client_id(options: Options) -> str:
 
 
 def messages(options: Options, batch: pa.RecordBatch) -> Iterator[Message]:
-    """The messages of a batch. Raises MqttError for a row that cannot be published."""
+    """Yield a batch's messages. Raises MqttError for a row that cannot be published."""
     names = batch.schema.names
     rows = batch.num_rows
 
@@ -132,7 +134,7 @@ def messages(options: Options, batch: pa.RecordBatch) -> Iterator[Message]:
         yield Message(
             topic,
             payload.encode() if isinstance(payload, str) else payload,
-            min(qos, 1),  # A task that is run again sends QoS 2 again just as well.
+            min(qos, 1),  # A repeated task would resend QoS 2 messages, too.
             retain,
             kind,
             response,
@@ -142,7 +144,7 @@ def messages(options: Options, batch: pa.RecordBatch) -> Iterator[Message]:
 
 
 def _headers(pairs: Any, message_id: str | None) -> tuple[tuple[str, str], ...]:
-    """User properties. What was read with a message-id goes on with the one it gets here."""
+    """Return the user properties. A ``message-id`` from the row's headers is replaced by the new one."""
     found = []
     for pair in pairs:
         if pair is None or (message_id is not None and pair["key"] == MESSAGE_ID):

@@ -167,7 +167,7 @@ def test_it_ends_when_it_is_told_to(broker: Broker, tmp_path: Path) -> None:
         assert "files" in process.stderr.readline()
         second = export(broker, tmp_path)
         assert second.returncode == 2
-        assert "another hookmq spark export writes there" in second.stderr
+        assert "another hookmq spark export is writing there" in second.stderr
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
 
@@ -177,7 +177,7 @@ def test_it_ends_when_it_is_told_to(broker: Broker, tmp_path: Path) -> None:
     [
         ("nosuch://bucket", (), "Protocol not known: nosuch"),
         ("s3://bucket/mqtt", (), "s3fs"),
-        ("lake", ("--stream", "nope"), "holds no stream nope"),
+        ("lake", ("--stream", "nope"), "contains no stream nope"),
         ("lake", ("--consumer", "a b"), "--consumer 'a b': letters, digits"),
     ],
 )

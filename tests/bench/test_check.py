@@ -1,20 +1,22 @@
-"""A build that writes every packet by itself is noticed: by the number of writes, and of system calls."""
+"""A build that writes every packet separately is noticed by its writes and its system calls."""
 
 from __future__ import annotations
 
 import shutil
 
 import pytest
-from hookmq.codec import Publish, encode
-from hookmq.testing import Harness
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Publish
+from hookmq_bench import native
+from hookmq_testing import Harness
 
-from bench import broken, check, generator, peers, scenarios
+from bench import broken, check, peers, scenarios
 
 BATCH = 100
 
 
 def writes(harness: Harness, receivers: int) -> int:
-    """How many writes `BATCH` messages of one read cause, all receivers together."""
+    """Return the writes to all receivers that `BATCH` messages of one read cause."""
     others = [harness.connect(f"sub{number}", version=4) for number in range(receivers)]
     for other in others:
         other.subscribe("bench/a")
@@ -31,20 +33,20 @@ def test_one_write_for_each_connection_and_turn() -> None:
         assert writes(harness, 3) == 3
 
 
-def test_a_wire_that_writes_each_packet_is_counted_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hookmq.testing import MemoryWire
+def test_a_transport_that_writes_each_packet_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hookmq_testing import MemoryWire
 
     monkeypatch.setattr(MemoryWire, "write", broken.one_by_one(MemoryWire.write))
     with Harness() as harness:
         assert writes(harness, 3) == 3 * BATCH
 
 
-def test_packets_are_cut_where_they_end() -> None:
+def test_packets_are_split() -> None:
     found = [encode(Publish("a", bytes(size)), 5) for size in (0, 1, 200, 70_000)]
     assert list(broken.packets(b"".join(found))) == found
 
 
-def test_calls_are_read_from_what_strace_writes() -> None:
+def test_calls_are_read_from_the_output_of_strace() -> None:
     text = """\
 % time     seconds  usecs/call     calls    errors syscall
 ------ ----------- ----------- --------- --------- ----------------
@@ -57,7 +59,7 @@ def test_calls_are_read_from_what_strace_writes() -> None:
 
 
 @pytest.mark.skipif(
-    shutil.which("strace") is None or generator.find_compiler() is None,
+    shutil.which("strace") is None or native.find_compiler() is None,
     reason="strace or a C compiler is not installed",
 )
 def test_system_calls_of_a_broken_build_are_above_the_limit() -> None:

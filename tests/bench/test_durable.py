@@ -1,4 +1,4 @@
-"""bench.durable: what it measures was stored, and a run in which it was not is void."""
+"""bench.durable: the messages that it measures are stored, otherwise the run is void."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench import durable, durable_load, durable_report, peers
 
 @contextlib.contextmanager
 def replaying(numbers: list[int]) -> Iterator[int]:
-    """The port of something that gives a client these messages and takes whatever it answers."""
+    """Yield the port of a server that sends a client these messages and reads its answers."""
 
     def serve() -> None:
         connection, _ = server.accept()
@@ -36,14 +36,14 @@ def replaying(numbers: list[int]) -> Iterator[int]:
         thread.join()
 
 
-def test_what_was_acknowledged_is_fetched() -> None:
+def test_acknowledged_messages_are_fetched() -> None:
     second = 1 << 32
     with replaying([0, second, 1, 2, second + 1, 2]) as port:
         durable_load.fetch(port, [3, 1])
 
 
 @pytest.mark.parametrize("come", [[], [0, 2], [0, 0, 0], [(1 << 32) + 1, 0, 2]])
-def test_a_lost_message_makes_it_void(come: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_message_makes_a_run_void(come: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable_load, "GAP", 0.05)
     with (
         replaying(come) as port,

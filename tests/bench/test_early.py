@@ -1,4 +1,4 @@
-"""`python -m bench` that is ended by Ctrl-C: what was measured is told, and no older result is written over."""
+"""`python -m bench` ended by Ctrl-C: it reports the runs so far and keeps older results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import sys
 from typing import Any
 
 import pytest
+from hookmq_bench import native
 
 from bench import __main__ as command
-from bench import generator, launch, report, session
+from bench import launch, report, session
 
 
-def test_what_was_measured_before_ctrl_c_is_told(
+def test_ctrl_c_reports_the_runs_so_far(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told: list[str] = []
@@ -33,7 +34,7 @@ def test_what_was_measured_before_ctrl_c_is_told(
     monkeypatch.setattr(command, "measure", measure)
     monkeypatch.setattr(command, "installed", lambda names: (dict.fromkeys(names, "1"), {}))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(generator, "build", lambda: tmp_path)
+    monkeypatch.setattr(native, "build", lambda: tmp_path)
     monkeypatch.setattr(launch, "raise_file_limit", lambda: 0)
     monkeypatch.setattr(session, "machine", lambda: MACHINE)
     assert command.main() == 130
@@ -43,7 +44,7 @@ def test_what_was_measured_before_ctrl_c_is_told(
     (written,) = (tmp_path / "results").iterdir()
     assert len(json.loads(written.read_text())["rows"]) == 1
     assert older.read_text() == "{}"
-    # Before there is anything to tell, nothing is written.
+    # Without a complete run, nothing is written.
     assert command.main() == 130
     assert list((tmp_path / "results").iterdir()) == [written]
 

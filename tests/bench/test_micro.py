@@ -1,10 +1,16 @@
-"""bench.micro: what is slower by both measures fails, by name; every case runs."""
+"""bench.micro: a case that is slower by both measures fails by name; every case runs."""
 
 from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bench import micro, micro_cases
+
+if TYPE_CHECKING:
+    import pathlib
 
 
 def test_slower_by_both_measures_fails() -> None:
@@ -12,7 +18,7 @@ def test_slower_by_both_measures_fails() -> None:
     new = {"decode": [[1.2, 1.3], [1.2]], "match": [[1.4], [1.0]], "chain": [[1.05], [1.05]]}
     judged = micro.judge(base, new)
     assert list(judged["decode"]) == pytest.approx([1e6, 1.2e6, 1.2, 1.2])
-    # One slow round of two: the fastest was as fast as ever.
+    # Only one of two rounds was slow; the fastest is the same.
     assert list(judged["match"]) == pytest.approx([1e6, 1e6, 1.2, 1.0])
     failed = micro.slower(judged, 10)
     assert failed == ["decode"]
@@ -21,7 +27,7 @@ def test_slower_by_both_measures_fails() -> None:
     assert text.count("SLOWER") == 1
 
 
-def test_a_case_that_one_side_does_not_have_is_left_out() -> None:
+def test_a_case_of_one_side_only_is_left_out() -> None:
     assert micro.judge({"decode": [[1.0]], "old": [[1.0]]}, {"decode": [[1.0]]}).keys() == {
         "decode"
     }
@@ -34,9 +40,47 @@ def test_every_case_runs_and_executes_the_same_each_time(name: str) -> None:
     assert micro_cases.timed(make, 1) > 0
 
 
-def test_a_longer_way_has_more_bytecodes() -> None:
-    """Of which compiled code executes none, so that both builds pass."""
+def test_a_longer_path_has_more_bytecodes() -> None:
+    """Compiled code executes none of them, so both builds pass."""
     first = micro_cases.bytecodes(micro_cases.CASES["lookup"][0])
     assert first == micro_cases.bytecodes(micro_cases.CASES["lookup"][0])
     assert first <= micro_cases.bytecodes(micro_cases.CASES["match"][0])
     assert first > 0
+
+
+def test_each_side_runs_its_own_cases_on_its_own_packages(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit before the testing kit was a distribution has only one package."""
+    repository, copies = tmp_path / "repository", tmp_path / "copies"
+    copies.mkdir()
+    monkeypatch.setattr(micro, "ROOT", repository)
+    monkeypatch.setattr(micro, "FOLDER", copies)
+
+    def write(path: str, text: str) -> None:
+        file = repository / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def commit() -> None:
+        subprocess.run(["git", "-C", repository, "add", "."], check=True)
+        words = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]
+        subprocess.run(["git", "-C", repository, *words], check=True)
+
+    write("README.md", "")
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    commit()
+    write("core/hookmq/__init__.py", "where = 'before'")
+    write(micro.CASES, "import hookmq; print(hookmq.where)")
+    commit()
+    for package in micro.PACKAGES:
+        write(f"{package}/__init__.py", "where = 'now'")
+    write(micro.CASES, "import hookmq_testing; print('kit', hookmq_testing.where)")
+    assert micro.run(micro.unpack("HEAD", copies / "base")) == "before\n"
+    assert micro.run(micro.unpack("", copies / "now")) == "kit now\n"
+    assert micro.default_base() == "HEAD"
+    commit()
+    assert micro.run(micro.unpack("HEAD", copies / "base")) == "kit now\n"
+    assert micro.default_base() == "HEAD~1"
+    with pytest.raises(micro.MicroError, match=r"has no bench/micro_cases\.py"):
+        micro.unpack("HEAD~2", copies / "base")

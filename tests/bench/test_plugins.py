@@ -1,4 +1,4 @@
-"""What plugins cost: the rows are there, what went wrong is void, and cores are put back."""
+"""The costs of plugins: all rows are measured, failures are void, and the cores are restored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_table_for_each_kind() -> None:
     assert last.split() == ["1", "limit", "0.59"]
 
 
-def test_the_file_of_results_has_all_of_it() -> None:
+def test_the_file_of_results_has_every_field() -> None:
     assert plugins.to_json(ROWS)[2] == {
         "table": "connect", "name": "JWT", "figure": "rate", "value": 3000.0, "unit": "connects/s", "void": "3 refused",
     }  # fmt: skip
@@ -42,10 +42,10 @@ def test_decisions_are_measured_and_right() -> None:
     assert all(row.value > 0 for row in rows)
 
 
-def test_everybody_who_connects_comes_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_client_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         plugins, "PARALLEL", 4
-    )  # on a busy machine 32 hashes take longer than a plugin may
+    )  # on a busy machine 32 hashes exceed the time limit of plugins
     rows = {(row.name, row.figure): row for row in plugins.connects(0.05)}
     assert len(rows) == 10
     refused = {name for (name, _), row in rows.items() if "refused" in row.void}
@@ -53,7 +53,7 @@ def test_everybody_who_connects_comes_in(monkeypatch: pytest.MonkeyPatch) -> Non
     assert rows["JWT, HS256", "rate"].value > 0
 
 
-def test_cores_are_put_back() -> None:
+def test_cores_are_restored() -> None:
     before = os.sched_getaffinity(0)
     one = {min(before)}
     with plugins.on_all_cores(one):

@@ -1,4 +1,4 @@
-"""docs/explanation/performance.md is what the results say, and its plots are charts."""
+"""docs/explanation/performance.md matches the results, and its plots are charts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_costs_have_spread_ratio_and_goal() -> None:
     assert line == "| pairs | 8.00 (7.20-8.00) | 0.80 (0.72-0.80) | 10.0 | 1.6 | >= 10x met |"
 
 
-def test_void_and_left_out_are_told_with_their_reasons() -> None:
+def test_void_runs_and_missing_brokers_have_reasons() -> None:
     lost = row("aedes", 5.0, void=["3 lost", "3 lost"], median={}, runs=[{}, {}])
     away = row("nats", 5.0, left_out="MQTT 3.1.1 only")
     told = document(row("mosquitto", 8.0), lost, away)
@@ -68,7 +68,7 @@ def test_a_busy_generator_makes_a_rate_a_lower_bound() -> None:
     assert "≥ 1.00M (gen. 93%)" in render.rates(document(busy))
 
 
-def test_curve_says_what_was_not_measured() -> None:
+def test_a_curve_names_points_that_were_not_measured() -> None:
     points = [
         {"value": 10, "broker": "hookmq-pure", "void": [], "cost": 1.0, "least": 0.9, "most": 1.2,
          "kib_each": 2.5, "rss_mib": 40.0},
@@ -89,7 +89,7 @@ def test_curve_says_what_was_not_measured() -> None:
     assert list(plots) == ["connections.svg"]
 
 
-def test_a_page_without_the_place_is_refused() -> None:
+def test_a_page_without_a_place_is_refused() -> None:
     with pytest.raises(ValueError, match="no place <!-- costs -->"):
         render.fill("# Empty", {"costs": "x"})
 
@@ -102,7 +102,7 @@ def test_chart_is_well_formed_and_has_every_point() -> None:
     assert len(circles) == 6
     across = [float(circle.attrib["cx"]) for circle in circles[:4]]
     steps = [after - before for before, after in zip(across, across[1:], strict=False)]  # noqa: RUF007
-    assert steps == pytest.approx([steps[0]] * 3, abs=0.2)  # a decade is a decade
+    assert steps == pytest.approx([steps[0]] * 3, abs=0.2)  # equal steps
     up = [float(circle.attrib["cy"]) for circle in circles[:4]]
     assert up == sorted(up, reverse=True)
     assert all(0 < value < svg.HEIGHT for value in up)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hookmq_bench.histogram import bucket
 
 from bench import report, scenarios
 
@@ -50,6 +51,20 @@ def test_ratio_is_of_medians_and_above_one_beats_mosquitto() -> None:
     assert mosquitto.goal() == ""
 
 
+def test_against_is_the_cost_of_the_other_checkout_by_medians_and_by_lowest_runs() -> None:
+    runs = [run("hookmq", cost) for cost in (2.0, 4.0, 5.0)]
+    runs += [run("hookmq@1234567", cost) for cost in (3.0, 6.0, 7.0)]
+    ours, theirs = report.summarise(runs, {"hookmq": "pure"}, {"hookmq": "hookmq@1234567"})
+    assert ours.against == (1.5, 1.5)
+    assert theirs.against is None
+    assert theirs.goal() == ""
+    headings, _, first, _ = report.table([ours, theirs]).splitlines()
+    assert "against" in headings
+    assert "1.500x, 1.500x" in first
+    alone = report.summarise(runs[:3], {"hookmq": "pure"}, {"hookmq": "hookmq@1234567"})
+    assert "against" not in report.table(alone)
+
+
 def test_goal_is_that_of_the_build() -> None:
     runs = [run("mosquitto", 15.0), run("hookmq", 1.0)]
     assert report.summarise(runs, {"hookmq": "compiled"})[1].goal() == ">= 20x MISSED"
@@ -57,45 +72,48 @@ def test_goal_is_that_of_the_build() -> None:
 
 
 @pytest.mark.parametrize(("cost", "met"), [(1.9, "met"), (2.1, "MISSED")])
-def test_goal_beside_another_scenario_of_its_own(cost: float, met: str) -> None:
+def test_goal_relative_to_another_scenario(cost: float, met: str) -> None:
     runs = [run("hookmq", 1.0), run("hookmq", cost)]
     runs[0].scenario, runs[1].scenario = PAIRS, TLS
     row = report.summarise(runs, BUILDS)[1]
-    assert row.beside == cost
+    assert row.own_ratio == cost
     assert row.goal() == f"<= 2x pairs-q0-w20 {met}"
 
 
-def test_behind_the_rival_is_said() -> None:
+def test_a_row_behind_the_rival_has_a_note() -> None:
     rows = report.summarise([run("nats", 1.0), run("hookmq", 2.0)], BUILDS)
     assert rows[1].rival_ratio == 0.5
     assert "2.0x the cost of nats" in rows[1].notes()
     assert rows[0].rival_ratio is None
 
 
-def test_latency_beside_mosquitto_is_said() -> None:
+def test_latency_is_compared_with_mosquitto() -> None:
     def at(broker: str, p50: float) -> report.Run:
-        return run(broker, 1.0, latency_us={"p50": p50, "p99": 90.0, "p99_9": 99.0})
+        buckets = [
+            [bucket(round(us * 1000)), times] for us, times in ((p50, 98), (90.0, 1), (99.0, 1))
+        ]
+        return run(broker, 1.0, latency={"count": 100, "largest": 99_000, "buckets": buckets})
 
     rows = report.summarise([at("mosquitto", 30.0), at("hookmq", 33.0)], BUILDS)
-    assert rows[1].latency_ratio == pytest.approx(1.1)
+    assert rows[1].latency_ratio == pytest.approx(1.1, rel=0.01)
     assert "p50 1.10x mosquitto's" in rows[1].notes()
     assert "mosquitto's" not in rows[0].notes()
 
 
-def test_what_a_broker_cannot_do_is_left_out_and_not_void() -> None:
+def test_an_unsupported_load_is_left_out_and_not_void() -> None:
     (row,) = report.summarise([report.Run(FANIN, "nats", left_out="no websockets")])
     assert row.void == []
     assert "left out: no websockets" in report.table([row])
 
 
-def test_void_run_counts_for_nothing_and_says_why() -> None:
+def test_a_void_run_does_not_count_and_has_a_reason() -> None:
     (row,) = report.summarise([run("hookmq", 1.0), run("hookmq", 0.1, lost=3, duplicates=2)])
     assert row.median["cost"] == 1.0
     assert row.void == ["3 lost, 2 duplicated"]
     assert "VOID 1 of 2 runs: 3 lost, 2 duplicated" in report.table([row])
 
 
-def test_row_without_a_valid_run_misses_its_bar() -> None:
+def test_a_row_without_a_valid_run_misses_its_goal() -> None:
     rows = report.summarise(
         [run("mosquitto", 8.0), report.Run(FANIN, "hookmq", error="closed")], BUILDS
     )
@@ -104,13 +122,13 @@ def test_row_without_a_valid_run_misses_its_bar() -> None:
     assert "closed" in report.table(rows)
 
 
-def test_busy_generator_is_flagged() -> None:
+def test_a_busy_generator_is_marked() -> None:
     (row,) = report.summarise([run("hookmq", 1.0, generator_share=0.81)])
     assert "0.81!" in report.table([row])
     assert "generator-bound" in row.notes()
 
 
-def test_window_cut_by_the_broker_is_said() -> None:
+def test_a_window_limited_by_the_broker_has_a_note() -> None:
     (row,) = report.summarise([run("hookmq", 1.0, window=10)])
     assert "cuts the window to 10" in row.notes()
 
@@ -141,11 +159,11 @@ def test_select_takes_patterns_in_table_order() -> None:
         scenarios.select("nope")
 
 
-def test_busy_machine_is_said() -> None:
+def test_a_busy_machine_has_a_note() -> None:
     (row,) = report.summarise([run("hookmq", 1.0, broker_wait_ns=250_000_000)])
     assert "other work had a core for 25% of the time" in row.notes()
 
 
-def test_run_that_delivered_nothing_is_void() -> None:
+def test_a_run_without_deliveries_is_void() -> None:
     (row,) = report.summarise([run("hookmq", 1.0, delivered=0)])
     assert row.void == ["nothing delivered"]

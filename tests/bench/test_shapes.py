@@ -1,8 +1,7 @@
-"""The shapes that docs/explanation/performance.md claims, on counts of operations: a time on a shared machine proves
-none.
+"""The shapes that docs/explanation/performance.md claims, on counts of operations: a time proves no shape.
 
-An operation is a call, of Python or of C, that a message causes in a whole broker in memory. A flat cost makes the same
-number of them whatever the size, a linear one the same number more for each further piece.
+An operation is a call, of Python or of C, that a message causes in a whole broker in memory. A flat cost has the same
+number of calls at any size. A linear cost adds the same number for each further piece.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from typing import Any
 
 import pytest
 from hookmq.plugin import Plugin, hookimpl
-from hookmq.router import Router
-from hookmq.testing import Harness, MemoryClient, make_plugin
+from hookmq.routing.subscription_tree import SubscriptionTree
+from hookmq_testing import Harness, MemoryClient, make_plugin
 
 pytestmark = pytest.mark.skipif(
-    not inspect.isfunction(Router.match),
+    not inspect.isfunction(SubscriptionTree.match),
     reason="compiled code tells no profiler what it calls; the pure build is the same source",
 )
 
 
 def calls(step: Callable[[], object]) -> Counter[str]:
-    """The calls that `step` makes, by name of what is called."""
+    """Return the calls that `step` makes, by name."""
     found: Counter[str] = Counter()
 
     def note(frame: Any, event: str, argument: Any) -> None:
@@ -44,7 +43,7 @@ def calls(step: Callable[[], object]) -> Counter[str]:
 
 
 def packet(topic: str, payload: bytes = b"x" * 64, retain: bool = False) -> bytes:
-    """A PUBLISH at QoS 0."""
+    """Return a PUBLISH at QoS 0."""
     name = topic.encode()
     body = len(name).to_bytes(2) + name + payload
     size, length = len(body), b""
@@ -56,7 +55,7 @@ def packet(topic: str, payload: bytes = b"x" * 64, retain: bool = False) -> byte
 
 
 def cost(client: MemoryClient, data: bytes, warm: int = 3) -> Counter[str]:
-    """The operations from bytes that come in to bytes that go out, for a message like others before it."""
+    """Return the operations from incoming to outgoing bytes, for a message like earlier ones."""
     harness = client.harness
     feed, turn = client.connection.feed, harness.clock.run_until_idle
     for _ in range(warm):
@@ -71,7 +70,7 @@ def cost(client: MemoryClient, data: bytes, warm: int = 3) -> Counter[str]:
 
 
 def receiver(harness: Harness, name: str, filter: str) -> MemoryClient:
-    """A subscriber whose packets go nowhere: the testing kit is not what is counted."""
+    """Return a subscriber that discards its packets, so the testing kit is not counted."""
     client = harness.connect(name, version=4)
     client.subscribe(filter)
     client.wire.write = lambda data: None  # type: ignore[method-assign]
@@ -79,7 +78,7 @@ def receiver(harness: Harness, name: str, filter: str) -> MemoryClient:
 
 
 def crowd(harness: Harness, count: int) -> None:
-    """Subscriptions that share levels with the topic of the load and do not match it."""
+    """Add subscriptions that share levels with the topic of the load and do not match it."""
     shapes = ("bench/{}/d/status", "bench/{}/#", "bench/+/{}", "+/load/{}")
     filters = [shapes[number % 4].format(f"n{number}") for number in range(count)]
     for start in range(0, count, 400):
@@ -125,7 +124,7 @@ def test_storing_a_retained_message_is_flat() -> None:
 
 
 def fetching(kept: int, filter: str) -> Counter[str]:
-    """What a SUBSCRIBE costs with so many retained messages."""
+    """Return the operations of a SUBSCRIBE with that many retained messages."""
     with Harness() as harness:
         publisher = harness.connect("pub", version=4)
         for number in range(kept):
@@ -145,7 +144,7 @@ def fetching(kept: int, filter: str) -> Counter[str]:
 
 @pytest.mark.parametrize("filter", ["kept/5/5", "kept/5/+", "kept/5/#"])
 def test_fetching_one_retained_message_is_flat(filter: str) -> None:
-    # Both above router.FEW: up to so many cached routes are looked at one by one, and never more.
+    # Both sizes are above the number of cached routes that are checked one by one.
     assert fetching(500, filter) == fetching(2000, filter)
 
 
@@ -157,7 +156,7 @@ def test_fetching_all_retained_messages_is_linear() -> None:
 
 
 def fanned(count: int, version: int = 4) -> Counter[str]:
-    """What a message to so many subscribers costs."""
+    """Return the operations of a message to that many subscribers."""
     with Harness() as harness:
         for number in range(count):
             client = harness.connect(f"sub{number}", version=version)
@@ -189,12 +188,12 @@ def test_no_operation_depends_on_the_payload() -> None:
             publisher = harness.connect("pub", version=4)
             return cost(publisher, packet("bench/load", b"x" * size))
 
-    # Of 2 to 4 bytes of Remaining Length each is read: the payloads compared have 3.
+    # Remaining Length has 2 to 4 bytes; the payloads compared have 3.
     assert at(20_000) == at(900_000)
 
 
 class Counting(Plugin):
-    """Looks at every message."""
+    """See every message."""
 
     seen = 0
 
@@ -207,7 +206,7 @@ def test_each_plugin_is_called_once_and_costs_the_same() -> None:
     totals = []
     for count in (1, 2, 3, 4):
         least = []
-        for _ in range(3):  # of calls of hooks one in 64 is timed, which is a call more
+        for _ in range(3):  # one call of a hook in 64 is timed, which adds a call
             plugins = [make_plugin(Counting, {}, f"p{number}") for number in range(count)]
             with Harness(plugins) as harness:
                 receiver(harness, "one", "bench/load")

@@ -5,7 +5,7 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from hookmq.plugin import Deny, Plugin, ReasonCode, hookimpl
-from hookmq.testing import Harness
+from hookmq_testing import Harness
 from rawclient import RawClient, join
 from statements import edge, statement
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
-from hookmq.testing import Harness
-from hookmq.types import Scope
+from hookmq.model.client import Scope
+from hookmq_testing import Harness
 from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 

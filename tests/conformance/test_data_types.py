@@ -2,7 +2,7 @@
 
 import mqttbytes as m
 import pytest
-from hookmq.testing import Harness
+from hookmq_testing import Harness
 from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
-from hookmq.broker.channel import Phase
-from hookmq.codec import Packet
-from hookmq.reason import PacketType
-from hookmq.testing import Harness
+from hookmq.broker.connection import Phase
+from hookmq.mqtt.packets import Packet
+from hookmq.mqtt.reason_codes import PacketType
+from hookmq_testing import Harness
 from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 

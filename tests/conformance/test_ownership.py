@@ -4,7 +4,7 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
-from hookmq.testing import DurableStore, Harness, SlowStore
+from hookmq_testing import DurableStore, Harness, SlowStore
 from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
-from hookmq.testing import Harness
+from hookmq_testing import Harness
 from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 

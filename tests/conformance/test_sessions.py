@@ -5,7 +5,7 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from hookmq.plugin import Deny, Plugin, ReasonCode, hookimpl
-from hookmq.testing import Harness
+from hookmq_testing import Harness
 from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
@@ -227,7 +227,7 @@ def test_refused_clients(broker_harness: Any, name: str, code: int, v3: bytes) -
 
 @statement("MQTT-3.1.3-8", "MQTT311-3.1.3-9", "MQTT-3.2.2-7", "MQTT311-3.2.2-5")
 def test_a_refused_client_id(broker_harness: Any) -> None:
-    harness = broker_harness(config={"broker": {"second_client": "reject"}})
+    harness = broker_harness(config={"broker": {"duplicate_client_id": "reject"}})
     first = join(harness, "c")
     RawClient(harness).connect("c").not_accepted(0x85)
     RawClient(harness, 4).connect("c").ends(b"\x20\x02\x00\x02")

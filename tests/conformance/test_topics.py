@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import mqttbytes as m
 import pytest
-from hookmq.testing import Harness
+from hookmq_testing import Harness
 from rawclient import LEVELS, join
 from statements import edge, statement
 

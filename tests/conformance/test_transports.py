@@ -7,10 +7,10 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from hookmq.broker import Broker
-from hookmq.server.node import Node
-from hookmq.server.runtime import AsyncioRuntime
+from hookmq.model.settings import AuthSettings, AuthzSettings, BrokerSettings, Settings
+from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.server import Server
 from hookmq.server.settings import ListenerSettings
-from hookmq.settings import AuthSettings, AuthzSettings, BrokerSettings, Settings
 from rawclient import LEVELS
 from statements import statement
 
@@ -105,7 +105,7 @@ async def dial() -> AsyncIterator[Dial]:
         ListenerSettings(name=kind, type=kind, bind="127.0.0.1:0", close_timeout=1.0)
         for kind in ("tcp", "ws")
     ]
-    node = Node(Broker(settings, runtime), listeners, runtime)
+    node = Server(Broker(settings, runtime), listeners, runtime)
     await node.start()
     peers: list[Peer] = []
 

@@ -79,7 +79,7 @@ EARLY = """\
 import sys
 if "serve" in sys.argv:
     import asyncio
-    from hookmq.store import CommitId
+    from hookmq.storage.records import CommitId
     from hookmq_storage.store import SQLiteStore
 
     wait = SQLiteStore.commit

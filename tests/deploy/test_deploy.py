@@ -32,7 +32,7 @@ def image(environ: dict[str, str]) -> Config:
 def test_the_configuration_of_the_image_lets_nobody_in() -> None:
     config = image({})
     hooks = validate(config, "asyncio")
-    assert "nobody can connect" in report(config, hooks)
+    assert "no client can connect" in report(config, hooks)
     assert "plugin storage in /var/lib/hookmq/storage (group" in report(config, hooks)
     assert {listener.name for listener in config.listeners} == {"tcp", "ws", "health"}
 

@@ -1,9 +1,9 @@
 """docs/explanation/choices.md is true: a test for what it says, by its sections."""
 
 import pytest
-from hookmq.codec import Puback, Pubcomp, Pubrec, Pubrel
+from hookmq.mqtt.packets import Puback, Pubcomp, Pubrec, Pubrel
 from hookmq.plugin import Action, Deny
-from hookmq.testing import Harness, HookRecorder, will
+from hookmq_testing import Harness, HookRecorder, will
 
 # Connecting
 
@@ -16,7 +16,7 @@ def test_the_second_client_takes_over() -> None:
 
 
 def test_the_second_client_may_be_refused() -> None:
-    with Harness(config={"broker": {"second_client": "reject"}}) as harness:
+    with Harness(config={"broker": {"duplicate_client_id": "reject"}}) as harness:
         first = harness.connect("c")
         harness.connect("c", expect=0x85)
         first.expect_nothing()

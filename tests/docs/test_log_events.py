@@ -44,7 +44,7 @@ def logged(path: Path) -> Iterator[tuple[str, set[str], set[str]]]:
             node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         )
         fields = {keyword.arg for keyword in node.keywords if keyword.arg}
-        if called == "Notice":
+        if called == "StartupNotice":
             first = constants(node.args[0])
             yield from ((name, {"warning"}, {"text"}) for name in first)
         elif called in WRITTEN and len(node.args) > 1:

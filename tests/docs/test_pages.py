@@ -37,8 +37,8 @@ from hookmq.cli.check import validate
 from hookmq.config.model import loads
 from hookmq.hooks.specs import SPECS
 from hookmq.plugin import Plugin
-from hookmq.testing import Harness, make_plugin
-from hookmq.testing.contracts.plugin import traffic
+from hookmq_testing import Harness, make_plugin
+from hookmq_testing.contracts.plugin import traffic
 from pages import Block, anchors, blocks, links, pages, prose
 from workspace import ROOT
 

@@ -4,7 +4,7 @@ import re
 import tomllib
 from types import ModuleType
 
-from hookmq.testing import Harness, make_plugin
+from hookmq_testing import Harness, make_plugin
 from pages import blocks, links, prose
 from workspace import ROOT
 

@@ -14,18 +14,10 @@ from typing import Any
 import pytest
 import trustme
 from hookmq.cli import main
-from hookmq.codec import (
-    Auth,
-    Connack,
-    Connect,
-    Decoder,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Pingresp,
-    encode,
-)
-from hookmq.properties import Properties
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Auth, Connack, Connect, Disconnect, Packet, Pingreq, Pingresp
+from hookmq.mqtt.properties import Properties
+from hookmq_testing.decoder import Decoder
 from pages import blocks
 from recording import V5, V311, Client
 from serving import Served, serving

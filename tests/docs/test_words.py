@@ -10,7 +10,7 @@ from words import _any as matches_any
 RULES = Rules(GLOSSARY.read_text())
 LEFT = unchecked()
 STRICT = [name for name in files() if not matches_any(name, LEFT)]
-ENTRIES = 12
+ENTRIES = 0
 """How many entries tools/unchecked.txt had when it was last looked through. Lower it whenever you remove entries."""
 
 
@@ -49,7 +49,7 @@ GIVEN = """# Glossary
 | term | meaning | do not write |
 |---|---|---|
 | fast path | quick | short way, hot path |
-| takeover | one replaces another | `second_client` |
+| takeover | one replaces another | `duplicate_client_id` |
 | plugin | a class | - |
 
 | do not write | write |
@@ -73,7 +73,7 @@ def page(text: str) -> list[tuple[int, str]]:
         ("[the page](whoever)", []),
         ("[whoever](page.md)", [(1, "'whoever'")]),
         ("`hot path` is code", []),
-        ("`second_client` is code, and not_second_client", [(1, "'second_client'")]),
+        ("`duplicate_client_id` is code, and not_second_client", [(1, "'duplicate_client_id'")]),
         ("```yaml config\nwhoever: hot path\n```\nwhoever", [(4, "'whoever'")]),
         ("<!-- whoever -->", []),
         ("a - b", []),

@@ -1,6 +1,7 @@
 """What a mutant is and where one can be made: small wrong changes of one expression or statement of a module."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ _QUIET: Final = (
     "_codes",
 )
 _NAMES: Final = ("__slots__", "__all__")
+_COMMENT: Final = re.compile(r"\s+#.*$")
 _LONGEST_TEXT: Final = 8
 """Longer strings are words for people."""
 
@@ -64,8 +66,10 @@ class Mutant:
     """Which of those that are otherwise named the same."""
 
     def key(self) -> tuple[str, ...]:
-        """What names it in the list of equivalent mutants: without line numbers, which change with every edit."""
-        return (self.module, self.scope, self.line, self.old, self.new, str(self.nth))
+        """Return what names it in the list of equivalent mutants: the function and its code, without line numbers and
+        comments."""
+        code = _COMMENT.sub("", self.line).strip()
+        return (self.module, self.scope, code, self.old, self.new, str(self.nth))
 
     def apply(self, source: str) -> str:
         return source[: self.start] + self.new + source[self.stop :]

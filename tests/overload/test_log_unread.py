@@ -1,4 +1,4 @@
-"""A broker whose log nobody reads: the pipe is full, and clients are served all the same."""
+"""A broker with an unread log: the pipe is full, and clients are still served."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ async def come_and_go(port: int) -> None:
         await client.closed.wait()
 
 
-def test_clients_are_served_while_nobody_reads_the_log(tmp_path: Path) -> None:
+def test_clients_are_served_while_the_log_is_unread(tmp_path: Path) -> None:
     file = tmp_path / "hookmq.yaml"
     file.write_text(CONFIG)
     command = [*HOOKMQ, "serve", "-c", str(file)]
@@ -38,7 +38,7 @@ def test_clients_are_served_while_nobody_reads_the_log(tmp_path: Path) -> None:
             entry = json.loads(process.stderr.readline())
         (address,) = entry["listeners"].values()
         asyncio.run(come_and_go(int(address.rpartition(":")[2])))
-        # Now it is read. Who ends waits a moment for its reader only: so first what was held up, and then the end.
+        # Now read the log. The broker waits only a moment for its reader when it stops, so drain the pipe first.
         last = f'"client_id": "client-{CLIENTS - 1}"'
         lines: list[str] = []
         while not (lines and "client.disconnected" in lines[-1] and last in lines[-1]):
@@ -54,4 +54,4 @@ def test_clients_are_served_while_nobody_reads_the_log(tmp_path: Path) -> None:
     told = [json.loads(line) for line in lines]
     gone = [entry for entry in told if entry["event"] == "client.disconnected"]
     assert [entry["client_id"] for entry in gone] == [f"client-{n}" for n in range(CLIENTS)]
-    assert sum(map(len, lines)) > 2 * 65536  # more than a pipe takes
+    assert sum(map(len, lines)) > 2 * 65536  # more than a pipe holds

@@ -1,4 +1,4 @@
-"""Overload for a short time, and that its checks see what they are for; `make overload` has the long one."""
+"""Short overload, and tests of its checks. `make overload` runs it longer."""
 
 import asyncio
 import os
@@ -22,8 +22,8 @@ async def test_overload_is_graceful(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-async def test_what_is_broken_is_told(tmp_path: Path) -> None:
-    """A client that stays, memory beyond the bound and a message that nobody took: each is found."""
+async def test_broken_promises_are_reported(tmp_path: Path) -> None:
+    """The checks find a client that stays, memory above the limit and a message that was not received."""
     outcome = Outcome()
     async with pressed(tmp_path, outcome, growth=-1, patience=0.1) as broker:
         async with witness(broker.port) as lost:
@@ -39,7 +39,7 @@ async def test_what_is_broken_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_who_is_served_after_the_load_only_was_not_served(tmp_path: Path) -> None:
+async def test_a_client_served_only_after_the_load_counts_as_not_served(tmp_path: Path) -> None:
     with target(tmp_path, MEMORY) as broker:
         process = broker.served.process.pid
         async with witness(broker.port) as seen:

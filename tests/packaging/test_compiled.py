@@ -32,7 +32,9 @@ def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[s
     environ = {k: v for k, v in os.environ.items() if k != "HOOKMQ_BUILD"}
     return subprocess.run(
         [sys.executable, *words],
-        env=environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"} | more,
+        env=environ
+        | {"PYTHONPATH": f"{folder}:{ROOT / 'tests' / 'support'}", "PYTHONDONTWRITEBYTECODE": "1"}
+        | more,
         cwd=folder,
         capture_output=True,
         text=True,
@@ -49,18 +51,18 @@ def told(folder: Path, **more: str) -> list[str]:
 
 
 def test_it_runs_and_says_so(copy: Path) -> None:
-    assert told(copy) == ["compiled", f"of this source, for {TAG}"]
+    assert told(copy) == ["compiled", f"from this source, for {TAG}"]
     assert told(copy, HOOKMQ_BUILD="pure") == ["pure", "HOOKMQ_BUILD says so"]
     done = run(copy, "-m", "hookmq.cli", "version")
-    assert f"build        compiled (of this source, for {TAG})\n" in done.stdout
+    assert f"build        compiled (from this source, for {TAG})\n" in done.stdout
 
 
 def test_a_spawned_process_runs_the_same(copy: Path) -> None:
     program = (
-        "import multiprocessing, hookmq.router as router\n"
+        "import multiprocessing, hookmq.routing.subscription_tree as router\n"
         "if __name__ == '__main__':\n"
         "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
-        "        print(pool.apply(repr, (router.Router.match,)) == repr(router.Router.match))\n"
+        "        print(pool.apply(repr, (router.SubscriptionTree.match,)) == repr(router.SubscriptionTree.match))\n"
         "    print(router.__file__)\n"
     )
     (copy / "program.py").write_text(program)
@@ -69,14 +71,16 @@ def test_a_spawned_process_runs_the_same(copy: Path) -> None:
     assert str(copy / "hookmq" / "_compiled") in done.stdout
 
 
-@pytest.mark.parametrize("name", ["router.py", "broker/connection.py", "reason.py"])
+@pytest.mark.parametrize(
+    "name", ["routing/subscription_tree.py", "broker/packet_reader.py", "mqtt/reason_codes.py"]
+)
 def test_one_byte_of_source_that_was_edited_runs(copy: Path, name: str) -> None:
     """Also of a file that is not compiled, but whose constants are compiled in."""
     file = copy / "hookmq" / name
     source = file.read_bytes()
     file.write_bytes(source + b"\n")
     try:
-        why = f"the compiled build is of other source: hookmq/{name} differs"
+        why = f"the compiled build is from other source: hookmq/{name} differs"
         assert told(copy) == ["pure", why]
         done = run(copy, "-m", "hookmq.cli", "version")
         assert f"build        pure ({why})\n" in done.stdout
@@ -92,7 +96,7 @@ def test_one_byte_of_source_that_was_edited_runs(copy: Path, name: str) -> None:
 def test_both_builds_live_the_same_lives() -> None:
     """The same seeds give the same traces: every packet, record and event of them, in their order."""
     lives = (
-        "from hookmq.testing.sim import make_plan, run\n"
+        "from simulator import make_plan, run\n"
         "print([run(make_plan(seed)).hash for seed in range(12)])"
     )
     told = [run(ROOT / "core", "-c", lives, HOOKMQ_BUILD=build) for build in ("pure", "compiled")]
@@ -110,7 +114,7 @@ def test_the_wheel_is_for_this_platform_and_runs_compiled(tmp_path: Path) -> Non
     subprocess.run([python, *install, wheels[-1]], check=True)
     site = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
     assert told(site)[0] == "compiled"
-    with (site / "hookmq" / "topics.py").open("a") as file:
+    with (site / "hookmq" / "mqtt" / "topics.py").open("a") as file:
         file.write("\n")
-    why = "the compiled build is of other source: hookmq/topics.py differs"
+    why = "the compiled build is from other source: hookmq/mqtt/topics.py differs"
     assert told(site) == ["pure", why]

@@ -34,28 +34,43 @@ def names(paths: list[Path]) -> set[str]:
 
 def test_what_every_message_passes_is_compiled(compiling: ModuleType) -> None:
     found = names(compiling.modules())
-    assert {"router.py", "qos.py", "broker/connection.py", "codec/decoder.py"} <= found
-    assert not {"plugin.py", "types.py", "store.py", "broker/handle.py"} & found
+    assert {
+        "routing/subscription_tree.py",
+        "session/inflight.py",
+        "broker/packet_reader.py",
+        "mqtt/decoder.py",
+    } <= found
+    assert (
+        not {"plugin.py", "model/message.py", "storage/protocols.py", "broker/plugin_api.py"}
+        & found
+    )
     assert not [name for name in found if name.startswith(("hooks/", "testing/", "cli/"))]
 
 
 def test_what_constants_and_types_come_from_counts_as_source(compiling: ModuleType) -> None:
     found = names(compiling.sources())
     assert names(compiling.modules()) <= found
-    assert {"__init__.py", "reason.py", "types.py", "store.py", "hooks/run.py"} <= found
+    assert {
+        "__init__.py",
+        "mqtt/reason_codes.py",
+        "model/message.py",
+        "storage/records.py",
+        "hooks/call.py",
+    } <= found
     assert not [name for name in found if name.startswith(("testing/", "cli/", "server/"))]
 
 
 def test_every_way_of_importing_counts(compiling: ModuleType, tmp_path: Path) -> None:
     file = tmp_path / "any.py"
     file.write_text(
-        "import hookmq.codec.header\n"
-        "from hookmq.broker import table\n"
-        "if False:\n    from hookmq.types import Message\n"
+        "import hookmq.mqtt.framing\n"
+        "from hookmq.broker import dispatch as table\n"
+        "if False:\n    from hookmq.model.message import Message\n"
         "import os, pluggy\n"
     )
     assert names(list(compiling._imports(file, types=False))) == {
-        "__init__.py", "codec/__init__.py", "codec/header.py", "broker/__init__.py", "broker/table.py", "types.py",
+        "__init__.py", "mqtt/__init__.py", "mqtt/framing.py", "broker/__init__.py", "broker/dispatch.py",
+        "model/__init__.py", "model/message.py",
     }  # fmt: skip
 
 
@@ -65,11 +80,13 @@ def test_what_only_type_checkers_import_counts_in_compiled_files(
     file = tmp_path / "any.py"
     file.write_text(
         "from typing import TYPE_CHECKING\n"
-        "if TYPE_CHECKING:\n    from hookmq.server.plugged import Check\n"
-        "else:\n    from hookmq.types import Message\n"
+        "if TYPE_CHECKING:\n    from hookmq.server.plugin_listeners import Check\n"
+        "else:\n    from hookmq.model.message import Message\n"
     )
-    assert names(list(compiling._imports(file, types=False))) == {"__init__.py", "types.py"}
-    assert "server/plugged.py" in names(list(compiling._imports(file, types=True)))
+    assert names(list(compiling._imports(file, types=False))) == {
+        "__init__.py", "model/__init__.py", "model/message.py",
+    }  # fmt: skip
+    assert "server/plugin_listeners.py" in names(list(compiling._imports(file, types=True)))
 
 
 def test_no_inner_function_names_another(compiling: ModuleType) -> None:

@@ -15,7 +15,11 @@ from release import PUBLISHED as RELEASED
 from workspace import ROOT, Member, members
 
 ALL = [pytest.param(member, id=member.name) for member in members()]
-PLUGINS = [pytest.param(member, id=member.name) for member in members() if member.name != "hookmq"]
+LIBRARIES = {"hookmq", "hookmq-toolkit", "hookmq-testing"}
+"""The core, what plugins share and what tests use: no plugins."""
+PLUGINS = [
+    pytest.param(member, id=member.name) for member in members() if member.name not in LIBRARIES
+]
 
 
 @pytest.mark.parametrize("member", ALL)
@@ -56,11 +60,15 @@ def test_a_plugin_bounds_the_version_of_the_core(member: Member) -> None:
 
 @pytest.mark.parametrize("member", PLUGINS)
 def test_a_plugin_depends_on_no_other_plugin(member: Member) -> None:
-    others = [r for r in member.project["dependencies"] if r.startswith("hookmq-")]
+    others = [
+        r
+        for r in member.project["dependencies"]
+        if r.startswith("hookmq-") and not r.startswith("hookmq-toolkit")
+    ]
     assert not others
     sources = "\n".join(path.read_text() for path in (member.folder / member.package).rglob("*.py"))
     imported = set(re.findall(r"^\s*(?:from|import) (hookmq_\w+)", sources, re.MULTILINE))
-    assert imported <= {member.package}
+    assert imported <= {member.package, "hookmq_toolkit"}
 
 
 # hookmq-webhook has one yet: its kit and its cli name each other.
@@ -109,7 +117,7 @@ def test_the_licence_is_the_same_everywhere() -> None:
 
 def test_the_extra_all_has_every_published_plugin() -> None:
     [core] = [member for member in members() if member.name == "hookmq"]
-    wanted = [f"{one.id}>=0.1,<0.2" for one in PUBLISHED if one.id != "hookmq"]
+    wanted = [f"{one.id}>=0.1,<0.2" for one in PUBLISHED if one.id not in LIBRARIES]
     assert core.project["optional-dependencies"]["all"] == ["hookmq[speed]", *wanted]
 
 

@@ -24,12 +24,12 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 MARKED: Final = (
-    "hookmq.codec",
+    "hookmq.mqtt",
     "hookmq.broker",
-    "hookmq.topics",
-    "hookmq.server.proxy",
+    "hookmq.mqtt.topics",
+    "hookmq.server.proxy_protocol",
     "hookmq.config",
-    "hookmq.router",
+    "hookmq.routing.subscription_tree",
 )
 """Modules whose lines count."""
 SEEN = bytearray(1 << 16)
@@ -114,9 +114,11 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def codec() -> Target:
     """Both ends' decoders, the stream whole and in pieces: the same packets, and what is accepted can be said again."""
-    from hookmq.codec import Decoder, Limits, encode
+    from hookmq.mqtt.encoder import encode
+    from hookmq.mqtt.packet_limits import PacketLimits
+    from hookmq_testing.decoder import Decoder
 
-    limits = Limits(300, 3, 4)
+    limits = PacketLimits(300, 3, 4)
 
     def run(data: bytes) -> None:
         if not data:
@@ -151,8 +153,8 @@ def connection() -> Target:
     """A broker and three clients: the bytes are cut into chunks, each for one of them, with time in between."""
     import mqttbytes as m
     from attacks import at_rest, check_silence, spoken
-    from hookmq.codec import Decoder
-    from hookmq.testing import Harness
+    from hookmq_testing import Harness
+    from hookmq_testing.decoder import Decoder
     from rawclient import RawClient, join
 
     def run(data: bytes) -> None:
@@ -192,9 +194,8 @@ def connection() -> Target:
 
 def topics() -> Target:
     """A filter and a topic: every way to match them says the same, and what is valid can be routed."""
-    from hookmq.errors import ProtocolError
-    from hookmq.router import Router
-    from hookmq.topics import (
+    from hookmq.mqtt.errors import ProtocolError
+    from hookmq.mqtt.topics import (
         compile_filter,
         contains,
         matches,
@@ -202,6 +203,7 @@ def topics() -> Target:
         validate_filter,
         validate_topic,
     )
+    from hookmq.routing.subscription_tree import SubscriptionTree
 
     class Route:
         valid = True
@@ -217,7 +219,7 @@ def topics() -> Target:
         _, inner = parse_share(filter)
         expected = by_hand(inner, topic)
         assert matches(inner, topic) == compile_filter(inner)(topic) == expected
-        router: Router[str, int, Any] = Router(lambda topic, found: Route())
+        router: SubscriptionTree[str, int, Any] = SubscriptionTree(lambda topic, found: Route())
         router.subscribe(inner, "s", 1)
         assert bool(router.match(topic)) == expected
         if contains(inner, topic):
@@ -244,7 +246,7 @@ def by_hand(filter: str, topic: str) -> bool:
 
 def proxy() -> Target:
     """A PROXY header, however it is cut."""
-    from hookmq.server.proxy import ProxyError, ProxyParser
+    from hookmq.server.proxy_protocol import ProxyError, ProxyParser
 
     def read(data: bytes, step: int) -> Any:
         parser, used = ProxyParser("any"), 0
@@ -269,9 +271,9 @@ def proxy() -> Target:
 
 def config() -> Target:
     """A configuration: bound, or refused with mistakes, and never open by mistake."""
-    from hookmq.config.document import decode
     from hookmq.config.model import loads
-    from hookmq.errors import ConfigError
+    from hookmq.config.yaml_document import decode
+    from hookmq.model.errors import ConfigError
 
     def run(data: bytes) -> None:
         try:

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from hookmq.config.model import loads
 from hookmq.config.plugins import build
-from hookmq.errors import ConfigError, HookMQError, PluginError
-from hookmq.hooks.entry import PluginInstance
-from hookmq.testing import Harness, HookRecorder, make_plugin
-from hookmq.testing.runtime import EPOCH
+from hookmq.hooks.instance import PluginInstance
+from hookmq.model.errors import ConfigError, PluginError
+from hookmq.mqtt.errors import HookMQError
 from hookmq_acl_file.plugin import AclFilePlugin
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_auth_password.hashes import Argon2
 from hookmq_auth_password.plugin import AuthPasswordPlugin
+from hookmq_testing import Harness, HookRecorder, make_plugin
+from hookmq_testing.runtime import EPOCH
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from passwords import ALICE, BOB, MOSQUITTO

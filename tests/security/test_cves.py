@@ -8,13 +8,15 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from attacks import HOSTILE_NAMES, at_rest
-from hookmq.broker.channel import Phase
-from hookmq.codec import Publish
+from hookmq.broker.connection import Phase
+from hookmq.model.client import Scope
+from hookmq.model.events import Action
+from hookmq.model.message import Message
+from hookmq.mqtt.packets import Publish
+from hookmq.mqtt.topics import compile_filter, contains, matches
 from hookmq.plugin import Accept, Allow, Challenge, Deny, Plugin, hookimpl
-from hookmq.router import Router
-from hookmq.testing import DurableStore, Harness, HookRecorder, will
-from hookmq.topics import compile_filter, contains, matches
-from hookmq.types import Action, Message, Scope
+from hookmq.routing.subscription_tree import SubscriptionTree
+from hookmq_testing import DurableStore, Harness, HookRecorder, will
 from rawclient import LEVELS, RawClient, join
 
 ELSEWHERE = {
@@ -255,7 +257,9 @@ def test_cve_2019_11779_and_2026_95844_levels_beyond_count(harness: Harness) -> 
 
 def test_cve_2019_11779_nothing_about_topics_recurses() -> None:
     deep = "/" * 65534
-    router: Router[str, int, Any] = Router(lambda topic, found: None, max_levels=65536)
+    router: SubscriptionTree[str, int, Any] = SubscriptionTree(
+        lambda topic, found: None, max_levels=65536
+    )
     for filter in (deep + "#", "+" + "/+" * 32766, "#"):
         router.subscribe(filter, "s", 1)
     assert len(router.match(deep + "x")) == 2
@@ -422,7 +426,7 @@ def test_cve_2019_11778_wills_and_expiry_in_every_order(
         harness.advance(20)
         assert "c" not in harness.broker.sessions
         witness.unread.clear()
-    assert harness.broker.core.queued_bytes == 0
+    assert harness.broker.state.queued_bytes == 0
 
 
 def test_cve_2026_95845_and_2024_48077_who_neither_reads_nor_acknowledges(
@@ -445,7 +449,7 @@ def test_cve_2026_95845_and_2024_48077_who_neither_reads_nor_acknowledges(
         )  # fmt: skip
         topic = "t/" + ("x" * 5000 if number % 3 == 2 else "y")
         sender.publish(topic, b"", qos=1, expect=0, **kind)
-    core = harness.broker.core
+    core = harness.broker.state
     for client in lazy:
         session = harness.broker.sessions[client.client_id]
         assert len(session.inflight) == 10
@@ -466,14 +470,14 @@ def test_retained_messages_are_bounded_by_all_that_makes_them_large(broker_harne
     for number in range(60):
         sender.publish(f"t/{number}", b"x", retain=True, user_property=(("k", "v" * 5000),))
         sender.publish(f"{number}/" + "t" * 5000, b"x", retain=True)
-    assert 90_000 < harness.broker.core.retained_bytes <= 100_000
-    assert harness.metrics.dropped["retain_limit", "in"] == 120 - len(harness.broker.core.retained)
+    assert 90_000 < harness.broker.state.retained_bytes <= 100_000
+    assert harness.metrics.dropped["retain_limit", "in"] == 120 - len(harness.broker.state.retained)
 
 
 def test_long_topics_are_not_remembered(harness: Harness) -> None:
     """CVE-2021-33176 for caches: bounded by entries, they would hold 65,535 bytes in each."""
     client = join(harness)
-    core = harness.broker.core
+    core = harness.broker.state
     for number in range(50):
         client.publish(f"{number}/" + "t" * 60_000, b"x")
         client.publish(f"{number}", b"x")
@@ -554,7 +558,7 @@ def test_cve_2021_34434_a_kept_subscription_does_not_outlive_its_right(broker_ha
     harness.settle()
     assert client.messages == []
     assert harness.broker.sessions["s"].subscriptions == {}
-    assert harness.broker.core.queued_bytes == 0
+    assert harness.broker.state.queued_bytes == 0
 
 
 def test_cve_2016_9877_absent_and_empty_passwords_are_told_apart(broker_harness: Any) -> None:
@@ -626,8 +630,9 @@ MATRIX = [
     ("broker", {"max_packet_size": 256}), ("broker", {"max_qos": 0}), ("broker", {"max_filters": 1}),
     ("broker", {"max_topic_levels": 1}), ("broker", {"max_user_properties": 0}), ("broker", {"receive_maximum": 1}),
     ("broker", {"topic_alias_maximum": 0, "outbound_topic_alias": 0}), ("broker", {"topic_alias_maximum": 65535}),
-    ("broker", {"fan_out_slice": 1}), ("broker", {"max_retained": 0}), ("broker", {"max_retained_bytes": 0}),
-    ("broker", {"max_queue_bytes": 0}), ("broker", {"max_write_buffer": 1024}), ("broker", {"hold_bytes": 1024}),
+    ("broker", {"fan_out_batch": 1}), ("broker", {"max_retained": 0}), ("broker", {"max_retained_bytes": 0}),
+    ("broker", {"max_queue_bytes": 0}), ("broker", {"max_write_buffer": 1024}),
+    ("broker", {"max_held_inbound_bytes": 1024}),
     ("broker", {"authz_cache": 0}), ("broker", {"authz_cache": 1}), ("broker", {"authz_cache_total": 0}),
     ("broker", {"flapping_takeovers": 1, "flapping_delay": 0.0}), ("broker", {"server_keep_alive": 65535}),
     ("broker", {"hold_timeout": 0.0}), ("broker", {"publish_depth": 1}), ("broker", {"async_fan_out": True}),
@@ -669,4 +674,4 @@ def test_cve_2026_42209_every_setting_at_its_bounds(
                 client.ping()
                 client.disconnect()
         harness.advance(100)
-    assert harness.broker.core.queued_bytes == 0
+    assert harness.broker.state.queued_bytes == 0

@@ -43,7 +43,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
     return run
 
 
-OPEN = "everybody who reaches tcp (*:1883) may connect"
+OPEN = "anyone who can reach tcp (*:1883) may connect"
 REFUSE = " refuses clients that only "
 
 
@@ -66,7 +66,12 @@ REFUSE = " refuses clients that only "
             "users of users.yaml and clients without a user name (auth_password), else nobody",
             True,
         ),
-        ("allow", [SERVICE], "whom https://idp.example/a accepts (auth_http), else nobody", False),
+        (
+            "allow",
+            [SERVICE],
+            "clients that https://idp.example/a accepts (auth_http), else nobody",
+            False,
+        ),
     ],
 )
 def test_who_comes_in_is_named(
@@ -88,9 +93,9 @@ def test_each_listener_has_its_own_line(check: Any) -> None:
     )
     assert "near     everybody: no plugin authenticates" in out
     assert "far      clients with a token (auth_jwt), else nobody" in out
-    assert "everybody who reaches open (*:1885) may connect" in out
+    assert "anyone who can reach open (*:1885) may connect" in out
     out = check("deny", {**TOKENS, "listeners": ["far"]}, near="127.0.0.1:1883", far="*:1884")
-    assert "nobody can connect to near: auth.default is deny" in out
+    assert "no client can connect to near: auth.default is deny" in out
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,15 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from attacks import SECRET, TOKEN, check_entries
-from hookmq.codec import Connack, Suback
 from hookmq.config.model import load, loads
 from hookmq.config.plugins import build
-from hookmq.errors import ConfigError, HookMQError
+from hookmq.model.errors import ConfigError
+from hookmq.model.message import Message
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.errors import HookMQError
+from hookmq.mqtt.packets import Connack, Suback
 from hookmq.plugin import Accept, Allow, Challenge, Deny, Drop
-from hookmq.testing import Harness, HookRecorder, will
-from hookmq.types import Message, Subscription
+from hookmq_testing import Harness, HookRecorder, will
 from serving import HOOKMQ, serving
 
 HOOKS = ("on_connect", "authorize", "on_publish", "on_subscribe", "on_will", "on_auth")

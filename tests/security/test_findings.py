@@ -5,11 +5,11 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from attacks import at_rest
-from hookmq.codec import Puback
 from hookmq.config.model import loads
-from hookmq.errors import ConfigError
-from hookmq.testing import DurableStore, Harness, SlowStore, will
-from hookmq.types import Scope
+from hookmq.model.client import Scope
+from hookmq.model.errors import ConfigError
+from hookmq.mqtt.packets import Puback
+from hookmq_testing import DurableStore, Harness, SlowStore, will
 from rawclient import RawClient, join
 
 MEGABYTE = 1 << 20
@@ -218,12 +218,12 @@ def test_what_makes_messages_large_survives_a_restart() -> None:
         sender = harness.connect("p")
         sender.publish("t/" + "x" * 1000, b"", 1, user_property=(("k", "v" * 1000),))
         sender.publish("t/r", b"x", 1, True, correlation_data=b"c" * 1000)
-        core = harness.broker.core
+        core = harness.broker.state
         sizes = (core.queued_bytes, core.retained_bytes)
         assert sizes[0] > 3000
         assert sizes[1] > 1000
         harness.restart()
-        core = harness.broker.core
+        core = harness.broker.state
         assert (core.queued_bytes, core.retained_bytes) == sizes
         client.reconnect()
         assert len(client.messages) == 2

@@ -12,9 +12,9 @@ import mqttbytes as m
 import pytest
 import uvloop
 from attacks import HOSTILE_NAMES, PAYLOAD, TOKEN, dial, hang_up, house, read_all, serves
-from hookmq.server.node import Node
+from hookmq.server.server import Server
 from hookmq.server.settings import HttpSettings, ListenerSettings, WebSocketSettings
-from hookmq.testing.harness import ALLOW, override
+from hookmq_testing.harness import ALLOW, override
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,7 +60,7 @@ def ws_frame(
 
 
 async def web(
-    node: Node, more: bytes = b""
+    node: Server, more: bytes = b""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
     """A WebSocket, and the head of the answer."""
     reader, writer = await dial(node, "ws")

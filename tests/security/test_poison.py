@@ -9,8 +9,9 @@ import mqtt5
 import mqttbytes as m
 import pytest
 from attacks import HOSTILE_NAMES, at_rest
-from hookmq.codec import Decoder, Pingresp, Publish
-from hookmq.testing import Harness
+from hookmq.mqtt.packets import Pingresp, Publish
+from hookmq_testing import Harness
+from hookmq_testing.decoder import Decoder
 from hypothesis import given
 from hypothesis import strategies as st
 from rawclient import RawClient, join

@@ -8,10 +8,10 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from attacks import at_rest
-from hookmq.broker.channel import Phase
-from hookmq.codec import Connack, Disconnect, Puback, Publish
+from hookmq.broker.connection import Phase
+from hookmq.mqtt.packets import Connack, Disconnect, Puback, Publish
 from hookmq.plugin import Accept, Allow, Challenge, Deny
-from hookmq.testing import Harness, HookRecorder, SlowStore, will
+from hookmq_testing import Harness, HookRecorder, SlowStore, will
 from rawclient import RawClient
 
 PHASES = (
@@ -163,7 +163,7 @@ def test_a_reload_while_a_client_connects_grants_nothing(waits: str) -> None:
         frames = raw.take_frames()
         assert not any(frame[0] == 0x90 and frame[-1] < 0x80 for frame in frames)
         assert not any(frame[0] == 0x40 and len(frame) == 4 for frame in frames)
-        assert harness.broker.core.router.match("secret") == []
+        assert harness.broker.state.router.match("secret") == []
         raw.leave()
         assert harness.metrics.messages_delivered == 0
 

@@ -7,7 +7,7 @@ from typing import Any
 import mqttbytes as m
 from attacks import PAYLOAD, SECRET, at_rest, check_silence, spoken
 from hookmq.plugin import Context, Plugin, hookimpl
-from hookmq.testing import Harness, SlowStore
+from hookmq_testing import Harness, SlowStore
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from rawclient import RawClient
@@ -159,7 +159,7 @@ def run(steps: list[Any], waits: bool, slow: bool) -> None:
                 s.connection for s in harness.broker.sessions.values() if s.connection is not None
             ]
             assert len(set(map(id, online))) == len(online)
-            assert harness.broker.core.queued_bytes >= 0
+            assert harness.broker.state.queued_bytes >= 0
             for session in harness.broker.sessions.values():
                 assert len(session.inflight) <= 65535
                 assert session.queued >= 0

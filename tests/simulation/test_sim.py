@@ -3,15 +3,16 @@ planted in the core for it to find, it finds.
 """
 
 import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
-from hookmq.testing.sim import Knobs, Plan, Step, make_plan, run
-from hookmq.testing.sim.coverage import CELLS, UNREACHABLE, Coverage
-from hookmq.testing.sim.shrink import as_test, shrink
 from planting import Bug, bugs, plant, problems, simulate
+from simulator import Knobs, Plan, Step, make_plan, run
+from simulator.coverage import CELLS, UNREACHABLE, Coverage
+from simulator.shrink import as_test, shrink
 
 BLOCK = 25
 HERE = pathlib.Path(__file__).parent
@@ -26,8 +27,8 @@ def test_every_promise_is_kept(start: int) -> None:
         result = run(plan)
         assert not result.failed, (
             f"{result.invariant}: {result.text}\n"
-            f"python -m hookmq.testing.sim --seed {seed} --trace\n"
-            f"python -m hookmq.testing.sim --seed {seed} --shrink"
+            f"python -m simulator --seed {seed} --trace\n"
+            f"python -m simulator --seed {seed} --shrink"
         )
         assert result.packets >= 250
 
@@ -38,7 +39,7 @@ def test_a_seed_gives_the_same_trace_twice_and_in_another_process() -> None:
     assert hashes == [run(make_plan(seed)).hash for seed in seeds]
     assert len(set(hashes)) == len(seeds)
     code = (
-        "from hookmq.testing.sim import make_plan, run\n"
+        "from simulator import make_plan, run\n"
         f"print([run(make_plan(seed)).hash for seed in {seeds}])"
     )
     for hash_seed in ("1", "2"):
@@ -111,7 +112,8 @@ def test_shrinking_keeps_what_fails() -> None:
 @pytest.mark.timeout(900)
 def test_a_thousand_seeds_reach_every_cell() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "hookmq.testing.sim", "--seeds", "1000", "--start", "250"],
+        [sys.executable, "-m", "simulator", "--seeds", "1000", "--start", "250"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,
@@ -130,7 +132,8 @@ def test_the_simulator_finds_what_is_planted(bug: Bug, tmp_path: pathlib.Path) -
         arguments = ("--first", "--quiet", "--workers", "1", "--seeds", str(bug.within))
         found = simulate(tmp_path, *arguments)
     assert found.returncode == 1, f"not found: {found.stdout}{found.stderr}"
-    assert "simulator:" not in found.stdout
+    assert found.stdout.startswith("\nseed "), f"failed otherwise: {found.stdout}{found.stderr}"
+    assert "simulator:" not in found.stdout, "the simulator itself failed"
 
 
 def test_coverage_knows_every_cell() -> None:

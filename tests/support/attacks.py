@@ -10,14 +10,14 @@ from typing import Any
 import mqttbytes as m
 from hookmq.broker import Broker
 from hookmq.hooks.manager import Hooks
-from hookmq.logs import JsonFormatter
+from hookmq.model.settings import Settings
 from hookmq.plugin import Plugin
-from hookmq.server.node import Node
-from hookmq.server.runtime import AsyncioRuntime
+from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.logs import JsonFormatter
+from hookmq.server.server import Server
 from hookmq.server.settings import ListenerSettings
-from hookmq.settings import Settings
-from hookmq.testing import Harness
-from hookmq.testing.harness import ALLOW
+from hookmq_testing import Harness
+from hookmq_testing.harness import ALLOW
 
 SECRET = "s3cr3t-Passw0rd"
 PAYLOAD = b"payl0ad-not-to-be-logged"
@@ -54,7 +54,7 @@ def check_entries(entries: Iterable[dict[str, Any]]) -> None:
 
 def at_rest(harness: Harness) -> dict[str, int]:
     """Sizes of what attacks might leave behind."""
-    core = harness.broker.core
+    core = harness.broker.state
     return {
         "connections": len(harness.broker.connections),
         "sessions": len(core.sessions),
@@ -63,7 +63,7 @@ def at_rest(harness: Harness) -> dict[str, int]:
         "queued": core.queued_bytes,
         "remembered": core.remembered,
         "fan_outs": len(core.fan_outs),
-        "dirty": len(core.dirty),
+        "dirty": len(core.writes.dirty),
         "deadlines": len(core.deadlines),
         "tasks": len(harness.clock.tasks),
         "calls": harness.hooks.in_flight(),
@@ -94,7 +94,7 @@ class Log(logging.Handler):
 @asynccontextmanager
 async def house(
     *listeners: ListenerSettings, settings: Settings | None = None, plugins: Iterable[Plugin] = ()
-) -> AsyncIterator[tuple[Node, Log]]:
+) -> AsyncIterator[tuple[Server, Log]]:
     """A node behind real sockets, on free ports. At its end nothing may have gone wrong inside and nobody be left; and
     no secret is in its log."""
     root, log = logging.getLogger(), Log()
@@ -103,7 +103,7 @@ async def house(
     root.setLevel(logging.DEBUG)
     runtime = AsyncioRuntime()
     broker = Broker(settings or ALLOW, runtime, Hooks.of(*plugins))
-    node = Node(broker, listeners, runtime)
+    node = Server(broker, listeners, runtime)
     try:
         await node.start()
         yield node, log
@@ -119,7 +119,7 @@ async def house(
     assert not broker.connections
 
 
-async def dial(node: Node, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def dial(node: Server, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection to a listener."""
     host, _, port = node.addresses()[name].rpartition(":")
     return await asyncio.open_connection(host, int(port))
@@ -143,7 +143,7 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
         pass
 
 
-async def serves(node: Node, name: str = "tcp") -> None:
+async def serves(node: Server, name: str = "tcp") -> None:
     """A well-behaved client is served."""
     reader, writer = await dial(node, name)
     writer.write(m.connect("well-behaved"))

@@ -1,6 +1,7 @@
-"""A client that speaks bytes to a real broker, and is told exactly as many bytes as it expects."""
+"""A client that sends and receives bytes over a socket. `rawclient.RawClient` does the same in memory."""
 
 import socket
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -12,48 +13,64 @@ CONNACK, PRESENT = b"\x20\x02\x00\x00", b"\x20\x02\x01\x00"
 
 
 class ByteClient:
-    """One connection to a port of this machine."""
+    """One connection to a port of this machine. Every call waits at most `WAIT` seconds."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.closed = False
+        """Whether either side has closed the connection."""
+        self._buffer = bytearray()
+        self._frames: deque[bytes] = deque()
 
     def send(self, *packets: bytes) -> None:
         """Send packets."""
         self.socket.sendall(b"".join(packets))
 
+    def read(self) -> list[bytes]:
+        """Receive once, and return the packets that are complete. The end of the connection sets `closed`."""
+        try:
+            data = self.socket.recv(1 << 18)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.close()
+        self._buffer += data
+        return m.take_frames(self._buffer)
+
+    def frame(self) -> bytes:
+        """Receive one packet."""
+        while not self._frames:
+            assert not self.closed, (
+                f"the broker closed the connection after {bytes(self._buffer)!r}"
+            )
+            self._frames.extend(self.read())
+        return self._frames.popleft()
+
     def get(self, expected: bytes) -> None:
-        """Receive exactly that; AssertionError for anything else."""
-        got = self.take(len(expected))
+        """Receive exactly these packets. Raises AssertionError for anything else."""
+        got = b""
+        while len(got) < len(expected):
+            got += self.frame()
         assert got == expected, f"{got!r} instead of {expected!r}"
 
-    def take(self, size: int) -> bytes:
-        """Receive so many bytes."""
-        got = b""
-        while len(got) < size:
-            more = self.socket.recv(size - len(got))
-            assert more, f"closed after {got!r}"
-            got += more
-        return got
+    def rest(self) -> list[bytes]:
+        """Return the packets that come until the broker closes the connection."""
+        while not self.closed:
+            self._frames.extend(self.read())
+        found = list(self._frames)
+        self._frames.clear()
+        return found
+
+    def close(self) -> None:
+        """Close the connection without DISCONNECT."""
+        self.closed = True
+        self.socket.close()
 
     def tell(self, data: bytes, expected: bytes) -> None:
         """Send, and receive exactly that."""
         self.send(data)
         self.get(expected)
-
-    def rest(self) -> list[bytes]:
-        """The packets that came until the broker closed the connection."""
-        got = b""
-        while more := self.socket.recv(65536):
-            got += more
-        return m.frames(got)
-
-    def frame(self) -> bytes:
-        """Receive one packet."""
-        got = self.take(2)
-        while got[-1] & 0x80:
-            got += self.take(1)
-        size = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(got[1:]))
-        return got + self.take(size)
 
     def subscribe(self, filter: str, qos: int, level: int = 4) -> None:
         """Subscribe, and be granted it."""

@@ -14,22 +14,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-from hookmq.codec import Auth, Connack, Disconnect, Puback, Pubcomp, Publish, Pubrec, Suback
+from hookmq.model.client import Peer, Scope
+from hookmq.mqtt.packets import Auth, Connack, Disconnect, Puback, Pubcomp, Publish, Pubrec, Suback
+from hookmq.mqtt.properties import Properties
 from hookmq.plugin import Context, Deny, Message, Plugin, Subscription, hookimpl
-from hookmq.properties import Properties
-from hookmq.testing import Harness, HookRecorder, MemoryClient, make_plugin
-from hookmq.testing.client import will
-from hookmq.testing.runtime import EPOCH
-from hookmq.types import Peer, Scope
 from hookmq_acl_file.plugin import AclFilePlugin
 from hookmq_auth_http.config import Endpoint
 from hookmq_auth_http.plugin import AuthHttpPlugin
-from hookmq_auth_http.service import Unavailable
 from hookmq_auth_jwt.fetch import FetchFailed
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_auth_password.hashes import Argon2, make
 from hookmq_auth_password.plugin import AuthPasswordPlugin
 from hookmq_ratelimit.plugin import RateLimitPlugin
+from hookmq_testing import Harness, HookRecorder, MemoryClient, make_plugin
+from hookmq_testing.client import will
+from hookmq_testing.runtime import EPOCH
+from hookmq_toolkit.http_client import HttpAnswer, Unavailable
 from tokens import SECRET, token
 from workspace import ROOT
 
@@ -73,15 +73,13 @@ class Answering:
     def __init__(self, config: Any, now: Any) -> None:
         pass
 
-    async def start(self) -> None: ...
-
     async def close(self) -> None: ...
 
-    async def ask(self, request: Any) -> tuple[int, bytes]:
-        """As `hookmq_auth_http.service.Service.ask`."""
+    async def ask(self, request: Any) -> HttpAnswer:
+        """As `hookmq_toolkit.http_client.HttpService.ask`."""
         if self.answer is None:
             raise Unavailable("dead")
-        return 200, json.dumps(self.answer).encode()
+        return HttpAnswer(200, json.dumps(self.answer).encode())
 
 
 @dataclass
@@ -166,7 +164,7 @@ def world(setting: Setting) -> Iterator[World]:
     """A broker made of it."""
     with (
         TemporaryDirectory() as name,
-        patch("hookmq_auth_http.plugin.Service", Answering),
+        patch("hookmq_auth_http.plugin.make_service", Answering),
     ):
         folder = Path(name)
         (folder / "users.yaml").write_text(users(folder))

@@ -284,6 +284,24 @@ def take(buffer: bytearray) -> list[tuple[int, bytes]]:
     return found
 
 
+def take_frames(buffer: bytearray) -> list[bytes]:
+    """Remove the whole packets at the beginning of `buffer`, and return them with their headers."""
+    found: list[bytes] = []
+    while True:
+        size = digits = 0
+        for digits, byte in enumerate(buffer[1:5], 1):
+            size |= (byte & 127) << 7 * (digits - 1)
+            if byte < 128:
+                break
+        else:
+            return found
+        end = 1 + digits + size
+        if len(buffer) < end:
+            return found
+        found.append(bytes(buffer[:end]))
+        del buffer[:end]
+
+
 def body(frame: bytes) -> bytes:
     """A packet without its fixed header."""
     digits = 1

@@ -1,18 +1,24 @@
 """Planted bugs: small changes of the core or a plugin, made in a copy of it, that the simulator or a power cut must find.
 
 A file of tests/simulation/bugs says what is wrong, within how many seeds it must be found (or ``found by NAME``, a plan
-of tests/simulation/regressions, where chance is too slow), and which text becomes which; one of tests/crash/powercut/bugs
-says ``within N cuts``:
+of tests/simulation/regressions, if chance is too slow), and what changes in which function. A file of
+tests/crash/powercut/bugs says ``within N cuts``:
 
     PUBACK leaves before its commit.
     within 200 seeds
-    === hookmq/broker/inbound.py
+    === hookmq/broker/handlers/publish.py::_acknowledge
     --- old
-        if outcome.relies:
+    if outcome.relies:
     --- new
-        if False:
+    if False:
+
+The function is named as Python qualifies it, such as ``Broker.start`` or ``load_page.loaded``. An annotated constant can
+stand in its place. What is old is an expression, statements that follow each other, or the head of a compound statement.
+It is compared as syntax, so comments and line breaks do not matter. It must stand in that function exactly once. An empty
+new part removes the statements.
 """
 
+import ast
 import importlib.util
 import os
 import pathlib
@@ -20,17 +26,102 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterator
 from typing import NamedTuple
 
-BUGS = pathlib.Path(__file__).parents[1] / "simulation" / "bugs"
+SUPPORT = pathlib.Path(__file__).parent
+BUGS = SUPPORT.parent / "simulation" / "bugs"
 
 
 class Change(NamedTuple):
-    """In the file `path`, that of a package and what lies below it, `old` becomes `new`."""
+    """In `function` of the file `path`, which begins with the name of a package, `old` becomes `new`."""
 
     path: str
+    function: str
     old: str
     new: str
+
+    def apply(self, source: str) -> str:
+        """Return the source with the change made. Raises ValueError if the function or `old` is not there once."""
+        tree = ast.parse(source)
+        scopes = [node for name, node in functions(tree) if name == self.function]
+        if len(scopes) != 1:
+            raise ValueError(f"{self.path} has {len(scopes)} functions {self.function}")
+        lines = source.encode().splitlines(keepends=True)
+        found = list(_places(scopes[0], textwrap.dedent(self.old), lines))
+        if len(found) != 1:
+            raise ValueError(f"{self.path}: its code stands {len(found)} times in {self.function}")
+        start, stop = found[0]
+        data = b"".join(lines)
+        indent = " " * (start - data.rfind(b"\n", 0, start) - 1)
+        new = textwrap.indent(textwrap.dedent(self.new) or "pass", indent).strip()
+        return (data[:start] + new.encode() + data[stop:]).decode()
+
+
+def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Yield the functions, classes and annotated constants below `node`, each with its qualified name."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield prefix + child.name, child
+            yield from functions(child, f"{prefix}{child.name}.")
+        elif isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
+            yield prefix + child.target.id, child
+        else:
+            yield from functions(child, prefix)
+
+
+def _places(scope: ast.AST, old: str, lines: list[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield where `old` stands in `scope`, as offsets of bytes."""
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+
+    def span(first: ast.AST, last: ast.AST) -> tuple[int, int]:
+        begin, end = vars(first), vars(last)
+        return (
+            starts[begin["lineno"] - 1] + begin["col_offset"],
+            starts[end["end_lineno"] - 1] + end["end_col_offset"],
+        )
+
+    try:
+        wanted = ast.parse(old).body
+    except SyntaxError:
+        [head] = ast.parse(old + "\n    pass").body
+        for node in ast.walk(scope):
+            if type(node) is type(head) and _head(node) == _head(head):
+                (start, _), (_, last) = span(node, node), span(node, _head_of(node)[-1])
+                colon = re.compile(rb"(?:[\s)]|#[^\n]*\n)*:").match(b"".join(lines), last)
+                assert colon is not None
+                yield start, colon.end()
+        return
+    if len(wanted) == 1 and isinstance(wanted[0], ast.Expr):
+        dump = ast.dump(wanted[0].value)
+        for node in ast.walk(scope):
+            if isinstance(node, ast.expr) and ast.dump(node) == dump:
+                yield span(node, node)
+        return
+    dumps = list(map(ast.dump, wanted))
+    for node in ast.walk(scope):
+        for _, block in ast.iter_fields(node):
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                told = list(map(ast.dump, block))
+                for place in range(len(block) - len(dumps) + 1):
+                    if told[place : place + len(dumps)] == dumps:
+                        yield span(block[place], block[place + len(dumps) - 1])
+
+
+def _head_of(node: ast.AST) -> list[ast.AST]:
+    """Return what stands between the keyword and the colon of a compound statement."""
+    found: list[ast.AST] = []
+    for name, value in ast.iter_fields(node):
+        if name not in ("body", "orelse", "finalbody", "handlers"):
+            found += value if isinstance(value, list) else [value]
+    return [one for one in found if isinstance(one, ast.AST)]
+
+
+def _head(node: ast.AST) -> list[str]:
+    return list(map(ast.dump, _head_of(node)))
 
 
 class Bug(NamedTuple):
@@ -62,11 +153,12 @@ def load(path: pathlib.Path) -> Bug:
         raise ValueError(f"{path.name}: not one of 'within N' and 'found by', or no change")
     changes = []
     for part in parts:
-        file, _, body = part.partition("\n--- old\n")
-        old, found, new = body.partition("\n--- new\n")
-        if not found:
-            raise ValueError(f"{path.name}: no '--- new'")
-        changes.append(Change(file.strip(), old, new.rstrip("\n")))
+        place, _, body = part.partition("\n--- old\n")
+        file, named, function = place.strip().partition("::")
+        old, found, new = (body + "\n").partition("\n--- new\n")
+        if not (named and found):
+            raise ValueError(f"{path.name}: no function after '::', or no '--- new'")
+        changes.append(Change(file, function, old, new.rstrip("\n")))
     plan = None if by is None else BUGS.parent / "regressions" / f"{by[1]}.py"
     count = int(within[1]) if within else 0
     cuts = count if within and within[2] == "cuts" else 0
@@ -88,13 +180,19 @@ def package(name: str) -> pathlib.Path:
 
 
 def problems(bug: Bug) -> list[str]:
-    """Why a bug cannot be planted in the code as it is; empty when it can."""
+    """Return why a bug cannot be planted in the code as it is; empty if it can."""
     found = []
+    sources: dict[str, str] = {}
     for change in bug.changes:
         name, _, path = change.path.partition("/")
-        count = (package(name) / path).read_text().count(change.old)
-        if count != 1:
-            found.append(f"{bug.name}: its text stands {count} times in {change.path}")
+        source = sources.get(change.path)
+        try:
+            if source is None:
+                source = (package(name) / path).read_text()
+            sources[change.path] = change.apply(source)
+            ast.parse(sources[change.path])
+        except (OSError, ValueError, SyntaxError) as error:
+            found.append(f"{bug.name}: {error}")
     return found
 
 
@@ -105,15 +203,19 @@ def plant(bug: Bug, folder: pathlib.Path) -> None:
         shutil.copytree(package(name), folder / name, ignore=ignore)
     for change in bug.changes:
         file = folder / change.path
-        file.write_text(file.read_text().replace(change.old, change.new))
+        file.write_text(change.apply(file.read_text()))
 
 
 def simulate(folder: pathlib.Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the simulator on the core in `folder`."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{folder}{os.pathsep}{SUPPORT}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     environment["HOOKMQ_BUILD"] = "pure"  # what is planted is source
     return subprocess.run(
-        [sys.executable, "-m", "hookmq.testing.sim", *arguments],
+        [sys.executable, "-m", "simulator", *arguments],
         env=environment,
         capture_output=True,
         text=True,

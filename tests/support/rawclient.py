@@ -4,9 +4,9 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
-from hookmq.broker import Connection
-from hookmq.testing import Harness, MemoryWire
-from hookmq.types import Peer, Scope
+from hookmq.broker import PacketReader
+from hookmq.model.client import Peer, Scope
+from hookmq_testing import Harness, MemoryWire
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])
 """For a test of what 3.1.1 and 5.0 have in common."""
@@ -21,7 +21,7 @@ class RawClient:
         self.arrived = b""
         self.wire = MemoryWire(harness.clock, self._took, lambda: None)
         peer = Peer("192.0.2.7", 1024, "memory")
-        self.connection: Connection = harness.broker.accept(self.wire, peer, scope or Scope())
+        self.connection: PacketReader = harness.broker.accept(self.wire, peer, scope or Scope())
         self.wire.connection = self.connection
         self._packet_id = 0
 

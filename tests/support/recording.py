@@ -83,7 +83,9 @@ class Client:
             [r.value for r in codes]
         )
         self.paho.on_publish = lambda c, u, mid, code, p: self.pubacks.put((mid, code.value))
-        self.paho.on_disconnect = lambda c, u, flags, code, p: self.ends.put(code.value)
+        self.ended = False
+        """Whether the connection has ended; paho may say that it is connected after the broker's DISCONNECT."""
+        self.paho.on_disconnect = self._on_disconnect
         self.paho.on_message = lambda c, u, message: self.messages.put(message)
 
     def _on_connect(
@@ -92,8 +94,15 @@ class Client:
         self.connack_properties = given
         self.connack.put((code.value, bool(flags.session_present)))
 
+    def _on_disconnect(
+        self, client: Any, userdata: Any, flags: Any, code: Any, given: Properties | None
+    ) -> None:
+        self.ended = True
+        self.ends.put(code.value)
+
     def connect(self) -> tuple[int, bool]:
         """Connect and wait: the reason code of CONNACK and its session-present flag."""
+        self.ended = False
         if self.version == V5:
             wanted = {"SessionExpiryInterval": self.expiry, "TopicAliasMaximum": self.aliases}
             values = {name: value for name, value in wanted.items() if value is not None}
@@ -108,7 +117,7 @@ class Client:
 
     def disconnect(self) -> None:
         """Send DISCONNECT and wait until the connection has ended."""
-        if self.paho.is_connected():
+        if self.paho.is_connected() and not self.ended:
             self.paho.disconnect()
             self.ends.get(timeout=WAIT)
         self.paho.loop_stop()

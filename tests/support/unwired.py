@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hookmq.cli.options import Target
+from hookmq.cli.options import ConnectTarget
 from hookmq_bench.connection import Connection, Turn
 from hookmq_bench.plan import Plan
 from hookmq_bench.tally import Tally
 
 PLAN = Plan(
-    scenario="pair", target=Target("127.0.0.1", 1883, 4, 60, True), run=0xABCDEF, publishers=2, subscribers=2,
+    scenario="pair", target=ConnectTarget("127.0.0.1", 1883, 4, 60, True), run=0xABCDEF, publishers=2, subscribers=2,
     clients=0, processes=1, rate=0.0, window=4, qos=0, payload=b"filler", topic="t/{run}/{i}", retain=False,
     shared=False, duration=10.0, count=0, warm_up=1.0, ramp_up=0.0, drain=2.0, connect_rate=0.0, connecting=64,
     storm=0.0, abrupt=False, keep=False, prefix="bench",

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hookmq import codec
-from hookmq.properties import EMPTY, Properties
+from hookmq.mqtt import packets
+from hookmq.mqtt.packets import Packet, SubscribeRequest, WillFields
+from hookmq.mqtt.properties import EMPTY, Properties
 
 _HEX = frozenset(("payload", "password", "correlation_data", "authentication_data"))
 
@@ -19,7 +20,7 @@ class Vector:
     version: int
     sender: str
     data: bytes
-    packet: codec.Packet | None
+    packet: Packet | None
     canonical: bool
     error: int | None
     answer: int | None
@@ -59,9 +60,9 @@ def _vector(stem: str, row: dict[str, Any]) -> Vector:
     return vector
 
 
-def _packet(row: dict[str, Any]) -> codec.Packet:
+def _packet(row: dict[str, Any]) -> Packet:
     fields = _fields(row)
-    packet: codec.Packet = getattr(codec, fields.pop("type"))(**fields)
+    packet: Packet = getattr(packets, fields.pop("type"))(**fields)
     return packet
 
 
@@ -74,9 +75,9 @@ def _fields(row: dict[str, Any]) -> dict[str, Any]:
     if "properties" in fields:
         fields["properties"] = _properties(fields["properties"])
     if "will" in fields:
-        fields["will"] = codec.WillFields(**_fields(fields["will"]))
+        fields["will"] = WillFields(**_fields(fields["will"]))
     if "requests" in fields:
-        fields["requests"] = tuple(codec.SubscribeRequest(**r) for r in fields["requests"])
+        fields["requests"] = tuple(SubscribeRequest(**r) for r in fields["requests"])
     for name in ("codes", "filters"):
         if name in fields:
             fields[name] = tuple(fields[name])

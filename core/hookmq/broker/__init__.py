@@ -1,9 +1,9 @@
-"""The broker itself, without I/O: connections, sessions, the publish pipeline, wills and expiry.
+"""The broker without I/O: connections, sessions, the publish pipeline, wills and expiry.
 
-`Broker` is the door; the shell brings connections to it and the store, the hooks and a runtime into it.
+`Broker` is the entry point. The server passes it connections, the store, the hooks and a runtime.
 """
 
 from hookmq.broker.broker import Broker
-from hookmq.broker.connection import Connection
+from hookmq.broker.packet_reader import PacketReader
 
-__all__ = ["Broker", "Connection"]
+__all__ = ["Broker", "PacketReader"]

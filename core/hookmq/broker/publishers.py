@@ -1,13 +1,13 @@
-"""Who published what is retained: one record for all messages of a client that was found to be the same each time."""
+"""The publishers of retained messages. All messages of one client share one record."""
 
 from hashlib import blake2b
 
-from hookmq.types import ClientInfo, ClientRecord, Peer, Scope
+from hookmq.model.client import ClientInfo, ClientRecord, Peer, Scope
 
 
 class Publisher:
-    """A client as `authorize` is asked about its retained messages, `uses` of them; `id` is its number in the store.
-    `rights` counts how often the rights of this client alone may have changed."""
+    """A client as `authorize` sees it for its retained messages. `uses` is the number of those messages, and `id` the
+    publisher's number in the store. `rights` counts possible changes of its permissions."""
 
     __slots__ = ("client", "id", "key", "rights", "size", "uses")
 
@@ -21,7 +21,7 @@ class Publisher:
 
 
 class Publishers:
-    """The publishers of retained messages. `rights` counts how often the rights of all may have changed."""
+    """The publishers of retained messages. `rights` counts possible changes to all clients' permissions."""
 
     __slots__ = ("_by_client", "_by_id", "_next", "_scopes", "rights")
 
@@ -33,11 +33,11 @@ class Publishers:
         self.rights = 1
 
     def __len__(self) -> int:
-        """Publishers held."""
+        """Return the number of publishers."""
         return len(self._by_id)
 
     def find(self, client: ClientInfo) -> Publisher:
-        """Return the publisher that `client` is, held already or new and of no use yet."""
+        """Return the publisher for `client`, creating it if necessary. A new publisher has no messages yet."""
         known = client._publisher
         if isinstance(known, Publisher) and known.uses:
             return known
@@ -52,18 +52,18 @@ class Publishers:
         return found
 
     def load(self, id: int, record: ClientRecord) -> None:
-        """Take up a publisher that is stored."""
+        """Add a publisher loaded from the store."""
         text = repr(_lasting(record)).encode()
         key = blake2b(text, digest_size=16).digest()
         self._hold(self._make(record, key, len(text), id))
         self._next = max(self._next, id + 1)
 
     def get(self, id: int) -> Publisher | None:
-        """Return a publisher that is held, by its number in the store."""
+        """Return the known publisher with this number in the store, or None."""
         return self._by_id.get(id)
 
     def take(self, publisher: Publisher) -> bool:
-        """Count one retained message more; whether it is the first."""
+        """Count a new retained message. Return whether it is the publisher's first."""
         publisher.uses += 1
         if publisher.uses > 1:
             return False
@@ -71,7 +71,7 @@ class Publishers:
         return True
 
     def let_go(self, publisher: Publisher) -> bool:
-        """Count one retained message less; whether it was the last."""
+        """Count a removed retained message. Return whether it was the publisher's last."""
         publisher.uses -= 1
         if publisher.uses:
             return False
@@ -79,14 +79,14 @@ class Publishers:
         return True
 
     def unused(self) -> list[Publisher]:
-        """Forget those that were loaded and have no message, and return them."""
+        """Remove the loaded publishers that have no messages, and return them."""
         found = [publisher for publisher in self._by_id.values() if not publisher.uses]
         for publisher in found:
             self._forget(publisher)
         return found
 
     def changed(self, client_id: str | None) -> None:
-        """Have `authorize` asked again about messages of `client_id` (None: of everybody)."""
+        """Have `authorize` asked again about messages from `client_id`, or from all clients if it is None."""
         if client_id is None:
             self.rights += 1
             return
@@ -121,7 +121,8 @@ class Publishers:
 
 
 def _lasting(record: ClientRecord) -> ClientRecord:
-    """Leave out what is of one connection only: a client that comes back is the same publisher, as it was first."""
+    """Return `record` without the fields that belong to one connection, so that a returning client is the same
+    publisher."""
     peer = record.peer
     return record._replace(
         peer=Peer(peer.host, 0, peer.transport, peer.certificate),

@@ -1,4 +1,4 @@
-"""``python -m hookmq.cli``, where the script ``hookmq`` is not on the path."""
+"""``python -m hookmq.cli``: run the ``hookmq`` command without its script."""
 
 import sys
 

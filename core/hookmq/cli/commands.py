@@ -1,6 +1,6 @@
-"""Commands that installed plugins add: `register_cli` of their classes, without a configuration and without an object.
+"""Commands that installed plugins add with the `register_cli` method of their classes. They need no configuration.
 
-A plugin that cannot be imported or breaks the rules costs a line of warning and nothing else.
+If a plugin cannot be imported or breaks a rule, a warning is printed and its commands are omitted.
 """
 
 import re
@@ -8,55 +8,57 @@ import sys
 from typing import Any, Final, NamedTuple
 
 from hookmq.cli import Parser
-from hookmq.errors import PluginError
-from hookmq.hooks.discovery import Installed, installed, load
+from hookmq.hooks.discovery import InstalledPlugin, installed, load
 from hookmq.hooks.registry import class_hook
+from hookmq.model.errors import PluginError
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-class Added(NamedTuple):
-    """A plugin's command."""
+class PluginCommand(NamedTuple):
+    """A command added by a plugin."""
 
-    plugin: Installed
+    plugin: InstalledPlugin
     help: str
     parser: Parser
 
 
 class Group:
-    """What `register_cli` gets."""
+    """Adds commands for one plugin; the argument of `register_cli`."""
 
-    def __init__(self, plugin: Installed, reserved: frozenset[str]) -> None:
+    def __init__(self, plugin: InstalledPlugin, reserved: frozenset[str]) -> None:
         self._plugin = plugin
         self._reserved = reserved
-        self.found: dict[str, Added] = {}
+        self.found: dict[str, PluginCommand] = {}
 
     def add_parser(self, name: str, *, help: str, **options: Any) -> Parser:
-        """The parser of a new command ``hookmq name``, an `argparse.ArgumentParser` with `options` (such as
-        ``description`` and ``epilog``): add arguments, and ``parser.set_defaults(run=function)``. The function gets the
-        parsed arguments and returns the exit code, None for 0. Raises PluginError for a name that is taken or cannot be.
+        """Add the command ``hookmq name``, and return its `argparse.ArgumentParser`, made with `options`.
+
+        Add arguments to the parser, and call ``parser.set_defaults(run=function)``. The function gets the parsed
+        arguments and returns the exit code, or None for 0. Raises PluginError if the name is invalid or taken.
         """
         if not _NAME.fullmatch(name):
-            raise PluginError(self._plugin.name, f"{name!r} is no name of a command")
+            raise PluginError(self._plugin.name, f"invalid command name {name!r}")
         if name in self._reserved or name in self.found:
-            raise PluginError(self._plugin.name, f"the command {name!r} is taken")
+            raise PluginError(self._plugin.name, f"the command {name!r} exists already")
         options.setdefault("description", f"{help[:1].upper()}{help[1:]}.")
         parser = Parser(prog=f"hookmq {name}", **options)
-        self.found[name] = Added(self._plugin, help, parser)
+        self.found[name] = PluginCommand(self._plugin, help, parser)
         return parser
 
 
-def added(reserved: frozenset[str]) -> dict[str, list[Added]]:
-    """The commands of installed plugins by name; more than one under a name is a conflict. Imports every plugin, and
-    warns on stderr of those that fail. `reserved` are names that plugins cannot have."""
-    commands: dict[str, list[Added]] = {}
+def added(reserved: frozenset[str]) -> dict[str, list[PluginCommand]]:
+    """Return the commands of installed plugins by name. More than one command under a name is a conflict.
+
+    Imports every plugin, and prints a warning for each plugin that fails. Plugins cannot use the names in `reserved`.
+    """
+    commands: dict[str, list[PluginCommand]] = {}
     for plugin in installed():
         group = Group(plugin, reserved)
         try:
             hook = class_hook(plugin.name, load(plugin), "register_cli")
-            if hook is None:
-                continue
-            hook(group)
+            if hook is not None:
+                hook(group)
         except (Exception, SystemExit) as error:
             why = error.message if isinstance(error, PluginError) else repr(error)
             owner = f"{plugin.name!r} ({plugin.distribution} {plugin.version})"
@@ -67,19 +69,19 @@ def added(reserved: frozenset[str]) -> dict[str, list[Added]]:
     return commands
 
 
-def only(name: str, commands: list[Added]) -> Added:
-    """The one command of that name. Raises PluginError when two plugins add it."""
+def only(name: str, commands: list[PluginCommand]) -> PluginCommand:
+    """Return the only command called `name`. Raises PluginError if more than one plugin adds it."""
     if len(commands) > 1:
         owners = " and ".join(f"{one.plugin.distribution} {one.plugin.version}" for one in commands)
-        raise PluginError(commands[0].plugin.name, f"the command {name!r} is added by {owners}")
+        raise PluginError(commands[0].plugin.name, f"{owners} both add the command {name!r}")
     return commands[0]
 
 
-def run(command: Added, words: list[str]) -> int:
-    """Run a plugin's command; its exit code."""
+def run(command: PluginCommand, words: list[str]) -> int:
+    """Run a plugin's command and return its exit code."""
     parsed = command.parser.parse(words)
     function = getattr(parsed, "run", None)
     if function is None:
-        command.parser.error("which command? --help lists them")
+        command.parser.error("a command is required")
     code = function(parsed)
     return 0 if code is None else int(code)

@@ -1,18 +1,19 @@
-"""How `sub` and `rr` print a message: plain, with its topic, as JSON, or by a format as mosquitto_sub's ``-F``."""
+"""Print messages for `sub` and `rr`: payload only, topic and payload, JSON, or a format string as in mosquitto_sub."""
 
+import argparse
 import json
 import re
+import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hookmq.errors import ConfigError
+from hookmq.model.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
-    """What is printed of a message. `properties` has MQTT 5's as attributes, by their names in camel case."""
+class ReceivedMessage:
+    """A message to print. `properties` has the MQTT 5 properties as attributes, under paho's names."""
 
     topic: str
     payload: bytes
@@ -27,16 +28,16 @@ FIELDS: Final = {
     "%": "a percent sign",
     "t": "topic",
     "p": "payload",
-    "x": "payload in hex",
-    "X": "payload in HEX",
-    "l": "payload's length",
+    "x": "payload in lower-case hex",
+    "X": "payload in upper-case hex",
+    "l": "length of the payload in bytes",
     "q": "QoS",
-    "r": "1 when retained, else 0",
+    "r": "1 if retained, else 0",
     "m": "packet id",
-    "j": "JSON, the payload as text",
-    "J": "JSON, the payload as JSON",
-    "U": "time, seconds since 1970",
-    "I": "time, ISO 8601",
+    "j": "JSON, with the payload as text",
+    "J": "JSON, with the payload as JSON",
+    "U": "time in seconds since 1970",
+    "I": "time in ISO 8601",
     "C": "content type",
     "R": "response topic",
     "D": "correlation data",
@@ -51,37 +52,55 @@ _PROPERTIES: Final = {
     "F": "PayloadFormatIndicator", "S": "SubscriptionIdentifier", "P": "UserProperty", "A": "TopicAlias",
 }  # fmt: skip
 _ESCAPES: Final = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "0": "\0",
-    "a": "\a",
-    "e": "\x1b",
-    "v": "\v",
-    "\\": "\\",
-}
-
+    "n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "e": "\x1b", "v": "\v", "\\": "\\",
+}  # fmt: skip
 
 _HARMFUL: Final = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""What drives a terminal or reorders what it shows, and bytes that are no UTF-8."""
+"""Matches control characters, characters that change the text direction, and bytes that are not UTF-8."""
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the options that control how messages are printed."""
+    add = parser.add_argument_group("output").add_argument
+    add("-v", "--verbose", action="store_true", help="print the topic before the payload")
+    add("-F", "--format", help="json, or text with the %%-fields that `hookmq sub --help` lists")
+    add("-N", "--no-newline", action="store_true", help="print no line end after a message")
+
+
+def template_of(arguments: argparse.Namespace) -> str:
+    """Return the format that -F, -v and -N select. Raises ConfigError."""
+    if arguments.format == "json":
+        template = "%j"
+    elif arguments.format is not None:
+        template = check(arguments.format)
+    else:
+        template = "%t %p" if arguments.verbose else "%p"
+    return template if arguments.no_newline else template + "\n"
+
+
+def print_message(message: ReceivedMessage, template: str) -> None:
+    """Write `message` to standard output."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(render(message, template, time.time(), sys.stdout.isatty()))
+    sys.stdout.buffer.flush()
 
 
 def harmless(text: str, keep: str = "") -> str:
-    """Return `text` with an escape such as ``\\x1b`` for whatever drives a terminal, but for the characters of `keep`.
-    Bytes that are no UTF-8 come as ``surrogateescape`` makes them."""
+    """Replace characters that could control a terminal by escapes such as ``\\x1b``, except those in `keep`. Decode
+    `text` with ``surrogateescape`` first, so that it can contain bytes that are not UTF-8."""
     return _HARMFUL.sub(lambda m: m[0] if m[0] in keep else _escape(ord(m[0])), text)
 
 
 def _escape(code: int) -> str:
     if 0xDC80 <= code <= 0xDCFF:
-        code -= 0xDC00  # the byte that was no UTF-8
+        code -= 0xDC00  # a byte that is not UTF-8
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def check(template: str) -> str:
-    """`template` with its backslash escapes read. Raises ConfigError for a field that does not exist."""
+    """Return `template` with its backslash escapes replaced. Raises ConfigError for an unknown field."""
     for match in _FIELD.finditer(template):
         if match["name"] not in FIELDS:
             known = ", ".join(f"%{name}" for name in FIELDS)
@@ -89,9 +108,11 @@ def check(template: str) -> str:
     return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), template)
 
 
-def render(message: Received, template: str, now: float, terminal: bool = False) -> bytes:
-    """Return `message` by `template`, received at `now`, epoch seconds. Fields stay the bytes they are, unless they go to
-    a terminal: then nothing in them can drive it. A payload keeps its tabs and line ends."""
+def render(message: ReceivedMessage, template: str, now: float, terminal: bool = False) -> bytes:
+    """Format `message`, received at `now` (seconds since the epoch), with `template`.
+
+    For a terminal, `harmless` escapes the fields, but payloads keep their tabs and line ends.
+    """
     out = bytearray()
     position = 0
     for match in _FIELD.finditer(template):
@@ -111,7 +132,7 @@ def render(message: Received, template: str, now: float, terminal: bool = False)
     return bytes(out)
 
 
-def _value(message: Received, name: str, now: float) -> bytes:
+def _value(message: ReceivedMessage, name: str, now: float) -> bytes:
     if name == "p":
         return message.payload
     if name == "D":
@@ -119,23 +140,19 @@ def _value(message: Received, name: str, now: float) -> bytes:
     return _text(message, name, now).encode("utf-8", "replace")
 
 
-def _text(message: Received, name: str, now: float) -> str:
-    simple: dict[str, Callable[[], str]] = {
-        "%": lambda: "%",
-        "t": lambda: message.topic,
-        "x": lambda: message.payload.hex(),
-        "X": lambda: message.payload.hex().upper(),
-        "l": lambda: str(len(message.payload)),
-        "q": lambda: str(message.qos),
-        "r": lambda: str(int(message.retain)),
-        "m": lambda: str(message.mid),
-        "U": lambda: f"{now:.6f}",
-        "I": lambda: iso(now),
-        "j": lambda: as_json(message, now, parse=False),
-        "J": lambda: as_json(message, now, parse=True),
-    }
+def _text(message: ReceivedMessage, name: str, now: float) -> str:
+    payload = message.payload
+    simple: dict[str, object] = {
+        "%": "%", "t": message.topic, "l": len(payload), "q": message.qos, "r": int(message.retain), "m": message.mid,
+    }  # fmt: skip
     if name in simple:
-        return simple[name]()
+        return str(simple[name])
+    if name in "xX":
+        return payload.hex() if name == "x" else payload.hex().upper()
+    if name in "UI":
+        return f"{now:.6f}" if name == "U" else iso(now)
+    if name in "jJ":
+        return as_json(message, now, parse=name == "J")
     value = getattr(message.properties, _PROPERTIES[name], None)
     if value is None:
         return ""
@@ -144,8 +161,9 @@ def _text(message: Received, name: str, now: float) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def as_json(message: Received, now: float, *, parse: bool) -> str:
-    """`message` as one line of JSON. Bytes that are no UTF-8 become hex under ``payload_hex``."""
+def as_json(message: ReceivedMessage, now: float, *, parse: bool) -> str:
+    """Format `message` as one line of JSON. A payload that is not UTF-8 is written as hex under ``payload_hex``. With
+    `parse`, a payload that contains JSON is written as a JSON value."""
     record: dict[str, Any] = {
         "tst": iso(now),
         "topic": message.topic,
@@ -169,11 +187,11 @@ def as_json(message: Received, now: float, *, parse: bool) -> str:
                 record["payload"] = json.loads(text)
             except ValueError:
                 pass
-    # JSON leaves U+007F to U+009F and others as they are, and some terminals obey them
+    # json.dumps does not escape U+007F to U+009F and some others, but some terminals interpret them
     return _HARMFUL.sub(lambda m: f"\\u{ord(m[0]):04x}", json.dumps(record, ensure_ascii=False))
 
 
-def _properties(message: Received) -> dict[str, Any]:
+def _properties(message: ReceivedMessage) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for attribute in _PROPERTIES.values():
         value = getattr(message.properties, attribute, None)
@@ -181,7 +199,7 @@ def _properties(message: Received) -> dict[str, Any]:
             continue
         name = re.sub(r"(?<!^)(?=[A-Z])", "-", attribute).lower()
         if attribute == "UserProperty":
-            # pairs, for a name may come more than once
+            # write a list of pairs, since a name may occur more than once
             result["user-properties"] = [list(pair) for pair in value]
         elif isinstance(value, bytes):
             result[name] = value.decode("utf-8", "backslashreplace")
@@ -191,8 +209,7 @@ def _properties(message: Received) -> dict[str, Any]:
 
 
 def iso(now: float) -> str:
-    """Local time with its offset, to the microsecond."""
+    """Return the local time in ISO format, with its UTC offset and microseconds."""
+    local = time.localtime(now)
     fraction = f"{now % 1:.6f}"[1:]
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(now)) + fraction + time.strftime(
-        "%z", time.localtime(now)
-    )  # fmt: skip
+    return time.strftime("%Y-%m-%dT%H:%M:%S", local) + fraction + time.strftime("%z", local)

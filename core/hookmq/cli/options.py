@@ -1,14 +1,17 @@
-"""What `pub`, `sub` and `rr` share on the command line: mosquitto's flag letters, checked and put into one `Target`."""
+"""Options that `pub`, `sub` and `rr` share, with mosquitto's letters, checked and put into a `ConnectTarget`."""
 
 import argparse
 import getpass
 import os
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from hookmq.errors import ConfigError
+from hookmq.config.units import parse_duration
+from hookmq.model.errors import ConfigError
+from hookmq.mqtt.properties import BY_NAME, In, PropertyKind
 
 VERSIONS: Final = {"mqttv31": 3, "31": 3, "mqttv311": 4, "311": 4, "mqttv5": 5, "5": 5}
 TLS_VERSIONS: Final = ("tlsv1.2", "tlsv1.3")
@@ -18,58 +21,44 @@ SCHEMES: Final = {
     "ws": (False, True, 8083),
     "wss": (True, True, 8084),
 }
-"""TLS, WebSocket and the usual port of a URL's scheme."""
+"""For each URL scheme: whether it uses TLS, whether it uses WebSocket, and the default port."""
 
 INTEGER, TEXT, DATA, PAIR = "whole number", "text", "data", "name and value"
-PROPERTIES: Final[dict[str, tuple[str, str]]] = {
-    "assigned-client-identifier": ("AssignedClientIdentifier", TEXT),
-    "authentication-data": ("AuthenticationData", DATA),
-    "authentication-method": ("AuthenticationMethod", TEXT),
-    "content-type": ("ContentType", TEXT),
-    "correlation-data": ("CorrelationData", DATA),
-    "maximum-packet-size": ("MaximumPacketSize", INTEGER),
-    "message-expiry-interval": ("MessageExpiryInterval", INTEGER),
-    "payload-format-indicator": ("PayloadFormatIndicator", INTEGER),
-    "reason-string": ("ReasonString", TEXT),
-    "receive-maximum": ("ReceiveMaximum", INTEGER),
-    "request-problem-information": ("RequestProblemInformation", INTEGER),
-    "request-response-information": ("RequestResponseInformation", INTEGER),
-    "response-topic": ("ResponseTopic", TEXT),
-    "session-expiry-interval": ("SessionExpiryInterval", INTEGER),
-    "subscription-identifier": ("SubscriptionIdentifier", INTEGER),
-    "topic-alias": ("TopicAlias", INTEGER),
-    "topic-alias-maximum": ("TopicAliasMaximum", INTEGER),
-    "user-property": ("UserProperty", PAIR),
-    "will-delay-interval": ("WillDelayInterval", INTEGER),
+_KINDS: Final = {
+    PropertyKind.STRING: TEXT,
+    PropertyKind.BINARY: DATA,
+    PropertyKind.PAIR: PAIR,
 }
-"""mosquitto's name of a property to paho's and the kind of its value."""
-LEGAL: Final[dict[str, frozenset[str]]] = {
-    "connect": frozenset({
-        "authentication-data", "authentication-method", "maximum-packet-size", "receive-maximum",
-        "request-problem-information", "request-response-information", "session-expiry-interval",
-        "topic-alias-maximum", "user-property",
-    }),
-    "publish": frozenset({
-        "content-type", "correlation-data", "message-expiry-interval", "payload-format-indicator", "response-topic",
-        "topic-alias", "user-property",
-    }),
-    "subscribe": frozenset({"subscription-identifier", "user-property"}),
-    "unsubscribe": frozenset({"user-property"}),
-    "disconnect": frozenset({"reason-string", "session-expiry-interval", "user-property"}),
-    "will": frozenset({
-        "content-type", "correlation-data", "message-expiry-interval", "payload-format-indicator", "response-topic",
-        "user-property", "will-delay-interval",
-    }),
-}  # fmt: skip
-"""The properties that a packet, as ``-D`` calls it, may carry."""
+PROPERTIES: Final = {
+    name.replace("_", "-"): (name.title().replace("_", ""), _KINDS.get(spec.kind, INTEGER))
+    for name, spec in BY_NAME.items()
+}
+"""For each property under mosquitto's name: paho's name, and the type of its value."""
+_PACKETS: Final = {
+    "connect": In.CONNECT,
+    "publish": In.PUBLISH,
+    "subscribe": In.SUBSCRIBE,
+    "unsubscribe": In.UNSUBSCRIBE,
+    "disconnect": In.DISCONNECT,
+    "will": In.WILL,
+}
+_BY_SERVERS: Final = {("publish", "subscription-identifier"), ("disconnect", "server-reference")}
+LEGAL: Final = {
+    packet: frozenset(
+        name
+        for name in PROPERTIES
+        if BY_NAME[name.replace("-", "_")].packets & bit and (packet, name) not in _BY_SERVERS
+    )
+    for packet, bit in _PACKETS.items()
+}
+"""The properties that a client may put into each packet. Packets have the names that ``-D`` uses."""
 
 Property = tuple[str, str, Any]
-"""Packet as ``-D`` calls it, paho's name of the property, value."""
+"""A packet, named as in ``-D``; the property, named as in paho; and its value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Will:
-    """The will given on the command line."""
+class Will(NamedTuple):
+    """The will that the options define."""
 
     topic: str
     payload: bytes
@@ -78,8 +67,8 @@ class Will:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where to connect and as whom."""
+class ConnectTarget:
+    """Where and how to connect, and with which credentials."""
 
     host: str
     port: int
@@ -105,177 +94,232 @@ class Target:
     unix: str | None = None
     will: Will | None = None
     session_expiry: int | None = None
-    properties: tuple[Property, ...] = field(default=())
+    properties: tuple[Property, ...] = ()
     debug: bool = False
     quiet: bool = False
 
     @property
     def address(self) -> str:
-        """Host and port, or the socket's path, for people."""
+        """The host and port, or the Unix socket's path, for messages."""
         if self.unix is not None:
             return self.unix
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
 
-def add_connection(parser: argparse.ArgumentParser, link: bool = True) -> None:
-    """Add the options that say where and how to connect.
+_COPIED: Final = (
+    "keep_alive", "ca", "certificate", "key", "insecure", "ca_folder", "ciphers", "tls_version", "bind", "nodelay",
+    "max_inflight", "unix", "session_expiry", "debug", "quiet",
+)  # fmt: skip
+"""Fields of `ConnectTarget` that are copied from the option with the same name."""
 
-    `link`: also those that only `hookmq.cli.link` honours. A command that connects by other means leaves them out: they
-    are unknown to it, and `target_of` takes their defaults.
+
+def add_connection(parser: argparse.ArgumentParser, link: bool = True) -> None:
+    """Add the options that define where and how to connect.
+
+    Without `link`, omit the options that only `mqtt_client` supports; `target_of` then uses their defaults.
     """
+    # fmt: off
     if not link:
         parser.set_defaults(bind="", id_prefix=None, unix=None, max_inflight=None, nodelay=False)
     parser.add_argument("--help", action="help", help="show this help and exit")
     group = parser.add_argument_group("connection")
     add = group.add_argument
-    add("-h", "--host", help="host name or address (localhost)")
-    add("-p", "--port", type=port, help="port (1883; 8883 with TLS; 8083, 8084 with --ws)")
+    add("-h", "--host", help="host name or IP address of the broker (default: localhost)")
+    add("-p", "--port", type=port, help="port (default: 1883; TLS 8883; WebSocket 8083, with TLS 8084)")
     add("-L", "--url", help="mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC; also mqtts, ws and wss")
     if link:
-        add("-A", "--bind", metavar="ADDRESS", default="", help="the local address to connect from")
+        add("-A", "--bind", metavar="ADDRESS", default="", help="local address to connect from")
     chosen = group.add_mutually_exclusive_group()
-    chosen.add_argument("-i", "--id", help="client id; without it the broker or we choose one")
+    chosen.add_argument("-i", "--id", help="client id (default: chosen by the client or the broker)")
     if link:
-        chosen.add_argument("-I", "--id-prefix", metavar="PREFIX",
-                            help="client id: PREFIX and the number of this process")  # fmt: skip
+        chosen.add_argument("-I", "--id-prefix", metavar="PREFIX", help="client id: PREFIX followed by the process id")
     add("-u", "--username", help="user name")
-    add("-P", "--pw", metavar="PASSWORD", help="password; - asks for it")
+    add("-P", "--pw", metavar="PASSWORD", help="password; - prompts for it")
     add("--password-file", metavar="FILE",
-        help="file whose first line is the password or token: other users see -P in the list of processes")  # fmt: skip
+        help="read the password or token from the first line of FILE; other users can see -P in the process list")
     if link:
         add("--unix", metavar="PATH", help="connect to a Unix socket instead of a host")
     add("-V", "--protocol-version", choices=VERSIONS, default="mqttv311", metavar="VERSION",
-        help="mqttv31, mqttv311 (default) or mqttv5")  # fmt: skip
-    add("-k", "--keepalive", type=count, default=60, metavar="SECONDS", help="keep alive (60)")
+        help="mqttv31, mqttv311 (default) or mqttv5")
+    add("-k", "--keepalive", dest="keep_alive", type=count, default=60, metavar="SECONDS",
+        help="keep alive in seconds (default: 60)")
     add("-c", "--disable-clean-session", action="store_true",
-        help="keep the session and its subscriptions; needs -i")  # fmt: skip
-    add("-x", "--session-expiry-interval", type=expiry, metavar="SECONDS",
-        help="how long the broker keeps the session (MQTT 5); a number or ∞")  # fmt: skip
+        help="use a durable session, which keeps its subscriptions; needs -i")
+    add("-x", "--session-expiry-interval", dest="session_expiry", type=expiry, metavar="SECONDS",
+        help="seconds that the broker keeps the session while you are offline, or never (MQTT 5)")
     if link:
         add("-M", "--max-inflight", type=inflight, metavar="COUNT",
-            help="QoS 1 and 2 messages under way at once (20)")  # fmt: skip
+            help="most QoS 1 and 2 messages in flight (default: 20)")
         add("--nodelay", action="store_true", help="send small packets at once (TCP_NODELAY)")
     add("-D", "--property", action="append", nargs="+", default=[], metavar=("PACKET", "NAME VALUE"),
-        help="an MQTT 5 property: -D publish user-property NAME VALUE")  # fmt: skip
-    add("-d", "--debug", action="store_true", help="tell every packet on stderr")
-    add("--quiet", action="store_true", help="no error messages")
-    will = parser.add_argument_group("will")
-    will.add_argument("--will-topic", metavar="TOPIC")
-    will.add_argument("--will-payload", metavar="TEXT", default="")
-    will.add_argument("--will-qos", type=qos, default=0, metavar="QOS")
-    will.add_argument("--will-retain", action="store_true")
-    tls = parser.add_argument_group("TLS and WebSocket")
-    tls.add_argument("--cafile", metavar="FILE", help="authorities to trust, PEM; turns TLS on")
-    tls.add_argument("--capath", metavar="FOLDER",
-                     help="authorities to trust, a folder as openssl rehash makes it; turns TLS on")  # fmt: skip
-    tls.add_argument("--ciphers", metavar="LIST", help="TLS 1.2 ciphers, as OpenSSL lists them")
-    tls.add_argument("--tls-version", choices=TLS_VERSIONS, help="lowest version of TLS")
-    tls.add_argument("--cert", metavar="FILE", help="our certificate, PEM")
-    tls.add_argument("--key", metavar="FILE", help="our private key, PEM")
-    tls.add_argument("--tls", action="store_true", help="TLS with the system's authorities")
-    tls.add_argument("--insecure", action="store_true",
-                     help="do not check that the certificate is the host's: for tests only")  # fmt: skip
-    tls.add_argument("--ws", action="store_true", help="MQTT over WebSocket")
-    tls.add_argument(
-        "--ws-path", default=None, metavar="PATH", help="path of the WebSocket (/mqtt)"
-    )
+        help="set an MQTT 5 property, as in: -D publish user-property NAME VALUE")
+    add("-d", "--debug", action="store_true", help="print every packet to standard error")
+    add("--quiet", action="store_true", help="print no error messages")
+    add = parser.add_argument_group("will").add_argument
+    add("--will-topic", metavar="TOPIC", help="topic of the will")
+    add("--will-payload", metavar="TEXT", default="", help="payload of the will (default: empty)")
+    add("--will-qos", type=qos, default=0, metavar="QOS", help="QoS of the will (default: 0)")
+    add("--will-retain", action="store_true", help="retain the will")
+    add = parser.add_argument_group("TLS and WebSocket").add_argument
+    add("--cafile", dest="ca", metavar="FILE", help="CA certificates to trust, PEM; turns TLS on")
+    add("--capath", dest="ca_folder", metavar="FOLDER",
+        help="folder of CA certificates to trust, prepared by `openssl rehash`; turns TLS on")
+    add("--ciphers", metavar="LIST", help="ciphers for TLS 1.2, as an OpenSSL cipher list")
+    add("--tls-version", choices=TLS_VERSIONS, help="oldest TLS version to use")
+    add("--cert", dest="certificate", metavar="FILE", help="client certificate, PEM")
+    add("--key", metavar="FILE", help="private key of the client certificate, PEM")
+    add("--tls", action="store_true", help="use TLS and trust the CA certificates of the system")
+    add("--insecure", action="store_true", help="do not verify the certificate of the broker: for tests only")
+    add("--ws", action="store_true", help="connect over WebSocket")
+    add("--ws-path", metavar="PATH", help="path of the WebSocket (default: /mqtt)")
+    # fmt: on
 
 
-def target_of(arguments: argparse.Namespace) -> Target:
-    """The target that the options describe. Raises ConfigError. May ask for a password on the terminal. A topic in
-    ``-L`` is put into ``arguments.url_topic``."""
-    host, port_number = arguments.host, arguments.port
-    username, password = arguments.username, arguments.pw
+def add_payload(group: Any, *, lines: bool) -> None:
+    """Add the options that provide a payload, one of which is required. With `lines`, include ``-l``."""
+    add = group.add_mutually_exclusive_group().add_argument
+    add("-m", "--message", metavar="TEXT", help="the payload")
+    add("-f", "--file", metavar="FILE", help="read the payload from FILE")
+    add("-n", "--null-message", action="store_true", help="send an empty payload")
+    if lines:
+        add("-l", "--stdin-line", action="store_true", help="send each line of standard input")
+    add("-s", "--stdin-file", action="store_true", help="read the payload from standard input")
+
+
+def payload_of(arguments: argparse.Namespace) -> bytes | None:
+    """Return the payload from the options; None for ``-n``. Reads files. Raises ConfigError if there is no payload."""
+    if arguments.message is not None:
+        text: str = arguments.message
+        return text.encode("utf-8", "surrogateescape")
+    if arguments.file is not None:
+        with open(arguments.file, "rb") as file:
+            return file.read()
+    if arguments.stdin_file:
+        return sys.stdin.buffer.read()
+    if arguments.null_message:
+        return None
+    raise ConfigError("a payload is required: give one of -m, -f, -n and -s")
+
+
+def topic_of(arguments: argparse.Namespace) -> str:
+    """Return the topic to publish to. Raises ConfigError if it is missing or has wildcards."""
+    topic: str = arguments.topic or arguments.url_topic or ""
+    if not topic:
+        raise ConfigError("a topic is required: give -t TOPIC, or -L URL with a topic")
+    if any(character in topic for character in "+#\0"):
+        raise ConfigError(f"{topic!r} is a filter: a message needs a topic without wildcards")
+    return topic
+
+
+def target_of(arguments: argparse.Namespace) -> ConnectTarget:
+    """Return the connection that the options define. Set ``arguments.url_topic`` to the topic in ``-L``.
+
+    May ask for a password on the terminal. Raises ConfigError.
+    """
+    url = _url(arguments)
+    arguments.url_topic = url.topic
     secure = bool(
-        arguments.tls
-        or arguments.cafile
-        or arguments.capath
-        or arguments.cert
+        url.tls
+        or arguments.tls
+        or arguments.ca
+        or arguments.ca_folder
+        or arguments.certificate
         or arguments.insecure
     )
-    websocket, path = arguments.ws, arguments.ws_path
-    arguments.url_topic = None
-    if arguments.url:
-        if host or port_number:
-            raise ConfigError("give -L or -h and -p, not both")
-        url = _url(arguments.url)
-        host, port_number, path_topic = url[1], url[2], url[5]
-        url_secure, url_websocket, _ = SCHEMES[url[0]]
-        secure, websocket = secure or url_secure, websocket or url_websocket
-        username = username if username is not None else url[3]
-        password = password if password is not None else url[4]
-        arguments.url_topic = path_topic
+    websocket = url.websocket or arguments.ws
     version = VERSIONS[arguments.protocol_version]
-    if arguments.password_file is not None:
-        if arguments.pw is not None:
-            raise ConfigError("give -P or --password-file, not both")
-        password = _first_line(arguments.password_file)
-    if arguments.unix is not None and (host or port_number or secure or websocket):
-        raise ConfigError("--unix is instead of -h, -p, -L, TLS and --ws")
-    if password == "-" and arguments.password_file is None:
-        password = getpass.getpass("password: ")
+    _check_together(arguments, url, version, secure, websocket)
+    username = url.username if arguments.username is None else arguments.username
+    password = _password(arguments, url)
     if password is not None and username is None and version < 5:
         raise ConfigError("a password needs a user name (-u) before MQTT 5")
-    if (arguments.ciphers or arguments.tls_version) and not secure:
-        raise ConfigError("--ciphers and --tls-version need TLS, such as --tls or --cafile")
-    if (arguments.cert is None) != (arguments.key is None):
-        raise ConfigError("--cert and --key go together")
-    if arguments.capath is not None and not os.path.isdir(arguments.capath):
-        raise ConfigError(f"--capath {arguments.capath}: is no folder")
-    for path_of_file in (arguments.cafile, arguments.cert, arguments.key):
-        if path_of_file is not None and not os.access(path_of_file, os.R_OK):
-            raise ConfigError(f"{path_of_file}: cannot be read")
     if arguments.id_prefix is not None:
-        if arguments.disable_clean_session:
-            raise ConfigError("-c needs a client id that is the same each time: -i, not -I")
         arguments.id = f"{arguments.id_prefix}{os.getpid()}"
-    if arguments.disable_clean_session and not arguments.id:
-        raise ConfigError("-c needs a client id (-i) to find the session by")
-    if version < 5 and (arguments.property or arguments.session_expiry_interval is not None):
-        raise ConfigError("properties (-D, -x) need -V mqttv5")
-    will = None
-    if arguments.will_topic:
-        payload = arguments.will_payload.encode()
-        will = Will(arguments.will_topic, payload, arguments.will_qos, arguments.will_retain)
-    elif arguments.will_payload or arguments.will_qos or arguments.will_retain:
-        raise ConfigError("a will needs --will-topic")
-    usual = next(
-        usual for tls, ws, usual in SCHEMES.values() if (tls, ws) == (secure, bool(websocket))
-    )
-    return Target(
-        host=host or "localhost",
-        unix=arguments.unix,
-        port=port_number or usual,
+    return ConnectTarget(
+        host=url.host or "localhost",
+        port=url.port or next(p for t, w, p in SCHEMES.values() if (t, w) == (secure, websocket)),
         version=version,
-        keep_alive=arguments.keepalive,
         clean_start=not arguments.disable_clean_session,
         client_id=arguments.id or "",
         username=username,
         password=password,
         tls=secure,
-        ca=arguments.cafile,
-        certificate=arguments.cert,
-        key=arguments.key,
-        insecure=arguments.insecure,
-        ca_folder=arguments.capath,
-        ciphers=arguments.ciphers,
-        tls_version=arguments.tls_version,
-        bind=arguments.bind,
-        nodelay=arguments.nodelay,
-        max_inflight=arguments.max_inflight,
-        websocket=bool(websocket),
-        path=path or "/mqtt",
-        will=will,
-        session_expiry=arguments.session_expiry_interval,
+        websocket=websocket,
+        path=arguments.ws_path or "/mqtt",
+        will=_will(arguments),
         properties=tuple(parse_property(words) for words in arguments.property),
-        debug=arguments.debug,
-        quiet=arguments.quiet,
+        **{name: getattr(arguments, name) for name in _COPIED},
     )
 
 
+class _Url(NamedTuple):
+    """The parts of the URL in ``-L``, or of ``-h`` and ``-p``."""
+
+    host: str | None
+    port: int | None
+    tls: bool = False
+    websocket: bool = False
+    username: str | None = None
+    password: str | None = None
+    topic: str | None = None
+
+
+def _url(arguments: argparse.Namespace) -> _Url:
+    text = arguments.url
+    if not text:
+        return _Url(arguments.host, arguments.port)
+    if arguments.host or arguments.port:
+        raise ConfigError("give -L or -h and -p, not both")
+    scheme, slashes, rest = text.partition("://")
+    shown = scheme + slashes + rest.rpartition("@")[2]  # without the password
+    try:
+        parts = urlsplit(text)
+        number = parts.port
+    except ValueError as error:
+        raise ConfigError(f"-L {shown}: {error}") from None
+    if parts.scheme not in SCHEMES or not parts.hostname:
+        raise ConfigError(f"-L {shown}: expected {', '.join(SCHEMES)}://HOST[:PORT]/TOPIC")
+    topic = unquote(parts.path[1:] + (f"#{parts.fragment}" if "#" in text else "")) or None
+    username = None if parts.username is None else unquote(parts.username)
+    password = None if parts.password is None else unquote(parts.password)
+    return _Url(parts.hostname, number, *SCHEMES[parts.scheme][:2], username, password, topic)
+
+
+def _check_together(
+    arguments: argparse.Namespace, url: _Url, version: int, secure: bool, websocket: bool
+) -> None:
+    """Raise ConfigError for conflicting options, for missing options that others need, and for unreadable files."""
+    durable = arguments.disable_clean_session
+    if arguments.unix is not None and (url.host or url.port or secure or websocket):
+        raise ConfigError("--unix excludes -h, -p, -L, --ws and the options of TLS")
+    if (arguments.ciphers or arguments.tls_version) and not secure:
+        raise ConfigError("--ciphers and --tls-version need TLS, such as --tls or --cafile")
+    if (arguments.certificate is None) != (arguments.key is None):
+        raise ConfigError("--cert and --key go together")
+    if arguments.ca_folder is not None and not os.path.isdir(arguments.ca_folder):
+        raise ConfigError(f"--capath {arguments.ca_folder}: not a folder")
+    for file in (arguments.ca, arguments.certificate, arguments.key):
+        if file is not None and not os.access(file, os.R_OK):
+            raise ConfigError(f"{file}: cannot be read")
+    if durable and arguments.id_prefix is not None:
+        raise ConfigError("-c needs a client id that is the same each time: use -i, not -I")
+    if durable and not arguments.id:
+        raise ConfigError("-c needs a client id (-i), which names the session")
+    if version < 5 and (arguments.property or arguments.session_expiry is not None):
+        raise ConfigError("properties (-D, -x) need -V mqttv5")
+
+
+def _password(arguments: argparse.Namespace, url: _Url) -> str | None:
+    if arguments.password_file is not None:
+        if arguments.pw is not None:
+            raise ConfigError("give -P or --password-file, not both")
+        return _first_line(arguments.password_file)
+    password: str | None = url.password if arguments.pw is None else arguments.pw
+    return getpass.getpass("password: ") if password == "-" else password
+
+
 def _first_line(path: str) -> str:
-    """The password in a file. Raises ConfigError."""
     try:
         with open(path, encoding="utf-8") as file:
             line = file.readline(65_537).rstrip("\r\n")
@@ -287,19 +331,28 @@ def _first_line(path: str) -> str:
     return line
 
 
+def _will(arguments: argparse.Namespace) -> Will | None:
+    payload, retain = arguments.will_payload, arguments.will_retain
+    if arguments.will_topic:
+        return Will(arguments.will_topic, payload.encode(), arguments.will_qos, retain)
+    if payload or arguments.will_qos or retain:
+        raise ConfigError("a will needs --will-topic")
+    return None
+
+
 def parse_property(words: Sequence[str]) -> Property:
-    """What ``-D PACKET NAME VALUE [VALUE]`` says. Raises ConfigError."""
+    """Parse ``-D PACKET NAME VALUE [VALUE]`` and return the property. Raises ConfigError."""
     shown = "-D " + " ".join(words[:2])
     if len(words) < 3:
         raise ConfigError(f"{shown}: expected PACKET NAME VALUE")
     packet, name, *values = words
     if packet not in LEGAL:
-        raise ConfigError(f"{shown}: packet is one of {', '.join(LEGAL)}")
+        raise ConfigError(f"{shown}: expected one of these packets: {', '.join(LEGAL)}")
     if name not in LEGAL[packet]:
         raise ConfigError(f"{shown}: {packet} takes {', '.join(sorted(LEGAL[packet]))}")
     paho_name, kind = PROPERTIES[name]
     if len(values) != (2 if kind == PAIR else 1):
-        raise ConfigError(f"{shown}: expected {'a ' if kind != TEXT else ''}{kind}")
+        raise ConfigError(f"{shown}: expected {'a ' if kind in (PAIR, INTEGER) else ''}{kind}")
     if kind == PAIR:
         return packet, paho_name, (values[0], values[1])
     if kind == INTEGER:
@@ -309,73 +362,47 @@ def parse_property(words: Sequence[str]) -> Property:
     return packet, paho_name, values[0].encode() if kind == DATA else values[0]
 
 
-def _url(text: str) -> tuple[str, str, int | None, str | None, str | None, str | None]:
-    try:
-        parts = urlsplit(text)
-        number = parts.port
-    except ValueError as error:
-        raise ConfigError(f"-L {_without_password(text)}: {error}") from None
-    if parts.scheme not in SCHEMES or not parts.hostname:
-        known = ", ".join(SCHEMES)
-        raise ConfigError(f"-L {_without_password(text)}: expected {known}://HOST[:PORT]/TOPIC")
-    topic = unquote(parts.path[1:] + (f"#{parts.fragment}" if "#" in text else "")) or None
-    username = unquote(parts.username) if parts.username is not None else None
-    password = unquote(parts.password) if parts.password is not None else None
-    return parts.scheme, parts.hostname, number, username, password, topic
-
-
-def _without_password(text: str) -> str:
-    scheme, slashes, rest = text.partition("://")
-    return scheme + slashes + rest.rpartition("@")[2]
-
-
 def qos(text: str) -> int:
-    """0, 1 or 2."""
+    """Parse a QoS: 0, 1 or 2."""
     if text not in ("0", "1", "2"):
-        raise argparse.ArgumentTypeError(f"QoS is 0, 1 or 2, not {text!r}")
-    return int(text)
-
-
-def port(text: str) -> int:
-    """A port that one can connect to."""
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"a port is 1 to 65535, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected 0, 1 or 2, not {text!r}")
     return int(text)
 
 
 def count(text: str) -> int:
-    """A whole number that is not negative."""
+    """Parse a whole number that is not negative."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a whole number, not {text!r}")
     return int(text)
 
 
 def inflight(text: str) -> int:
-    """1 to 65535, as many packet ids as there are."""
-    value = count(text)
-    if not 0 < value < 65536:
+    """Parse a number from 1 to 65535, the number of packet ids."""
+    if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"expected 1 to 65535, not {text!r}")
-    return value
+    return int(text)
+
+
+port = inflight
+"""Parse a port that a client can connect to: 1 to 65535."""
 
 
 def expiry(text: str) -> int:
-    """Seconds, or for ever [MQTT-3.1.2-23]: 4294967295 means never."""
+    """Parse an expiry in seconds, or 4294967295 for never [MQTT-3.1.2-23]."""
     if text in ("∞", "inf", "never"):
         return 0xFFFFFFFF
     return min(count(text), 0xFFFFFFFF)
 
 
 def seconds(text: str) -> float:
-    """A time span: a number of seconds, or 250ms, 5s, 2m."""
-    from hookmq.config.units import parse_duration
-
+    """Parse a time such as ``1.5``, ``250ms``, ``5s`` or ``2m`` into seconds."""
     try:
         value = float(text)
     except ValueError:
         try:
             value = parse_duration(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"expected seconds, not {text!r}") from None
+            value = -1.0
     if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"expected seconds, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a time such as 5s or 250ms, not {text!r}")
     return value

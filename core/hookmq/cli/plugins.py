@@ -1,20 +1,21 @@
-"""List the plugins a configuration uses, or all that are installed, and explain what runs for a hook."""
+"""List the plugins of a configuration, or all installed ones, and explain which of them run for a hook."""
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hookmq.cli.source import add_source, config_of
-from hookmq.errors import ConfigError
+from hookmq.cli.config_args import add_source, config_of
+from hookmq.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from hookmq.hooks.manager import Hooks
 
 EXAMPLES = """\
 actions:
-  list           the plugins of the configuration, in the order of their calls (the default)
-  explain HOOK   what is called for a hook, in which order, with which timeouts
+  list           the plugins of the configuration, in the order in which they are called (default)
+  explain HOOK   the plugins called for a hook, with their order and timeouts
 
 examples:
   hookmq plugins --installed
@@ -23,26 +24,26 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
+    """Add the options of this command."""
     parser.add_argument("action", nargs="?", choices=("list", "explain"), default="list")
     parser.add_argument("hook", nargs="?", help="explain: the hook, such as authorize")
     add_source(parser)
-    parser.add_argument("--installed", action="store_true", help="list what is installed")
+    parser.add_argument("--installed", action="store_true", help="list all installed plugins")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List or explain."""
+    """List the plugins, or explain a hook."""
     if arguments.action == "explain":
         return _explain(arguments)
     if arguments.hook is not None:
-        raise ConfigError(f"plugins list takes no {arguments.hook!r}")
+        raise ConfigError(f"unexpected argument {arguments.hook!r}")
     if arguments.installed:
         rows = _installed()
         empty = "no plugins are installed"
     else:
         rows = _configured(_hooks(arguments))
-        empty = "the configuration names no plugins; --installed lists what there is"
+        empty = "the configuration has no plugins; --installed lists those you can add"
     _print(rows, arguments.json, empty)
     return 0
 
@@ -56,32 +57,26 @@ def _hooks(arguments: argparse.Namespace) -> "Hooks":
 
 def _installed() -> list[dict[str, Any]]:
     from hookmq.config.plugins import accepts
-    from hookmq.errors import PluginError
     from hookmq.hooks.discovery import installed, load
     from hookmq.hooks.specs import HOOK_API, SPECS
+    from hookmq.model.errors import PluginError
 
     rows = []
     found = installed()
     for one in found:
-        row: dict[str, Any] = {
-            "name": one.name,
-            "distribution": one.distribution,
-            "version": one.version,
-            "api": "",
-            "hooks": [],
-            "problem": "",
-        }
+        api, hooks, problem = "", [], ""
         try:
             kind = load(one)
-            row["api"] = kind.requires_api
-            row["hooks"] = [name for name in SPECS if callable(getattr(kind, name, None))]
-            if not accepts(kind.requires_api, HOOK_API):
-                row["problem"] = f"works with API {kind.requires_api}, this is {HOOK_API}"
+            api = kind.requires_api
+            hooks = [name for name in SPECS if callable(getattr(kind, name, None))]
+            if not accepts(api, HOOK_API):
+                problem = f"requires plugin API {api}; this HookMQ has {HOOK_API}"
         except PluginError as error:
-            row["problem"] = error.message
+            problem = error.message
         if sum(other.name == one.name for other in found) > 1:
-            row["problem"] = "two distributions offer this name"
-        rows.append(row)
+            problem = "two distributions have a plugin of this name"
+        row = {"name": one.name, "distribution": one.distribution, "version": one.version}
+        rows.append({**row, "api": api, "hooks": hooks, "problem": problem})
     return rows
 
 
@@ -97,36 +92,36 @@ def _configured(hooks: "Hooks") -> list[dict[str, Any]]:
                 for name, found in hooks.registry.items()
                 if any(implemented.instance is one for implemented in found)
             ],
-            "listeners": list(one.entry.listeners) if one.entry.listeners is not None else "all",
-            "filters": list(one.entry.filters) if one.entry.filters is not None else "all",
+            **_scope(one.entry.listeners, one.entry.filters),
             "required": one.entry.required,
         }
         for one in hooks.plugins
     ]
 
 
-def _explain(arguments: argparse.Namespace) -> int:
-    import dataclasses
+def _scope(listeners: Sequence[str] | None, filters: Sequence[str] | None) -> dict[str, Any]:
+    return {
+        "listeners": "all" if listeners is None else list(listeners),
+        "filters": "all" if filters is None else list(filters),
+    }
 
-    from hookmq.config.problems import nearest
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from hookmq.config.diagnostics import nearest
     from hookmq.hooks.specs import SPECS
 
     if arguments.hook is None:
-        raise ConfigError("explain which hook?", hint=", ".join(SPECS))
+        raise ConfigError("a hook is required", hint=", ".join(SPECS))
     spec = SPECS.get(arguments.hook)
     if spec is None:
         hint = nearest(arguments.hook, list(SPECS))
-        raise ConfigError(f"there is no hook {arguments.hook!r}", hint=hint)
+        raise ConfigError(f"unknown hook {arguments.hook!r}", hint=hint)
     rows = [dataclasses.asdict(row) for row in _hooks(arguments).explain(spec.name)]
-    if arguments.json:
-        _print(rows, True, "")
-        return 0
-    timeout = "" if spec.timeout is None else f", answers within {spec.timeout:g} s"
-    print(f"{spec.signature}: {spec.kind}{timeout}")
-    for row in rows:
-        row["listeners"] = "all" if row["listeners"] is None else list(row["listeners"])
-        row["filters"] = "all" if row["filters"] is None else list(row["filters"])
-    _print(rows, False, "no plugin of the configuration implements it")
+    if not arguments.json:
+        timeout = "" if spec.timeout is None else f", must answer within {spec.timeout:g} s"
+        print(f"{spec.signature}: {spec.kind}{timeout}")
+        rows = [{**row, **_scope(row["listeners"], row["filters"])} for row in rows]
+    _print(rows, arguments.json, "no plugin of the configuration implements this hook")
     return 0
 
 

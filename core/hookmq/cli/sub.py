@@ -1,115 +1,85 @@
-"""Subscribe and print messages, with the flags of mosquitto_sub."""
+"""Subscribe and print messages, with the options of mosquitto_sub."""
 
 import argparse
 import sys
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hookmq.cli.formats import FIELDS, check, render
-from hookmq.cli.options import Target, add_connection, count, qos, seconds, target_of
-from hookmq.errors import ConfigError
-from hookmq.topics import matches
+from hookmq.cli.formats import FIELDS, add_output, print_message, template_of
+from hookmq.cli.options import ConnectTarget, add_connection, count, qos, seconds, target_of
+from hookmq.model.errors import ConfigError
+from hookmq.mqtt.topics import matches
 
 if TYPE_CHECKING:
-    from hookmq.cli.link import Event, Link
+    from hookmq.cli.mqtt_client import ClientEvent, MqttClient
 
 ADD_HELP = False
 TIMED_OUT = 27
-"""The exit code when -W ended it, as mosquitto_sub's."""
-EXAMPLES = (
-    """\
+"""The exit code if -W ended the command; mosquitto_sub uses the same code."""
+_FIELDS = "".join(f"  %{name}  {what}\n" for name, what in FIELDS.items())
+EXAMPLES = f"""\
 examples:
-  hookmq sub -t 'sensors/#' -v                      with the topic in front
-  hookmq sub -t 'sensors/#' -T sensors/noisy        but not this one
+  hookmq sub -t 'sensors/#' -v                      print the topic before each payload
+  hookmq sub -t 'sensors/#' -T sensors/noisy        all but one topic
   hookmq sub -t a -t b/+ -q 1 -C 10 -W 30s          ten messages, at most 30 seconds
-  hookmq sub -t '#' -F '%I %t %p'                   with the time
+  hookmq sub -t '#' -F '%I %t %p'                   print the time
   hookmq sub -t '#' -F json | jq .
-  hookmq sub -i me -c -q 1 -t jobs                  a session that the broker keeps
+  hookmq sub -i me -c -q 1 -t jobs                  a durable session
 
 fields of -F, each with an optional width as in %-20t:
-"""
-    + "".join(f"  %{name}  {what}\n" for name, what in FIELDS.items())
-    + """
-exit code 27: -W ended it"""
-)
+{_FIELDS}
+exit code 27: -W ended the command"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    group = parser.add_argument_group("subscription")
-    add = group.add_argument
-    add("-t", "--topic", action="append", default=[], metavar="FILTER",
-        help="topic filter; may be given several times")  # fmt: skip
-    add("-T", "--filter-out", action="append", default=[], metavar="FILTER",
-        help="do not print messages of these topics")  # fmt: skip
-    add("-U", "--unsubscribe", action="append", default=[], metavar="FILTER",
-        help="unsubscribe first, of a kept session")  # fmt: skip
-    add("-q", "--qos", type=qos, default=0, help="highest QoS wanted: 0 (default), 1 or 2")
+    """Add the options of this command."""
+    # fmt: off
+    add = parser.add_argument_group("subscription").add_argument
+    several: dict[str, Any] = {"action": "append", "default": [], "metavar": "FILTER"}
+    add("-t", "--topic", **several, help="topic filter; may be repeated")
+    add("-T", "--filter-out", **several, help="do not print messages that match; may be repeated")
+    add("-U", "--unsubscribe", **several, help="unsubscribe first, in a durable session; may be repeated")
+    add("-q", "--qos", type=qos, default=0, help="maximum QoS: 0 (default), 1 or 2")
     add("-R", "--no-retained", action="store_true", help="print no retained messages")
-    add("--retained-only", action="store_true", help="print retained messages alone, then leave "
-        "at the first other")  # fmt: skip
-    add("--retain-as-published", action="store_true", help="keep the retain flag (MQTT 5)")
-    add("--no-local", action="store_true", help="not our own messages (MQTT 5)")
-    add("-E", "--exit-after-subscribe", action="store_true", help="leave when subscribed")
-    add("-C", "--count", type=count, default=0, metavar="N", help="leave after N messages")
-    add(
-        "-W", "--timeout", type=seconds, metavar="TIME", help="leave after this time (exit code 27)"
-    )
-    output = parser.add_argument_group("output")
-    output.add_argument("-v", "--verbose", action="store_true", help="print the topic as well")
-    output.add_argument("-F", "--format", help="json, or text with %%-fields, see below")
-    output.add_argument("-N", "--no-newline", action="store_true", help="no line end after each")
+    add("--retained-only", action="store_true", help="print retained messages only; exit at the first other one")
+    add("--retain-as-published", action="store_true", help="keep the RETAIN flag of the publisher (MQTT 5)")
+    add("--no-local", action="store_true", help="do not receive your own messages (MQTT 5)")
+    add("-E", "--exit-after-subscribe", action="store_true", help="exit once subscribed")
+    add("-C", "--count", type=count, default=0, metavar="N", help="exit after N messages")
+    add("-W", "--timeout", type=seconds, metavar="TIME", help="exit after this time (exit code 27)")
+    # fmt: on
+    add_output(parser)
     add_connection(parser)
 
 
-FOR_NOW = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
-"""Refusals that may be over soon: the server is not available or busy, or a limit was reached. After any other, such as a
-user that was deleted, trying again is of no use."""
-
-
-def template_of(arguments: argparse.Namespace) -> str:
-    """The format that -F, -v and -N ask for. Raises ConfigError."""
-    if arguments.format == "json":
-        template = "%j"
-    elif arguments.format is not None:
-        template = check(arguments.format)
-    else:
-        template = "%t %p" if arguments.verbose else "%p"
-    return template if arguments.no_newline else template + "\n"
+TEMPORARY = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
+"""Reason codes after which a retry may succeed: the server is unavailable or busy, or a limit was reached."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Subscribe and print until told to stop."""
-    from hookmq.cli.link import Deadline, opened
+    """Subscribe, and print messages until an option or a signal ends the command."""
+    from hookmq.cli.mqtt_client import Deadline, opened
 
     target = target_of(arguments)
     filters = arguments.topic + ([arguments.url_topic] if arguments.url_topic else [])
     if not filters and not arguments.unsubscribe:
-        raise ConfigError("which topics? give -t FILTER")
+        raise ConfigError("a topic filter is required: give -t FILTER")
     template = template_of(arguments)
-    options = {}
-    if target.version == 5:
-        options = {
-            "noLocal": arguments.no_local,
-            "retainAsPublished": arguments.retain_as_published,
-            "retainHandling": 2 if arguments.no_retained else 0,
-        }
     deadline = Deadline(arguments.timeout)
-    with opened(target) as link:
-        printed = 0
-        pending = _subscribe(link, filters, arguments, options)
+    printed = 0
+    with opened(target) as client:
+        pending = _subscribe(client, filters, arguments)
         while True:
-            event = link.next(deadline.left())
+            event = client.next(deadline.left())
             if event is None:
                 return TIMED_OUT
             if event.kind == "connected":
-                # back after a loss: a clean session has forgotten its subscriptions
-                pending = _subscribe(link, filters, arguments, options)
-            elif event.kind == "refused" and not FOR_NOW.intersection(event.codes):
-                _tell(target, f"{target.address} refused the connection: {event.reason}")
+                # subscribe again after a reconnect: a clean session has lost its subscriptions
+                pending = _subscribe(client, filters, arguments)
+            elif event.kind == "refused" and not TEMPORARY.intersection(event.codes):
+                _complain(target, f"{target.address} refused the connection: {event.reason}")
                 return 1
             elif event.kind in ("lost", "refused"):
-                _tell(target, f"the connection was lost: {event.reason}; trying again")
+                _complain(target, f"the connection was lost: {event.reason}; reconnecting")
             elif event.kind in ("subscribed", "unsubscribed"):
                 pending.discard(event.mid)
                 if _refused(target, event):
@@ -124,41 +94,35 @@ def run(arguments: argparse.Namespace) -> int:
                     continue
                 if any(matches(f, message.topic) for f in arguments.filter_out):
                     continue
-                _print(render(message, template, time.time(), sys.stdout.isatty()))
+                print_message(message, template)
                 printed += 1
                 if printed == arguments.count:
                     return 0
 
 
-def _subscribe(
-    link: "Link", filters: list[str], arguments: argparse.Namespace, options: dict[str, object]
-) -> set[int]:
-    pending = set(link.unsubscribe(arguments.unsubscribe))
-    pending.update(link.subscribe(filters, arguments.qos, **options))
-    return pending
+def _subscribe(client: "MqttClient", filters: list[str], arguments: argparse.Namespace) -> set[int]:
+    pending = set(client.unsubscribe(arguments.unsubscribe))
+    options = {
+        "noLocal": arguments.no_local,
+        "retainAsPublished": arguments.retain_as_published,
+        "retainHandling": 2 if arguments.no_retained else 0,
+    }
+    return pending.union(client.subscribe(filters, arguments.qos, **options))
 
 
-def _refused(target: Target, event: "Event") -> bool:
-    for code in event.codes:
-        if code >= 0x80 and event.kind == "subscribed":
-            from hookmq.reason import ReasonCode
+def _refused(target: ConnectTarget, event: "ClientEvent") -> bool:
+    code = max(event.codes, default=0)
+    if code < 0x80 or event.kind != "subscribed":
+        return False
+    from hookmq.mqtt.reason_codes import ReasonCode
 
-            try:
-                words = ReasonCode(code).text
-            except ValueError:
-                words = "failure"
-            more = f" ({event.reason})" if event.reason else ""
-            _tell(target, f"the subscription was refused: {words} (0x{code:02X}){more}")
-            return True
-    return False
+    known = code in ReasonCode.__members__.values()
+    words = ReasonCode(code).text if known else "failure"
+    more = f" ({event.reason})" if event.reason else ""
+    _complain(target, f"the subscription was refused: {words} (0x{code:02X}){more}")
+    return True
 
 
-def _print(data: bytes) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def _tell(target: Target, text: str) -> None:
+def _complain(target: ConnectTarget, text: str) -> None:
     if not target.quiet:
         print(f"hookmq sub: {text}", file=sys.stderr)

@@ -1,6 +1,7 @@
-"""Print the versions of HookMQ, of Python and of what decides how fast it runs."""
+"""Print the versions of HookMQ, Python, the event loop and the build."""
 
 import argparse
+import json
 import platform
 from importlib.util import find_spec
 
@@ -8,18 +9,18 @@ EXAMPLES = "examples:\n  hookmq version\n  hookmq version --json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
+    """Add the options of this command."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def versions() -> dict[str, str]:
-    """What there is to tell, by name."""
+def run(arguments: argparse.Namespace) -> int:
+    """Print the versions."""
     from importlib_metadata import version
 
     from hookmq import BUILD
     from hookmq.hooks.specs import HOOK_API
 
-    return {
+    found = {
         "hookmq": version("hookmq"),
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "loop": "uvloop" if find_spec("uvloop") else "asyncio",
@@ -28,17 +29,10 @@ def versions() -> dict[str, str]:
         "plugins_api": HOOK_API,
         "platform": f"{platform.system()} {platform.machine()}",
     }
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Print them."""
-    found = versions()
     if arguments.json:
-        import json
-
         print(json.dumps(found))
-    else:
-        found["build"] += f" ({found.pop('build_reason')})"
-        for name, value in found.items():
-            print(f"{name.replace('_', ' '):<13}{value}")
+        return 0
+    found["build"] += f" ({found.pop('build_reason')})"
+    for name, value in found.items():
+        print(f"{name.replace('_', ' '):<13}{value}")
     return 0

@@ -1,1 +1,1 @@
-"""The configuration: YAML in, one frozen `Config` out, every mistake with its line and column."""
+"""The configuration: turns YAML into one frozen `Config`, and reports every mistake with its line and column."""

@@ -1,4 +1,4 @@
-"""The whole configuration: its shape, where it is read from, and what must hold between its parts."""
+"""The whole configuration: its structure, and functions that read it."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -7,16 +7,15 @@ from importlib.resources import files
 from pathlib import Path as FilePath
 from typing import Any, Final, Literal
 
-from hookmq.config import document, overrides
-from hookmq.config.binder import FAILED, Binder
-from hookmq.config.checks import check
-from hookmq.config.document import Node, settled
-from hookmq.config.problems import NOWHERE, Path, Problems
-from hookmq.errors import ConfigError
-from hookmq.files import open_regular, shown_path
-from hookmq.hooks.entry import PluginEntry
-from hookmq.server.settings import ListenerSettings
-from hookmq.settings import (
+from hookmq.config import overrides
+from hookmq.config import yaml_document as document
+from hookmq.config.binding import FAILED, ConfigBinder
+from hookmq.config.diagnostics import NOWHERE, ConfigProblems, KeyPath
+from hookmq.config.validation import check
+from hookmq.config.yaml_document import YamlNode, settled
+from hookmq.hooks.instance import PluginEntry
+from hookmq.model.errors import ConfigError
+from hookmq.model.settings import (
     AuthSettings,
     AuthzSettings,
     BrokerSettings,
@@ -24,76 +23,80 @@ from hookmq.settings import (
     Settings,
     setting,
 )
+from hookmq.server.files import open_regular, shown_path
+from hookmq.server.settings import ListenerSettings
 
 DEFAULT_SOURCE: Final = "built-in default"
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """``log:`` what is told, and in which form."""
+    """``log:`` what is logged, and in which format."""
 
-    level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "least severity that is told"
-    )
+    level: Literal["debug", "info", "warning", "error"] = setting("info", "lowest severity logged")
     format: Literal["auto", "text", "json"] = setting(
-        "auto", "text, json lines, or auto: text on a terminal, else json"
+        "auto", "text, json (one object per line), or auto: text on a terminal, else json"
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Origin:
-    """Where a configuration came from: the document with all overrides in it, the place and secrecy of every value that
-    was given, by path, and what its indirections need."""
+class ConfigOrigin:
+    """Where a configuration came from: its document with all overrides, the node of each set value by path, and what
+    `ConfigBinder` needs to resolve indirections."""
 
     source: str
-    document: Node
-    nodes: Mapping[Path, Node]
+    document: YamlNode
+    nodes: Mapping[KeyPath, YamlNode]
     environ: Mapping[str, str]
     folder: FilePath
 
-    def binder(self, problems: Problems) -> Binder:
-        """A binder for a part of the document, such as a plugin's ``config:``."""
-        return Binder(problems, self.environ, self.folder)
+    def binder(self, problems: ConfigProblems) -> ConfigBinder:
+        """Return a binder for part of the document, such as a plugin's ``config:``."""
+        return ConfigBinder(problems, self.environ, self.folder)
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A configuration that was found right, plugins' own parts excepted: those are bound when the plugins are built."""
+    """A valid configuration. Each plugin's ``config:`` is bound later, when the plugins are built."""
 
-    version: Literal[1] = field(metadata={"help": "the version of this format, 1"})
-    listeners: tuple[ListenerSettings, ...] = field(metadata={"help": "where clients come in"})
+    version: Literal[1] = field(metadata={"help": "the version of this format: 1"})
+    listeners: tuple[ListenerSettings, ...] = field(
+        metadata={"help": "the addresses where clients connect"}
+    )
     broker: BrokerSettings = BrokerSettings()
     session: SessionSettings = SessionSettings()
     auth: AuthSettings = AuthSettings()
     authz: AuthzSettings = AuthzSettings()
     plugins: tuple[PluginEntry, ...] = field(
-        default=(), metadata={"help": "what decides, changes and watches; called in this order"}
+        default=(), metadata={"help": "the plugins, called in this order"}
     )
     log: LogSettings = LogSettings()
     loop: Literal["auto", "asyncio", "uvloop"] = setting(
-        "auto", "event loop; auto is uvloop where it is installed"
+        "auto", "event loop; auto is uvloop if it is installed"
     )
-    origin: Origin | None = field(default=None, compare=False, repr=False, metadata={"bind": False})
+    origin: ConfigOrigin | None = field(
+        default=None, compare=False, repr=False, metadata={"bind": False}
+    )
 
     @property
     def settings(self) -> Settings:
-        """The core's part."""
+        """The settings for the core."""
         return Settings(self.broker, self.session, self.auth, self.authz)
 
     @property
     def source(self) -> str:
-        """The file's name, for messages."""
+        """The name of the configuration file, for messages."""
         return self.origin.source if self.origin else ""
 
     @property
     def active(self) -> tuple[tuple[int, PluginEntry], ...]:
-        """The plugin entries that are not switched off, each with its position in the list."""
+        """The enabled plugin entries, each with its position in ``plugins:``."""
         return tuple((i, entry) for i, entry in enumerate(self.plugins) if entry.enabled)
 
-    def error_at(self, path: Path, message: str, hint: str = "") -> ConfigError:
-        """A `ConfigError` at the place of the value that `path` leads to, or of the nearest around it."""
-        problems = Problems()
-        node = self.origin.document.at(path) if self.origin else Node(None, NOWHERE)
+    def error_at(self, path: KeyPath, message: str, hint: str = "") -> ConfigError:
+        """Return a `ConfigError` at the place of `path`. If `path` was not set, use the nearest enclosing value."""
+        problems = ConfigProblems()
+        node = self.origin.document.at(path) if self.origin else YamlNode(None, NOWHERE)
         problems.add(node.place, path, message, hint)
         return problems.errors[0]
 
@@ -103,8 +106,8 @@ def load(
     options: Iterable[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Config:
-    """The configuration in the file `path` with the overrides of `environ` (the process's own by default) and of
-    `options` (``KEY=VALUE``, as ``-o``). Blocks on files. Raises ConfigError that tells every mistake."""
+    """Read the configuration file `path`, with overrides from `environ` (by default the environment of the process) and
+    `options` (``KEY=VALUE``, as for ``-o``). Blocks on file reads. Raises one ConfigError with every mistake."""
     try:
         with open_regular(FilePath(path)) as file:
             data = file.read(document.MAX_BYTES + 1)
@@ -114,9 +117,8 @@ def load(
             source=shown_path(path),
             hint="`hookmq config init` writes one" if isinstance(error, FileNotFoundError) else "",
         ) from None
-    source = os.fspath(path)
-    text = document.decode(data, source)
-    return loads(text, source, options, environ, folder=FilePath(path).parent)
+    text = document.decode(data, os.fspath(path))
+    return loads(text, os.fspath(path), options, environ, folder=FilePath(path).parent)
 
 
 def loads(
@@ -126,32 +128,32 @@ def loads(
     environ: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] = ".",
 ) -> Config:
-    """As `load`, of a text. ``$file`` is sought in `folder`."""
+    """Read the configuration from `text`, otherwise like `load`. ``$file`` is relative to `folder`."""
     variables = os.environ if environ is None else environ
-    problems = Problems()
+    problems = ConfigProblems()
     root = document.parse(text, source, problems)
     if not isinstance(root.value, dict):
         problems.add(root.place, (), "expected a mapping of keys such as `version: 1`")
         problems.check()
     changes = overrides.from_environ(variables) + overrides.from_options(options, problems)
     overrides.apply(root, changes, problems)
-    binder = Binder(problems, variables, folder)
+    binder = ConfigBinder(problems, variables, folder)
     config: Any = binder.bind(root, Config)
     check(settled(root, binder.nodes), problems)
     problems.check()
     assert config is not FAILED
-    origin = Origin(source, root, binder.nodes, variables, FilePath(folder))
+    origin = ConfigOrigin(source, root, binder.nodes, variables, FilePath(folder))
     object.__setattr__(config, "origin", origin)
     result: Config = config
     return result
 
 
 def default_text() -> str:
-    """The default configuration with its comments, as ``hookmq config init`` writes it."""
+    """Return the default configuration with its comments, as ``hookmq config init`` writes it."""
     return files("hookmq.config").joinpath("default.yaml").read_text("utf-8")
 
 
 def default_config(options: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> Config:
-    """What holds without a file: loopback only, everybody may do everything, no plugins. Raises ConfigError for a wrong
-    override."""
+    """Return the configuration for running without a file: it listens on loopback only and allows everything. Raises
+    ConfigError for an invalid override."""
     return loads(default_text(), DEFAULT_SOURCE, options, environ)

@@ -1,6 +1,6 @@
-"""From the entries of ``plugins:`` to plugin objects: found, imported, told their configuration, constructed.
+"""Make plugin objects from the entries of ``plugins:``: find and import each class, bind its configuration, construct it.
 
-Nothing is opened or started here; ``hookmq check`` does exactly this.
+Nothing is opened or started here. ``hookmq check`` performs exactly these steps.
 """
 
 import dataclasses
@@ -12,26 +12,29 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from hookmq.config.binder import FAILED, Binder
-from hookmq.config.document import Node
+from hookmq.config.binding import FAILED, ConfigBinder
+from hookmq.config.diagnostics import NOWHERE, ConfigProblems, KeyPath
 from hookmq.config.model import Config
-from hookmq.config.problems import NOWHERE, Path, Problems
-from hookmq.errors import ConfigError, PluginError, PluginNotFound
-from hookmq.hooks.discovery import Installed, find, installed, load
-from hookmq.hooks.entry import PluginEntry, PluginInstance
+from hookmq.config.validation import unknown_type
+from hookmq.config.yaml_document import YamlNode
+from hookmq.hooks.discovery import InstalledPlugin, find, installed, load
+from hookmq.hooks.instance import PluginEntry, PluginInstance
 from hookmq.hooks.place import at
-from hookmq.hooks.specs import HOOK_API, SPECS, Kind
+from hookmq.hooks.specs import HOOK_API, SPECS, HookKind
+from hookmq.model.errors import ConfigError, PluginError, PluginNotFound
 from hookmq.plugin import Context, Log, Plugin, no_log
+from hookmq.server.plugin_listeners import ListenerTypes
+from hookmq.server.settings import TYPES
 
-Loaded = tuple[Installed, type[Plugin]]
+Loaded = tuple[InstalledPlugin, type[Plugin]]
 
 FIRST_PARTY: Final = {
     "acl_file": "acl_file", "auth_http": "auth_http", "auth_jwt": "auth_jwt", "auth_password": "auth_password",
     "ratelimit": "ratelimit", "spark_sink": "spark_sink", "storage": "storage", "webhook": "webhook",
     "webhook_filter": "webhook",
 }  # fmt: skip
-"""Plugins of this project and their folders below ``plugins/``. A message never tells to install anything else: whoever
-registers a name that was only mistyped would run code in the broker."""
+"""This project's plugins and their folders below ``plugins/``. Messages suggest installing only these. Any other package
+might be registered by a stranger under a mistyped name, and its code would run in the broker."""
 
 _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq, "!=": operator.ne,
@@ -40,29 +43,29 @@ _CLAUSE: Final = re.compile(r"\s*(>=|<=|==|!=|>|<|~=)\s*(\d+(?:\.\d+)*)\s*")
 
 
 def how_to_install(folder: str) -> str:
-    """Return the command that installs a plugin of this project. No package index has it yet."""
+    """Return the command that installs one of this project's plugins, which are not on a package index yet."""
     return f"in a checkout: uv pip install ./plugins/{folder}"
 
 
 def build(
     config: Config,
-    among: Iterable[Installed] | None = None,
+    among: Iterable[InstalledPlugin] | None = None,
     log: Log = no_log,
     known: Sequence[PluginInstance] = (),
 ) -> tuple[PluginInstance, ...]:
-    """A plugin object for every entry that is enabled, in their order. `among` are the plugins to choose from (the
-    installed ones by default). An object of `known` is taken over where its entry's ``use`` and id are the same, and its
-    config is, too, or it can go on with another one: `PluginInstance.apply` is then to be called.
+    """Return a plugin object for each enabled entry, in order. `among` has the plugins to choose from, by default all.
 
-    Raises PluginError for a plugin that is missing, cannot be imported, wants another `HOOK_API` or fails when it is
-    constructed; ConfigError, with every mistake in it, for what a plugin's own configuration says wrong. A plugin with
-    ``required: false`` that is missing or fails is left out, and logged; so is one with ``if_installed`` that is missing,
-    and only that: one that is there and fails must not pass unseen. A mistake in its configuration is not forgiven, and
-    neither is a failure of a plugin that guards the running broker (see `guards`).
+    An object in `known` is reused if it has the same id and ``use`` and accepts its new configuration. The caller must
+    then call its `PluginInstance.apply`.
+
+    Raises PluginError if a plugin is missing, cannot be imported, requires another `HOOK_API`, or cannot be constructed.
+    Raises one ConfigError with all mistakes in the plugins' configurations. A missing or failing plugin with ``required:
+    false`` is logged and left out, and so is a missing plugin with ``required: if_installed``. A mistake in a
+    configuration always raises, and so does the failure of a plugin that guards the running broker (see `guards`).
     """
     offered = tuple(installed() if among is None else among)
-    problems = Problems()
-    prepared: list[tuple[int, PluginEntry, Installed, type[Plugin], Any]] = []
+    problems = ConfigProblems()
+    prepared: list[tuple[int, PluginEntry, InstalledPlugin, type[Plugin], Any]] = []
     for index, entry in config.active:
         try:
             found, kind = loaded(entry, offered)
@@ -91,15 +94,15 @@ def build(
 
 
 GUARDS: Final = (
-    *(name for name, spec in SPECS.items() if spec.kind in (Kind.DECIDE, Kind.TRANSFORM)),
-    "provide_meter",
+    *(name for name, spec in SPECS.items() if spec.kind in (HookKind.DECIDE, HookKind.TRANSFORM)),
+    "provide_rate_limiter",
 )
-"""Hooks that refuse, change or limit something."""
+"""Hooks that can refuse, change or limit something."""
 
 
 def guards(entry: PluginEntry, known: Iterable[PluginInstance]) -> bool:
-    """Whether a running plugin with the entry's id decides, changes or limits anything: a reload must not go on without
-    it."""
+    """Return whether a running plugin with the id of `entry` decides, changes or limits anything. If so, a reload must
+    not continue without it."""
     return any(
         one.id == entry.id
         and not one.disabled
@@ -108,8 +111,8 @@ def guards(entry: PluginEntry, known: Iterable[PluginInstance]) -> bool:
     )
 
 
-def loaded(entry: PluginEntry, offered: Sequence[Installed]) -> Loaded:
-    """Return the plugin's class. Raises PluginError; PluginNotFound names the plugin that may be meant."""
+def loaded(entry: PluginEntry, offered: Sequence[InstalledPlugin]) -> Loaded:
+    """Return a plugin's class. Raises PluginError, or PluginNotFound with the name of a similar plugin."""
     try:
         found = find(entry.use, entry.id, offered)
     except PluginNotFound:
@@ -127,14 +130,14 @@ def loaded(entry: PluginEntry, offered: Sequence[Installed]) -> Loaded:
     if not accepts(kind.requires_api, HOOK_API):
         raise PluginError(
             entry.id,
-            f"{found.distribution} {found.version} works with plugin API {kind.requires_api}, "
+            f"{found.distribution} {found.version} requires plugin API {kind.requires_api}; "
             f"this HookMQ has {HOOK_API}",
         )
     return found, kind
 
 
 def accepts(clauses: str, version: str) -> bool:
-    """Whether `version` fulfils every one of `clauses`, such as ``>=1.0,<2``. What cannot be read is not fulfilled."""
+    """Return whether `version` satisfies all `clauses`, such as ``>=1.0,<2``; False if one cannot be parsed."""
     have = _numbers(version)
     for clause in filter(None, map(str.strip, clauses.split(","))):
         match = _CLAUSE.fullmatch(clause)
@@ -142,7 +145,7 @@ def accepts(clauses: str, version: str) -> bool:
             return False
         want = _numbers(match[2])
         if match[1] == "~=":
-            # compatible: all but the last of the numbers that were given stay
+            # compatible release: all given numbers except the last must match
             fixed = match[2].count(".")
             good = have >= want and have[:fixed] == want[:fixed]
         else:
@@ -153,18 +156,20 @@ def accepts(clauses: str, version: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """A version's numbers, filled up so that 1 and 1.0 are equal."""
+    """Return a version's numbers, padded so that 1 equals 1.0."""
     numbers = [int(part) for part in re.findall(r"\d+", version)]
     return tuple((numbers + [0] * 4)[:4])
 
 
-def effective(config: Config, among: Iterable[Installed] | None = None) -> Config:
-    """`config` with every plugin's own configuration as its `Config`, defaults included, to be shown. What belongs to a
-    plugin that is not installed, or that validates itself, stays as it was written. Raises ConfigError for mistakes."""
+def effective(config: Config, among: Iterable[InstalledPlugin] | None = None) -> Config:
+    """Return `config` for display, with each plugin's configuration bound to its `Config`, including defaults.
+
+    If a plugin is not installed or validates itself, its configuration remains as written. Raises ConfigError.
+    """
     offered = tuple(installed() if among is None else among)
-    problems = Problems()
+    problems = ConfigProblems()
     entries = list(config.plugins)
-    nodes: dict[Path, Node] = dict(config.origin.nodes) if config.origin else {}
+    nodes: dict[KeyPath, YamlNode] = dict(config.origin.nodes) if config.origin else {}
     for index, entry in config.active:
         try:
             _, kind = loaded(entry, offered)
@@ -182,23 +187,25 @@ def bound(
     config: Config,
     index: int,
     kind: type[Plugin],
-    problems: Problems,
-    nodes: dict[Path, Node] | None = None,
+    problems: ConfigProblems,
+    nodes: dict[KeyPath, YamlNode] | None = None,
 ) -> Any:
-    """The plugin's own configuration as its `Config`, each mistake noted at its line and column; None for a plugin that
-    has nothing to configure. FAILED after a problem. What was bound goes to `nodes`, by path. Raises PluginError when
-    `Config` is no type to bind to."""
+    """Return a plugin's configuration as its `Config`; None if the plugin has none, or FAILED after a problem.
+
+    Records mistakes in `problems`, and the bound values by path in `nodes`. Raises PluginError if `Config` has a type
+    that cannot be bound.
+    """
     entry = config.plugins[index]
-    path: Path = ("plugins", index, "config")
+    path: KeyPath = ("plugins", index, "config")
     node = _config_node(config, index)
     if kind.Config is None:
         if isinstance(node.value, dict) and node.value:
             key = next(iter(node.value))
             place = node.keys.get(key, node.place)
-            problems.add(place, (*path, key), f"the plugin {entry.use!r} has nothing to configure")
+            problems.add(place, (*path, key), f"the plugin {entry.use!r} has no settings")
             return FAILED
         return None
-    binder = config.origin.binder(problems) if config.origin else Binder(problems)
+    binder = config.origin.binder(problems) if config.origin else ConfigBinder(problems)
     try:
         value = binder.bind(node, kind.Config, path)
     except (TypeError, NameError) as error:
@@ -208,25 +215,25 @@ def bound(
     return value
 
 
-def _config_node(config: Config, index: int) -> Node:
-    """The node of an entry's ``config:``, or one made of the entry when it came by no document."""
+def _config_node(config: Config, index: int) -> YamlNode:
+    """Return the node of an entry's ``config:``. If a program passed in the values, make the node from them."""
     if config.origin is None:
         return _as_node(config.plugins[index].config)
     entry = config.origin.document.at(("plugins", index))
     found = entry.value.get("config") if isinstance(entry.value, dict) else None
-    return found or Node({}, entry.place)
+    return found or YamlNode({}, entry.place)
 
 
-def _as_node(value: Any) -> Node:
+def _as_node(value: Any) -> YamlNode:
     if isinstance(value, dict | MappingProxyType):
-        return Node({str(key): _as_node(child) for key, child in value.items()}, NOWHERE)
+        return YamlNode({str(key): _as_node(child) for key, child in value.items()}, NOWHERE)
     if isinstance(value, list | tuple):
-        return Node([_as_node(child) for child in value], NOWHERE)
-    return Node(value, NOWHERE)
+        return YamlNode([_as_node(child) for child in value], NOWHERE)
+    return YamlNode(value, NOWHERE)
 
 
 def _located(config: Config, index: int, error: ConfigError) -> PluginError:
-    """Return what a plugin says of its configuration, with the place of the key that it names."""
+    """Add the key's place to an error that a plugin raised for its configuration."""
     if error.path:
         path = ("plugins", index, "config", *error.path)
         error = config.error_at(path, error.message, error.hint)
@@ -261,7 +268,7 @@ def _taken_over(
 
 def _construct(
     entry: PluginEntry,
-    found: Installed,
+    found: InstalledPlugin,
     kind: type[Plugin],
     value: Any,
     log: Log,
@@ -279,3 +286,19 @@ def _construct(
             entry.id, f"constructing it failed: {type(error).__name__}: {error}{at(error)}"
         ) from error
     return PluginInstance(entry, plugin, found.distribution, found.version)
+
+
+def check_types(config: Config, types: ListenerTypes) -> None:
+    """Raise ConfigError for a listener that has an unknown type, or settings that its plugin refuses."""
+    known = [*TYPES, *types.found]
+    for index, listener in enumerate(config.listeners):
+        if listener.type not in known:
+            path: KeyPath = ("listeners", index, "type")
+            raise config.error_at(path, *unknown_type(listener.type, known))
+        check = types.found[listener.type][2] if listener.type in types.found else None
+        if check is not None:
+            try:
+                check(listener)
+            except ConfigError as error:
+                path = ("listeners", index, "settings")
+                raise config.error_at(path, error.message, error.hint) from None

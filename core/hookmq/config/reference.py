@@ -1,93 +1,86 @@
-"""The manual's page of every key, made from the dataclasses that the configuration is bound to."""
+"""Generate the reference of all settings as Markdown, from the dataclasses that the configuration is bound to."""
 
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from hookmq.config.binder import bound_fields, is_union, unwrap
+from hookmq.config.binding import bound_fields, default_of, is_union, unwrap
 from hookmq.config.model import Config
 from hookmq.config.show import format_value
 
 INTRODUCTION = """\
 # Configuration
 
-This page lists every key with its type, default and bounds. `hookmq config reference` generates it, and a test keeps it
-up to date.
+This page lists every setting with its type, default and limits. `hookmq config reference` generates it, and a test
+keeps it up to date.
 
 The configuration is one YAML document. Only `version` and `listeners` are required. An unknown key, a wrong type or a
-value out of bounds is an error with its line and column. All errors are reported at once. `hookmq check -c FILE` reports
-them without starting anything.
+value outside its limits is an error with its line and column. All errors are reported at once. `hookmq check -c FILE`
+reports them without starting anything.
 
 - **Durations** are `250ms`, `5s`, `2m`, `1h30m`, `7d`, or a number of seconds. **Sizes** are `512`, `64KiB`, `1MiB`,
   `10kB`. **Rates** are `100/s`, `5000/min`, `10/5s`.
-- `{$env: NAME}` takes a value from the environment, `{$file: PATH}` from a file. The path is relative to the
-  configuration's folder, and one line end at the file's end is removed. Either may have a `default`. There are no other
+- `{$env: NAME}` takes a value from the environment, `{$file: PATH}` from a file. The path is relative to the folder of
+  the configuration, and one line end at the end of the file is removed. Either may have a `default`. There are no other
   indirections. Their values are never shown.
 - Other paths, such as those of certificates, are relative to the folder in which you start the broker.
-- `HOOKMQ__BROKER__MAX_QOS=1` in the environment overrides `broker.max_qos`. Two underscores are a dot, and list positions
-  are numbers (`HOOKMQ__LISTENERS__0__BIND`). `-o broker.max_qos=1` on the command line overrides both.
+- `HOOKMQ__BROKER__MAX_QOS=1` in the environment overrides `broker.max_qos`. Two underscores are a dot, and list
+  positions are numbers (`HOOKMQ__LISTENERS__0__BIND`). `-o broker.max_qos=1` on the command line overrides both.
 - Plain words follow YAML 1.2: `true` and `false` are the truth values; `yes`, `on` and `1:30` are text. Anchors and
   aliases are supported; tags are refused.
 """
+_NAMES: dict[Any, str] = {
+    bool: "true or false", int: "number", float: "number", Any: "anything",
+}  # fmt: skip
 
 
 def reference() -> str:
-    """The page, in Markdown."""
+    """Return the reference page as Markdown."""
     return INTRODUCTION + keys(Config)
 
 
 def keys(kind: Any) -> str:
-    """The keys of any dataclass that the binder takes, in Markdown: a section for each, with a table."""
+    """Describe a dataclass that the binder accepts, as Markdown: one section with a table for each mapping."""
     parts = []
-    told: set[Any] = set()
-    for name, inner, help, default in _sections(kind, ""):
-        if inner in told:
-            continue
-        told.add(inner)
-        parts.append(f"\n## {name}\n\n{help}\n")
-        if default:
-            parts.append(f"\n{default}\n")
-        parts.append(_table(inner))
+    listed: set[Any] = set()
+    for name, inner, help in [("Top level", kind, "The keys of the document."), *_sections(kind)]:
+        if inner not in listed:
+            listed.add(inner)
+            parts.append(f"\n## {name}\n\n{help}\n{_table(inner)}")
     return "".join(parts)
 
 
-def _sections(kind: Any, prefix: str) -> Iterator[tuple[str, Any, str, str]]:
-    """Each mapping with keys of its own: its name, its dataclass, what it is, a note."""
-    if not prefix:
-        yield "Top level", kind, "The keys of the document.", ""
+def _sections(kind: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Yield the name, dataclass and description of each mapping that has its own keys."""
     for field, hint in bound_fields(kind):
         inner, suffix = _nested(hint)
-        if inner is None:
-            continue
-        name = f"{prefix}{field.name}{suffix}"
-        yield f"`{name}`", inner, _sentence(inner, field), ""
-        yield from _sections(inner, f"{name}.")
+        if inner is not None:
+            name = f"{prefix}{field.name}{suffix}"
+            yield f"`{name}`", inner, _sentence(inner, field)
+            yield from _sections(inner, f"{name}.")
 
 
 def _nested(hint: Any) -> tuple[Any, str]:
-    """The dataclass within a type, and how its key is written."""
-    hint, _ = unwrap(hint)
+    """Return the dataclass inside a type, or None, and the suffix for its key."""
+    hint, unit = unwrap(hint)
     arguments = typing.get_args(hint)
     if is_union(hint):
-        return next(
-            (found for found in map(_nested, arguments) if found[0] is not None), (None, "")
-        )
+        return next((found for found in map(_nested, arguments) if found[0]), (None, ""))
     origin = typing.get_origin(hint)
     if origin in (tuple, list) and arguments:
         return _nested(arguments[0])[0], "[]"
     if origin in (Mapping, dict) and arguments:
         return _nested(arguments[1])[0], ".NAME"
-    return (hint, "") if dataclasses.is_dataclass(hint) and not unwrap(hint)[1] else (None, "")
+    return (hint, "") if dataclasses.is_dataclass(hint) and not unit else (None, "")
 
 
 def _sentence(kind: Any, field: "dataclasses.Field[Any]") -> str:
     text = " ".join((kind.__doc__ or "").split()).replace("``", "`")
-    help = field.metadata.get("help", "")
     if text.startswith("`") and "` " in text:
         text = text.partition("` ")[2]
-    text = (text or help).strip()
-    return text[:1].upper() + text[1:] if text.endswith(".") else f"{text[:1].upper()}{text[1:]}."
+    text = (text or field.metadata.get("help", "")).strip().removesuffix(".")
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _table(kind: Any) -> str:
@@ -107,8 +100,7 @@ def _type(hint: Any, bounds: Mapping[str, Any]) -> str:
     kind, unit = unwrap(hint)
     arguments = typing.get_args(kind)
     if is_union(kind):
-        arms = [_type(arm, bounds) for arm in arguments if arm is not type(None)]
-        return " or ".join(arms)
+        return " or ".join(_type(arm, bounds) for arm in arguments if arm is not type(None))
     origin = typing.get_origin(kind)
     if origin is Literal:
         return ", ".join(f"`{value}`" if value != "" else '`""`' for value in arguments)
@@ -118,13 +110,8 @@ def _type(hint: Any, bounds: Mapping[str, Any]) -> str:
         return f"mapping of names to {_type(arguments[1], {})}"
     if dataclasses.is_dataclass(kind) and not unit:
         return "mapping, see below"
-    names: dict[Any, str] = {
-        bool: "true or false", int: "number", float: "number", str: "text", Any: "anything",
-    }  # fmt: skip
-    name = unit or names.get(kind, "text")
-    if unit or kind in (int, float):
-        name += _bounds(bounds, unit)
-    return name
+    name = unit or _NAMES.get(kind, "text")
+    return name + _bounds(bounds, unit) if unit or kind in (int, float) else name
 
 
 def _bounds(bounds: Mapping[str, Any], unit: str) -> str:
@@ -139,15 +126,9 @@ def _value(value: float, unit: str) -> str:
 
 
 def _default(field: "dataclasses.Field[Any]", hint: Any) -> str:
-    if field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
-    elif field.default is dataclasses.MISSING:
+    default = default_of(field)
+    if default is dataclasses.MISSING:
         return "required"
-    else:
-        default = field.default
     if dataclasses.is_dataclass(default):
         return ""
-    if default is None:
-        return "none"
-    unit = unwrap(hint)[1]
-    return f"`{format_value(default, unit)}`"
+    return "none" if default is None else f"`{format_value(default, unwrap(hint)[1])}`"

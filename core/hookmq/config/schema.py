@@ -1,4 +1,4 @@
-"""JSON Schema of the configuration, with the settings of every installed plugin, for editors and for CI."""
+"""Generate the configuration's JSON Schema for editors and CI, including the settings of all installed plugins."""
 
 import dataclasses
 import enum
@@ -7,27 +7,24 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from hookmq.config.binder import bound_fields, is_model, is_union, unwrap
+from hookmq.config.binding import bound_fields, default_of, is_model, is_union, unwrap
 from hookmq.config.model import Config
+from hookmq.config.units import DURATION
 from hookmq.hooks.specs import SPECS
 from hookmq.plugin import Plugin
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_DURATION: Final = rf"^\s*(\d+(\.\d+)?\s*({'|'.join(DURATION)})\s*)+$"
+_SIZE: Final = r"^\s*\d+(\.\d+)?\s*([kKmMgG]?[iI]?[bB])?\s*$"
 _UNITS: Final[dict[str, dict[str, Any]]] = {
     "duration": {
         "anyOf": [
             {"type": "number", "description": "seconds"},
-            {
-                "type": "string",
-                "pattern": r"^\s*(\d+(\.\d+)?\s*(us|ms|s|sec|m|min|h|hour|d|day|w)\s*)+$",
-            },
+            {"type": "string", "pattern": _DURATION},
         ]
     },
     "size": {
-        "anyOf": [
-            {"type": "integer", "description": "bytes"},
-            {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([kKmMgG]?[iI]?[bB])?\s*$"},
-        ]
+        "anyOf": [{"type": "integer", "description": "bytes"}, {"type": "string", "pattern": _SIZE}]
     },
     "rate": {"type": "string", "pattern": r"^.+/.+$", "examples": ["100/s", "5000/min"]},
 }
@@ -56,8 +53,8 @@ _INDIRECT: Final[dict[str, Any]] = {
 
 
 def schema(plugins: Mapping[str, type[Plugin]] | None = None) -> dict[str, Any]:
-    """The schema of a whole configuration; `plugins`, by their names, add those of their own ``config:``."""
-    definitions: dict[str, Any] = {"indirect": _INDIRECT, **{n: dict(u) for n, u in _UNITS.items()}}
+    """Return the schema of the whole configuration, including the ``config:`` of each class in `plugins`, by name."""
+    definitions = _definitions()
     root = _dataclass(Config, definitions)
     entry = definitions["PluginEntry"]
     entry["properties"]["hooks"]["propertyNames"] = {"enum": list(SPECS)}
@@ -66,12 +63,9 @@ def schema(plugins: Mapping[str, type[Plugin]] | None = None) -> dict[str, Any]:
     for name, kind in sorted((plugins or {}).items()):
         key = f"plugin_{name}"
         definitions[key] = of_plugin(name, kind)
-        rules.append(
-            {
-                "if": {"properties": {"use": {"const": name}}, "required": ["use"]},
-                "then": {"properties": {"config": {"$ref": f"#/$defs/{key}"}}},
-            }
-        )
+        condition = {"properties": {"use": {"const": name}}, "required": ["use"]}
+        then = {"properties": {"config": {"$ref": f"#/$defs/{key}"}}}
+        rules.append({"if": condition, "then": then})
     if rules:
         entry["allOf"] = rules
         entry["properties"]["use"]["examples"] = sorted(plugins or {})
@@ -84,14 +78,18 @@ def schema(plugins: Mapping[str, type[Plugin]] | None = None) -> dict[str, Any]:
     }
 
 
+def _definitions() -> dict[str, Any]:
+    return {"indirect": _INDIRECT, **{name: dict(unit) for name, unit in _UNITS.items()}}
+
+
 def of_plugin(name: str, kind: type[Plugin]) -> dict[str, Any]:
-    """The schema of one plugin's ``config:``, a resource of its own so that references in it stay within it."""
+    """Return the schema of a plugin's ``config:``. Its ``$id`` keeps references inside this schema."""
     base: dict[str, Any] = {"$id": f"hookmq:plugin:{name}"}
     if kind.Config is None:
         return {**base, "type": "object", "maxProperties": 0}
     if is_model(kind.Config):
         return {**base, **kind.Config.model_json_schema()}
-    definitions: dict[str, Any] = {"indirect": _INDIRECT, **{n: dict(u) for n, u in _UNITS.items()}}
+    definitions = _definitions()
     return {**base, **_dataclass(kind.Config, definitions), "$defs": definitions}
 
 
@@ -102,26 +100,14 @@ def _dataclass(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         entry = _property(hint, field.metadata, definitions)
         if "help" in field.metadata:
             entry["description"] = field.metadata["help"]
-        default = _default(field)
+        default = default_of(field)
         if default is dataclasses.MISSING:
             required.append(field.name)
         elif not dataclasses.is_dataclass(default):
             entry["default"] = _plain(default)
         properties[field.name] = entry
-    result: dict[str, Any] = {
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-    }
-    if required:
-        result["required"] = required
-    return result
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+    result = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**result, "required": required} if required else result
 
 
 def _plain(value: Any) -> Any:
@@ -135,16 +121,13 @@ def _plain(value: Any) -> Any:
 
 
 def _property(hint: Any, bounds: Mapping[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a field: what its type says, or an indirection."""
+    """Return a field's schema: a value of its type, or an indirection."""
     plain = _type(hint, bounds, definitions)
     whole = plain.get("type") in ("object", "array") or "$ref" in plain
-    if not plain or (whole and not _is_unit(plain)):
+    unit = plain.get("$ref", "").removeprefix("#/$defs/") in _UNITS
+    if not plain or (whole and not unit):
         return plain
     return {"anyOf": [plain, {"$ref": "#/$defs/indirect"}]}
-
-
-def _is_unit(plain: dict[str, Any]) -> bool:
-    return plain.get("$ref", "").removeprefix("#/$defs/") in _UNITS
 
 
 def _type(hint: Any, bounds: Mapping[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +160,7 @@ def _type(hint: Any, bounds: Mapping[str, Any], definitions: dict[str, Any]) -> 
         return found
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if kind.__name__ not in definitions:
-            definitions[kind.__name__] = {}  # for a class that holds itself
+            definitions[kind.__name__] = {}  # a placeholder, for a class that contains itself
             definitions[kind.__name__] = _dataclass(kind, definitions)
         return {"$ref": f"#/$defs/{kind.__name__}"}
     result = dict(_SCALARS.get(kind, {}))
@@ -189,9 +172,9 @@ def _type(hint: Any, bounds: Mapping[str, Any], definitions: dict[str, Any]) -> 
 
 
 def installed_plugins() -> tuple[dict[str, type[Plugin]], list[str]]:
-    """Every installed plugin's class by name, and why others could not be imported."""
-    from hookmq.errors import PluginError
+    """Return the classes of all installed plugins by name, and the errors of those that cannot be imported."""
     from hookmq.hooks.discovery import installed, load
+    from hookmq.model.errors import PluginError
 
     found: dict[str, type[Plugin]] = {}
     failed: list[str] = []

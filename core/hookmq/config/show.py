@@ -1,4 +1,4 @@
-"""The configuration in force, as YAML, with where each value came from; secrets are never shown."""
+"""Show the configuration in force as YAML, with the origin of each value. Secrets are never shown."""
 
 import dataclasses
 import re
@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import yaml
 
-from hookmq.config.binder import bound_fields, is_secret_key, unwrap
-from hookmq.config.document import Node
+from hookmq.config.binding import bound_fields, is_secret_key, unwrap
+from hookmq.config.diagnostics import KeyPath
 from hookmq.config.model import Config
-from hookmq.config.problems import Path
 from hookmq.config.units import Rate, format_duration, format_size
+from hookmq.config.yaml_document import YamlNode
 from hookmq.server.settings import ListenerSettings, takes
 
 MASK: Final = "***"
@@ -19,8 +19,8 @@ _PASSWORD_IN_URL: Final = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
 
 
 def show(config: Config, *, origins: bool = True) -> str:
-    """`config` as YAML. Each value has its origin behind it when `origins`: ``default``, ``FILE:LINE``, the variable or
-    the option. Without them the text can be read back, but for what is masked."""
+    """Return `config` as YAML. With `origins`, a comment after each value names its origin: ``default``, ``FILE:LINE``,
+    a variable or an option. Except for masked secrets, `loads` can read the text back."""
     nodes = config.origin.nodes if config.origin else {}
     lines = list(_lines(config, (), nodes, 0))
     width = min(60, max((len(text) for text, _ in lines), default=0)) + 2
@@ -31,19 +31,19 @@ def show(config: Config, *, origins: bool = True) -> str:
 
 
 def masked(value: str) -> str:
-    """`value` without the password of a URL in it."""
+    """Return `value` with passwords in URLs masked."""
     return _PASSWORD_IN_URL.sub(rf"\1:{MASK}@", value)
 
 
 def format_value(value: Any, unit: str = "") -> str:
-    """One value as YAML; `unit` is ``duration``, ``size`` or nothing."""
+    """Format one value as YAML. `unit` is ``duration``, ``size`` or empty."""
     return _inline(value, unit)
 
 
 def _lines(
-    value: Any, path: Path, nodes: Mapping[Path, Node], depth: int, lead: str = ""
+    value: Any, path: KeyPath, nodes: Mapping[KeyPath, YamlNode], depth: int, lead: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """The lines of a mapping; `lead` stands before the first, instead of its indentation."""
+    """Yield each line of a mapping with its origin. `lead` replaces the indentation of the first line."""
     for key, child, unit in _entries(value):
         indent = lead or "  " * depth
         lead = ""
@@ -77,7 +77,7 @@ def _entries(value: Any) -> Iterator[tuple[str, Any, str]]:
         return
     for field, hint in bound_fields(type(value)):
         if isinstance(value, ListenerSettings) and not takes(value.type, field.name):
-            continue  # it has none, and the key would be refused
+            continue  # the configuration would not accept this key
         unit = unwrap(hint)[1] or next(
             (unwrap(arm)[1] for arm in getattr(hint, "__args__", ()) if unwrap(arm)[1]), ""
         )
@@ -90,14 +90,16 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping) or dataclasses.is_dataclass(value)
 
 
-def _origin(node: Node | None) -> str:
+def _origin(node: YamlNode | None) -> str:
     if node is None:
         return "default"
     origin = f", {node.origin}" if node.origin else ""
     return f"{node.place.brief}{origin}"
 
 
-def _inline(value: Any, unit: str, path: Path = (), nodes: Mapping[Path, Node] = {}) -> str:
+def _inline(
+    value: Any, unit: str, path: KeyPath = (), nodes: Mapping[KeyPath, YamlNode] = {}
+) -> str:
     if isinstance(value, list | tuple | frozenset | set):
         parts = []
         for index, item in enumerate(value):
@@ -121,7 +123,7 @@ def _scalar(value: Any) -> str:
     if isinstance(value, int | float):
         return str(value)
     text = masked(str(value))
-    # PyYAML quotes wherever YAML, of either version, could read anything but this text
+    # PyYAML quotes text that YAML 1.1 or 1.2 could read as another type
     dumped = yaml.safe_dump(text, width=10**6, allow_unicode=True).removesuffix("...\n").strip()
     if "\n" in dumped:
         dumped = yaml.safe_dump(text, default_style='"', width=10**6).strip()

@@ -1,20 +1,20 @@
-"""Durations, sizes and rates as people write them, and back."""
+"""Parse and format durations, sizes and rates."""
 
 import math
 import re
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Final
+from typing import Final
 
 DURATION: Final = {
     "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0,
     "d": 86400.0, "day": 86400.0, "w": 604800.0,
 }  # fmt: skip
-"""Seconds in a unit of time."""
+"""The length of each unit of time, in seconds."""
 SIZE: Final = {
     "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
 }  # fmt: skip
-"""Bytes in a unit of size, by its lower-case name."""
+"""The size of each unit in bytes. Names are in lower case."""
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _DURATION_PART = re.compile(_NUMBER + r"\s*([a-z]+)")
@@ -25,27 +25,18 @@ _RATE = re.compile(r"(.+?)\s*/\s*(?:(\d+(?:\.\d+)?)\s*)?([a-z]+)")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many in so long: ``100/s`` is Rate(100, 1), ``5000/min`` Rate(5000, 60), ``10/5s`` Rate(10, 5)."""
+    """A count per time: ``100/s`` is Rate(100, 1), ``5000/min`` Rate(5000, 60), ``10/5s`` Rate(10, 5)."""
 
     count: float
     per_seconds: float
 
-    @property
-    def per_second(self) -> float:
-        """The same rate in one second."""
-        return self.count / self.per_seconds
-
     def __str__(self) -> str:
-        unit = _exact(self.per_seconds, (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0)))
+        unit = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}.get(self.per_seconds)
         return f"{_digits(self.count)}/{unit or f'{_digits(self.per_seconds)}s'}"
 
 
-Seconds = Annotated[float, "duration"]
-Size = Annotated[int, "size"]
-
-
 def parse_duration(text: str) -> float:
-    """Seconds of ``5s``, ``250ms``, ``1h30m``. Raises ValueError."""
+    """Parse a duration such as ``5s``, ``250ms`` or ``1h30m`` into seconds. Raises ValueError."""
     text = text.strip()
     if not _DURATION.fullmatch(text):
         raise ValueError(text)
@@ -57,7 +48,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``64KiB``, ``1MiB``, ``10kB``, ``512``. Raises ValueError, also where it is no whole number of bytes."""
+    """Parse a size such as ``64KiB``, ``1MiB``, ``10kB`` or ``512`` into bytes. Raises ValueError, also for fractions."""
     match = _SIZE.fullmatch(text.strip())
     factor = SIZE.get(match[2].lower() or "b") if match else None
     if match is None or factor is None:
@@ -69,7 +60,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_rate(text: str) -> Rate:
-    """The rate that ``100/s``, ``5000/min``, ``10/5s`` or ``1MiB/s`` says. Raises ValueError."""
+    """Parse a rate such as ``100/s``, ``5000/min``, ``10/5s`` or ``1MiB/s``. Raises ValueError."""
     match = _RATE.fullmatch(text.strip())
     if match is None or match[3] not in DURATION:
         raise ValueError(text)
@@ -78,21 +69,21 @@ def parse_rate(text: str) -> Rate:
     except ValueError:
         count = parse_size(match[1])
     per = _finite(float(match[2] or 1) * DURATION[match[3]])
-    # nan and inf are floats too, but no rates
+    # float() also accepts nan and inf
     if not 0 <= count < float("inf") or per <= 0:
         raise ValueError(text)
     return Rate(count, per)
 
 
 def _finite(number: float) -> float:
-    """A number with hundreds of digits is infinite."""
+    # a number with hundreds of digits is infinite
     if not math.isfinite(number):
         raise ValueError("too large")
     return number
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest text that `parse_duration` reads as exactly `seconds`; ``0s`` for nothing."""
+    """Return the shortest text that `parse_duration` reads as exactly `seconds`."""
     for unit, factor in (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0), ("ms", 1e-3)):
         count = seconds / factor
         if seconds and count == int(count) and int(count) * factor == seconds:
@@ -101,7 +92,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_size(size: int) -> str:
-    """The shortest text that `parse_size` reads as exactly `size`."""
+    """Return the shortest text that `parse_size` reads as exactly `size`."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size and size % factor == 0:
             return f"{size // factor}{unit}"
@@ -109,10 +100,5 @@ def format_size(size: int) -> str:
 
 
 def _digits(value: float) -> str:
-    """A number without exponent, that is read as exactly `value`."""
-    text = format(Decimal(repr(value)), "f")
-    return text.removesuffix(".0")
-
-
-def _exact(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    return next((name for name, factor in units if factor == value), "")
+    """Format a number without an exponent, so that reading it back returns exactly `value`."""
+    return format(Decimal(repr(value)), "f").removesuffix(".0")

@@ -1,6 +1,6 @@
-"""Hooks: their specifications, verdicts, compiled chains and how they are run.
+"""Hooks: their specifications and verdicts, and the chains that call them.
 
-pluggy is the registry: it finds implementations and pairs them with `specs`. `chains` folds them once per (re)load into
-tuples of plain functions in the order of the configuration, and `run` calls those: a hook that nobody implements is an
-empty tuple and costs one test.
+pluggy finds implementations and matches them with `specs`. At each load or reload, `registry` and `chain` turn them
+into tuples of functions, in the order of the configuration. `call` runs these tuples. An unused hook is an empty
+tuple, so it costs only one check.
 """

@@ -1,7 +1,7 @@
-"""Which plugins are installed, and loading the one that is asked for.
+"""Find installed plugins and load the configured ones.
 
-Entry points of the group ``hookmq.plugins`` discover; the configuration activates. Listing imports nothing, and
-installing a package changes nothing about who may connect.
+Plugins are entry points in the ``hookmq.plugins`` group. Listing them imports nothing. An installed plugin is
+inactive until it is configured.
 """
 
 import difflib
@@ -11,17 +11,17 @@ from typing import Final
 
 import importlib_metadata
 
-from hookmq.errors import PluginError, PluginNotFound
 from hookmq.hooks.place import at
 from hookmq.hooks.registry import ON_CLASS, class_hook
+from hookmq.model.errors import PluginError, PluginNotFound
 from hookmq.plugin import Plugin
 
 GROUP: Final = "hookmq.plugins"
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
-    """A plugin that some distribution offers: `name` is what ``use:`` says, `target` is ``module:attribute``."""
+class InstalledPlugin:
+    """A plugin provided by a distribution. `name` is the value for ``use:``; `target` is ``module:attribute``."""
 
     name: str
     target: str
@@ -30,44 +30,49 @@ class Installed:
     entry_point: importlib_metadata.EntryPoint
 
 
-def installed() -> tuple[Installed, ...]:
-    """Every plugin offered by an installed distribution, by name, none of them imported. A name that two distributions
-    offer stands twice."""
-    found: dict[tuple[str, str, str], Installed] = {}
+def installed() -> tuple[InstalledPlugin, ...]:
+    """Return all installed plugins, sorted by name, without importing them. A name that two distributions provide is
+    listed twice."""
+    found: dict[tuple[str, str, str], InstalledPlugin] = {}
     for distribution in importlib_metadata.distributions():
-        # The first of a name on sys.path shadows the others, as it does for import.
+        # As with imports, the first distribution with a name on sys.path shadows the others.
         owner = distribution.metadata["Name"] or "?"
         for point in distribution.entry_points.select(group=GROUP):
             key = (point.name, owner.lower().replace("_", "-"), point.value)
             if key not in found:
-                found[key] = Installed(
+                found[key] = InstalledPlugin(
                     point.name, point.value, owner, distribution.version or "", point
                 )
     return tuple(found[key] for key in sorted(found))
 
 
-def find(use: str, plugin_id: str = "", among: Iterable[Installed] | None = None) -> Installed:
-    """The installed plugin of that name.
+def find(
+    use: str, plugin_id: str = "", among: Iterable[InstalledPlugin] | None = None
+) -> InstalledPlugin:
+    """Return the installed plugin named `use`.
 
-    Raises PluginNotFound, naming the nearest, if there is none, and PluginError if two distributions offer one: both are
-    named, for which of them would win is chance.
+    Raises PluginNotFound, suggesting the closest name, if there is none. Raises PluginError if two distributions
+    provide it.
     """
     plugin_id = plugin_id or use
     all_ = installed() if among is None else tuple(among)
     named = [one for one in all_ if one.name == use]
     if not named:
         near = difflib.get_close_matches(use, {one.name for one in all_}, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "; `hookmq plugins` lists what is"
+        hint = f"; did you mean {near[0]!r}?" if near else "; `hookmq plugins` lists those that are"
         raise PluginNotFound(plugin_id, f"no plugin named {use!r} is installed{hint}")
     if len(named) > 1:
         owners = " and ".join(sorted({f"{one.distribution} {one.version}" for one in named}))
-        raise PluginError(plugin_id, f"{use!r} is offered more than once, by {owners}")
+        raise PluginError(plugin_id, f"{use!r} is offered by several distributions: {owners}")
     return named[0]
 
 
-def load(found: Installed, plugin_id: str = "") -> type[Plugin]:
-    """Import the plugin's class. Raises PluginError if that fails, if it is no Plugin, or if a hook that is called on
-    the class cannot be."""
+def load(found: InstalledPlugin, plugin_id: str = "") -> type[Plugin]:
+    """Import the plugin's class.
+
+    Raises PluginError if the import fails, if the class is not a subclass of Plugin, or if one of its `ON_CLASS`
+    hooks is invalid.
+    """
     plugin_id = plugin_id or found.name
     where = f"{found.target} of {found.distribution} {found.version}"
     try:

@@ -1,29 +1,37 @@
-"""Starting and ending plugins, one after another, callback-style.
+"""Start and stop plugins, one after another.
 
-What a lifecycle hook returns means nothing; that it raised, or took longer than its timeout, does.
+The return values of lifecycle hooks are ignored. An exception or a timeout is a failure.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from hookmq.errors import PluginError
-from hookmq.hooks.chains import Call
-from hookmq.hooks.entry import PluginInstance
-from hookmq.hooks.registry import adapt
+from hookmq.hooks.async_calls import FAILED, Waiting, failure
+from hookmq.hooks.chain import HookImplementation
+from hookmq.hooks.instance import PluginInstance
+from hookmq.hooks.observers import ObserverQueue, drain
+from hookmq.hooks.registry import Registry, adapt
 from hookmq.hooks.specs import SPECS
-from hookmq.hooks.waiting import FAILED, Waiting, failure
-from hookmq.observers import Queue, drain
-from hookmq.runtime import Runtime
-
-if TYPE_CHECKING:
-    from hookmq.hooks.manager import Hooks
+from hookmq.model.errors import PluginError
+from hookmq.model.runtime import Runtime
 
 POLL: Final = 0.05
-"""Seconds between looks at calls in flight."""
+"""Seconds between checks for unfinished calls."""
 
 
-def startup(hooks: "Hooks", done: Callable[[PluginError | None], None]) -> None:
-    """As `Hooks.startup`."""
+class PluginSet(Protocol):
+    """The plugins of one configuration, as their lifecycle needs them; see `hookmq.hooks.manager.Hooks`."""
+
+    plugins: tuple[PluginInstance, ...]
+    registry: Registry
+    runtime: Runtime | None
+
+    def disable(self, plugin_id: str, why: str) -> None:
+        """Remove a plugin from every chain."""
+
+
+def startup(hooks: PluginSet, done: Callable[[PluginError | None], None]) -> None:
+    """See `Hooks.startup`."""
     instances = [one for one in hooks.plugins if not one.kept.started and not one.disabled]
 
     def ended(instance: PluginInstance, error: str) -> bool:
@@ -40,8 +48,8 @@ def startup(hooks: "Hooks", done: Callable[[PluginError | None], None]) -> None:
     _Round(hooks, "on_startup", (), instances, ended, lambda: done(None), None).go()
 
 
-def ready(hooks: "Hooks", done: Callable[[], None]) -> None:
-    """As `Hooks.ready`."""
+def ready(hooks: PluginSet, done: Callable[[], None]) -> None:
+    """See `Hooks.ready`."""
     fresh = [one for one in hooks.plugins if not one.kept.ready and not one.disabled]
     for one in fresh:
         one.kept.ready = True
@@ -49,27 +57,28 @@ def ready(hooks: "Hooks", done: Callable[[], None]) -> None:
 
 
 def each(
-    hooks: "Hooks",
+    hooks: PluginSet,
     hook: str,
     args: tuple[Any, ...],
     instances: Iterable[PluginInstance],
     done: Callable[[], None],
     deadline: float | None = None,
 ) -> None:
-    """Run a hook of some plugins, whatever comes of it. `deadline` is a time of the runtime's clock."""
+    """Run one hook for the given plugins and ignore failures. `deadline` is a time on the runtime's monotonic
+    clock."""
     chosen = [one for one in instances if not one.disabled]
     _Round(hooks, hook, args, chosen, lambda instance, error: True, done, deadline).go()
 
 
 def shutdown(
-    hooks: "Hooks", seconds: float, done: Callable[[], None], successor: "Hooks | None"
+    hooks: PluginSet, seconds: float, done: Callable[[], None], successor: PluginSet | None
 ) -> None:
-    """As `Hooks.shutdown`."""
+    """See `Hooks.shutdown`."""
     runtime = _runtime(hooks)
     deadline = runtime.now() + seconds
     stay = {id(one.kept) for one in successor.plugins} if successor is not None else set()
     leaving = [one for one in hooks.plugins if id(one.kept) not in stay]
-    queues: list[Queue] = [one.kept.queue for one in leaving if one.kept.queue is not None]
+    queues: list[ObserverQueue] = [one.kept.queue for one in leaving if one.kept.queue is not None]
     started = [one for one in reversed(leaving) if one.kept.started]
 
     def settle() -> None:
@@ -90,14 +99,15 @@ def shutdown(
     settle()
 
 
-def _runtime(hooks: "Hooks") -> Runtime:
+def _runtime(hooks: PluginSet) -> Runtime:
     if hooks.runtime is None:
         raise RuntimeError("bind() the hooks to a runtime first")
     return hooks.runtime
 
 
 class _Round:
-    """One hook of several plugins in turn; `ended` gets each plugin's error ("" for none) and says whether to go on."""
+    """Run one hook for several plugins, one after another. `ended` receives each plugin's error, or "", and returns
+    whether to continue."""
 
     __slots__ = (
         "_args", "_deadline", "_done", "_ended", "_hook", "_hooks", "_instances", "_next", "_runtime", "_waiting",
@@ -105,7 +115,7 @@ class _Round:
 
     def __init__(
         self,
-        hooks: "Hooks",
+        hooks: PluginSet,
         hook: str,
         args: tuple[Any, ...],
         instances: Sequence[PluginInstance],
@@ -125,7 +135,7 @@ class _Round:
         self._waiting = Waiting(self._runtime)
 
     def go(self) -> None:
-        """Run until one waits, or to the end."""
+        """Run until a plugin must be awaited, or all plugins are done."""
         while self._next < len(self._instances):
             instance = self._instances[self._next]
             self._next += 1
@@ -137,7 +147,7 @@ class _Round:
                 except Exception as error:
                     answer = failure(call, error)
                 if hasattr(type(answer), "__await__"):
-                    self._waiting.on(call, answer, began, self._answered)
+                    self._waiting.start(call, self._args, answer, began, self._answered)
                     return
                 call.stats.end(began)
                 if not self._told(instance, answer):
@@ -157,7 +167,7 @@ class _Round:
         stats.ok += 1
         return self._ended(instance, "")
 
-    def _call(self, instance: PluginInstance) -> Call | None:
+    def _call(self, instance: PluginInstance) -> HookImplementation | None:
         spec = SPECS[self._hook]
         for one in self._hooks.registry[self._hook]:
             if one.instance is instance:
@@ -165,7 +175,7 @@ class _Round:
                 if self._deadline is not None:
                     timeout = min(timeout, max(0.0, self._deadline - self._runtime.now()))
                 function = adapt(one.function, one.arguments, spec, instance.broker)
-                return Call(
+                return HookImplementation(
                     instance.id,
                     self._hook,
                     function,

@@ -1,48 +1,48 @@
-"""The plugins of one configuration, as the broker sees them: chains, observers, lifecycle, counters."""
+"""Manage a configuration's plugins: their chains, observers, lifecycle and counters."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hookmq.errors import PluginError, StoreError
 from hookmq.hooks import lifecycle
-from hookmq.hooks.chains import (
+from hookmq.hooks.async_calls import put_away
+from hookmq.hooks.chain import (
     EMPTY_CHAINS,
-    Call,
     Calls,
     Chains,
+    HookImplementation,
     Narrowing,
     any_contains,
     any_matches,
     any_overlaps,
 )
-from hookmq.hooks.entry import PluginEntry, PluginInstance
+from hookmq.hooks.instance import PluginEntry, PluginInstance
+from hookmq.hooks.observers import ObservedHook, ObserverQueue, Observers
 from hookmq.hooks.place import at
 from hookmq.hooks.registry import Implementation, Registry, adapt, register
-from hookmq.hooks.specs import OBSERVERS, SPECS, BrokerHandle, Kind
-from hookmq.hooks.waiting import put_away
-from hookmq.observers import Observers, Queue, Watch
+from hookmq.hooks.specs import OBSERVERS, SPECS, BrokerHandle, HookKind
+from hookmq.model.errors import PluginError, StoreError
+from hookmq.model.events import Action
+from hookmq.model.runtime import Runtime
+from hookmq.model.settings import Settings
 from hookmq.plugin import Plugin
-from hookmq.runtime import Runtime
-from hookmq.settings import Settings
-from hookmq.store import Journal, Store
-from hookmq.types import Action
+from hookmq.storage.protocols import Journal, Store
 
 Metric = tuple[str, Mapping[str, str], float]
 """(name, labels, value)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One step of a hook's chain, for ``hookmq plugins explain``. Names are empty and times None where there is none."""
+class ChainStep:
+    """One step of a hook's chain, for ``hookmq plugins explain``. Missing names are empty; missing times are None."""
 
     order: int
     plugin: str
     use: str
     version: str
     mode: str
-    """``sync``, ``async``, ``thread`` or ``off`` with the reason in `note`."""
+    """``sync``, ``async``, ``thread``, or ``off`` with the reason in `note`."""
     arguments: tuple[str, ...]
     listeners: tuple[str, ...] | None
     filters: tuple[str, ...] | None
@@ -54,10 +54,10 @@ class Row:
 
 
 class Hooks:
-    """The hooks of a set of plugins. It knows no runtime until `bind`, so that a configuration can be checked.
+    """The hooks of a set of plugins, called in the order of the configuration.
 
-    Raises PluginError or ConfigError when the plugins or their options break the rules. `plugins` are in the order of the
-    configuration, which is the order of every call.
+    The object needs no runtime until `bind`, so a configuration can be checked without one. Raises PluginError or
+    ConfigError if a plugin or its options are invalid.
     """
 
     def __init__(self, plugins: Iterable[PluginInstance] = ()) -> None:
@@ -65,13 +65,18 @@ class Hooks:
         self.registry: Registry = register(self.plugins)
         self.observers = Observers()
         self.runtime: Runtime | None = None
+        self.delivers = False
+        """Whether any plugin decides on deliveries."""
         self._chains: dict[str | None, Chains] = {}
         self._named: frozenset[str] = frozenset()
-        self._calls: dict[tuple[str, Action | None], tuple[tuple[PluginInstance, Call], ...]] = {}
+        self._calls: dict[
+            tuple[str, Action | None], tuple[tuple[PluginInstance, HookImplementation], ...]
+        ] = {}
 
     @classmethod
     def of(cls, *plugins: Plugin, **options: Any) -> "Hooks":
-        """Hooks of plugin objects, for embedding and tests: entries are made up, with `options` and the plugins' ids."""
+        """Create the hooks for plugin objects, for embedding and tests. Each plugin's entry has its id and
+        `options`."""
         return cls(
             PluginInstance(PluginEntry(use=plugin.id, id=plugin.id, **options), plugin)
             for plugin in plugins
@@ -80,8 +85,8 @@ class Hooks:
     def bind(
         self, runtime: Runtime, handle: Callable[[PluginInstance], BrokerHandle] | None = None
     ) -> None:
-        """Bring it to work: `handle` makes the `broker` argument of each plugin that has none yet. To be called before
-        anything below."""
+        """Set the runtime. `handle` creates the `broker` argument for each plugin that does not have one yet. Call
+        this before you call hooks."""
         self.runtime = runtime
         for instance in self.plugins:
             if handle is not None and instance.broker is None:
@@ -94,12 +99,12 @@ class Hooks:
         self._compile()
 
     def chains(self, listener: str) -> Chains:
-        """The chains for the clients of a listener; always the same object until something is disabled."""
+        """Return the chains for a listener's clients. Returns the same object until the chains change."""
         if not self.plugins:
             return EMPTY_CHAINS
         if self.runtime is None:
             raise RuntimeError("bind() the hooks to a runtime first")
-        # Listeners that no entry names share one.
+        # Listeners that no entry names share one object.
         key = listener if listener in self._named else None
         chains = self._chains.get(key)
         if chains is None:
@@ -107,7 +112,7 @@ class Hooks:
         return chains
 
     def disable(self, plugin_id: str, why: str) -> None:
-        """Take a plugin out of every chain. Chains handed out before stay as they are."""
+        """Remove a plugin from every chain. Does not change chains that were already returned."""
         for instance in self.plugins:
             if instance.id == plugin_id:
                 instance.disabled = why
@@ -115,12 +120,12 @@ class Hooks:
             self._compile()
 
     def instance(self, plugin_id: str) -> PluginInstance | None:
-        """The plugin of that id."""
+        """Return the plugin with this id, or None."""
         return next((one for one in self.plugins if one.id == plugin_id), None)
 
     def asks_anew(self) -> bool:
-        """Look again at what each plugin wants `authorize` to be called for. True if that changed: then `chains` gives
-        others than before."""
+        """Reread every plugin's `authorize_actions`. Return whether they changed; if so, `chains` returns new
+        objects."""
         if self.runtime is None:
             return False
         before = {action: [one for one, _ in self._calls["authorize", action]] for action in Action}
@@ -131,25 +136,27 @@ class Hooks:
         return True
 
     def in_flight(self) -> int:
-        """Calls that wait for a plugin's answer."""
+        """Return the number of unfinished plugin calls."""
         return sum(s.pending for one in self.plugins for s in one.kept.stats.values())
 
     # lifecycle ---------------------------------------------------------------------------------------------------
 
     def startup(self, done: Callable[[PluginError | None], None]) -> None:
-        """Run `on_startup` of every plugin not yet started. A failure ends it and is told to `done`, unless the plugin is
-        not required: then it is disabled and logged."""
+        """Run `on_startup` for every plugin that was not started yet.
+
+        If a required plugin fails, stop and pass the error to `done`. If another plugin fails, log the error and
+        disable that plugin.
+        """
         lifecycle.startup(self, done)
 
     def ready(self, done: Callable[[], None]) -> None:
-        """Run `on_ready` of every plugin that has not had it: of all at the start, of new ones at a reload. Failures are
-        counted and logged."""
+        """Run `on_ready` for every plugin that has not run it yet. Failures are counted and logged."""
         lifecycle.ready(self, done)
 
     def reloaded(
         self, old: Any, new: Any, kept: Iterable[PluginInstance], done: Callable[[], None]
     ) -> None:
-        """Run `on_reload` of the plugins that were `kept`. Failures are counted and logged."""
+        """Run `on_reload` for the plugins in `kept`. Failures are counted and logged."""
         mine = {one.id for one in kept}
         chosen = tuple(one for one in self.plugins if one.id in mine)
         lifecycle.each(self, "on_reload", (old, new), chosen, done)
@@ -157,32 +164,40 @@ class Hooks:
     def shutdown(
         self, deadline: float, done: Callable[[], None], successor: "Hooks | None" = None
     ) -> None:
-        """End the plugins that were started, less those that work on in `successor`, within `deadline` seconds: wait for
-        calls in flight, let observers finish, run `on_shutdown` in reverse order, drop what is left."""
+        """Stop the started plugins, except those that continue in `successor`, within `deadline` seconds.
+
+        First waits for unfinished calls and lets observers finish. When the time is up, remaining events are dropped.
+        Then runs `on_shutdown` in reverse order.
+        """
         lifecycle.shutdown(self, deadline, done, successor)
 
     # provide and register ----------------------------------------------------------------------------------------
 
     def provide_store(self, config: Settings) -> Store | None:
-        """The store that a plugin provides, or None. Raises the StoreError of one that cannot be used, PluginError if one
-        fails otherwise or if two provide."""
+        """Return the store that a plugin provides, or None.
+
+        Raises StoreError if the store is unusable. Raises PluginError if the hook fails for another reason, or if two
+        plugins provide a store.
+        """
         provided = self._collect("provide_store", lambda _: (config,))
         if len(provided) > 1:
             first, second = provided[0][0], provided[1][0]
-            raise PluginError(second, f"provides a store, and plugin {first!r} does as well")
+            raise PluginError(second, f"provides a store, but plugin {first!r} already does")
         store: Store | None = provided[0][1] if provided else None
         return store
 
     def provide_journals(self, config: Settings) -> tuple[Journal, ...]:
-        """The journals that plugins provide. Raises PluginError if one fails."""
+        """Return the journals that plugins provide. Raises PluginError if a hook fails."""
         journals: list[Journal] = []
         for _, answer in self._collect("provide_journal", lambda _: (config,)):
             journals += answer if isinstance(answer, tuple) else (answer,)
         return tuple(journals)
 
     def register(self, hook: str, target: Callable[[str], Any]) -> None:
-        """Call a ``register_`` hook of every plugin with what `target` makes for its id. Raises PluginError if one
-        fails."""
+        """Call every plugin's implementation of a ``register_`` hook. The argument is `target` of the plugin id.
+
+        Raises PluginError if an implementation fails.
+        """
         self._collect(hook, lambda plugin: (target(plugin),))
 
     def _collect(self, hook: str, args: Callable[[str], tuple[Any, ...]]) -> list[tuple[str, Any]]:
@@ -203,7 +218,9 @@ class Hooks:
             if hasattr(type(answer), "__await__"):
                 put_away(answer)
                 instance.stats(hook).error += 1
-                raise PluginError(instance.id, f"{hook} must answer at once, not with a coroutine")
+                raise PluginError(
+                    instance.id, f"{hook} must be synchronous: it returned a coroutine"
+                )
             instance.stats(hook).ok += 1
             if answer is not None:
                 collected.append((instance.id, answer))
@@ -212,32 +229,32 @@ class Hooks:
     # reading -----------------------------------------------------------------------------------------------------
 
     def metrics(self) -> list[Metric]:
-        """Every counter of every hook that a plugin implements."""
+        """Return all counters for all implemented hooks."""
         rows: list[Metric] = []
         for name, found in self.registry.items():
             for one in found:
                 rows += _metrics(one.instance, name)
         for instance in self.plugins:
-            queue: Queue | None = instance.kept.queue
+            queue: ObserverQueue | None = instance.kept.queue
             if queue is not None:
                 labels = {"plugin": instance.id}
                 is_open = float(queue.open_until is not None)
                 rows.append(("hookmq_hook_circuit_open", labels, is_open))
         return rows
 
-    def explain(self, hook: str) -> list[Row]:
-        """A hook's chain, step by step. Raises KeyError if there is no such hook."""
+    def explain(self, hook: str) -> list[ChainStep]:
+        """Return a hook's chain, step by step. Raises KeyError for an unknown hook."""
         spec = SPECS[hook]
         rows = []
         for order, one in enumerate(self.registry[hook], 1):
             entry, plugin = one.instance.entry, one.instance.plugin
             options = entry.options(hook)
             mode = _mode(one)
-            # An observer's thread is not waited for.
-            awaited = ("async",) if spec.kind is Kind.OBSERVE else ("async", "thread")
+            # Observer threads have no timeout.
+            awaited = ("async",) if spec.kind is HookKind.OBSERVE else ("async", "thread")
             actions = sorted(plugin.authorize_actions) if hook == "authorize" else ()
             rows.append(
-                Row(
+                ChainStep(
                     order,
                     entry.id,
                     entry.use,
@@ -272,7 +289,7 @@ class Hooks:
         for name in sorted(OBSERVERS):
             for instance, call in self._calls[name, None]:
                 limit = instance.entry.options(name).queue or SPECS[name].queue
-                watches.append(Watch(instance, call, limit))
+                watches.append(ObservedHook(instance, call, limit))
         if self.runtime is not None:
             self.observers.bind(self.runtime, watches)
 
@@ -281,6 +298,9 @@ class Hooks:
         for action in Action:
             asked = [one for one in working if action in one.instance.plugin.authorize_actions]
             self._calls["authorize", action] = tuple((o.instance, _call(o, action)) for o in asked)
+        self.delivers = bool(
+            self._calls["on_deliver", None] or self._calls["authorize", Action.DELIVER]
+        )
 
     def _fold(self, listener: str | None) -> Chains:
         def chain(hook: str, action: Action | None = None) -> Calls:
@@ -298,8 +318,8 @@ class Hooks:
             on_subscribe=chain("on_subscribe"),
             on_deliver=chain("on_deliver"),
             on_will=chain("on_will"),
-            provide_meter=chain("provide_meter"),
-            hides_username=(
+            provide_rate_limiter=chain("provide_rate_limiter"),
+            hides_username=tuple(
                 partial(_hides, one)
                 for one in self.plugins
                 if not one.disabled and serves(one.entry, listener)
@@ -308,12 +328,13 @@ class Hooks:
 
 
 def serves(entry: PluginEntry, listener: str | None) -> bool:
-    """Whether an entry has to do with a listener; None is one that no entry names."""
+    """Return whether an entry applies to a listener. None stands for any listener that no entry names."""
     return entry.listeners is None or listener in entry.listeners
 
 
 def _hides(instance: PluginInstance, username: str) -> bool:
-    """As `Plugin.hides_username`. A failure says yes, and is logged without its words: they may hold the secret."""
+    """Call `Plugin.hides_username`. A failure counts as True. It is logged without its message, which may contain the
+    secret."""
     try:
         return bool(instance.plugin.hides_username(username))
     except Exception as error:
@@ -324,11 +345,11 @@ def _hides(instance: PluginInstance, username: str) -> bool:
 def _mode(one: Implementation) -> str:
     if one.is_async:
         return "async"
-    if one.spec.kind is Kind.OBSERVE:
+    if one.spec.kind is HookKind.OBSERVE:
         return "thread"
     if not one.instance.plugin.blocking:
         return "sync"
-    # What is provided or registered, and what leaves for a subscriber, cannot wait for a thread.
+    # Hooks without a timeout are synchronous, even in blocking plugins.
     return "sync" if one.spec.timeout is None else "thread"
 
 
@@ -344,14 +365,14 @@ def _on_error(one: Implementation) -> str:
     return one.instance.entry.options(one.spec.name).on_error or default
 
 
-def _call(one: Implementation, action: Action | None = None) -> Call:
+def _call(one: Implementation, action: Action | None = None) -> HookImplementation:
     instance, spec = one.instance, one.spec
     filters = _filters(one)
     about_filter = spec.topic == "filter" or action is Action.SUBSCRIBE
     topic: Narrowing | None = None
     if filters is not None:
         topic = any_overlaps(filters) if about_filter else any_matches(filters)
-    return Call(
+    return HookImplementation(
         instance.id,
         spec.name,
         adapt(one.function, one.arguments, spec, instance.broker),
@@ -378,7 +399,7 @@ def _metrics(instance: PluginInstance, hook: str) -> list[Metric]:
     ]
     rows.append(("hookmq_hook_duration_seconds_sum", labels, stats.seconds))
     rows.append(("hookmq_hook_duration_seconds_count", labels, float(stats.timed)))
-    queue: Queue | None = instance.kept.queue
+    queue: ObserverQueue | None = instance.kept.queue
     lane = queue.lanes.get(hook) if queue is not None else None
     if lane is not None:
         rows.append(("hookmq_hook_queue_depth", labels, float(len(lane.events))))

@@ -1,4 +1,4 @@
-"""Where in a plugin's code an error was raised: what the log says of a failure besides its words."""
+"""Find where in a plugin's code an error was raised."""
 
 import inspect
 from pathlib import Path
@@ -7,14 +7,16 @@ from typing import Final, NamedTuple
 
 _CORE: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = str(Path(inspect.__file__).parent)
-_MACHINERY: Final = (_CORE, "hookmq/", "<", _LIBRARY)
-"""How the names of files begin that call hooks: the core (relative when compiled), the lambdas that adapt hooks, and the
-standard library, whose threads and tasks lie in between."""
+_CALLERS: Final = (f"{_CORE}/", "hookmq/", "<")
+"""Path prefixes of code that calls hooks: the core (relative if compiled) and the lambdas that adapt hooks."""
+_TESTING: Final = "/hookmq_testing/"
+"""Path fragment of the testing kit, which also calls hooks."""
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
+"""Package folders inside the standard library folder. The rest of the standard library may call hooks in threads."""
 
 
-class Place(NamedTuple):
-    """A line of code."""
+class CodePlace(NamedTuple):
+    """A file and line number."""
 
     file: str
     line: int
@@ -23,9 +25,11 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-def place_of(error: BaseException) -> Place | None:
-    """The innermost line of the plugin's own package on the way to `error`, else the innermost line of all; None if
-    `error` was never raised."""
+def place_of(error: BaseException) -> CodePlace | None:
+    """Return the innermost line of an error's traceback that is in the plugin's own package.
+
+    If no line is in a plugin, return the innermost line; if `error` was never raised, None.
+    """
     places = list(_places(error.__traceback__))
     while len(places) > 1 and _is_machinery(places[0].file):
         del places[0]
@@ -36,18 +40,20 @@ def place_of(error: BaseException) -> Place | None:
 
 
 def at(error: BaseException) -> str:
-    """`` (FILE:LINE)``, to be put behind an error's words; empty if there is no place to name."""
+    """Return `` (FILE:LINE)``, to append to an error message, or "" if the location is unknown."""
     place = place_of(error)
     return f" ({place})" if place is not None else ""
 
 
-def _places(trace: TracebackType | None) -> "list[Place]":
+def _places(trace: TracebackType | None) -> "list[CodePlace]":
     places = []
     while trace is not None:
-        places.append(Place(trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        places.append(CodePlace(trace.tb_frame.f_code.co_filename, trace.tb_lineno))
         trace = trace.tb_next
     return places
 
 
 def _is_machinery(file: str) -> bool:
-    return file.startswith(_MACHINERY) and not any(part in file for part in _INSTALLED)
+    if file.startswith(_CALLERS) or _TESTING in file:
+        return True
+    return file.startswith(_LIBRARY) and not any(part in file for part in _INSTALLED)

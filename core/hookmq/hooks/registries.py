@@ -1,4 +1,4 @@
-"""The arguments of the ``register_`` hooks as plugin authors see them; the server and the command line implement them."""
+"""The arguments of the ``register_`` hooks, as plugins see them. The server and the command line implement them."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -6,31 +6,41 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import argparse
 
-    from hookmq.server.plugged import Check, Factory
+    from hookmq.server.plugin_listeners import ListenerCheck, ListenerFactory
 
 RouteHandler = Callable[..., Awaitable[Any]]
-"""``await handler(request, **parts)``: an `aiohttp.web.BaseRequest` in, an `aiohttp.web.StreamResponse` out."""
+"""``await handler(request, **parts)``: takes an `aiohttp.web.BaseRequest`, returns an `aiohttp.web.StreamResponse`."""
 
 
 class ListenerRegistry(Protocol):
     """The `registry` of `register_listeners`."""
 
-    def add(self, name: str, factory: "Factory", check: "Check | None" = None) -> None:
-        """Make listeners of ``type: name`` with ``factory(settings, accept, runtime)``. ``check(settings)`` raises
-        ConfigError for settings that cannot be used. Raises PluginError for a name that is taken or invalid."""
+    def add(
+        self, name: str, factory: "ListenerFactory", check: "ListenerCheck | None" = None
+    ) -> None:
+        """Add the listener type `name`.
+
+        ``factory(settings, accept, runtime)`` creates a listener. ``check(settings)`` raises ConfigError for invalid
+        settings. Raises PluginError if the name is taken or invalid.
+        """
 
 
 class HttpRouter(Protocol):
     """The `router` of `register_http`."""
 
     def add(self, method: str, path: str, handler: RouteHandler) -> None:
-        """Answer ``/plugins/ID`` + `path` with `handler`. `path` may hold ``{name}`` parts, and `method` may be ``*``.
-        Raises PluginError for a path that is taken or invalid."""
+        """Serve requests for ``/plugins/ID`` + `path` with `handler`.
+
+        `path` may contain ``{name}`` parts. `method` may be ``*``. Raises PluginError if the path is taken or invalid.
+        """
 
 
 class CommandGroup(Protocol):
     """The `group` of `register_cli`."""
 
     def add_parser(self, name: str, *, help: str, **options: Any) -> "argparse.ArgumentParser":
-        """Return the parser of the new command ``hookmq name``. Set its function with ``set_defaults(run=...)``. Raises
-        PluginError for a name that is taken or invalid."""
+        """Add the command ``hookmq NAME`` and return its parser. Set the command's function with
+        ``set_defaults(run=...)``.
+
+        Raises PluginError if the name is taken or invalid.
+        """

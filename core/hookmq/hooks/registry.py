@@ -1,6 +1,4 @@
-"""From plugin objects to implementations: pluggy pairs methods with specifications, this puts them into the order of the
-configuration and refuses what could go wrong later.
-"""
+"""Find plugins' hook implementations with pluggy, sort them in the order of the configuration, and check them."""
 
 import difflib
 import inspect
@@ -9,32 +7,35 @@ from typing import Any, Final, NamedTuple
 
 import pluggy
 
-from hookmq.errors import ConfigError, PluginError, ProtocolError
-from hookmq.hooks.entry import HookOptions, PluginEntry, PluginInstance
-from hookmq.hooks.specs import PROJECT, SPECS, BrokerHandle, Kind, Spec, Specs
+from hookmq.hooks.instance import HookOptions, PluginEntry, PluginInstance
+from hookmq.hooks.specs import PROJECT, SPECS, BrokerHandle, HookKind, HookSpec, Specs
+from hookmq.model.errors import ConfigError, PluginError
+from hookmq.model.events import Action
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.topics import SHARE_PREFIX, validate_filter
 from hookmq.plugin import Plugin
-from hookmq.topics import SHARE_PREFIX, validate_filter
-from hookmq.types import Action
 
 ON_CLASS: Final = frozenset({"register_cli"})
-"""Hooks that are called on a plugin's class, without an object."""
+"""Hooks that are called on the plugin class instead of an object."""
 Registry = Mapping[str, tuple["Implementation", ...]]
-"""Implementations by hook, each hook's in the order of the configuration."""
+"""Implementations by hook, in the order of the configuration."""
 
 
 class Implementation(NamedTuple):
-    """One hook of one plugin, as it was written. `arguments` are those it takes, in its order."""
+    """One plugin's implementation of one hook. `arguments` are the names of its arguments, in its own order."""
 
     instance: PluginInstance
-    spec: Spec
+    spec: HookSpec
     function: Callable[..., Any]
     arguments: tuple[str, ...]
     is_async: bool
 
 
 def register(instances: Sequence[PluginInstance]) -> Registry:
-    """Find what the plugins implement. Raises PluginError for a plugin that breaks the rules of hooks, ConfigError for an
-    entry whose options do not fit."""
+    """Return the plugins' implementations by hook.
+
+    Raises PluginError if an implementation is invalid, and ConfigError if an entry's options do not apply to it.
+    """
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Specs)
     order: dict[str, int] = {}
@@ -42,7 +43,7 @@ def register(instances: Sequence[PluginInstance]) -> Registry:
     for index, instance in enumerate(instances):
         if instance.id in order:
             raise ConfigError(
-                f"two plugins have the id {instance.id!r}", hint="give each an `id` of its own"
+                f"two plugins have the id {instance.id!r}", hint="give each its own `id`"
             )
         order[instance.id] = index
         by_id[instance.id] = instance
@@ -65,7 +66,7 @@ def register(instances: Sequence[PluginInstance]) -> Registry:
                     instance, spec, implemented.function, tuple(implemented.argnames), is_async
                 )
             )
-        # pluggy's order is that of registration, last first; ours is that of the configuration.
+        # pluggy lists the last registration first. We use the order of the configuration.
         found.sort(key=lambda one: order[one.instance.id])
         registry[name] = tuple(found)
     for instance in instances:
@@ -79,21 +80,23 @@ def register(instances: Sequence[PluginInstance]) -> Registry:
         _check_actions(instance, registry["authorize"])
         if instance.plugin.blocking and "on_deliver" in mine:
             raise PluginError(
-                instance.id, "on_deliver must answer at once, so its plugin cannot be blocking"
+                instance.id, "on_deliver must be synchronous, so its plugin cannot be blocking"
             )
         _check_entry(instance.entry, mine)
     return registry
 
 
 def adapt(
-    function: Callable[..., Any], takes: Sequence[str], spec: Spec, broker: BrokerHandle | None
+    function: Callable[..., Any], takes: Sequence[str], spec: HookSpec, broker: BrokerHandle | None
 ) -> Callable[..., Any]:
-    """`function` made callable with the hook's arguments less `broker`: itself if that is what it takes, else a lambda
-    that leaves out what it does not take and puts `broker` in."""
+    """Adapt `function` so that it accepts all of the hook's arguments except `broker`.
+
+    Returns `function` itself if its arguments already match.
+    """
     if tuple(takes) == spec.given:
         return function
     text = f"lambda {', '.join(spec.given)}: function({', '.join(takes)})"
-    # The names are those of `spec`, `register` saw to it; a compiled lambda costs half of any other way.
+    # `register` checked the names against `spec`. An evaluated lambda is twice as fast as any alternative.
     adapted: Callable[..., Any] = eval(text, {"function": function, "broker": broker})
     return adapted
 
@@ -107,14 +110,14 @@ def _check_methods(manager: pluggy.PluginManager, instance: PluginInstance) -> N
             found = inspect.getattr_static(plugin, attribute, None)
             if attribute in SPECS and (callable(found) or isinstance(found, classmethod)):
                 raise PluginError(
-                    plugin_id, f"{attribute} has the name of a hook but is not marked @hookimpl"
+                    plugin_id, f"{attribute} is named like a hook but is not marked @hookimpl"
                 )
             continue
         name = options.get("specname") or attribute
         spec = SPECS.get(name)
         if spec is None:
             hint = _nearest(name, SPECS)
-            raise PluginError(plugin_id, f"there is no hook named {name}{hint}")
+            raise PluginError(plugin_id, f"unknown hook {name}{hint}")
         if name in seen:
             raise PluginError(plugin_id, f"{seen[name]} and {attribute} both implement {name}")
         seen[name] = attribute
@@ -122,8 +125,7 @@ def _check_methods(manager: pluggy.PluginManager, instance: PluginInstance) -> N
             if options.get(option):
                 raise PluginError(
                     plugin_id,
-                    f"{attribute} is marked {option}=True; hooks have no wrappers, and their order is that of the"
-                    " configuration",
+                    f"{attribute} is marked {option}=True: hooks have no wrappers, the configuration orders them",
                 )
         if name in ON_CLASS:
             class_hook(plugin_id, type(plugin), name)
@@ -131,24 +133,22 @@ def _check_methods(manager: pluggy.PluginManager, instance: PluginInstance) -> N
 
 
 def class_hook(plugin_id: str, kind: type[Plugin], name: str) -> Callable[..., Any] | None:
-    """What a plugin's class has for a hook of `ON_CLASS`, to be called with all of the hook's arguments; None if nothing.
-    Raises PluginError if it cannot be called without an object."""
+    """Return a plugin class's implementation of an `ON_CLASS` hook, or None. It accepts all of the hook's arguments.
+
+    Raises PluginError if the implementation cannot be called without an object.
+    """
     manager, spec = pluggy.PluginManager(PROJECT), SPECS[name]
     for attribute in dir(kind):
         found = inspect.getattr_static(kind, attribute)
         options = manager.parse_hookimpl_opts(kind, attribute)
         if attribute == name and options is None:
-            raise PluginError(
-                plugin_id,
-                f"{name} has the name of a hook but is not marked @hookimpl",
-            )
+            raise PluginError(plugin_id, f"{name} is named like a hook but is not marked @hookimpl")
         if options is None or (options.get("specname") or attribute) != name:
             continue
         if not isinstance(found, staticmethod | classmethod):
             raise PluginError(
                 plugin_id,
-                f"{attribute} is called on the class, without a configuration: it must be a @staticmethod or a"
-                " @classmethod",
+                f"{attribute} is called on the class: it must be a @staticmethod or @classmethod",
             )
         function = getattr(kind, attribute)
         _check_signature(plugin_id, spec, function)
@@ -157,17 +157,17 @@ def class_hook(plugin_id: str, kind: type[Plugin], name: str) -> Callable[..., A
     return None
 
 
-def _check_signature(plugin_id: str, spec: Spec, function: Callable[..., Any]) -> None:
+def _check_signature(plugin_id: str, spec: HookSpec, function: Callable[..., Any]) -> None:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise PluginError(
                 plugin_id,
-                f"{spec.name} takes {str(parameter)!r}: arguments of a hook are plain names, of {spec.signature}",
+                f"{spec.name} takes {str(parameter)!r}: expected plain arguments of {spec.signature}",
             )
         if parameter.default is not parameter.empty:
             raise PluginError(
                 plugin_id,
-                f"argument {parameter.name!r} of {spec.name} has a default, which would hide what the broker passes",
+                f"argument {parameter.name!r} of {spec.name} has a default: hooks have no defaults",
             )
         if parameter.name not in spec.arguments:
             hint = _nearest(parameter.name, spec.arguments)
@@ -177,46 +177,42 @@ def _check_signature(plugin_id: str, spec: Spec, function: Callable[..., Any]) -
             )
 
 
-def _is_async(plugin_id: str, spec: Spec, function: Callable[..., Any]) -> bool:
+def _is_async(plugin_id: str, spec: HookSpec, function: Callable[..., Any]) -> bool:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise PluginError(plugin_id, f"{spec.name} yields; a hook returns its answer")
+        raise PluginError(plugin_id, f"{spec.name} yields: a hook returns its answer")
     if not inspect.iscoroutinefunction(function):
         return False
     if spec.timeout is None:
-        raise PluginError(plugin_id, f"{spec.name} cannot be async: it must answer at once")
+        raise PluginError(plugin_id, f"{spec.name} cannot be async")
     return True
 
 
 def _check_idle(instance: PluginInstance) -> None:
     unknown = sorted(instance.plugin.idle_hooks - SPECS.keys())
     if unknown:
-        raise PluginError(instance.id, f"idle_hooks: there is no hook named {unknown[0]!r}")
+        raise PluginError(instance.id, f"idle_hooks: unknown hook {unknown[0]!r}")
 
 
 def _check_timeouts(instance: PluginInstance) -> None:
     for hook, seconds in instance.plugin.timeouts.items():
         if hook not in SPECS or SPECS[hook].timeout is None:
-            raise PluginError(instance.id, f"timeouts: {hook!r} is no hook that is awaited")
+            raise PluginError(instance.id, f"timeouts: {hook!r} is not an asynchronous hook")
         if not seconds > 0:
-            raise PluginError(instance.id, f"timeouts: {seconds!r} for {hook} is not above 0")
+            raise PluginError(instance.id, f"timeouts: {hook}: {seconds!r} is not above 0")
 
 
 def _check_actions(instance: PluginInstance, authorize: Iterable[Implementation]) -> None:
     plugin = instance.plugin
     actions = plugin.authorize_actions
     if not all(isinstance(action, Action) for action in actions):
-        raise PluginError(instance.id, "authorize_actions holds something that is not an Action")
+        raise PluginError(instance.id, "authorize_actions contains a value that is not an Action")
     for one in authorize:
         if one.instance is not instance or Action.DELIVER not in actions:
             continue
         if one.is_async:
-            raise PluginError(
-                instance.id, "authorize cannot be async where authorize_actions has DELIVER"
-            )
+            raise PluginError(instance.id, "authorize of Action.DELIVER cannot be async")
         if plugin.blocking:
-            raise PluginError(
-                instance.id, "blocking is not possible where authorize_actions has DELIVER"
-            )
+            raise PluginError(instance.id, "a plugin that authorizes DELIVER cannot be blocking")
 
 
 def _check_entry(entry: PluginEntry, implemented: set[str]) -> None:
@@ -226,41 +222,38 @@ def _check_entry(entry: PluginEntry, implemented: set[str]) -> None:
         spec = SPECS.get(hook)
         if spec is None:
             raise ConfigError(
-                f"{where}: there is no hook named {hook!r}", hint=_nearest(hook, SPECS).lstrip("; ")
+                f"{where}: unknown hook {hook!r}", hint=_nearest(hook, SPECS).lstrip("; ")
             )
         if hook not in implemented:
-            names = ", ".join(sorted(implemented)) or "no hook at all"
-            raise ConfigError(
-                f"{where} does not implement {hook}, so that it has no options",
-                hint=f"it implements {names}",
-            )
+            names = ", ".join(sorted(implemented)) or "no hooks"
+            raise ConfigError(f"{where} does not implement {hook}", hint=f"it implements {names}")
         _check_options(f"{where}: hooks.{hook}", spec, options)
 
 
-def _check_options(where: str, spec: Spec, options: HookOptions) -> None:
+def _check_options(where: str, spec: HookSpec, options: HookOptions) -> None:
     if options.timeout is not None:
         if spec.timeout is None:
-            raise ConfigError(f"{where}.timeout: {spec.name} is never awaited")
+            raise ConfigError(f"{where}.timeout: {spec.name} is synchronous")
         if not options.timeout > 0:
             raise ConfigError(f"{where}.timeout: {options.timeout!r} is not above 0")
     if options.on_error is not None and options.on_error not in spec.on_error:
         allowed = " or ".join(spec.on_error)
-        words = f"must be {allowed}" if allowed else "is not for this hook"
-        raise ConfigError(f"{where}.on_error: {options.on_error!r} {words}")
+        words = f"expected {allowed}" if allowed else "not available for this hook"
+        raise ConfigError(f"{where}.on_error: {options.on_error!r}: {words}")
     if options.queue is not None:
-        if spec.kind is not Kind.OBSERVE:
+        if spec.kind is not HookKind.OBSERVE:
             raise ConfigError(f"{where}.queue: only observers have a queue")
         if options.queue < 1:
             raise ConfigError(f"{where}.queue: {options.queue} is less than 1")
     if options.filters is not None and not spec.topic:
-        raise ConfigError(f"{where}.filters: {spec.name} is not about a topic")
+        raise ConfigError(f"{where}.filters: {spec.name} has no topic")
     _check_filters(f"{where}.filters", options.filters)
 
 
 def _check_filters(where: str, filters: tuple[str, ...] | None) -> None:
     for filter in filters or ():
         if filter.startswith(SHARE_PREFIX):
-            raise ConfigError(f"{where}: {filter!r} is a shared subscription, not a topic filter")
+            raise ConfigError(f"{where}: {filter!r} is a shared subscription: expected a filter")
         try:
             validate_filter(filter)
         except ProtocolError as error:

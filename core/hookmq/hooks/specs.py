@@ -1,63 +1,62 @@
-"""Every hook: its name, its arguments and its rules. The one place where a hook is added.
+"""Define every hook: its name, arguments and rules. To add a hook, change only this module.
 
-An implementation may take fewer of the arguments than its specification, in any order, so that adding an argument breaks
-no plugin. `broker` is the plugin's own handle on the broker. No argument has a default (pluggy 1.6 and 1.7 differ there).
+An implementation may take fewer arguments than its specification, in any order. Adding an argument therefore does not
+break existing plugins. `broker` is the plugin's own `BrokerHandle`. Arguments have no defaults because pluggy 1.6 and
+1.7 treat defaults differently.
 """
 
 import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal, Protocol
+from functools import partial
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import pluggy
 
-from hookmq.codec.packets import Auth, Connect
-from hookmq.hooks.meter import Meter
+from hookmq.hooks.metric_registry import MetricRegistry
+from hookmq.hooks.rate_limit import RateLimiter
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop
-from hookmq.metric_registry import MetricRegistry
-from hookmq.metrics import Metrics
-from hookmq.properties import EMPTY, Properties
-from hookmq.reason import ReasonCode
-from hookmq.runtime import Runtime
-from hookmq.settings import Settings
-from hookmq.store import Journal, Store
-from hookmq.types import (
-    Action,
-    ClientInfo,
-    DisconnectReason,
-    Dropped,
-    Message,
-    SessionEvent,
-    Subscription,
-)
+from hookmq.model.client import ClientInfo
+from hookmq.model.events import Action, DisconnectReason, Dropped, SessionEvent
+from hookmq.model.message import Message
+from hookmq.model.metrics import Metrics
+from hookmq.model.runtime import Runtime
+from hookmq.model.settings import Settings
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.packets import Auth, Connect
+from hookmq.mqtt.properties import EMPTY, Properties
+from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.storage.protocols import Journal, Store
 
 PROJECT: Final = "hookmq"
 HOOK_API: Final = "1.0"
-"""The version of this contract: the minor part grows with every addition, the major part with every break."""
+"""Version of the hook contract. Additions increase the minor part; breaking changes increase the major part."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class BrokerHandle(Protocol):
-    """The `broker` argument: what a plugin may do to the broker that runs it. Each plugin has its own handle.
+    """The `broker` argument of a hook: the operations a plugin can request. Each plugin has its own handle.
 
-    Any thread may use it, and so may hooks that run in one: observers without ``async`` and plugins with
-    ``blocking = True``. There `publish`, `emit`, `invalidate_authz` and `invalidate_routes` are handed to the event loop,
-    and calls of one thread keep their order. `log`, `now`, `time` and reading `metrics` work as they are. The others need
-    the broker's state: in a thread they raise PluginError. Make a hook that needs them ``async def``.
+    Hooks that run in a thread may also use it: observers without ``async``, and plugins with ``blocking = True``. In a
+    thread, calls to `publish`, `emit`, `invalidate_authz` and `invalidate_routes` are passed to the event loop in order.
+    `log`, `now`, `time` and `metrics` work from any thread. All other members need the broker's state and raise
+    PluginError in a thread: write a hook that needs them as ``async def``.
     """
 
     @property
     def metrics(self) -> Metrics:
-        """The broker's counters; to be read."""
+        """The broker's counters, which are read-only for plugins."""
 
     @property
     def runtime(self) -> Runtime:
-        """Timers, coroutines and threads of the broker, for plugins that do work of their own. Raises PluginError in a
-        thread; fetch it in `on_startup`. Its `call_threadsafe` is the way back from a thread of your own."""
+        """Timers, coroutines and threads for a plugin's own work. Raises PluginError in a thread.
+
+        Get it in `on_startup`. Your own threads can then use its `call_threadsafe` to run code on the event loop.
+        """
 
     def publish(
         self,
@@ -67,9 +66,11 @@ class BrokerHandle(Protocol):
         retain: bool = False,
         properties: Properties = EMPTY,
     ) -> None:
-        """Publish with the origin ``plugin:ID``. It goes the way of every message, but past this plugin's own
-        `on_publish`. Returns at once; what is refused is counted, logged and told to `on_dropped`. Raises PluginError
-        for a topic or QoS that MQTT does not know."""
+        """Publish a message with the origin ``plugin:ID``. Returns at once.
+
+        The message passes through every hook except `authorize` and this plugin's own `on_publish`. A refusal is counted,
+        logged and reported to `on_dropped`. Raises PluginError for an invalid topic or QoS.
+        """
 
     def publish_and_wait(
         self,
@@ -79,34 +80,44 @@ class BrokerHandle(Protocol):
         retain: bool = False,
         properties: Properties = EMPTY,
     ) -> Awaitable[int]:
-        """Publish, wait until the message is committed, and tell how many subscriptions and journals matched. Raises
-        PluginError when it was refused, and in a thread."""
+        """Publish like `publish`, wait for the commit, and return the number of matching subscriptions and journals.
+
+        Raises PluginError if the message was refused, or if called in a thread.
+        """
 
     def authorize(
         self, client: ClientInfo, action: Action, topic: str, message: Message | None = None
     ) -> Awaitable[Allow | Deny]:
-        """Ask `authorize` of every plugin, this one's own included, whether `client` may do `action` to `topic`; if none
-        answers, ``authz.default`` does. Ask before you publish for a client: `publish` itself asks nobody.
+        """Ask all plugins, including this one, whether `client` may perform `action` on `topic`.
 
-        `action` is PUBLISH, SUBSCRIBE or WILL; `topic` is a topic filter for SUBSCRIBE, which may begin with ``$share/``.
-        Plugins see `message` with `topic` as its topic, or an empty one of QoS 0 if you give none. A QoS above the
-        verdict's `max_qos` is a Deny, and so is a topic below ``$SYS/``. A plugin that fails is a Deny with
-        ``decided=False``. The client may have left: plugins judge it by `client`. Nothing is remembered or told to
-        `on_denied`. Raises PluginError for another action, for a topic that MQTT does not know, and in a thread.
+        Call this before you publish on behalf of a client: `publish` itself does not authorize. If all plugins abstain,
+        ``authz.default`` decides.
+
+        `action` is PUBLISH, SUBSCRIBE or WILL. For SUBSCRIBE, `topic` is a filter and may start with ``$share/``.
+        Plugins see `message` with its topic set to `topic`. If you pass None, they see an empty QoS 0 message. The client
+        may be offline.
+
+        The result is a Deny if the QoS exceeds `Allow.max_qos`, or for topics below ``$SYS/``. If a plugin fails, it is a
+        Deny with ``decided=False``. The result is neither cached nor reported to `on_denied`. Raises PluginError for
+        other actions, for an invalid topic, or if called in a thread.
         """
 
     def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:
-        """Tell the observers of `on_event`, this plugin's own included, that something happened which only this plugin
-        knows. `event` is a dotted name that begins with the plugin's entry point, as in ``ratelimit.banned``; `fields`
-        are values that JSON has, no payloads and no secrets. Returns at once; costs nothing where nobody observes. Raises
-        PluginError for a name without a dot."""
+        """Report one of this plugin's events to `on_event` observers. Returns at once. Cheap if there are no observers.
+
+        `event` is a dotted name that starts with the plugin's entry point, such as ``ratelimit.banned``. `fields` are
+        JSON values without payloads or secrets. Raises PluginError for a name without a dot.
+        """
 
     def invalidate_authz(self, client_id: str | None = None, filter: str | None = None) -> None:
-        """Forget what `authorize` answered, for one client or all, and ask again about the subscriptions that `filter`
-        overlaps, or all. Every plugin's `authorize_actions` are looked at again as well."""
+        """Discard cached authorization decisions for one client or all, and authorize existing subscriptions again.
+
+        If `filter` is given, only subscriptions that overlap it are checked. This also rereads every plugin's
+        `Plugin.authorize_actions`.
+        """
 
     def invalidate_routes(self) -> None:
-        """Ask every journal again which topics it wants (`hookmq.store.Journal.wants`)."""
+        """Ask every journal again which topics it wants. See `hookmq.storage.protocols.Journal.wants`."""
 
     def disconnect(
         self,
@@ -115,218 +126,29 @@ class BrokerHandle(Protocol):
         reason: str = "",
         drop_will: bool = False,
     ) -> bool:
-        """End a client's connection; False when it is not connected. Raises PluginError in a thread."""
+        """Disconnect a client. Return False if it is offline. Raises PluginError in a thread."""
 
     def client(self, client_id: str) -> ClientInfo | None:
-        """A connected client; None when it is not connected. Raises PluginError in a thread."""
+        """Return an online client, or None if it is offline. Raises PluginError in a thread."""
 
     def clients(self) -> list[ClientInfo]:
-        """All connected clients, copied: do not do this per message. Raises PluginError in a thread."""
+        """Return all online clients as a new list. Too slow to call for each message. Raises PluginError in a thread."""
 
     def retained(self, filter: str) -> list[Message]:
-        """The retained messages that match. Raises PluginError in a thread."""
+        """Return the retained messages that match `filter`. Raises PluginError in a thread."""
 
     def log(self, level: str, event: str, /, **fields: object) -> None:
-        """Log as this plugin."""
+        """Log `event` with this plugin's id. See `Plugin.log`."""
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return the monotonic time in seconds."""
 
     def time(self) -> float:
-        """Epoch seconds."""
+        """Return the current time in epoch seconds."""
 
 
-class Specs:
-    """The signatures, for pluggy and for the manual."""
-
-    # decide ------------------------------------------------------------------------------------------------------
-
-    @hookspec
-    def on_connect(
-        self, client: ClientInfo, connect: Connect, broker: BrokerHandle
-    ) -> Accept | Deny | None:
-        """May this client connect? Asked once, after CONNECT was found valid and before CONNACK."""
-
-    @hookspec
-    def on_auth(
-        self, client: ClientInfo, auth: Auth, broker: BrokerHandle
-    ) -> Challenge | Accept | Deny | None:
-        """One step of enhanced authentication or re-authentication; None where the method is not this plugin's."""
-
-    @hookspec
-    def authorize(
-        self,
-        client: ClientInfo,
-        action: Action,
-        topic: str,
-        message: Message | None,
-        subscription: Subscription | None,
-        broker: BrokerHandle,
-    ) -> Allow | Deny | None:
-        """May this client do that? `topic` is the topic filter when `action` is SUBSCRIBE, without ``$share/NAME/``: that
-        is `subscription.share`. `message` is None for SUBSCRIBE, `subscription` for PUBLISH and WILL."""
-
-    # transform ---------------------------------------------------------------------------------------------------
-
-    @hookspec
-    def on_publish(
-        self, client: ClientInfo | None, message: Message, broker: BrokerHandle
-    ) -> Message | Drop | Deny | None:
-        """A message comes in. `client` is None when the broker or a plugin publishes."""
-
-    @hookspec
-    def on_subscribe(
-        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
-    ) -> Subscription | Deny | None:
-        """A subscription is about to be made."""
-
-    @hookspec
-    def on_deliver(
-        self, client: ClientInfo, message: Message, subscription: Subscription
-    ) -> Message | Drop | None:
-        """A message leaves a session's queue for the wire."""
-
-    @hookspec
-    def on_will(
-        self, client: ClientInfo, message: Message, broker: BrokerHandle
-    ) -> Message | Drop | Deny | None:
-        """A will is about to be published."""
-
-    # observe -----------------------------------------------------------------------------------------------------
-
-    @hookspec
-    def on_session(self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle) -> None:
-        """A session was created, resumed, taken over, expired or ended."""
-
-    @hookspec
-    def on_subscribed(
-        self, client: ClientInfo, subscription: Subscription, code: ReasonCode, broker: BrokerHandle
-    ) -> None:
-        """A subscription was granted with `code` (QoS 0 to 2)."""
-
-    @hookspec
-    def on_unsubscribed(
-        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
-    ) -> None:
-        """A subscription ended."""
-
-    @hookspec
-    def on_published(
-        self, client: ClientInfo | None, message: Message, matched: int, broker: BrokerHandle
-    ) -> None:
-        """A message was accepted and routed to `matched` subscriptions."""
-
-    @hookspec
-    def on_delivered(
-        self, client: ClientInfo, message: Message, qos: int, broker: BrokerHandle
-    ) -> None:
-        """A message reached its subscriber: written (QoS 0) or acknowledged (QoS 1 and 2); `qos` is that of the delivery,
-        `message.qos` the publisher's."""
-
-    @hookspec
-    def on_dropped(
-        self, client: ClientInfo | None, message: Message, why: Dropped, broker: BrokerHandle
-    ) -> None:
-        """A message went no further."""
-
-    @hookspec
-    def on_retained(self, topic: str, message: Message | None, broker: BrokerHandle) -> None:
-        """A retained message was set, or cleared (None)."""
-
-    @hookspec
-    def on_auth_failed(
-        self, client: ClientInfo, code: ReasonCode, reason: str, broker: BrokerHandle
-    ) -> None:
-        """A client was refused at CONNECT or at re-authentication, by a plugin, a setting or a limit.
-
-        A connection over ``broker.max_connections`` is told too, at most once a second: `client.client_id` is then
-        empty and `client.version` 0."""
-
-    @hookspec
-    def on_denied(
-        self,
-        client: ClientInfo | None,
-        action: Action,
-        topic: str,
-        code: ReasonCode,
-        rule: str,
-        broker: BrokerHandle,
-    ) -> None:
-        """An action was refused; `rule` names the plugin or the setting that did: ``default``, ``jwt``, or with the
-        plugin's own rule (`Deny.rule`) ``acl: acl.yaml:12``."""
-
-    @hookspec
-    def on_disconnect(
-        self, client: ClientInfo, reason: DisconnectReason, broker: BrokerHandle
-    ) -> None:
-        """An accepted client's connection ended."""
-
-    @hookspec
-    def on_event(
-        self,
-        client: ClientInfo | None,
-        event: str,
-        fields: Mapping[str, object],
-        plugin: str,
-        broker: BrokerHandle,
-    ) -> None:
-        """The plugin with the id `plugin` tells what only it knows (`BrokerHandle.emit`)."""
-
-    # lifecycle ---------------------------------------------------------------------------------------------------
-
-    @hookspec
-    def on_startup(self, broker: BrokerHandle) -> None:
-        """Before any listener opens."""
-
-    @hookspec
-    def on_ready(self, broker: BrokerHandle) -> None:
-        """All listeners are open. Called once for each plugin object: at the start, or after the reload that made it."""
-
-    @hookspec
-    def on_reload(self, old: Settings, new: Settings) -> None:
-        """The configuration was reloaded and this plugin stays."""
-
-    @hookspec
-    def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """The broker stops, or this plugin is removed; it has `deadline` seconds."""
-
-    # provide -----------------------------------------------------------------------------------------------------
-
-    @hookspec
-    def provide_store(self, config: Settings, broker: BrokerHandle) -> Store | None:
-        """The store of sessions and retained messages, or None."""
-
-    @hookspec
-    def provide_journal(
-        self, config: Settings, broker: BrokerHandle
-    ) -> Journal | tuple[Journal, ...] | None:
-        """A journal that must hold a message before it is acknowledged, or a tuple of them, or None."""
-
-    @hookspec
-    def provide_meter(self, client: ClientInfo, broker: BrokerHandle) -> Meter | None:
-        """What a client that is let in is measured by (`hookmq.hooks.meter`), or None."""
-
-    # register ----------------------------------------------------------------------------------------------------
-
-    @hookspec
-    def register_listeners(self, registry: ListenerRegistry) -> None:
-        """Add types of listeners."""
-
-    @hookspec
-    def register_http(self, router: HttpRouter) -> None:
-        """Add routes to the listeners of type http."""
-
-    @hookspec
-    def register_cli(self, group: CommandGroup) -> None:
-        """Add commands to ``hookmq``. A staticmethod or classmethod: it is called on the class."""
-
-    @hookspec
-    def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add metrics to the exporter."""
-
-
-class Kind(StrEnum):
-    """What becomes of a hook's answers."""
+class HookKind(StrEnum):
+    """How the broker uses a hook's return values."""
 
     DECIDE = "decide"
     TRANSFORM = "transform"
@@ -337,119 +159,267 @@ class Kind(StrEnum):
 
 
 OnError = Literal["deny", "pass", "drop"]
+Narrowed = Literal["", "topic", "filter"]
+
+QUEUE: Final = 10_000
+"""Default size of an observer's queue, in events."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class HookSpec:
     """The rules of one hook.
 
-    `timeout` is the default for asynchronous implementations, in seconds; None means that none may be asynchronous.
-    `on_error` holds what may be chosen for failures, the default first; empty where there is no choice to speak of.
-    `topic` says which argument topic filters narrow by: a topic, a topic filter, or nothing. `hot` hooks have one call in
-    64 timed, others every call. `queue` is the default bound of an observer's queue.
+    - `timeout`: default timeout in seconds for asynchronous calls; None if implementations must be synchronous.
+    - `on_error`: the values that the configuration may set, the default first; empty if there is no choice.
+    - `topic`: whether configured `filters` narrow the hook by its topic, by its filter, or not at all.
+    - `hot`: whether only one call in 64 is timed. For other hooks, every call is timed.
+    - `outcomes`: the names of the counters for the hook's results.
+    - `queue`: the default size of an observer's queue, in events.
     """
 
     name: str
-    kind: Kind
+    kind: HookKind
     arguments: tuple[str, ...]
     timeout: float | None
-    on_error: tuple[OnError, ...] = ()
-    topic: Literal["", "topic", "filter"] = ""
-    hot: bool = False
-    outcomes: tuple[str, ...] = ("ok", "error", "timeout")
-    queue: int = 0
+    on_error: tuple[OnError, ...]
+    topic: Narrowed
+    hot: bool
+    outcomes: tuple[str, ...]
+    queue: int
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The arguments without `broker`, as the core gives them to a chain."""
+        """The arguments that the core passes to a chain: all except `broker`."""
         return tuple(name for name in self.arguments if name != "broker")
 
     @property
     def signature(self) -> str:
-        """``name(argument, argument)``, as the manual's headings have it."""
+        """``name(argument, argument)``, as in the headings of the manual."""
         return f"{self.name}({', '.join(self.arguments)})"
 
 
-QUEUE: Final = 10_000
-"""Events that wait for one observer, unless the configuration says otherwise."""
-
-_FAILED = ("error", "timeout")
-_VERDICTS = {
-    "on_connect": ("accept", "deny", "abstain", *_FAILED),
-    "on_auth": ("accept", "challenge", "deny", "abstain", *_FAILED),
-    "authorize": ("allow", "deny", "abstain", *_FAILED),
-    "on_publish": ("replace", "drop", "deny", "abstain", *_FAILED),
-    "on_subscribe": ("replace", "deny", "abstain", *_FAILED),
-    "on_deliver": ("replace", "drop", "deny", "abstain", "error"),
-    "on_will": ("replace", "drop", "deny", "abstain", *_FAILED),
-}
-_FILTERED: dict[str, Literal["topic", "filter"]] = {
-    "authorize": "topic",
-    "on_publish": "topic",
-    "on_subscribe": "filter",
-    "on_deliver": "topic",
-    "on_will": "topic",
-    "on_subscribed": "filter",
-    "on_unsubscribed": "filter",
-    "on_published": "topic",
-    "on_delivered": "topic",
-    "on_dropped": "topic",
-    "on_retained": "topic",
-    "on_denied": "topic",
-}
-_KINDS: dict[str, tuple[Kind, float | None, tuple[OnError, ...]]] = {
-    "on_connect": (Kind.DECIDE, 5.0, ("deny",)),
-    "on_auth": (Kind.DECIDE, 5.0, ("deny",)),
-    "authorize": (Kind.DECIDE, 0.25, ("deny",)),
-    "on_publish": (Kind.TRANSFORM, 1.0, ("deny", "pass")),
-    "on_subscribe": (Kind.TRANSFORM, 1.0, ("deny",)),
-    "on_deliver": (Kind.TRANSFORM, None, ("pass", "drop")),
-    "on_will": (Kind.TRANSFORM, 1.0, ("deny",)),
-    "on_session": (Kind.OBSERVE, 30.0, ()),
-    "on_subscribed": (Kind.OBSERVE, 30.0, ()),
-    "on_unsubscribed": (Kind.OBSERVE, 30.0, ()),
-    "on_published": (Kind.OBSERVE, 30.0, ()),
-    "on_delivered": (Kind.OBSERVE, 30.0, ()),
-    "on_dropped": (Kind.OBSERVE, 30.0, ()),
-    "on_retained": (Kind.OBSERVE, 30.0, ()),
-    "on_auth_failed": (Kind.OBSERVE, 30.0, ()),
-    "on_denied": (Kind.OBSERVE, 30.0, ()),
-    "on_disconnect": (Kind.OBSERVE, 30.0, ()),
-    "on_event": (Kind.OBSERVE, 30.0, ()),
-    "on_startup": (Kind.LIFECYCLE, 30.0, ()),
-    "on_ready": (Kind.LIFECYCLE, 30.0, ()),
-    "on_reload": (Kind.LIFECYCLE, 30.0, ()),
-    "on_shutdown": (Kind.LIFECYCLE, 30.0, ()),
-    "provide_store": (Kind.PROVIDE, None, ()),
-    "provide_journal": (Kind.PROVIDE, None, ()),
-    "provide_meter": (Kind.PROVIDE, None, ()),
-    "register_listeners": (Kind.REGISTER, None, ()),
-    "register_http": (Kind.REGISTER, None, ()),
-    "register_cli": (Kind.REGISTER, None, ()),
-    "register_metrics": (Kind.REGISTER, None, ()),
-}
-_HOT = frozenset({"authorize", "on_publish", "on_deliver", "on_published", "on_delivered"})
-_SYNC_OUTCOMES = ("ok", "error")
+F = TypeVar("F", bound=Callable[..., Any])
+_specs: dict[str, HookSpec] = {}
 
 
-def _spec(name: str) -> Spec:
-    kind, timeout, on_error = _KINDS[name]
-    signature = inspect.signature(getattr(Specs, name))
-    default = ("ok", *_FAILED) if timeout is not None else _SYNC_OUTCOMES
-    return Spec(
-        name,
-        kind,
-        tuple(signature.parameters)[1:],
-        timeout,
-        on_error,
-        _FILTERED.get(name, ""),
-        name in _HOT,
-        _VERDICTS.get(name, default),
-        QUEUE if kind is Kind.OBSERVE else 0,
-    )
+def _hook(
+    kind: HookKind,
+    timeout: float | None = None,
+    outcomes: tuple[str, ...] = ("ok",),
+    on_error: tuple[OnError, ...] = (),
+    topic: Narrowed = "",
+    hot: bool = False,
+) -> Callable[[F], F]:
+    """Mark a method of `Specs` and add its rules to `SPECS`."""
+
+    def mark(function: F) -> F:
+        name, arguments = function.__name__, tuple(inspect.signature(function).parameters)[1:]
+        failures = ("error",) if timeout is None else ("error", "timeout")
+        queue = QUEUE if kind is HookKind.OBSERVE else 0
+        _specs[name] = HookSpec(
+            name, kind, arguments, timeout, on_error, topic, hot, (*outcomes, *failures), queue
+        )
+        return hookspec(function)
+
+    return mark
 
 
-SPECS: Final[Mapping[str, Spec]] = {name: _spec(name) for name in _KINDS}
-"""Every hook by its name, in the manual's order."""
-OBSERVERS: Final = frozenset(name for name, spec in SPECS.items() if spec.kind is Kind.OBSERVE)
+_transform = partial(_hook, HookKind.TRANSFORM)
+_observe = partial(_hook, HookKind.OBSERVE, 30.0)
+_lifecycle = partial(_hook, HookKind.LIFECYCLE, 30.0)
+_provide = partial(_hook, HookKind.PROVIDE)
+_register = partial(_hook, HookKind.REGISTER)
+
+
+class Specs:
+    """The signatures of all hooks, in the order of the manual."""
+
+    @_hook(HookKind.DECIDE, 5.0, ("accept", "deny", "abstain"), ("deny",))
+    def on_connect(
+        self, client: ClientInfo, connect: Connect, broker: BrokerHandle
+    ) -> Accept | Deny | None:
+        """Decide whether a client may connect. Called once, after a valid CONNECT and before CONNACK."""
+
+    @_hook(HookKind.DECIDE, 5.0, ("accept", "challenge", "deny", "abstain"), ("deny",))
+    def on_auth(
+        self, client: ClientInfo, auth: Auth, broker: BrokerHandle
+    ) -> Challenge | Accept | Deny | None:
+        """Take one step of enhanced authentication or re-authentication. Abstain if the plugin does not support the
+        method."""
+
+    @_hook(HookKind.DECIDE, 0.25, ("allow", "deny", "abstain"), ("deny",), "topic", hot=True)
+    def authorize(
+        self,
+        client: ClientInfo,
+        action: Action,
+        topic: str,
+        message: Message | None,
+        subscription: Subscription | None,
+        broker: BrokerHandle,
+    ) -> Allow | Deny | None:
+        """Decide whether a client may perform `action` on `topic`.
+
+        For SUBSCRIBE, `topic` is the filter without ``$share/NAME/``; the name is in `subscription.share`. `message` is
+        None for SUBSCRIBE. `subscription` is None for PUBLISH and WILL.
+        """
+
+    @_transform(1.0, ("replace", "drop", "deny", "abstain"), ("deny", "pass"), "topic", hot=True)
+    def on_publish(
+        self, client: ClientInfo | None, message: Message, broker: BrokerHandle
+    ) -> Message | Drop | Deny | None:
+        """Change, drop or deny an incoming message. `client` is None if the broker or a plugin publishes."""
+
+    @_transform(1.0, ("replace", "deny", "abstain"), ("deny",), "filter")
+    def on_subscribe(
+        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
+    ) -> Subscription | Deny | None:
+        """Change or deny a subscription before it is made."""
+
+    @_transform(None, ("replace", "drop", "deny", "abstain"), ("pass", "drop"), "topic", hot=True)
+    def on_deliver(
+        self, client: ClientInfo, message: Message, subscription: Subscription
+    ) -> Message | Drop | None:
+        """Change or drop a message that is about to be sent to a subscriber. Must be synchronous."""
+
+    @_transform(1.0, ("replace", "drop", "deny", "abstain"), ("deny",), "topic")
+    def on_will(
+        self, client: ClientInfo, message: Message, broker: BrokerHandle
+    ) -> Message | Drop | Deny | None:
+        """Change, drop or deny a will that is about to be published."""
+
+    @_observe()
+    def on_session(self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle) -> None:
+        """Observe a session that was created, resumed, taken over, expired or ended."""
+
+    @_observe(topic="filter")
+    def on_subscribed(
+        self, client: ClientInfo, subscription: Subscription, code: ReasonCode, broker: BrokerHandle
+    ) -> None:
+        """Observe a subscription that was granted. `code` is the granted QoS, 0 to 2."""
+
+    @_observe(topic="filter")
+    def on_unsubscribed(
+        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
+    ) -> None:
+        """Observe the end of a subscription."""
+
+    @_observe(topic="topic", hot=True)
+    def on_published(
+        self, client: ClientInfo | None, message: Message, matched: int, broker: BrokerHandle
+    ) -> None:
+        """Observe a message that was accepted and routed to `matched` subscriptions."""
+
+    @_observe(topic="topic", hot=True)
+    def on_delivered(
+        self, client: ClientInfo, message: Message, qos: int, broker: BrokerHandle
+    ) -> None:
+        """Observe a completed delivery: written at QoS 0, or acknowledged at QoS 1 and 2.
+
+        `qos` is the delivery's QoS; `message.qos` is the publisher's QoS.
+        """
+
+    @_observe(topic="topic")
+    def on_dropped(
+        self, client: ClientInfo | None, message: Message, why: Dropped, broker: BrokerHandle
+    ) -> None:
+        """Observe a dropped message. `why` has the reason and the direction."""
+
+    @_observe(topic="topic")
+    def on_retained(self, topic: str, message: Message | None, broker: BrokerHandle) -> None:
+        """Observe a change to a retained message. `message` is None if it was cleared."""
+
+    @_observe()
+    def on_auth_failed(
+        self, client: ClientInfo, code: ReasonCode, reason: str, broker: BrokerHandle
+    ) -> None:
+        """Observe a refusal at CONNECT or re-authentication, by a plugin, a setting or a limit.
+
+        Connections above ``broker.max_connections`` are reported at most once a second, with an empty `client.client_id`
+        and `client.version` 0.
+        """
+
+    @_observe(topic="topic")
+    def on_denied(
+        self,
+        client: ClientInfo | None,
+        action: Action,
+        topic: str,
+        code: ReasonCode,
+        rule: str,
+        broker: BrokerHandle,
+    ) -> None:
+        """Observe a denied action.
+
+        `rule` names the plugin or setting that denied it, such as ``jwt`` or ``default``. If the verdict has a
+        `Deny.rule`, it is appended, as in ``acl: acl.yaml:12``.
+        """
+
+    @_observe()
+    def on_disconnect(
+        self, client: ClientInfo, reason: DisconnectReason, broker: BrokerHandle
+    ) -> None:
+        """Observe the end of an accepted client's connection."""
+
+    @_observe()
+    def on_event(
+        self,
+        client: ClientInfo | None,
+        event: str,
+        fields: Mapping[str, object],
+        plugin: str,
+        broker: BrokerHandle,
+    ) -> None:
+        """Observe an event reported with `BrokerHandle.emit`. `plugin` is the id of the plugin that reported it."""
+
+    @_lifecycle()
+    def on_startup(self, broker: BrokerHandle) -> None:
+        """Open connections and start work. Called before any listener opens."""
+
+    @_lifecycle()
+    def on_ready(self, broker: BrokerHandle) -> None:
+        """Called when all listeners are open: once for each plugin object, at startup or after the reload that created
+        it."""
+
+    @_lifecycle()
+    def on_reload(self, old: Settings, new: Settings) -> None:
+        """Called after a reload that kept this plugin object."""
+
+    @_lifecycle()
+    def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
+        """Close everything within `deadline` seconds. Called when the broker stops or a reload removes the plugin."""
+
+    @_provide()
+    def provide_store(self, config: Settings, broker: BrokerHandle) -> Store | None:
+        """Return the store for sessions and retained messages, or None."""
+
+    @_provide()
+    def provide_journal(
+        self, config: Settings, broker: BrokerHandle
+    ) -> Journal | tuple[Journal, ...] | None:
+        """Return one or more journals that must store a message before it is acknowledged, or None."""
+
+    @_provide()
+    def provide_rate_limiter(self, client: ClientInfo, broker: BrokerHandle) -> RateLimiter | None:
+        """Return an accepted client's rate limiter, or None. See `hookmq.hooks.rate_limit`."""
+
+    @_register()
+    def register_listeners(self, registry: ListenerRegistry) -> None:
+        """Add listener types."""
+
+    @_register()
+    def register_http(self, router: HttpRouter) -> None:
+        """Add routes to listeners of type http."""
+
+    @_register()
+    def register_cli(self, group: CommandGroup) -> None:
+        """Add commands to ``hookmq``. Must be a staticmethod or classmethod: it is called on the class."""
+
+    @_register()
+    def register_metrics(self, registry: MetricRegistry) -> None:
+        """Add metrics to the exporter."""
+
+
+SPECS: Final[Mapping[str, HookSpec]] = _specs
+"""Every hook by name, in the order of the manual."""
+OBSERVERS: Final = frozenset(name for name, spec in SPECS.items() if spec.kind is HookKind.OBSERVE)
 """The names of the observer hooks."""

@@ -1,14 +1,16 @@
-"""What is counted of one plugin's implementation of one hook."""
+"""Counters for one plugin's implementation of one hook."""
 
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 
-from hookmq.hooks.place import Place, place_of
+from hookmq.hooks.place import CodePlace, place_of
+from hookmq.plugin import no_log
 
 LOG_EVERY: Final = 60.0
-"""Seconds between two log lines about the same plugin and hook."""
+"""Shortest interval in seconds between log events about the same plugin and hook."""
 PLACES: Final = 64
-"""Places in its code whose traceback is logged for one plugin and hook."""
+"""Maximum number of code lines whose tracebacks are logged for one plugin and hook."""
 
 
 def _no_clock() -> float:
@@ -19,48 +21,42 @@ def _no_logs(level: str) -> bool:
     return False
 
 
-def _no_log(level: str, event: str, /, **fields: object) -> None:
-    """Where failures go before there is a runtime."""
+@dataclass(slots=True, eq=False, repr=False)
+class HookStats:
+    """Plain counters, written on the event loop and read by exporters.
 
-
-class Stats:
-    """Counters: plain numbers, written on the event loop and read by exporters.
-
-    `calls` counts calls begun, `pending` those that wait for an answer; the others count answers by outcome. Every call,
-    or on a hot hook one in 64, is timed: `seconds` is the sum of `timed` durations.
+    `calls` counts started calls, and `pending` counts unfinished calls. The other counters count results by outcome.
+    Every call is timed, or one in 64 for a hot hook. `seconds` is the total duration of the `timed` calls.
     """
 
-    __slots__ = (
-        "_logged_at", "_places", "abstain", "accept", "allow", "calls", "challenge", "clock", "deny", "drop", "error",
-        "hook", "last_error", "log", "logs", "mask", "ok", "pending", "plugin_id", "replace", "seconds", "timed",
-        "timeout", "unlogged",
-    )  # fmt: skip
+    plugin_id: str
+    hook: str
+    hot: InitVar[bool] = False
+    calls: int = 0
+    pending: int = 0
+    ok: int = 0
+    allow: int = 0
+    deny: int = 0
+    abstain: int = 0
+    accept: int = 0
+    challenge: int = 0
+    replace: int = 0
+    drop: int = 0
+    error: int = 0
+    timeout: int = 0
+    seconds: float = 0.0
+    timed: int = 0
+    unlogged: int = 0
+    last_error: str = ""
+    mask: int = 0
+    clock: Callable[[], float] = _no_clock
+    log: Callable[..., None] = no_log
+    logs: Callable[[str], bool] = _no_logs
+    _logged_at: float | None = None
+    _places: set[CodePlace] = field(default_factory=set)
 
-    def __init__(self, plugin_id: str, hook: str, hot: bool = False) -> None:
-        self.plugin_id = plugin_id
-        self.hook = hook
-        self.calls = 0
-        self.pending = 0
-        self.ok = 0
-        self.allow = 0
-        self.deny = 0
-        self.abstain = 0
-        self.accept = 0
-        self.challenge = 0
-        self.replace = 0
-        self.drop = 0
-        self.error = 0
-        self.timeout = 0
-        self.seconds = 0.0
-        self.timed = 0
-        self.unlogged = 0
-        self.last_error = ""
+    def __post_init__(self, hot: bool) -> None:
         self.mask = 63 if hot else 0
-        self.clock: Callable[[], float] = _no_clock
-        self.log: Callable[..., None] = _no_log
-        self.logs: Callable[[str], bool] = _no_logs
-        self._logged_at: float | None = None
-        self._places: set[Place] = set()
 
     def bind(
         self,
@@ -68,29 +64,27 @@ class Stats:
         log: Callable[..., None],
         logs: Callable[[str], bool] = _no_logs,
     ) -> None:
-        """Give it the runtime's clock and log, and what says whether a level is logged."""
-        self.clock = clock
-        self.log = log
-        self.logs = logs
+        """Set the clock, the log function, and the function that returns whether a level is logged."""
+        self.clock, self.log, self.logs = clock, log, logs
 
     def begin(self) -> float:
-        """Count a call; the time it began, or -1 if it is not to be timed."""
+        """Count a call and return its start time, or -1 if the call is not timed."""
         calls = self.calls
         self.calls = calls + 1
         return -1.0 if calls & self.mask else self.clock()
 
     def end(self, began: float) -> None:
-        """Time the call that began then."""
+        """Record the duration of a call that started at `began`. Does nothing if the call is not timed."""
         if began >= 0.0:
             self.seconds += self.clock() - began
             self.timed += 1
 
     def failed(self, error: str, timeout: bool = False, cause: BaseException | None = None) -> None:
-        """Count a failure and log it. `error` says it in words, `cause` is the exception behind it.
+        """Count and log a failure. `error` describes it; `cause` is the exception, if any.
 
-        ``plugin.failed`` is logged at error level: with the traceback for the first failure at each line of the plugin,
-        otherwise at most once a minute and without. What is left out is ``plugin.failed_again`` at debug level, always
-        with the traceback.
+        The first failure at each line of the plugin is logged as ``plugin.failed`` with its traceback. Later failures
+        are logged without a traceback, at most once a minute. At debug level, each of them is also logged as
+        ``plugin.failed_again`` with its traceback.
         """
         if timeout:
             self.timeout += 1

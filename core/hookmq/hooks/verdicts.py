@@ -1,18 +1,18 @@
-"""What a hook may answer. None, in every hook, is to abstain: "I have no opinion".
+"""The values that a hook may return. In every hook, None abstains: the plugin leaves the decision to others.
 
-Deny refuses and says so; Drop swallows but acknowledges; a new Message or Subscription replaces; Accept and Allow
-consent. Every verdict is immutable, so a plugin may keep and return the same one again and again.
+Deny refuses and notifies the client. Drop discards the message but acknowledges it. A new Message or Subscription
+replaces the old one. Accept and Allow consent. Verdicts are immutable, so a plugin may reuse the same object.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hookmq.reason import ReasonCode
+from hookmq.mqtt.reason_codes import ReasonCode
 
 
 def _reason(code: object) -> ReasonCode:
-    """`code` as our enum; takes integers and whatever carries one in `value`, as paho's ReasonCode does."""
+    """Return `code` as a ReasonCode. Accepts integers, and objects with an integer `value` such as paho's ReasonCode."""
     if isinstance(code, ReasonCode):
         return code
     number = code if isinstance(code, int) else getattr(code, "value", None)
@@ -23,11 +23,15 @@ def _reason(code: object) -> ReasonCode:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ceilings for one client. They can only lower what is configured; None leaves it as it is.
+    """Limits for one client. They can only lower the configured limits. None keeps the configured limit.
 
-    `max_packet_size` is bytes of a packet accepted from the client, `receive_maximum` its unfinished QoS 1 and 2
-    publishes, `session_expiry` seconds, `queue_messages` messages that wait for it, `max_subscriptions` its
-    subscriptions.
+    - `max_packet_size`: the largest packet from the client, in bytes.
+    - `receive_maximum`: QoS 1 and 2 messages from the client that may be in flight.
+    - `session_expiry`: the longest session expiry, in seconds.
+    - `queue_messages`: messages that may be queued for the client.
+    - `max_subscriptions`: subscriptions that the client may have.
+
+    Values must be integers of at least 0; others raise ValueError.
     """
 
     max_packet_size: int | None = None
@@ -40,24 +44,27 @@ class Limits:
         for name in self.__slots__:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 0):
-                raise ValueError(f"{name} is {value!r}: a number of 0 or more, or None")
+                raise ValueError(f"{name} is {value!r}: expected an integer of at least 0, or None")
 
     def tighten(self, other: "Limits") -> "Limits":
-        """The lower of each pair."""
+        """Combine two sets of limits, taking the lower value of each."""
         return Limits(*(least(getattr(self, n), getattr(other, n)) for n in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Consent to a connection (`on_connect`, `on_auth`).
+    """Accept a connection (`on_connect`, `on_auth`).
 
-    `identity` is who the client was found to be. `claims` is what is known of it, as JSON values, since the store keeps
-    them: a tuple or set becomes a list, another object its text. At `expires_at` (epoch seconds) the credential ends and
-    the client is disconnected with `expiry_code`. Of several plugins that accept, the first to give an identity and the
-    first to give claims is believed; of `expires_at` and `limits` the strictest holds. A claim named ``hookmq:ID`` is the
-    note of the plugin with that id: each may write its own, which is kept whoever was first, through re-authentication
-    by another and in the store; nobody can write another's. `data` of `on_auth` goes to the client as Authentication
-    Data, in CONNACK or in the AUTH that ends a re-authentication: the last word of a SCRAM exchange, say.
+    - `identity`: the name under which the plugin authenticated the client.
+    - `claims`: facts about the client, as JSON values because the store keeps them. Tuples and sets become lists;
+      other objects become strings.
+    - `expires_at`: epoch seconds at which the client is disconnected with `expiry_code`.
+    - `limits`: limits for this client.
+    - `data`: Authentication Data sent in CONNACK or the final AUTH. Only for `on_auth`.
+
+    If several plugins accept, the broker uses the first identity, the first claims, and the strictest `expires_at`
+    and `limits`. Each plugin may also add one claim named ``hookmq:ID``, where ``ID`` is its plugin id. The broker
+    keeps this claim through re-authentication and in the store. It removes claims named after other plugins.
     """
 
     identity: str | None = None
@@ -71,11 +78,9 @@ class Accept:
         if self.expiry_code is not ReasonCode.MAXIMUM_CONNECT_TIME:
             code = _reason(self.expiry_code)
             if not code.failed:
-                raise ValueError(
-                    f"{code.text} is no refusal: expiry_code takes codes of 0x80 and above"
-                )
+                raise ValueError(f"{code.text} is not a failure: expiry_code must be 0x80 or above")
             object.__setattr__(self, "expiry_code", code)
-        # One is made for each client that comes: what is usual is looked at first.
+        # One is made for each connection, usually without arguments.
         if (
             self.identity is None
             and self.claims is None
@@ -87,10 +92,10 @@ class Accept:
         for name, kind, words in _ACCEPTED:
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
-                raise TypeError(f"{name} is {type(value).__name__}: {words} or None")
+                raise TypeError(f"{name} is {type(value).__name__}: expected {words} or None")
 
 
-# Compiled code would refuse others, but later, where nobody knows any more which plugin it was.
+# Compiled code would also reject other types, but too late to name the plugin.
 _ACCEPTED: Final[tuple[tuple[str, Any, str], ...]] = (
     ("identity", str, "str"),
     ("claims", Mapping, "a mapping"),
@@ -102,11 +107,11 @@ _ACCEPTED: Final[tuple[tuple[str, Any, str], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Consent to an action (`authorize`).
+    """Allow an action (`authorize`).
 
-    The answer is remembered for `cache_for` seconds; None is until it is invalidated and 0 not at all, which is right
-    for a plugin that looked at the message. `max_qos` lowers the QoS granted or published. Of several plugins that allow,
-    the lowest of each holds.
+    The verdict is cached for `cache_for` seconds. None caches it until it is invalidated; 0 does not cache it. Use 0
+    if the verdict depends on the message. `max_qos` limits the QoS of a subscription or message. If several plugins
+    allow the action, the lowest of each value counts. Invalid values raise ValueError.
     """
 
     cache_for: float | None = None
@@ -114,22 +119,26 @@ class Allow:
 
     def __post_init__(self) -> None:
         if self.cache_for is not None and not self.cache_for >= 0:
-            raise ValueError(f"cache_for is {self.cache_for!r}: seconds of 0 or more, or None")
+            raise ValueError(
+                f"cache_for is {self.cache_for!r}: expected seconds of at least 0, or None"
+            )
         if self.max_qos is not None and self.max_qos not in (0, 1, 2):
-            raise ValueError(f"max_qos is {self.max_qos!r}: 0, 1, 2 or None")
+            raise ValueError(f"max_qos is {self.max_qos!r}: expected 0, 1, 2 or None")
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """Refuse, and tell the client `code` (clamped to what the packet may carry, mapped for MQTT 3.x) and, if it may be
-    told, `reason`. `disconnect` also ends the connection. `rule` names which of the plugin's own rules decided
-    (``acl.yaml:12``): it goes to `on_denied` and the log, never to the client.
+    """Refuse, and report the reason to the client.
 
-    `decided` is False if nobody could decide; the core answers so for a plugin that failed. What is asked is refused, and
-    nothing that the client has is taken away: subscriptions and what is queued for them stay, a will that is due waits.
-    Such an answer is never remembered. Of `authorize` any other
-    answer is remembered for `cache_for` seconds, as with `Allow`. A code below 0x80 or one that MQTT does not know is a
-    ValueError.
+    - `code`: a reason code of 0x80 or above; lower codes raise ValueError. The core replaces codes that the packet
+      cannot carry, and maps them for MQTT 3.
+    - `reason`: a Reason String for MQTT 5 clients.
+    - `disconnect`: whether to close the connection too.
+    - `decided`: False if the decision could not be made. The core sets this if a plugin failed. The request is
+      refused, but existing subscriptions and queues are kept and due wills wait. The verdict is never cached.
+    - `cache_for`: seconds to cache a Deny from `authorize`, as in `Allow`.
+    - `rule`: the plugin's rule that decided, such as ``acl.yaml:12``. It is passed to `on_denied` and the log, never
+      to the client.
     """
 
     code: ReasonCode = ReasonCode.NOT_AUTHORIZED
@@ -141,39 +150,42 @@ class Deny:
 
     def __post_init__(self) -> None:
         if self.cache_for is not None and not self.cache_for >= 0:
-            raise ValueError(f"cache_for is {self.cache_for!r}: seconds of 0 or more, or None")
+            raise ValueError(
+                f"cache_for is {self.cache_for!r}: expected seconds of at least 0, or None"
+            )
         code = _reason(self.code)
         if not code.failed:
-            raise ValueError(f"{code.text} is no refusal: Deny takes codes of 0x80 and above")
+            raise ValueError(f"{code.text} is not a failure: Deny needs a code of 0x80 or above")
         object.__setattr__(self, "code", code)
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Swallow the message but acknowledge it with `code`, a success. A failing code is a ValueError: that is Deny."""
+    """Discard the message but acknowledge it with `code`. A code of 0x80 or above raises ValueError; use Deny
+    instead."""
 
     code: ReasonCode = ReasonCode.SUCCESS
 
     def __post_init__(self) -> None:
         code = _reason(self.code)
         if code.failed:
-            raise ValueError(f"{code.text} is a refusal: Drop acknowledges, Deny refuses")
+            raise ValueError(f"{code.text} is a failure: use Deny to refuse, Drop to acknowledge")
         object.__setattr__(self, "code", code)
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Go on with enhanced authentication (`on_auth`): send AUTH 0x18 with `data` [MQTT-4.12.0-2]."""
+    """Continue enhanced authentication (`on_auth`): send AUTH 0x18 with `data` [MQTT-4.12.0-2]."""
 
     data: bytes = b""
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, bytes):
-            raise TypeError(f"data is {type(self.data).__name__}: bytes")
+            raise TypeError(f"data is {type(self.data).__name__}: expected bytes")
 
 
 def least(first: Any, second: Any) -> Any:
-    """The lower of two, where None stands for no bound."""
+    """Return the lower of two bounds. None means unbounded."""
     if first is None:
         return second
     return first if second is None or first <= second else second

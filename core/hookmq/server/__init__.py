@@ -1,1 +1,1 @@
-"""The shell around the broker: listeners, transports, the event loop, signals and the service manager."""
+"""The server around the broker: listeners, transports, the event loop, signals and the service manager."""

@@ -1,7 +1,8 @@
-"""Accepting connections: the PROXY header comes off the socket first, then TLS begins, then the protocol takes over.
+"""Accept connections: read the PROXY header, do the TLS handshake, then hand the socket to its protocol.
 
-The loop's own server is used for what needs neither (see `Listener`). It says nothing about a failed handshake, drops the
-alert that names the reason, and asyncio's logs a thousand lines a second when file descriptors run out.
+For connections that need neither, `Listener` uses the event loop's own server. That server does not report failed
+handshakes and drops the TLS alert with the reason. If file descriptors run out, asyncio's server logs a thousand lines a
+second.
 """
 
 import asyncio
@@ -10,34 +11,35 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final, Literal, cast
 
+from hookmq.model.client import Peer
 from hookmq.server.addresses import format_address, parse_networks, within
-from hookmq.server.gate import Gate, Log
-from hookmq.server.proxy import V2_LIMIT, ProxyError, ProxyHeader, ProxyParser
+from hookmq.server.connection_limit import ListenerConnections, Log
+from hookmq.server.proxy_protocol import V2_LIMIT, ProxyError, ProxyHeader, ProxyParser
 from hookmq.server.settings import ListenerSettings
 from hookmq.server.tls import HANDSHAKE, Handshake
-from hookmq.types import Peer
 
-Make = Callable[[Peer | None], asyncio.BaseProtocol]
-"""Makes the protocol of one connection; the argument is the peer a PROXY header named."""
+MakeProtocol = Callable[[Peer | None], asyncio.BaseProtocol]
+"""Makes the protocol for one connection. The argument is the peer from the PROXY header, or None."""
 AT_ONCE: Final = 128
-"""Connections accepted in one turn of the loop."""
+"""The maximum number of connections accepted in one turn."""
 RETRY: Final = 1.0
-"""Seconds without accepting after file descriptors ran out."""
+"""Seconds to wait after file descriptors ran out."""
 LINGERING: Final = 64
-"""Refused TLS clients of one listener that may read their alert in peace; further ones are closed at once."""
+"""How many refused TLS clients per listener get time to read their alert. Others are closed at once."""
 
 
-class Acceptor:
-    """Accept connections from `sock` and hand them to protocols that `make` makes.
+class SocketAcceptor:
+    """Accepts connections on `sock` and hands them to protocols made by `make`.
 
-    With `settings.proxy_protocol`, close what does not announce itself with a header from a trusted proxy. `transport`
-    are the keyword arguments of `connect_accepted_socket` (TLS)."""
+    With `settings.proxy_protocol`, it closes connections that lack a header or do not come from a trusted proxy.
+    `transport` has the TLS arguments for `connect_accepted_socket`.
+    """
 
     def __init__(
         self,
         sock: socket.socket,
-        make: Make,
-        gate: Gate,
+        make: MakeProtocol,
+        gate: ListenerConnections,
         settings: ListenerSettings,
         transport: dict[str, Any],
         log: Log,
@@ -53,13 +55,13 @@ class Acceptor:
         self._transport = transport
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
-        self._announcing: set[asyncio.Task[None]] = set()  # those that read a header
+        self._announcing: set[asyncio.Task[None]] = set()  # tasks that read a header
         self._lingering = 0
         self._retry: asyncio.TimerHandle | None = None
         gate.loop.add_reader(sock.fileno(), self._ready)
 
     def close(self) -> None:
-        """Stop accepting. Connections that still send their PROXY header are closed; TLS handshakes go on."""
+        """Stop accepting. Close connections whose PROXY header is incomplete; TLS handshakes continue."""
         if self._retry is not None:
             self._retry.cancel()
         self._gate.loop.remove_reader(self._sock.fileno())
@@ -74,7 +76,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Out of file descriptors: the socket stays readable, so look away for a while.
+                # Out of file descriptors. The socket stays readable, so stop watching it for a while.
                 self._log("error", "listener.accept_failed", listener=self._name, error=str(error))
                 self._gate.loop.remove_reader(self._sock.fileno())
                 self._retry = self._gate.loop.call_later(RETRY, self._again)
@@ -111,7 +113,7 @@ class Acceptor:
         sock.close()
 
     async def _welcome(self, sock: socket.socket, address: Any) -> None:
-        """Read the PROXY header, then go on."""
+        """Read the PROXY header, then connect."""
         try:
             async with asyncio.timeout(self._timeout):
                 header = await read_header(sock, ProxyParser(self._versions))
@@ -119,24 +121,24 @@ class Acceptor:
             sock.close()
             raise
         except TimeoutError:
-            self._refuse(sock, "no PROXY header in time", address)
+            self._refuse(sock, "PROXY header timed out", address)
             return
         except (ProxyError, OSError) as error:
             self._refuse(sock, str(error), address)
             return
-        # From here on it must not be cancelled: uvloop would drop the transport without a word to its protocol.
+        # Do not cancel the task from here on: uvloop would drop the transport without notifying its protocol.
         task = asyncio.current_task()
         assert task is not None
         self._announcing.discard(task)
         await self._connect(sock, address, header.source)
 
     async def _connect(self, sock: socket.socket, address: Any, source: Peer | None) -> None:
-        """Give `sock` to a protocol, after the TLS handshake if there is one."""
+        """Do the TLS handshake, if any, and hand `sock` to a protocol."""
         gate = self._gate
         protocol = self._make(source)
         handshake = Handshake(sock)
         if self._transport:
-            HANDSHAKE.set(handshake)  # in the context of this task alone
+            HANDSHAKE.set(handshake)  # in the context of this task only
             gate.arriving.add(protocol)
         try:
             await gate.loop.connect_accepted_socket(lambda: protocol, sock, **self._transport)
@@ -154,8 +156,8 @@ class Acceptor:
             await self._linger(handshake.lingering)
 
     async def _linger(self, sock: socket.socket) -> None:
-        """Read until the client closes: closing with unread bytes would reset the connection, and the reset can make the
-        client lose the alert."""
+        """Read until the client closes. Closing earlier, with bytes unread, would reset the connection, and the client
+        might lose the alert."""
         if self._lingering >= LINGERING:
             sock.close()
             return
@@ -175,8 +177,11 @@ def _name(address: Any) -> str:
 
 
 async def read_header(sock: socket.socket, parser: ProxyParser) -> ProxyHeader:
-    """The PROXY header at the start of `sock`, a non-blocking socket that no transport owns; what follows it stays in
-    the socket. Raises ProxyError, or OSError when the peer left."""
+    """Read and return the PROXY header from `sock`. Bytes after the header remain in the socket.
+
+    `sock` must be non-blocking and not owned by a transport. Raises ProxyError for an invalid header, and OSError if the
+    peer disconnected.
+    """
     loop = asyncio.get_running_loop()
     while parser.header is None:
         try:
@@ -185,7 +190,7 @@ async def read_header(sock: socket.socket, parser: ProxyParser) -> ProxyHeader:
             await _readable(loop, sock)
             continue
         if not seen:
-            raise ProxyError("closed before its PROXY header was complete")
+            raise ProxyError("closed within the PROXY header")
         sock.recv(parser.feed(seen))
     return parser.header
 

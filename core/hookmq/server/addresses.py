@@ -1,4 +1,4 @@
-"""Addresses as the configuration writes them, and who among the peers is a trusted proxy."""
+"""Parse and compare addresses, and find the address of a client behind trusted proxies."""
 
 import ipaddress
 import re
@@ -9,11 +9,11 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _AUTHORITY: Final = re.compile(r"(\[[^\[\]@/?#%\s]+\]|[^\[\]:@/?#%\s]+)(?::[0-9]{0,5})?")
 EVERY: Final = "*"
-"""The host that stands for every address of the machine, IPv4 and IPv6."""
+"""The host that stands for all addresses of this machine, IPv4 and IPv6."""
 
 
 def parse_bind(text: str) -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``, ``[IPv6]:PORT`` or ``*:PORT``. Raises ValueError that says what is wrong."""
+    """Parse ``HOST:PORT``, ``[IPv6]:PORT`` or ``*:PORT`` into host and port. Raises ValueError with the reason."""
     host, colon, digits = text.rpartition(":")
     if not colon or not digits.isascii() or not digits.isdigit() or int(digits) > 65535:
         raise ValueError(f"expected HOST:PORT, [IPv6]:PORT or *:PORT, found {text!r}")
@@ -22,14 +22,14 @@ def parse_bind(text: str) -> tuple[str, int]:
         try:
             ipaddress.IPv6Address(host)
         except ValueError:
-            raise ValueError(f"{host!r} is no IPv6 address") from None
+            raise ValueError(f"{host!r} is not an IPv6 address") from None
     elif ":" in host:
-        raise ValueError(f"an IPv6 address stands in brackets: [{host}]:{digits}")
+        raise ValueError(f"an IPv6 address needs brackets: [{host}]:{digits}")
     return host or EVERY, int(digits)
 
 
 def parse_address(text: str) -> Address | None:
-    """An IP address, IPv4 in IPv6 as IPv4, without zone; None when it is none."""
+    """Parse an IP address. Drop an IPv6 zone, and convert IPv4-mapped IPv6 to IPv4. Return None for other text."""
     try:
         address = ipaddress.ip_address(text.strip().partition("%")[0])
     except ValueError:
@@ -40,24 +40,24 @@ def parse_address(text: str) -> Address | None:
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Networks such as ``10.0.0.0/8`` or single addresses. Raises ValueError that names the wrong one."""
+    """Parse networks such as ``10.0.0.0/8`` or single addresses. Raises ValueError naming the first invalid one."""
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
 def within(host: str, networks: Iterable[Network]) -> bool:
-    """Whether `host` is an address in one of `networks`."""
+    """Return whether `host` is an address in one of `networks`."""
     address = parse_address(host)
     return address is not None and any(address in network for network in networks)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` names this machine alone."""
+    """Return whether `host` is a loopback address or ``localhost``."""
     address = parse_address(host.strip("[]"))
     return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def bound_to_loopback(bind: str) -> bool:
-    """Whether a listener bound there is reached from this machine alone; False for what is no HOST:PORT."""
+    """Return whether only this machine can reach a listener with this ``bind``. False if `bind` is not HOST:PORT."""
     try:
         return is_loopback(parse_bind(bind)[0])
     except ValueError:
@@ -65,14 +65,17 @@ def bound_to_loopback(bind: str) -> bool:
 
 
 def host_of(authority: str) -> str:
-    """Return the host of ``HOST:PORT`` as a URL or a Host header has it; '' if `authority` is not of that form."""
+    """Return the host from ``HOST[:PORT]`` in a URL or Host header; empty if `authority` has another form."""
     found = _AUTHORITY.fullmatch(authority)
     return found[1] if found is not None else ""
 
 
 def forwarded_for(host: str, headers: Iterable[str], trusted: tuple[Network, ...]) -> str:
-    """The client's address behind trusted proxies: `host` when that is no trusted proxy, else the rightmost address of
-    the X-Forwarded-For `headers` that is none. What stands left of it could have been written by the client."""
+    """Return the address of the client behind trusted proxies.
+
+    If `host` is not a trusted proxy, return `host`. Otherwise, return the rightmost address in the X-Forwarded-For
+    `headers` that is not a trusted proxy. The client could have forged the addresses to its left.
+    """
     if not trusted or not within(host, trusted):
         return host
     hops = [hop for header in headers for hop in header.split(",") if hop.strip()]
@@ -93,11 +96,8 @@ def _without_port(hop: str) -> str:
 
 
 def format_address(address: object) -> str:
-    """A socket's address as `parse_bind` reads it; a Unix socket's is its path."""
+    """Return a socket address as text that `parse_bind` accepts; for a Unix socket, return its path."""
     if isinstance(address, tuple) and len(address) >= 2:
-        return (
-            f"[{address[0]}]:{address[1]}"
-            if ":" in str(address[0])
-            else f"{address[0]}:{address[1]}"
-        )
+        host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
+        return f"{host}:{address[1]}"
     return str(address)

@@ -1,26 +1,26 @@
-"""What plugins add to a node: types of listeners, routes of HTTP, metrics."""
+"""What plugins add to the server: listener types, HTTP routes, metrics."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from hookmq.hooks.manager import Hooks
-from hookmq.metric_registry import MetricRegistry
+from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.plugin import Log, no_log
 from hookmq.server.exporter import register_core
-from hookmq.server.http import Router
-from hookmq.server.plugged import ListenerTypes
+from hookmq.server.http import HttpRoutes
+from hookmq.server.plugin_listeners import ListenerTypes
 from hookmq.server.watchdog import owner_among
 
 if TYPE_CHECKING:
     from hookmq.broker import Broker
 
 
-class Extensions:
-    """What the plugins of `hooks` add, and the core's own metrics: those of `broker` and of `listeners`, which tells how
-    many are connected to each. Without a broker it is there to be checked, and its metrics are not to be read.
+class PluginExtensions:
+    """What the plugins in `hooks` add to the server, together with the core's metrics.
 
-    Made when a configuration is validated, when the broker starts and at each reload, so the ``register_`` hooks are
-    called each time. Raises PluginError when a plugin adds what cannot be.
+    The metrics come from `broker` and from `listeners`, the number of connections by listener. Without a broker, the
+    additions are only checked. The ``register_`` hooks run whenever a configuration is validated, started or reloaded.
+    Raises PluginError for an invalid addition.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Extensions:
 
         self.owner = owner_among(hooks.plugins)
         self.types = ListenerTypes()
-        self.router = Router()
+        self.router = HttpRoutes()
         self.metrics = MetricRegistry(unreadable)
         register_core(self.metrics, cast("Broker", broker), listeners)
         hooks.register("register_listeners", self.types.of)

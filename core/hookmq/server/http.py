@@ -1,4 +1,4 @@
-"""The HTTP side of a node: health, metrics, and the routes of plugins. aiohttp speaks HTTP."""
+"""HTTP listeners, built on aiohttp: health, metrics, and routes added by plugins."""
 
 import asyncio
 import hmac
@@ -9,38 +9,39 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from hookmq.errors import PluginError
-from hookmq.metric_registry import OPENMETRICS, TEXT, MetricRegistry
-from hookmq.server.addresses import bound_to_loopback, host_of, is_loopback
-from hookmq.server.gate import Gate, Log
+from hookmq.hooks.metric_registry import OPENMETRICS, TEXT, MetricRegistry
+from hookmq.model.errors import PluginError
+from hookmq.server.addresses import host_of, is_loopback
+from hookmq.server.connection_limit import ListenerConnections, Log
 from hookmq.server.settings import ListenerSettings
-from hookmq.server.websocket import HTTP_LIMITS, Handler
-from hookmq.types import Peer
+from hookmq.server.websocket import HttpConnection, WebServer
 
-State = Literal["starting", "ready", "stopping", "failed"]
-"""What a node is doing."""
+ServerPhase = Literal["starting", "ready", "stopping", "failed"]
+"""The phase of the server, as ``/readyz`` reports it."""
 RouteHandler = Callable[..., Awaitable[web.StreamResponse]]
 HEALTH: Final = ("/healthz", "/readyz")
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="hookmq"'}
 
 
-class Router:
-    """The routes that plugins added, each below ``/plugins/ID``."""
+class HttpRoutes:
+    """The HTTP routes of all plugins, each plugin's below ``/plugins/ID``."""
 
     def __init__(self) -> None:
         self._dispatcher = web.UrlDispatcher()
         self._plugins: dict[Any, str] = {}
 
     def of(self, plugin: str) -> "PluginRouter":
-        """The router as the plugin of that id gets it."""
+        """Return the router for the plugin with the id `plugin`."""
         return PluginRouter(self, plugin)
 
     def add(self, plugin: str, method: str, path: str, handler: RouteHandler) -> None:
-        """As `PluginRouter.add`."""
+        """Add a route; see `PluginRouter.add`."""
         if not path.startswith("/") or any(part in (".", "..") for part in path.split("/")):
-            raise PluginError(plugin, f"the path {path!r} of a route begins with / and goes down")
+            raise PluginError(
+                plugin, f"invalid path {path!r}: it must start with /, without . or .."
+            )
         if not inspect.iscoroutinefunction(handler):
-            raise PluginError(plugin, f"what handles {path} is no async def")
+            raise PluginError(plugin, f"the handler of {path} is not an async def")
         whole = f"/plugins/{quote(plugin, safe='')}{path}"
         try:
             route = self._dispatcher.add_route(method, whole, cast("Any", handler))
@@ -51,7 +52,7 @@ class Router:
     async def resolve(
         self, request: web.BaseRequest
     ) -> tuple[str, RouteHandler, Mapping[str, str]]:
-        """The plugin, the handler and the named parts of the path; raises HTTPNotFound or HTTPMethodNotAllowed."""
+        """Return the plugin, the handler and the path's named parts. Raises HTTPNotFound or HTTPMethodNotAllowed."""
         match = await self._dispatcher.resolve(cast("web.Request", request))
         if match.http_exception is not None:
             raise match.http_exception
@@ -59,68 +60,50 @@ class Router:
 
 
 class PluginRouter:
-    """What `register_http` gets."""
+    """Adds HTTP routes for one plugin; the argument of `register_http`."""
 
     __slots__ = ("_plugin", "_router")
 
-    def __init__(self, router: Router, plugin: str) -> None:
+    def __init__(self, router: HttpRoutes, plugin: str) -> None:
         self._router = router
         self._plugin = plugin
 
     def add(self, method: str, path: str, handler: RouteHandler) -> None:
-        """Have ``/plugins/ID`` + `path` answered by ``await handler(request, **parts)``, with aiohttp's request and
-        response (``aiohttp.web.BaseRequest``, ``StreamResponse``). `path` may hold ``{name}`` parts, `method` may be
-        ``*``. The body was read when the handler is called (``await request.read()`` or ``.json()``), and was no longer
-        than ``http.max_body``; all of it must be answered within ``http.timeout``. Raises PluginError for a path that
-        cannot be, or that is taken."""
+        """Handle requests for ``/plugins/ID`` + `path` with ``await handler(request, **parts)``, using aiohttp's types.
+
+        `path` may contain ``{name}`` parts, and `method` may be ``*``. The body is read before the handler is called
+        (``await request.read()`` or ``.json()``), and has at most ``http.max_body`` bytes. The request must be completed
+        within ``http.timeout``. Raises PluginError if the path is invalid or taken.
+        """
         self._router.add(self._plugin, method, path, handler)
 
 
-class Site:
-    """What the http listeners of one node show; a reload replaces `metrics` and `router`. `state` is asked at every
-    request about health."""
+class HttpSite:
+    """What all HTTP listeners serve. A reload replaces `metrics` and `router`; health requests call `state`."""
 
     __slots__ = ("metrics", "router", "state")
 
-    def __init__(self, state: Callable[[], State] = lambda: "ready") -> None:
+    def __init__(self, state: Callable[[], ServerPhase] = lambda: "ready") -> None:
         self.metrics = MetricRegistry()
-        self.router = Router()
+        self.router = HttpRoutes()
         self.state = state
 
 
-class HttpServer:
-    """One http or https listener's side of HTTP."""
+class HttpServer(WebServer):
+    """The HTTP side of an http or https listener."""
 
-    def __init__(self, gate: Gate, settings: ListenerSettings, site: Site, log: Log) -> None:
-        self._gate = gate
+    def __init__(
+        self, gate: ListenerConnections, settings: ListenerSettings, site: HttpSite, log: Log
+    ) -> None:
+        super().__init__(gate, settings, web.Server(self._handle, request_factory=self._request))
         self._site = site
         self._log = log
-        self._server = web.Server(self._handle, request_factory=self._request)
-        self.apply(settings)
 
     def apply(self, settings: ListenerSettings) -> None:
-        """Take over what may change while connections are open."""
+        """Apply the settings that can change while the listener is open."""
+        super().apply(settings)
         self._options = settings.http
         self._name = settings.name
-        self._close_timeout = settings.close_timeout
-        self._timeout = settings.connect_timeout
-        self._local = bound_to_loopback(settings.bind)
-
-    def make(self, source: Peer | None = None) -> asyncio.BaseProtocol:
-        """The protocol of one connection; `source` is the peer as a PROXY header named it."""
-        # The timeout of a kept-alive connection is also that of a request's head.
-        return Handler(
-            self._gate,
-            source,
-            self._server,
-            loop=self._gate.loop,
-            keepalive_timeout=self._timeout,
-            **HTTP_LIMITS,
-        )
-
-    async def close(self) -> None:
-        """End every request; connections have been closed before."""
-        await self._server.shutdown(self._close_timeout)
 
     def _request(
         self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any
@@ -135,15 +118,15 @@ class HttpServer:
         try:
             async with asyncio.timeout(self._options.timeout):
                 response = await self._answer(request)
-                # Sent in here, so that a client that does not read is timed as well.
+                # Send within the timeout, so that a client that does not read is limited too.
                 await response.prepare(request)
                 await response.write_eof()
                 return response
         except TimeoutError:
             if (response is not None and response.prepared) or request.transport is None:
-                cast("Handler", request.protocol).abort()
+                cast("HttpConnection", request.protocol).abort()
                 return response or web.Response(status=503)
-            late = web.Response(status=503, text="it took too long\n")
+            late = web.Response(status=503, text="timed out\n")
             late.force_close()
             return late
 
@@ -151,7 +134,7 @@ class HttpServer:
         try:
             refusal = self._refusal(request)
             if refusal is not None:
-                refusal.force_close()  # what follows of its body is not read
+                refusal.force_close()  # the rest of the body is not read
                 return refusal
             if request.path not in HEALTH and self._site.state() == "starting":
                 return web.Response(status=503, text="starting\n")
@@ -166,7 +149,7 @@ class HttpServer:
             return answer
 
     def _refusal(self, request: web.BaseRequest) -> web.Response | None:
-        """Who may not ask."""
+        """Return the error response for a forbidden request; None if the request is allowed."""
         options = self._options
         if options.token:
             scheme, _, given = request.headers.get("Authorization", "").partition(" ")
@@ -177,9 +160,9 @@ class HttpServer:
                 options.public_health and request.path in HEALTH
             ):
                 return None
-            return web.Response(status=401, headers=CHALLENGE, text="a token is needed\n")
-        # Without a token a page in this machine's browser must not get in, neither by its own name for this address
-        # (Host) nor by a form that it sends here (Origin).
+            return web.Response(status=401, headers=CHALLENGE, text="a token is required\n")
+        # Without a token, refuse web pages in a browser on this machine: pages whose own domain name resolves to this
+        # address (Host), and pages that submit a form to it (Origin).
         if self._local and not options.insecure:
             hosts = request.headers.getall("Host", [])
             hosts += [o.partition("://")[2] for o in request.headers.getall("Origin", [])]
@@ -213,7 +196,7 @@ class HttpServer:
         try:
             response = await handler(request, **parts)
             if not isinstance(response, web.StreamResponse):
-                raise TypeError(f"{response!r} is no response")
+                raise TypeError(f"{response!r} is not a response")
         except (web.HTTPException, ConnectionError):
             raise
         except Exception as error:

@@ -1,4 +1,4 @@
-"""One listener: its socket, its TLS context and what serves each connection."""
+"""A listener: its socket, its TLS context, and the protocol for each connection."""
 
 import asyncio
 import contextlib
@@ -9,21 +9,21 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from hookmq.errors import BindError, ConfigError
-from hookmq.metrics import Metrics
-from hookmq.server.accept import Acceptor
+from hookmq.model.errors import BindError, ConfigError
+from hookmq.model.metrics import Metrics
+from hookmq.model.settings import BrokerSettings
+from hookmq.server.accept import SocketAcceptor
 from hookmq.server.addresses import format_address
-from hookmq.server.gate import Gate, Log
-from hookmq.server.http import HttpServer, Site
-from hookmq.server.ports import Accept
+from hookmq.server.connection_limit import ListenerConnections, Log
+from hookmq.server.http import HttpServer, HttpSite
+from hookmq.server.protocols import AcceptConnection
 from hookmq.server.settings import HTTP, TYPES, ListenerSettings
 from hookmq.server.sockets import open_socket, unlink_socket
 from hookmq.server.tcp import stream_factory
 from hookmq.server.tls import server_context
 from hookmq.server.websocket import WebSocketServer
-from hookmq.settings import BrokerSettings
 
-# Newer Pythons remove a Unix socket's file by themselves, also that of a socket the service manager lent us.
+# Python 3.13 and later would otherwise remove a Unix socket file that the service manager owns.
 _UNIX_OPTIONS: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 
 
@@ -31,44 +31,72 @@ class _Acceptor(Protocol):
     def close(self) -> None: ...
 
 
-class Listener:
-    """Accepts on one address and hands connections to `accept`; one of type http shows `site`. `address` is where it
-    listens once it is open, with the port the system chose for port 0; `gate` knows who is connected. All calls on the
-    loop's thread."""
+class BaseListener:
+    """The base of all listeners: their `settings`, and their connections in `gate`."""
+
+    def __init__(self, settings: ListenerSettings, gate: ListenerConnections) -> None:
+        self.settings = settings
+        self.gate = gate
+
+    def apply(self, settings: ListenerSettings) -> None:
+        """Apply the settings that can change while the listener is open. Open connections keep their scope."""
+        self.settings = settings
+        self.gate.apply(settings)
+
+    def shut(self) -> None:
+        """Stop accepting, but keep open connections. Harmless if called again."""
+        self.gate.shut()
+
+    async def close(self) -> None:
+        """Stop accepting, close all connections at once, and wait until they have ended."""
+        self.shut()
+        self.gate.abort_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.close_timeout):
+                await self.gate.emptied()
+
+
+class Listener(BaseListener):
+    """Accepts connections on one address and passes them to `accept`; an http listener serves `site` instead.
+
+    Once the listener is open, `address` has the actual port. Call all methods on the loop's thread.
+    """
 
     def __init__(
         self,
         settings: ListenerSettings,
-        accept: Accept,
+        accept: AcceptConnection,
         metrics: Metrics,
         log: Log,
         broker: BrokerSettings,
         loop: asyncio.AbstractEventLoop | None = None,
-        site: Site | None = None,
+        site: HttpSite | None = None,
     ) -> None:
         if settings.type not in TYPES:
-            raise ConfigError(f"listener {settings.name!r}: there is no type {settings.type!r}")
-        self.settings = settings
+            raise ConfigError(f"listener {settings.name!r}: unknown type {settings.type!r}")
         self.address = settings.bind
         self._loop = loop or asyncio.get_running_loop()
         self._log = log
-        self.gate = Gate(settings, accept, metrics, self._loop, broker.max_write_buffer, log)
+        high = broker.max_write_buffer
+        super().__init__(
+            settings, ListenerConnections(settings, accept, metrics, self._loop, high, log)
+        )
         self._web: WebSocketServer | HttpServer | None = None
         if settings.type in ("ws", "wss"):
             self._web = WebSocketServer(self.gate, settings, 2 * broker.max_packet_size)
         elif settings.type in HTTP:
-            self._web = HttpServer(self.gate, settings, site or Site(), log)
+            self._web = HttpServer(self.gate, settings, site or HttpSite(), log)
         if self._web is not None:
             self._make: Callable[..., asyncio.BaseProtocol] = self._web.make
         else:
             self._make = stream_factory(self.gate)
         self._socket: socket.socket | None = None
-        self._inode = 0  # of the Unix socket's file, when it is ours to remove
+        self._inode = 0  # inode of the Unix socket file that we must remove
         self._acceptor: _Acceptor | None = None
 
     async def open(self, inherited: socket.socket | None = None) -> None:
-        """Listen, on `inherited` (already listening, of the service manager) when there is one. Raises ConfigError for
-        unusable certificates and BindError for unusable addresses."""
+        """Start listening, on `inherited` if given: a listening socket from the service manager. Raises ConfigError for
+        unusable certificates, and BindError for an unusable address."""
         context = self._context()
         if inherited is None:
             self._socket = await self._loop.run_in_executor(None, open_socket, self.settings)
@@ -106,7 +134,7 @@ class Listener:
             ) from error
 
     async def _serve(self, context: ssl.SSLContext | None) -> _Acceptor:
-        """Accept on a duplicate of the socket, so that another acceptor can take over without losing who waits."""
+        """Accept on a duplicate of the socket, so that replacing the acceptor loses no waiting connections."""
         assert self._socket is not None
         sock = self._socket.dup()
         sock.setblocking(False)
@@ -120,7 +148,7 @@ class Listener:
             }
         uvloop = type(self._loop).__module__.startswith("uvloop")
         if transport or settings.proxy_protocol != "off" or not uvloop:
-            return Acceptor(sock, self._make, self.gate, settings, transport, self._log)
+            return SocketAcceptor(sock, self._make, self.gate, settings, transport, self._log)
         if settings.type == "unix":
             return await self._loop.create_unix_server(
                 self._make, sock=sock, backlog=settings.backlog, **_UNIX_OPTIONS
@@ -128,26 +156,25 @@ class Listener:
         return await self._loop.create_server(self._make, sock=sock, backlog=settings.backlog)
 
     async def reload_certificates(self) -> None:
-        """Use the certificate files as they are now for new handshakes; open connections stay. Raises ConfigError, and
-        goes on with the old ones, when the new ones cannot be used."""
+        """Reread the certificate files for new handshakes. If they cannot be used, raises ConfigError and keeps the old
+        certificates."""
         context = await self._loop.run_in_executor(None, self._context)
         if context is None or self._acceptor is None:
             return
-        # A new server rather than a changed context: nothing of the old one, tickets of sessions included, lives on.
+        # Make a new server instead of changing the context: nothing old remains, not even session tickets.
         acceptor = await self._serve(context)
         self._acceptor.close()
         self._acceptor = acceptor
         self._log("info", "listener.certificates_reloaded", listener=self.settings.name)
 
     def apply(self, settings: ListenerSettings) -> None:
-        """Take over what may change while connections are open; those that are open keep their scope."""
-        self.settings = settings
-        self.gate.apply(settings)
+        """Apply the settings that can change while the listener is open. Open connections keep their scope."""
+        super().apply(settings)
         if isinstance(self._web, HttpServer):
             self._web.apply(settings)
 
     def shut(self) -> None:
-        """Accept no more; open connections stay. Harmless when shut."""
+        """Stop accepting, but keep open connections. Harmless if called again."""
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
@@ -156,14 +183,10 @@ class Listener:
             self._socket = None
             if self._inode:
                 unlink_socket(self.settings.bind, self._inode)
-        self.gate.shut()
+        super().shut()
 
     async def close(self) -> None:
-        """Shut, end at once what is still connected, and return when all are gone."""
-        self.shut()
-        self.gate.abort_all()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.settings.close_timeout):
-                await self.gate.emptied()
+        """Stop accepting, close all connections at once, and wait until they have ended."""
+        await super().close()
         if self._web is not None:
             await self._web.close()

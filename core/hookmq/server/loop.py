@@ -1,4 +1,4 @@
-"""Which event loop runs the broker."""
+"""Choose and run the event loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,10 +9,7 @@ LoopKind = Literal["auto", "asyncio", "uvloop"]
 
 
 def loop_factory(kind: LoopKind = "auto") -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes a loop of `kind`. ``auto`` is uvloop where it is installed, else asyncio.
-
-    Raises ImportError when uvloop is asked for and not installed.
-    """
+    """Return a factory for event loops of `kind`. ``auto`` prefers uvloop. Raises ImportError if uvloop is missing."""
     if kind == "asyncio" or (kind == "auto" and find_spec("uvloop") is None):
         return asyncio.new_event_loop
     import uvloop
@@ -21,6 +18,6 @@ def loop_factory(kind: LoopKind = "auto") -> Callable[[], asyncio.AbstractEventL
 
 
 def run(main: Coroutine[Any, Any, Any], kind: LoopKind = "auto") -> Any:
-    """Run `main` to its end on a new loop of `kind` and return its result."""
+    """Run `main` on a new event loop of `kind` and return its result."""
     with asyncio.Runner(loop_factory=loop_factory(kind)) as runner:
         return runner.run(main)

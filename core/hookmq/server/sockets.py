@@ -1,4 +1,4 @@
-"""Listening sockets: opened for an address, taken over from the service manager, put away."""
+"""Open listening sockets, and remove Unix socket files."""
 
 import errno
 import os
@@ -6,14 +6,14 @@ import socket
 import stat
 from pathlib import Path
 
-from hookmq.errors import BindError
+from hookmq.model.errors import BindError
 from hookmq.server.addresses import EVERY, parse_bind
 from hookmq.server.settings import ListenerSettings
 
 
 def open_socket(settings: ListenerSettings) -> socket.socket:
-    """A listening, non-blocking socket for `settings.bind`. May look up a host's name. Raises BindError that names the
-    address and the system's reason."""
+    """Return a listening, non-blocking socket for `settings.bind`. May block to resolve a host name. Raises BindError
+    with the address and the reason."""
     try:
         if settings.type == "unix":
             return _open_unix(settings)
@@ -33,9 +33,9 @@ def _open_tcp(settings: ListenerSettings) -> socket.socket:
     if host == EVERY:
         host = "::" if dual else "0.0.0.0"
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # of a name's addresses IPv4 first
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # prefer IPv4
     family, _, _, _, address = found[0]
-    # With the protocol named, since asyncio leaves Nagle's algorithm on for sockets of protocol 0: 40 ms stalls.
+    # Pass the protocol: for protocol 0, asyncio leaves Nagle's algorithm on, which delays packets by 40 ms.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,7 +57,7 @@ def _open_unix(settings: ListenerSettings) -> socket.socket:
         _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mode = int(settings.mode, 8)
-    # Between bind and chmod nobody may connect who may not afterwards. The umask is the whole process's, for a moment.
+    # Use the umask, which applies to the whole process: between bind and a chmod, anyone could connect.
     umask = os.umask(0o777 & ~mode)
     try:
         sock.bind(str(path))
@@ -72,10 +72,9 @@ def _open_unix(settings: ListenerSettings) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket's file that a process left which is gone. Raises OSError when something else stands there or
-    somebody listens."""
+    """Remove a socket file that no process listens on. Raises OSError if it is in use or not a socket."""
     if not stat.S_ISSOCK(path.lstat().st_mode):
-        raise OSError(errno.EEXIST, "a file that is no socket stands there")
+        raise OSError(errno.EEXIST, "the file exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
@@ -84,7 +83,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def unlink_socket(path: str, inode: int) -> None:
-    """Remove the socket's file at `path` when it is still the one with `inode`; another process may have put its own."""
+    """Remove a socket file if it still has this `inode`. Another process may have replaced it."""
     try:
         if os.lstat(path).st_ino == inode:
             os.unlink(path)

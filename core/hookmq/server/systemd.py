@@ -1,18 +1,17 @@
-"""The service manager: readiness, the watchdog and sockets it opened for us (source: sd_notify(3), sd_listen_fds(3))."""
+"""Talk to the service manager: readiness, watchdog and inherited sockets (source: sd_notify(3), sd_listen_fds(3))."""
 
 import os
 import socket
 from collections.abc import Mapping, MutableMapping
 from typing import Final
 
-from hookmq.errors import BindError
+from hookmq.model.errors import BindError
 
 FIRST_DESCRIPTOR: Final = 3
 
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell the service manager `state` (``READY=1``, say); False when there is none or it does not listen. Does not
-    block."""
+    """Send `state`, such as ``READY=1``, to the service manager; return False if there is none. Does not block."""
     path = environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
         return False
@@ -27,7 +26,7 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float:
-    """Seconds between two ``WATCHDOG=1``: half of what the service manager allows; 0 when it does not ask."""
+    """Return the interval of ``WATCHDOG=1`` messages in seconds: half of the watchdog's timeout. 0 if it is off."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0.0
     digits = environ.get("WATCHDOG_USEC", "")
@@ -37,10 +36,10 @@ def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float:
 def inherited_sockets(
     environ: MutableMapping[str, str] = os.environ, first: int = FIRST_DESCRIPTOR
 ) -> dict[str, socket.socket]:
-    """The listening sockets the service manager opened, by their names (``FileDescriptorName=`` of the .socket unit),
-    which are the listeners' names. The variables are taken out of `environ`, so that no child believes them its own.
+    """Return the service manager's listening sockets by listener name.
 
-    Raises BindError when names are missing or given twice.
+    A socket's name is ``FileDescriptorName=`` in its .socket unit. Removes the variables from `environ`, so that child
+    processes do not use them. Raises BindError for missing or duplicate names.
     """
     owner = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
@@ -49,7 +48,7 @@ def inherited_sockets(
         return {}
     if len(names) != int(count) or len(set(names)) != len(names) or "" in names:
         raise BindError(
-            f"the service manager passed {count} sockets named {':'.join(names)!r}: each needs its listener's name "
+            f"the service manager passed {count} sockets named {':'.join(names)!r}: each needs the name of its listener "
             "(FileDescriptorName=)"
         )
     sockets = {}

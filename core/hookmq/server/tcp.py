@@ -1,55 +1,55 @@
-"""MQTT over TCP, TLS and Unix sockets: one tiny object per connection that is asyncio's protocol and the core's Wire.
+"""MQTT over TCP, TLS and Unix sockets. One small object per connection is both asyncio's protocol and the core's `Wire`.
 
-These are the ordered, lossless streams of bytes that MQTT asks for [MQTT-4.2.0-1] [MQTT311-7.1.1-1].
+These transports are ordered, lossless byte streams, as MQTT requires [MQTT-4.2.0-1] [MQTT311-7.1.1-1].
 """
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from hookmq.server.gate import Gate
+from hookmq.model.client import Certificate, Peer
+from hookmq.server.connection_limit import ListenerConnections
 from hookmq.server.tls import certificate_of
-from hookmq.types import Certificate, Peer
 
 if TYPE_CHECKING:
-    from hookmq.server.ports import Connection
+    from hookmq.server.protocols import ConnectionHandler
 
 
 TURN: Final = 256_000
-"""Bytes that uvloop reads at once: with as many there is more, and it would read up to 32 times before anyone else."""
-
-
+"""The size of uvloop's largest read, in bytes. After a full read, uvloop would read up to 31 more times before it serves
+other connections."""
 _OPEN: Final = frozenset(("tcp", "unix", "ws"))
-"""The types of listeners without TLS."""
+"""The listener types without TLS."""
 
 
 class _Stream:
-    """What both flavours share. `source` is the peer as a PROXY header named it.
+    """The common base of the protocols for both event loops. `source` is the peer from the PROXY header, or None.
 
-    Closing keeps reading and throwing away until the peer closed as well or `close_timeout` passed: a socket closed
-    with unread bytes resets the connection, and the reset makes the peer lose the CONNACK or DISCONNECT that said why.
+    After `close`, it continues to read and discards the bytes, until the peer closes or `close_timeout` passes. Closing a
+    socket with unread bytes resets the connection, and the peer may lose the CONNACK or DISCONNECT with the reason.
     """
 
     __slots__ = (
         "_ahead", "_closing", "_connection", "_gate", "_held", "_paused", "_source", "_timer", "_transport",
     )  # fmt: skip
 
-    def __init__(self, gate: Gate, source: Peer | None = None) -> None:
+    def __init__(self, gate: ListenerConnections, source: Peer | None = None) -> None:
         self._gate = gate
         self._source = source
         self._transport: asyncio.Transport | None = None
-        self._connection: Connection | None = None
+        self._connection: ConnectionHandler | None = None
         self._closing = False
         self._paused = False
         self._ahead = 0
-        """Bytes that are still read although reading is to pause; 0 if it has paused, or is not to."""
+        """Bytes still to read before reading pauses; 0 if no pause is pending."""
         self._held = False
         self._timer: asyncio.TimerHandle | None = None
 
-    # asyncio's side
+    # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand the transport to the broker, or close it when the listener is full."""
+        """Hand the transport to the broker, or close it if the listener is full."""
         transport = cast("asyncio.Transport", transport)
         gate = self._gate
         if not gate.enter(self, transport.get_extra_info("peername")):
@@ -63,12 +63,12 @@ class _Stream:
         self._connection = gate.accept(self, peer, gate.scope)
 
     def eof_received(self) -> None:
-        """The peer sent its last byte. MQTT knows no half-open connection, so ours ends too."""
+        """Close: the peer has sent its last byte, and MQTT has no half-open connections."""
         self._end()
         self._bound()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The transport is gone; tell the connection, once."""
+        """Handle the end of the transport. Notifies the broker once."""
         self._gate.leave(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -79,24 +79,24 @@ class _Stream:
             connection.closed("" if error is None else str(error) or type(error).__name__)
 
     def pause_writing(self) -> None:
-        """More than the high-water mark is unsent."""
+        """Notify the broker that the unsent bytes exceed the high-water mark."""
         if self._connection is not None:
             self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """The unsent bytes went out."""
+        """Notify the broker that the unsent bytes were sent."""
         if self._connection is not None:
             self._connection.resume_writing()
 
-    # the core's side: Wire
+    # called by the core: Wire
 
     def write(self, data: bytes) -> None:
-        """Send `data`; dropped when closing."""
+        """Send `data`. Ignored while closing."""
         if not self._closing and self._transport is not None:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Send what was written, then close; aborts when the peer does not let it within `close_timeout`."""
+        """Send all written bytes, then close. Abort if that takes longer than `close_timeout`."""
         transport = self._transport
         if self._closing or transport is None:
             self._closing = True
@@ -104,7 +104,7 @@ class _Stream:
         self._end()
         if not transport.can_write_eof():
             self._linger()
-            transport.close()  # TLS: sends close_notify and awaits the peer's
+            transport.close()  # TLS: sends close_notify and waits for the peer's close_notify
             return
         if self._connection is not None and self._connection.goodbye:
             self._bound()
@@ -114,16 +114,16 @@ class _Stream:
         try:
             transport.write_eof()
             transport.resume_reading()
-        except (OSError, RuntimeError):  # reset by the peer meanwhile
+        except (OSError, RuntimeError):  # the peer reset the connection
             transport.abort()
 
     def _end(self) -> None:
-        """No more bytes in or out by our doing."""
+        """Stop processing bytes in both directions."""
         self._closing = True
         self._paused = False
 
     def _bound(self) -> None:
-        """What is unsent may not wait for ever until the peer takes it; mostly there is nothing."""
+        """Limit the time for sending the unsent bytes, if there are any."""
         transport = self._transport
         if transport is not None and (
             transport.get_write_buffer_size() or not transport.can_write_eof()
@@ -131,7 +131,7 @@ class _Stream:
             self._linger()
 
     def _linger(self) -> None:
-        """The peer has so long to close as well."""
+        """Abort if the peer does not close within `close_timeout`."""
         if self._timer is None:
             self._timer = self._gate.loop.call_later(self._gate.close_timeout, self.abort)
 
@@ -142,12 +142,14 @@ class _Stream:
             self._transport.abort()
 
     def retire(self) -> None:
-        """Nothing: the broker knows of it and ends it."""
+        """Do nothing: the broker knows this connection and will close it."""
 
     def pause_reading(self) -> None:
-        """Stop reading from the socket. TLS throws away what came before the end of a connection whose reading is
-        paused. So from an accepted client `TURN` bytes more are read, which the core keeps: mostly reading pauses for a
-        turn or two."""
+        """Stop reading from the socket.
+
+        If a TLS connection ends while reading is paused, its last bytes are lost. For an accepted client, reading
+        therefore pauses only after `TURN` more bytes, which the core buffers. Most pauses last only one or two turns.
+        """
         connection = self._connection
         if self._closing or self._transport is None or self._ahead:
             return
@@ -158,7 +160,7 @@ class _Stream:
             self._ahead = TURN
 
     def _fed(self, size: int) -> None:
-        """So many bytes came although reading is to pause."""
+        """Count bytes read while a pause is pending. Pause after `TURN` bytes."""
         self._ahead -= size
         if self._ahead <= 0:
             self._ahead = 0
@@ -166,7 +168,7 @@ class _Stream:
                 self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Continue reading."""
         if not self._closing and self._transport is not None:
             self._paused = False
             self._ahead = 0
@@ -175,12 +177,12 @@ class _Stream:
 
 
 class Stream(_Stream, asyncio.Protocol):
-    """For uvloop, which reads into a buffer of its own."""
+    """The protocol for uvloop, which reads into a buffer of its own."""
 
     __slots__ = ()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the peer. One that sends more than can be read at once waits until the others had their turn."""
+        """Pass `data` to the broker. After a full read, let other connections read first."""
         connection = self._connection
         if connection is not None and not self._closing:
             connection.feed(data)
@@ -201,16 +203,17 @@ class Stream(_Stream, asyncio.Protocol):
 
 
 class BufferedStream(_Stream, asyncio.BufferedProtocol):
-    """For asyncio, whose plain protocols allocate 256 KiB for every read, which the C library maps and unmaps again."""
+    """The protocol for asyncio's own loop. For a plain protocol, that loop would allocate 256 KiB per read, which means
+    an mmap and a munmap."""
 
     __slots__ = ()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The listener's buffer."""
+        """Return the listener's shared buffer."""
         return self._gate.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` from the peer are in the buffer."""
+        """Pass `nbytes` from the buffer to the broker."""
         connection = self._connection
         if connection is not None and not self._closing:
             connection.feed(bytes(self._gate.buffer[:nbytes]))
@@ -219,8 +222,11 @@ class BufferedStream(_Stream, asyncio.BufferedProtocol):
 
 
 def peer_of(transport: asyncio.BaseTransport, kind: str, source: Peer | None = None) -> Peer:
-    """The peer of `transport` on a listener of type `kind`; `source` (host, port and perhaps a certificate) as a PROXY
-    header told it takes precedence over the socket's address, a verified certificate over the header's."""
+    """Return the peer of `transport` on a listener of type `kind`.
+
+    `source` is the peer from the PROXY header, or None. Its address takes precedence over the socket's address. A
+    certificate verified on the connection takes precedence over the certificate in the header.
+    """
     secure = None if kind in _OPEN else transport.get_extra_info("ssl_object")
     certificate = None if secure is None else certificate_of(secure)
     if source is not None:
@@ -229,7 +235,7 @@ def peer_of(transport: asyncio.BaseTransport, kind: str, source: Peer | None = N
 
 
 def address_peer(address: object, kind: str, certificate: Certificate | None = None) -> Peer:
-    """A socket's address as a peer: IPv4 in IPv6 as IPv4, a nameless Unix socket as ``unix``."""
+    """Convert a socket address to a peer. IPv4-mapped IPv6 becomes IPv4; an unnamed Unix socket becomes ``unix``."""
     if isinstance(address, tuple) and len(address) >= 2:
         host = str(address[0])
         host = host[7:] if host.startswith("::ffff:") else host
@@ -237,11 +243,8 @@ def address_peer(address: object, kind: str, certificate: Certificate | None = N
     return Peer("unix" if kind == "unix" else "unknown", 0, kind, certificate)
 
 
-def stream_factory(gate: Gate) -> Callable[[Peer | None], asyncio.BaseProtocol]:
-    """What makes the protocol of one connection, of the flavour that suits the loop."""
-    flavour = Stream if type(gate.loop).__module__.startswith("uvloop") else BufferedStream
-
-    def make(source: Peer | None = None) -> asyncio.BaseProtocol:
-        return flavour(gate, source)
-
-    return make
+def stream_factory(gate: ListenerConnections) -> Callable[..., asyncio.BaseProtocol]:
+    """Return a function that makes a connection's protocol, suited to the event loop in use."""
+    return partial(
+        Stream if type(gate.loop).__module__.startswith("uvloop") else BufferedStream, gate
+    )

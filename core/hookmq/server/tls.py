@@ -1,4 +1,4 @@
-"""TLS contexts made of files, and what a verified client certificate says."""
+"""Load TLS contexts from files, send alerts for failed handshakes, and read verified client certificates."""
 
 import contextlib
 import hashlib
@@ -9,14 +9,14 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, cast
 
-from hookmq.errors import ConfigError
-from hookmq.files import check_regular, shown_path
+from hookmq.model.client import Certificate
+from hookmq.model.errors import ConfigError
+from hookmq.server.files import check_regular, shown_path
 from hookmq.server.settings import TlsSettings
-from hookmq.types import Certificate
 
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 MISMATCHES: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
-"""OpenSSL's words for a key that is another certificate's; the last two are for a key of another kind."""
+"""OpenSSL's errors for a key that belongs to another certificate. The last two are for a key of another type."""
 VERIFY: Final = {
     "none": ssl.CERT_NONE,
     "optional": ssl.CERT_OPTIONAL,
@@ -25,12 +25,14 @@ VERIFY: Final = {
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """A context for new handshakes, read from the files `settings` names.
+    """Return a context for new handshakes, made from the files in `settings`. Blocks on file reads.
 
-    Raises ConfigError that names the file which is missing, unreadable, no PEM, not matching or too weak.
+    Raises ConfigError naming any file that is missing, unreadable, not PEM, mismatched or too weak.
     """
     if not settings.certificate:
-        raise ConfigError("tls.certificate is missing", hint="name the PEM file with the chain")
+        raise ConfigError(
+            "tls.certificate is missing", hint="set it to the PEM file with the chain"
+        )
     context = _Context(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = VERSIONS[settings.minimum_version]
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -38,12 +40,12 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
         try:
             context.set_ciphers(settings.ciphers)
         except ssl.SSLError as error:
-            raise ConfigError(f"tls.ciphers {settings.ciphers!r}: no such cipher") from error
+            raise ConfigError(f"tls.ciphers {settings.ciphers!r}: unknown ciphers") from error
     _readable("tls.certificate", settings.certificate)
     if settings.key:
         _readable("tls.key", settings.key)
     try:
-        # A password is always given: without one OpenSSL would ask at the terminal for that of an encrypted key.
+        # Always pass a password. Otherwise, OpenSSL asks for an encrypted key's password on the terminal.
         context.load_cert_chain(
             settings.certificate, settings.key or None, password=lambda: settings.key_password
         )
@@ -55,8 +57,11 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 class Handshake:
-    """One client's TLS handshake on `sock`. `error` says why it failed, '' otherwise; `lingering` is then a duplicate
-    of the socket, non-blocking, on which the alert was sent and which the owner closes."""
+    """The TLS handshake of one client on `sock`.
+
+    If it fails, `error` has the reason. `lingering` is then a non-blocking duplicate of the socket, on which the alert
+    was sent. The owner must close it.
+    """
 
     __slots__ = ("error", "lingering", "sock")
 
@@ -66,12 +71,13 @@ class Handshake:
         self.lingering: socket.socket | None = None
 
     def fail(self, error: str, alert: bytes) -> None:
-        """Send `alert`, what OpenSSL has for the client: asyncio and uvloop close without it.
+        """Send the `alert` that OpenSSL made. asyncio and uvloop would close the socket without sending it.
 
-        RFC 5246 section 7.2.2 and RFC 8446 section 6.2 demand it: only the alert says whether a certificate expired, was
-        revoked or is unknown."""
+        RFC 5246 section 7.2.2 and RFC 8446 section 6.2 require the alert. Without it, the client cannot know whether its
+        certificate expired, was revoked or is unknown.
+        """
         self.error = error
-        with contextlib.suppress(OSError):  # the client left, or no descriptor is free
+        with contextlib.suppress(OSError):  # the client disconnected, or no file descriptor is free
             self.lingering = self.sock.dup()
             self.lingering.setblocking(False)
             self.lingering.send(alert)
@@ -79,11 +85,11 @@ class Handshake:
 
 
 HANDSHAKE: Final[ContextVar[Handshake]] = ContextVar("HANDSHAKE")
-"""The handshake of the task that accepts a connection."""
+"""The handshake in progress, set in the context of the task that accepts the connection."""
 
 
 class _Watched(ssl.SSLObject):
-    """Tells its `Handshake` of a failure, which asyncio and uvloop keep to themselves."""
+    """An SSLObject that reports a failure to its `Handshake`, since asyncio and uvloop do not report it."""
 
     handshake: Handshake | None = None
     outgoing: ssl.MemoryBIO
@@ -102,7 +108,7 @@ class _Watched(ssl.SSLObject):
 
 
 class _Context(ssl.SSLContext):
-    """A context whose connections know the `HANDSHAKE` that they belong to."""
+    """An SSLContext whose connections are linked to their `HANDSHAKE`."""
 
     sslobject_class = _Watched
 
@@ -120,7 +126,7 @@ def _verify_clients(context: ssl.SSLContext, settings: TlsSettings) -> None:
     if not settings.client_ca:
         raise ConfigError(
             "tls.client_ca is missing",
-            hint=f"client_certificates: {settings.client_certificates} needs the authorities to trust",
+            hint=f"client_certificates: {settings.client_certificates} needs the CA certificates to trust",
         )
     _load_authorities(context, "tls.client_ca", settings.client_ca)
     if settings.crl:
@@ -138,7 +144,7 @@ def _load_authorities(context: ssl.SSLContext, key: str, path: str) -> None:
 
 
 def _readable(key: str, path: str) -> None:
-    """Raises ConfigError. OpenSSL does not name the file, and would wait at a pipe."""
+    """Raise ConfigError if a file cannot be read. OpenSSL would not name the file, and would block on a pipe."""
     try:
         check_regular(Path(path))
     except OSError as error:
@@ -152,15 +158,15 @@ def _pair_problem(settings: TlsSettings, error: Exception) -> str:
     key = settings.key or settings.certificate
     if reason in MISMATCHES:
         return f"tls.key {key} does not belong to tls.certificate {settings.certificate}"
-    # OpenSSL's word for a wrong password depends on its version and the key's form.
-    if b"ENCRYPTED" in Path(key).read_bytes():
-        return f"tls.key {key} is encrypted and tls.key_password does not open it"
-    if b"PRIVATE KEY" not in Path(key).read_bytes():
-        return (
-            f"{'tls.key' if settings.key else 'tls.certificate'} {key}: holds no private key in PEM"
-        )
+    # the error for a wrong password depends on OpenSSL's version and the key's format
+    content = Path(key).read_bytes()
+    if b"ENCRYPTED" in content:
+        return f"tls.key {key} is encrypted and tls.key_password does not decrypt it"
+    if b"PRIVATE KEY" not in content:
+        name = "tls.key" if settings.key else "tls.certificate"
+        return f"{name} {key}: contains no private key in PEM"
     if b"CERTIFICATE" not in Path(settings.certificate).read_bytes():
-        return f"tls.certificate {settings.certificate}: holds no certificate in PEM"
+        return f"tls.certificate {settings.certificate}: contains no certificate in PEM"
     return f"tls.certificate {settings.certificate} with tls.key {key}: {_why(error)}"
 
 
@@ -170,22 +176,22 @@ def _why(error: Exception) -> str:
 
 
 NAMES: Final = frozenset({"DNS", "URI", "email", "IP Address"})
-"""Kinds of alternative names that are text. A directory name is a structure; another kind that Python cannot show is
-``<unsupported>``, the same for all."""
+"""The types of alternative names that are text. A directory name is a structure. For other types, Python returns only
+``<unsupported>``."""
 
 
 def names_of(alternatives: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
-    """Return the alternative names of a certificate that may name somebody."""
+    """Return a certificate's alternative names that can identify a client."""
     return tuple(
         value for kind, value in alternatives if kind in NAMES and isinstance(value, str) and value
     )
 
 
 def certificate_of(secure: ssl.SSLObject | ssl.SSLSocket) -> Certificate | None:
-    """The client's certificate, None where none was asked for, given or verified."""
+    """Return the client's verified certificate; None if there is none."""
     der = secure.getpeercert(binary_form=True)
     fields = cast("dict[str, Any]", secure.getpeercert())
-    if not der or not fields:  # not verified, no fields
+    if not der or not fields:  # an unverified certificate has no fields
         return None
     names = [pair for group in fields.get("subject", ()) for pair in group]
     return Certificate(

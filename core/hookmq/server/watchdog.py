@@ -1,8 +1,8 @@
-"""Notices a blocked event loop and says who blocks it.
+"""Detect a blocked event loop, and log the code that blocks it.
 
-The loop beats 20 times a second; a thread looks whether it does. When the beat is late the thread takes the stack of the
-loop's thread, and once the loop is back (or after a few seconds, if it is not) it is logged as ``loop.blocked``. Nothing
-is paid per message.
+A timer on the loop beats 20 times a second, and a thread checks the beats. If one is late, the thread captures the stack
+of the loop's thread. The stack is logged as ``loop.blocked`` once the loop continues, or as ``loop.stuck`` after a few
+seconds. The watchdog adds no cost per message.
 """
 
 import asyncio
@@ -15,22 +15,22 @@ from pathlib import PurePath
 from types import FrameType
 from typing import Final, NamedTuple
 
-from hookmq.hooks.entry import PluginInstance
-from hookmq.metrics import Metrics
+from hookmq.hooks.instance import PluginInstance
+from hookmq.model.metrics import Metrics
 
 BEAT: Final = 0.05
 DEPTH: Final = 40
-"""Innermost frames kept of a stack."""
+"""How many frames of a stack are captured, innermost first."""
 
-Owner = Callable[[str], str | None]
-"""The id of the plugin a source file belongs to, or None."""
+CodeOwner = Callable[[str], str | None]
+"""Returns the id of the plugin that contains a source file, or None."""
 
 
-class Blocked(NamedTuple):
-    """Where the loop stood: the innermost frame of a plugin, else the innermost at all."""
+class BlockedLoop(NamedTuple):
+    """Where the loop is blocked: the innermost frame in a plugin, or else the innermost frame."""
 
     plugin: str
-    """Its id."""
+    """The plugin id."""
     file: str
     line: int
     function: str
@@ -39,14 +39,14 @@ class Blocked(NamedTuple):
 
 
 def plugin_package(file: str) -> str | None:
-    """The package or module of a plugin whose id is not known, by the convention that it is called ``hookmq_NAME``."""
+    """Return the package that contains `file`, for a plugin whose id is unknown. Plugin packages are ``hookmq_NAME``."""
     parts = PurePath(file).parts
     found = next((part for part in reversed(parts) if part.startswith("hookmq_")), None)
     return found and found.removesuffix(".py")
 
 
-def owner_among(plugins: Iterable[PluginInstance]) -> Owner:
-    """An `Owner` that knows the ids of `plugins`, several joined by commas if they share their code."""
+def owner_among(plugins: Iterable[PluginInstance]) -> CodeOwner:
+    """Return a `CodeOwner` for `plugins`. It joins the ids of plugins that share their code with commas."""
     homes: dict[str, list[str]] = {}
     for one in plugins:
         home = _home(type(one.plugin))
@@ -63,7 +63,7 @@ def owner_among(plugins: Iterable[PluginInstance]) -> Owner:
 
 
 def _home(kind: type) -> str:
-    """The folder, with a slash behind it, or the file that holds a plugin's code; empty if it is not known."""
+    """Return the folder of a plugin's code, with a trailing slash, or its single file; empty if unknown."""
     package = kind.__module__.partition(".")[0]
     if package == "hookmq":
         return ""
@@ -76,8 +76,8 @@ def _home(kind: type) -> str:
     return file.removesuffix("__init__.py")
 
 
-def blocked_at(frame: FrameType | None, owner: Owner = plugin_package) -> Blocked:
-    """What `frame`, the innermost of the loop's thread, says of who blocks it."""
+def blocked_at(frame: FrameType | None, owner: CodeOwner = plugin_package) -> BlockedLoop:
+    """Return where the loop is blocked. `frame` is the innermost frame of the loop's thread."""
     stack: list[str] = []
     top = culprit = None
     while frame is not None and len(stack) < DEPTH:
@@ -88,12 +88,15 @@ def blocked_at(frame: FrameType | None, owner: Owner = plugin_package) -> Blocke
         if culprit is None and (plugin := owner(code.co_filename)):
             culprit = (plugin, *place)
         frame = frame.f_back
-    return Blocked(*(culprit or top or ("", "", 0, "")), tuple(stack))
+    return BlockedLoop(*(culprit or top or ("", "", 0, "")), tuple(stack))
 
 
-class Watchdog:
-    """Watches the running loop from `start` to `stop`. A turn longer than `limit` seconds is counted in `metrics` and
-    logged; one longer than `stuck` is logged while it lasts as well (``loop.stuck``, from the thread)."""
+class LoopWatchdog:
+    """Watches the running loop from `start` to `stop`.
+
+    A turn longer than `limit` seconds is counted in `metrics` and logged. If a turn takes longer than `stuck` seconds,
+    the thread also logs ``loop.stuck`` during the turn.
+    """
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class Watchdog:
         *,
         limit: float = 0.1,
         stuck: float = 5.0,
-        owner: Owner = plugin_package,
+        owner: CodeOwner = plugin_package,
     ) -> None:
         self._loop = loop
         self._metrics = metrics
@@ -112,14 +115,14 @@ class Watchdog:
         self._stuck = stuck
         self.owner = owner
         self._beaten = 0.0
-        self._found: Blocked | None = None
+        self._found: BlockedLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._watched = 0
 
     def start(self) -> None:
-        """Begin, on the loop's thread."""
+        """Start watching. Call it on the loop's thread."""
         self._watched = threading.get_ident()
         self._beaten = time.monotonic()
         self._timer = self._loop.call_later(BEAT, self._beat)
@@ -127,7 +130,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """End; harmless when it never began."""
+        """Stop watching. Harmless if the watchdog was never started."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -145,22 +148,20 @@ class Watchdog:
             self._metrics.watchdog_blocked += 1
             self._tell("warning", "loop.blocked", late, found)
 
-    def _tell(self, level: str, event: str, seconds: float, found: Blocked | None) -> None:
-        where = found or Blocked("", "", 0, "", ())
+    def _tell(self, level: str, event: str, seconds: float, found: BlockedLoop | None) -> None:
+        where = found or BlockedLoop("", "", 0, "", ())
         self._log(level, event, seconds=round(seconds, 3), **where._asdict())
 
     def _watch(self) -> None:
-        told = seen = (
-            0.0  # the beat that was late, when it was logged as stuck and when its stack was taken
-        )
+        told = seen = 0.0  # the late beats already logged as stuck, and already captured
         while not self._stopped.wait(BEAT):
             beaten = self._beaten
             late = time.monotonic() - beaten - BEAT
-            if late <= self._limit / 2:  # half, so that the stack is there when the limit is passed
+            if late <= self._limit / 2:  # half, to capture the stack before the limit is exceeded
                 continue
             if seen != beaten:
                 found = blocked_at(sys._current_frames().get(self._watched), self.owner)
-                if self._beaten == beaten:  # else it was on its way again
+                if self._beaten == beaten:  # otherwise the loop has continued
                     self._found, seen = found, beaten
             if late > self._stuck and told != beaten:
                 told = beaten

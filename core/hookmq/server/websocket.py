@@ -1,4 +1,4 @@
-"""MQTT over WebSocket: aiohttp speaks HTTP and frames, this is the core's Wire on top of it."""
+"""MQTT over WebSocket: a `Wire` built on aiohttp, which implements HTTP and WebSocket frames."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.http import HttpProcessingError
 
+from hookmq.model.client import Peer
 from hookmq.server.addresses import (
     bound_to_loopback,
     forwarded_for,
@@ -13,18 +14,17 @@ from hookmq.server.addresses import (
     is_loopback,
     parse_networks,
 )
-from hookmq.server.gate import Gate
+from hookmq.server.connection_limit import ListenerConnections
 from hookmq.server.settings import ListenerSettings
 from hookmq.server.tcp import peer_of
-from hookmq.types import Peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hookmq.server.ports import Connection
+    from hookmq.server.protocols import ConnectionHandler
 
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
-"""By preference; the second is what 3.1 clients ask for."""
+"""The subprotocols in order of preference. MQTT 3.1 clients ask for the second."""
 HTTP_LIMITS: Final[dict[str, Any]] = {
     "access_log": None,
     "max_line_size": 4096,
@@ -33,35 +33,46 @@ HTTP_LIMITS: Final[dict[str, Any]] = {
 }
 
 
-class WebSocketServer:
-    """One ws or wss listener's HTTP side. `max_message` is in bytes, 0 none."""
+class WebServer:
+    """The HTTP part of a listener. It makes an `HttpConnection` for each connection."""
 
-    def __init__(self, gate: Gate, settings: ListenerSettings, max_message: int) -> None:
+    def __init__(
+        self, gate: ListenerConnections, settings: ListenerSettings, server: web.Server
+    ) -> None:
         self._gate = gate
-        self._options = settings.websocket
+        self._server = server
+        self.apply(settings)
+
+    def apply(self, settings: ListenerSettings) -> None:
+        """Apply the settings that can change while the listener is open."""
         self._timeout = settings.connect_timeout
         self._close_timeout = settings.close_timeout
-        self._max_message = settings.websocket.max_message or max_message
-        self._trusted = parse_networks(settings.trusted_proxies)
-        self._origins = frozenset(_origin(origin) for origin in settings.websocket.origins)
         self._local = bound_to_loopback(settings.bind)
-        self._server = web.Server(self._handle)
 
     def make(self, source: Peer | None = None) -> asyncio.BaseProtocol:
-        """The protocol of one connection; `source` is the peer as a PROXY header named it."""
-        # The timeout of a kept-alive connection is also that of the first request.
-        return Handler(
-            self._gate,
-            source,
-            self._server,
-            loop=self._gate.loop,
-            keepalive_timeout=self._timeout,
-            **HTTP_LIMITS,
+        """Return the protocol for one connection. `source` is the peer from the PROXY header, or None."""
+        # aiohttp's keep-alive timeout also limits the time for a request's headers.
+        loop, timeout = self._gate.loop, self._timeout
+        return HttpConnection(
+            self._gate, source, self._server, loop=loop, keepalive_timeout=timeout, **HTTP_LIMITS
         )
 
     async def close(self) -> None:
-        """End every request; connections have been closed before."""
+        """End all requests. All connections have already been closed."""
         await self._server.shutdown(self._close_timeout)
+
+
+class WebSocketServer(WebServer):
+    """The HTTP part of a ws or wss listener. `max_message` is in bytes; 0 means no limit."""
+
+    def __init__(
+        self, gate: ListenerConnections, settings: ListenerSettings, max_message: int
+    ) -> None:
+        super().__init__(gate, settings, web.Server(self._handle))
+        self._options = settings.websocket
+        self._max_message = settings.websocket.max_message or max_message
+        self._trusted = parse_networks(settings.trusted_proxies)
+        self._origins = frozenset(_origin(origin) for origin in settings.websocket.origins)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         refusal, protocol = self._examine(request)
@@ -78,12 +89,12 @@ class WebSocketServer:
         try:
             await socket.prepare(request)
         except ValueError:
-            # aiohttp neither reads a header that is not UTF-8 nor can it quote one in its 400.
+            # aiohttp can neither read a header that is not UTF-8 nor quote it in its 400 response.
             refusal = web.Response(status=400, text="not a WebSocket handshake\n")
             refusal.force_close()
             return refusal
-        handler = cast("Handler", request.protocol)
-        if handler.transport is None:  # gone while the answer went out
+        handler = cast("HttpConnection", request.protocol)
+        if handler.transport is None:  # closed during the handshake
             return socket
         await WebSocketWire(self._gate, socket, handler).run(self._peer(request, handler))
         return socket
@@ -103,11 +114,11 @@ class WebSocketServer:
         }
         protocol = next((name for name in SUBPROTOCOLS if name in offered), "")
         if not protocol:  # [MQTT-6.0.0-3]
-            return web.Response(status=400, text="the subprotocol mqtt is needed"), ""
+            return web.Response(status=400, text="the subprotocol mqtt is required"), ""
         return None, protocol  # [MQTT-6.0.0-4] [MQTT311-6.0.0-4]
 
     def _may_come_from(self, origin: str | None) -> bool:
-        """Whether a page of `origin` may connect; only browsers send one."""
+        """Return whether a web page from `origin` may connect. Only browsers send an origin."""
         if origin is None or "*" in self._origins:
             return True
         origin = _origin(origin)
@@ -116,7 +127,7 @@ class WebSocketServer:
         host = origin.partition("://")[2]
         return not self._origins and self._local and is_loopback(host_of(host))
 
-    def _peer(self, request: web.BaseRequest, handler: "Handler") -> Peer:
+    def _peer(self, request: web.BaseRequest, handler: "HttpConnection") -> Peer:
         assert handler.transport is not None
         peer = peer_of(handler.transport, self._gate.transport, handler.source)
         host = forwarded_for(
@@ -129,43 +140,45 @@ def _origin(text: str) -> str:
     return text.strip().lower().rstrip("/")
 
 
-class Handler(web.RequestHandler):
-    """aiohttp's protocol of one connection, counted by the listener's gate. `wire` is there once it is MQTT."""
+class HttpConnection(web.RequestHandler):
+    """The aiohttp protocol for one connection, counted in `gate`. It has a `wire` after the upgrade to MQTT."""
 
     __slots__ = ("gate", "source", "too_big", "wire")
 
-    def __init__(self, gate: Gate, source: Peer | None, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, gate: ListenerConnections, source: Peer | None, *args: Any, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         self.gate = gate
         self.source = source
         self.wire: WebSocketWire | None = None
         self.too_big = False
-        """Whether a message was announced that a client may not send before it is accepted."""
+        """True if the client announced a message that is too big before the broker accepted it."""
 
     def set_parser(self, parser: Any, *args: Any, **options: Any) -> None:
-        """From here on bytes are WebSocket frames."""
-        super().set_parser(cast("Any", FirstFrames(parser, self)), *args, **options)
+        """Switch to WebSocket frames."""
+        super().set_parser(cast("Any", FirstFrameCheck(parser, self)), *args, **options)
 
     @property
     def accepted(self) -> bool:
-        """Whether the broker let the client in."""
+        """True once the client is accepted."""
         return self.wire is not None and self.wire.accepted
 
     def refuse_size(self) -> None:
-        """End the connection because of `too_big`."""
+        """Close the connection because the client sent a message that is too big."""
         self.too_big = True
         if self.wire is not None:
             self.wire.end_too_big()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let it in, or close it when the listener is full."""
+        """Count the connection, or close it if the listener is full."""
         if not self.gate.enter(self, transport.get_extra_info("peername")):
             cast("asyncio.Transport", transport).abort()
             return
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The transport is gone. The wire leaves the gate by itself, after the broker was told."""
+        """Handle the end of the transport. A wire leaves the gate itself once it has notified the broker."""
         super().connection_lost(exc)
         if self.wire is None:
             self.gate.leave(self)
@@ -173,8 +186,7 @@ class Handler(web.RequestHandler):
             self.wire.lost()
 
     def log_exception(self, *args: Any, **options: Any) -> None:
-        """Log faults as errors; what a client wrote wrongly, or that it left before its answer, is none of ours, and
-        anybody could fill the log with it."""
+        """Log our own failures as errors. Log client mistakes at debug, since anyone could fill the log with them."""
         ours = not isinstance(options.get("exc_info"), HttpProcessingError | ConnectionError)
         (self.logger.error if ours else self.logger.debug)(*args, **options)
 
@@ -184,40 +196,43 @@ class Handler(web.RequestHandler):
             self.transport.abort()
 
     def retire(self) -> None:
-        """Close unless it is MQTT."""
+        """Close the connection unless it was upgraded to MQTT."""
         if self.wire is None:
             self.abort()
 
 
-class FirstFrames:
-    """Stands before aiohttp's WebSocket parser until the client is accepted. aiohttp gathers whole messages; a message
-    longer than ``connect_bytes`` is refused by the length in its header, before anything of it is kept."""
+class FirstFrameCheck:
+    """Checks frames before they reach aiohttp's parser, until the client is accepted.
+
+    aiohttp buffers whole messages. This check refuses a message longer than ``connect_bytes`` as soon as its header
+    announces the length, before aiohttp buffers any of it.
+    """
 
     __slots__ = ("_handler", "_head", "_left", "_parser", "_size")
 
-    def __init__(self, parser: Any, handler: Handler) -> None:
+    def __init__(self, parser: Any, handler: HttpConnection) -> None:
         self._parser = parser
         self._handler = handler
         self._head = b""
-        self._left = 0  # bytes of the frame's payload that are still to come
-        self._size = 0  # of the message, by the headers of its fragments
+        self._left = 0  # bytes of the frame's payload that have not arrived yet
+        self._size = 0  # the message's size so far, from the headers of its fragments
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """As aiohttp's parser."""
+        """Check `data`, and pass it to aiohttp's parser."""
         handler = self._handler
         if handler.too_big:
             return False, b""
-        if not handler.accepted and not self._may_come(data):
+        if not handler.accepted and not self._fits(data):
             handler.refuse_size()
             return False, b""
         answer: tuple[bool, bytes] = self._parser.feed_data(data)
         return answer
 
     def feed_eof(self) -> None:
-        """As aiohttp's parser."""
+        """Pass the end of the stream to aiohttp's parser."""
         self._parser.feed_eof()
 
-    def _may_come(self, data: bytes) -> bool:
+    def _fits(self, data: bytes) -> bool:
         most = self._handler.gate.scope.connect_bytes
         pos = 0
         while pos < len(data):
@@ -244,13 +259,13 @@ class FirstFrames:
 
 
 _HEADER: Final = 14
-"""Bytes of the longest header of a frame."""
+"""The length of the longest frame header, in bytes."""
 _CONTROL: Final = 8
-"""The first kind of frame that is none of a message."""
+"""The lowest opcode of control frames."""
 
 
 def _header_size(head: bytes) -> int:
-    """How long a frame's header is, by what of it is there."""
+    """Return the length of a frame header, as far as the bytes in `head` reveal it."""
     if len(head) < 2:
         return 2
     length = head[1] & 0x7F
@@ -263,37 +278,39 @@ def _payload_size(head: bytes) -> int:
 
 
 def discard(data: bytes) -> None:
-    """What a closed connection does with bytes that still come."""
+    """Ignore bytes that arrive after the connection was closed."""
 
 
 class WebSocketWire:
-    """The core's Wire on a WebSocket. `write` only collects; a task sends all that has come together as one frame."""
+    """A `Wire` on a WebSocket. `write` only collects bytes; a task sends the collected bytes as one frame."""
 
     __slots__ = (
         "_chunks", "_closing", "_code", "_connection", "_feed", "_full", "_gate", "_gone", "_handler", "_reading",
         "_size", "_socket", "_timer", "_wake",
     )  # fmt: skip
 
-    def __init__(self, gate: Gate, socket: web.WebSocketResponse[Any], handler: Handler) -> None:
+    def __init__(
+        self, gate: ListenerConnections, socket: web.WebSocketResponse[Any], handler: HttpConnection
+    ) -> None:
         self._gate = gate
         self._socket = socket
         self._handler = handler
         self._chunks: list[bytes] = []
-        self._size = 0  # bytes in chunks and in the frame being sent
+        self._size = 0  # bytes in the chunks and in the frame being sent
         self._full = False
         self._wake = asyncio.Event()
         self._reading = asyncio.Event()
         self._reading.set()
         self._closing = False
         self._gone = False
-        """Whether the transport is gone; what came before may still wait to be read."""
+        """True if the transport has closed. Bytes received earlier may still be unread."""
         self._code = WSCloseCode.OK
         self._timer: asyncio.TimerHandle | None = None
-        self._connection: Connection | None = None
+        self._connection: ConnectionHandler | None = None
         self._feed: Callable[[bytes], None] = discard
 
     async def run(self, peer: Peer) -> None:
-        """Serve the connection to its end. Returns when the broker has been told that it ended."""
+        """Serve the connection until it has ended and the broker has been notified."""
         connection = self._connection = self._gate.accept(self, peer, self._gate.scope)
         self._handler.wire = self
         if self._handler.too_big:
@@ -306,7 +323,7 @@ class WebSocketWire:
             error = await self._read()
         finally:
             self._feed = discard
-            if not self._closing:  # the peer ended it: nobody reads what is still unsent
+            if not self._closing:  # the peer closed: nobody will read the unsent bytes
                 self._closing = True
                 writer.cancel()
             try:
@@ -319,7 +336,7 @@ class WebSocketWire:
                 connection.closed(error)
 
     async def _read(self) -> str:
-        """Feed what comes; the answer says why it ended, '' when in order."""
+        """Pass messages to the broker until the connection ends. Return the error; empty for a normal end."""
         while True:
             message = await self._socket.receive()
             kind = message.type
@@ -327,14 +344,14 @@ class WebSocketWire:
                 if not self._reading.is_set():
                     await self._reading.wait()
                 if len(message.data) > self._gate.scope.connect_bytes and not self.accepted:
-                    self.end_too_big()  # it was compressed
-                # Packets may begin and end anywhere in frames [MQTT-6.0.0-2] [MQTT311-6.0.0-2]
+                    self.end_too_big()  # the compressed message passed the earlier check
+                # packets may start and end anywhere in frames [MQTT-6.0.0-2] [MQTT311-6.0.0-2]
                 self._feed(message.data)
             elif kind is WSMsgType.TEXT:  # [MQTT-6.0.0-1] [MQTT311-6.0.0-1]
                 self._end()
                 self._linger()
                 await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
-                return "a text frame came; MQTT needs binary frames"
+                return "received a text frame: MQTT requires binary frames"
             elif kind is WSMsgType.ERROR:
                 return str(message.data) or type(message.data).__name__
             else:
@@ -350,23 +367,24 @@ class WebSocketWire:
                     self._chunks.clear()
                     await self._socket.send_bytes(data)
                     self._size -= len(data)
-                    if self._full and self._size <= self._gate.high_water // 4:
-                        self._full = False
-                        if self._connection is not None:
-                            self._connection.resume_writing()
+                    if self._size <= self._gate.high_water // 4:
+                        self._not_full()
                 if self._closing:
                     await self._socket.close(code=self._code)
                     return
-        except (ConnectionError, RuntimeError):  # the peer is gone; the reader says so too
+        except (ConnectionError, RuntimeError):  # the peer left; the reader notices this too
             self.lost()
             self._handler.abort()
 
     def lost(self) -> None:
-        """The transport is gone: nothing can be written any more. What came before is still read, a slice a turn: there
-        may be a DISCONNECT in it."""
+        """Handle the end of the transport. Nothing more can be written. Bytes received earlier are still read, in slices,
+        because they may contain a DISCONNECT."""
         self._gone = True
         self._chunks.clear()
         self._size = 0
+        self._not_full()
+
+    def _not_full(self) -> None:
         if self._full:
             self._full = False
             if self._connection is not None:
@@ -374,20 +392,20 @@ class WebSocketWire:
 
     @property
     def accepted(self) -> bool:
-        """Whether the broker let the client in."""
+        """True once the client is accepted."""
         return self._connection is not None and self._connection.accepted
 
     def end_too_big(self) -> None:
-        """Close because of a message that may not come before the client is accepted."""
+        """Close because the client sent a message that is too big before the broker accepted it."""
         if not self._closing:
             self._code = WSCloseCode.MESSAGE_TOO_BIG
             self._end()
             self._linger()
 
-    # the core's side: Wire
+    # called by the core: Wire
 
     def write(self, data: bytes) -> None:
-        """Send `data` with whatever else is written in this turn; dropped when closing."""
+        """Send `data` together with this turn's other writes. Ignored while closing."""
         if self._closing or self._gone:
             return
         self._chunks.append(data)
@@ -399,7 +417,7 @@ class WebSocketWire:
                 self._connection.pause_writing()
 
     def close(self) -> None:
-        """Send what was written, then close; aborts when the peer does not let it within `close_timeout`."""
+        """Send all written bytes, then close. Abort if that takes longer than `close_timeout`."""
         if not self._closing:
             self._end()
             self._linger()
@@ -421,10 +439,10 @@ class WebSocketWire:
         self._handler.abort()
 
     def pause_reading(self) -> None:
-        """Stop feeding; when aiohttp's queue is full as well, the socket is no longer read."""
+        """Stop passing messages to the broker. Once aiohttp's queue is full, it stops reading from the socket too."""
         if not self._closing:
             self._reading.clear()
 
     def resume_reading(self) -> None:
-        """Feed again."""
+        """Resume passing messages to the broker."""
         self._reading.set()

@@ -13,7 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hookmq.codec import (
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.framing import frame
+from hookmq.mqtt.packets import (
     Packet,
     Pingreq,
     Puback,
@@ -23,11 +25,9 @@ from hookmq.codec import (
     Subscribe,
     SubscribeRequest,
     Unsubscribe,
-    encode,
-    frame,
 )
-from hookmq.properties import EMPTY, Properties
-from hookmq.testing import DurableStore, Harness, MemoryClient
+from hookmq.mqtt.properties import EMPTY, Properties
+from hookmq_testing import DurableStore, Harness, MemoryClient
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +46,7 @@ class Play:
     def __post_init__(self) -> None:
         paged = self.config.get("session", {}).get("queue_page") == 1
         self.harness = Harness(config=self.config, store=DurableStore() if paged else None)
-        self.harness.broker.core.shortcuts = not self.slow
+        self.harness.broker.state.shortcuts = not self.slow
 
     def connect(self, **options: Any) -> MemoryClient:
         client = self.harness.connect(f"c{len(self.clients)}", **options)
@@ -70,7 +70,7 @@ class Play:
             heard.append(client.raw_received)
         for client in self.clients:
             client.drop()
-        assert self.harness.broker.core.dirty == []
+        assert self.harness.broker.state.writes.dirty == []
         self.harness.close()
         return self.heard
 
@@ -111,10 +111,10 @@ def compare(
     for play in plays:
         script(play)
     heard = plain.end()
-    assert plain.harness.broker.core.remembered == 0
+    assert plain.harness.broker.state.remembered == 0
     known = [[by_kind(data) for data in one] for one in heard]
     other = forgetful.end()
-    if "fan_out_slice" in config.get("broker", {}):
+    if "fan_out_batch" in config.get("broker", {}):
         # An acknowledgement may leave before the next slice or after it.
         assert [[by_kind(data) for data in one] for one in other] == known
     else:
@@ -664,7 +664,7 @@ def scripts(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[Any, ...]
         "broker": {
             "max_packet_size": draw(st.sampled_from([256, 1048576])),
             "receive_maximum": draw(st.sampled_from([2, 1024])),
-            "fan_out_slice": draw(st.sampled_from([1, 1000])),
+            "fan_out_batch": draw(st.sampled_from([1, 1000])),
         },
         "session": {
             "queue_drop": draw(st.sampled_from(["newest", "oldest", "disconnect"])),

@@ -4,19 +4,22 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import trustme
+from door import Door, Point
 from hookmq.broker import Broker
+from hookmq.hooks.discovery import InstalledPlugin
 from hookmq.hooks.manager import Hooks
+from hookmq.model.events import Action
+from hookmq.model.message import Message
+from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
 from hookmq.plugin import Deny, Plugin, hookimpl
 from hookmq.server.addresses import parse_bind
-from hookmq.server.node import Node
-from hookmq.server.runtime import AsyncioRuntime
+from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.server import Server
 from hookmq.server.settings import ListenerSettings, TlsSettings
-from hookmq.settings import AuthSettings, AuthzSettings, Settings
-from hookmq.types import Action, Message
 
 
 class Rules(Plugin):
@@ -79,7 +82,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             ListenerSettings("tls", "tls", "127.0.0.1:0", tls=TlsSettings(pem)),
             ListenerSettings("wss", "wss", "127.0.0.1:0", tls=TlsSettings(pem)),
         ]
-        node = Node(core, listeners, runtime)
+        node = Server(core, listeners, runtime)
         await node.start()
         where = node.addresses()
         socket = where.pop("unix")
@@ -107,3 +110,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     yield ports[0]
     leave.set()
     thread.join(10)
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> None:
+    point: Any = Point(lambda: Door)
+    offered = (InstalledPlugin("door", "m:Door", "hookmq-door", "1.2", point),)
+    monkeypatch.setattr("hookmq.config.plugins.installed", lambda: offered)
+    monkeypatch.setattr("hookmq.hooks.discovery.installed", lambda: offered)
+    monkeypatch.setattr("hookmq.hooks.discovery.load", lambda found, plugin_id="": Door)

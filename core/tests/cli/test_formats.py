@@ -4,14 +4,14 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from hookmq.cli.formats import FIELDS, Received, as_json, check, iso, render
-from hookmq.errors import ConfigError
+from hookmq.cli.formats import FIELDS, ReceivedMessage, as_json, check, iso, render
+from hookmq.model.errors import ConfigError
 
 PROPERTIES = SimpleNamespace(
     ContentType="text", ResponseTopic="r", CorrelationData=b"\x00c", MessageExpiryInterval=9, PayloadFormatIndicator=1,
     SubscriptionIdentifier=[3, 4], UserProperty=[("a", "1"), ("a", "2")], TopicAlias=None,
 )  # fmt: skip
-MESSAGE = Received("a/b", b"21\xff", 1, True, 7, PROPERTIES)
+MESSAGE = ReceivedMessage("a/b", b"21\xff", 1, True, 7, PROPERTIES)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_fields(template: str, expected: bytes) -> None:
 
 
 def test_every_field_renders_without_properties() -> None:
-    bare = Received("t", b"x", 0, False)
+    bare = ReceivedMessage("t", b"x", 0, False)
     for name in FIELDS:
         assert isinstance(render(bare, f"%{name}", 0.0), bytes)
 
@@ -46,10 +46,10 @@ def test_json() -> None:
     assert record["properties"]["user-properties"] == [["a", "1"], ["a", "2"]]
     assert record["properties"]["correlation-data"] == "\x00c"
     assert record["properties"]["subscription-identifier"] == [3, 4]
-    number = Received("t", b'{"a": 1}', 0, False)
+    number = ReceivedMessage("t", b'{"a": 1}', 0, False)
     assert json.loads(as_json(number, 0.0, parse=False))["payload"] == '{"a": 1}'
     assert json.loads(as_json(number, 0.0, parse=True))["payload"] == {"a": 1}
-    text = Received("t", b"no json", 0, False)
+    text = ReceivedMessage("t", b"no json", 0, False)
     assert json.loads(as_json(text, 0.0, parse=True))["payload"] == "no json"
 
 
@@ -58,7 +58,7 @@ def test_time_has_microseconds_and_an_offset() -> None:
     assert iso(1.25)[26] in "+-"
 
 
-HOSTILE = Received("a\x1b\u202e\n", b"\x1b]0;x\x07\xc2\x9b\x9b\r\x7f\t\n\xc3\xa9", 0, False)
+HOSTILE = ReceivedMessage("a\x1b\u202e\n", b"\x1b]0;x\x07\xc2\x9b\x9b\r\x7f\t\n\xc3\xa9", 0, False)
 
 
 def test_nothing_in_a_field_drives_a_terminal() -> None:
@@ -69,7 +69,9 @@ def test_nothing_in_a_field_drives_a_terminal() -> None:
     properties = SimpleNamespace(
         ContentType="\x1b", ResponseTopic="\x9b", CorrelationData=b"\x1b", UserProperty=[("\n", "\x07")]
     )  # fmt: skip
-    every = render(Received("t", b"", 0, False, 0, properties), "%C %R %D %P", 0.0, terminal=True)
+    every = render(
+        ReceivedMessage("t", b"", 0, False, 0, properties), "%C %R %D %P", 0.0, terminal=True
+    )
     assert every == rb"\x1b \x9b \x1b \x0a:\x07"
 
 
@@ -81,10 +83,10 @@ def test_a_file_gets_the_bytes_as_they_are() -> None:
 @pytest.mark.parametrize("parse", [False, True])
 def test_json_is_never_harmful(parse: bool) -> None:
     text = "\x1b\x7f\x9b\u202e\u2028"
-    line = as_json(Received(text, f'"{text}"'.encode(), 0, False), 0.0, parse=parse)
+    line = as_json(ReceivedMessage(text, f'"{text}"'.encode(), 0, False), 0.0, parse=parse)
     assert line.isprintable()
     assert json.loads(line)["topic"] == text
     assert text in json.loads(line)["payload"]
     if parse:
-        lone = Received("t", rb'"\ud800"', 0, False)
+        lone = ReceivedMessage("t", rb'"\ud800"', 0, False)
         assert json.loads(as_json(lone, 0.0, parse=True))["payload"] == "\ud800"

@@ -1,26 +1,27 @@
 """The flags of ``pub``, ``sub`` and ``rr``."""
 
 import argparse
+import pathlib
 import re
 import shutil
 import subprocess
 from typing import Any
 
 import pytest
-from hookmq.cli import command_parser
-from hookmq.cli.options import Target, parse_property, target_of
-from hookmq.cli.reference import INTRODUCTION
-from hookmq.errors import ConfigError
+from commands import INTRODUCTION
+from hookmq.cli import command_parser, main
+from hookmq.cli.options import ConnectTarget, add_connection, parse_property, target_of
+from hookmq.model.errors import ConfigError
 
 
-def target(*words: str, command: str = "sub") -> tuple[Target, argparse.Namespace]:
+def target(*words: str, command: str = "sub") -> tuple[ConnectTarget, argparse.Namespace]:
     arguments = command_parser(command).parse(words)
     return target_of(arguments), arguments
 
 
 def test_without_options_it_is_this_machine() -> None:
     found, _ = target()
-    assert found == Target("localhost", 1883, 4, 60, True)
+    assert found == ConnectTarget("localhost", 1883, 4, 60, True)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_properties() -> None:
     ("words", "message"),
     [
         ("publish", "expected PACKET NAME VALUE"),
-        ("publsh content-type x", "packet is one of connect, publish"),
+        ("publsh content-type x", "expected one of these packets: connect, publish"),
         ("publish receive-maximum 1", "publish takes content-type"),
         ("publish user-property a", "expected a name and value"),
         ("publish message-expiry-interval soon", "expected a whole number, found 'soon'"),
@@ -142,3 +143,45 @@ def test_flags_of_mosquitto_are_there_or_said_to_be_missing(command: str) -> Non
     missing = set(re.findall(r"`(--?[A-Za-z0-9-]+)`", INTRODUCTION))
     assert not flags - known - missing
     assert not missing & known - {"--tls", "-R"}  # -R is one of sub's
+
+
+Captured = pytest.CaptureFixture[bytes]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("pub -m x", "a topic is required"), ("pub -t a", "a payload is required"), ("pub -t a/# -m x", "is a filter"),
+        ("sub", "a topic filter is required"), ("sub -t a -F %z", "unknown field '%z'"),
+        ("rr -m x", "a topic is required"),
+        ("rr -t a", "a payload is required"), ("pub -t a -m x -n", "not allowed with"),
+        ("pub -t a -m x -i a -I b", "not allowed with argument"),
+        ("pub -t a -m x -c -I b", "-i, not -I"),
+        ("pub -t a -m x -M 0", "expected 1 to 65535"),
+        ("pub -t a -m x --tls-version tlsv1.3", "need TLS"),
+        ("pub -t a -m x --capath /no/such/folder", "not a folder"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_exit_with_2(words: str, message: str, capfdbinary: Captured) -> None:
+    assert main(words.split()) == 2
+    assert message in capfdbinary.readouterr().err.decode()
+
+
+def test_a_password_in_a_file(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    add_connection(parser)
+    path = tmp_path / "password"
+    path.write_text("a token\r\nmore\n")
+
+    def asked(*words: str) -> str | None:
+        return target_of(parser.parse_args(["-u", "ann", *words])).password
+
+    assert asked("--password-file", str(path)) == "a token"
+    path.write_text("-")
+    assert asked("--password-file", str(path)) == "-", "it is a password, and nothing is asked"
+    for text, says in (("", "expected a password"), (None, "No such file")):
+        path.unlink() if text is None else path.write_text(text)
+        with pytest.raises(ConfigError, match=says):
+            asked("--password-file", str(path))
+    with pytest.raises(ConfigError, match="not both"):
+        asked("--password-file", str(path), "-P", "x")

@@ -182,7 +182,7 @@ def test_what_is_wrong_before_the_start_is_told_in_this_process(
 
 
 STORE = """from hookmq.plugin import Plugin, hookimpl
-from hookmq.store import MemoryStore
+from hookmq.storage.memory_store import MemoryStore
 
 
 class Keeps(Plugin):
@@ -203,7 +203,7 @@ def test_the_banner_names_the_folder(
     from hookmq.config.model import default_config
     from hookmq.hooks.manager import Hooks
     from hookmq.plugin import Plugin
-    from hookmq.testing import make_plugin
+    from hookmq_testing import make_plugin
 
     names: dict[str, type[Plugin]] = {}
     exec(STORE, names)
@@ -227,21 +227,3 @@ def test_the_banner_says_why_a_compiled_build_does_not_run(
         monkeypatch.setattr("hookmq.BUILD", build)
         text = banner(default_config(environ={}), Hooks(), {})
         assert ("  note     why so\n" in text) == said
-
-
-def test_the_banner_says_what_to_try() -> None:
-    from hookmq.cli.summary import banner
-    from hookmq.config.model import default_config
-    from hookmq.hooks.manager import Hooks
-
-    config = default_config(environ={})
-    text = banner(config, Hooks(), {"tcp": "127.0.0.1:1883", "ws": "127.0.0.1:8083"})
-    assert "  tcp      mqtt://127.0.0.1:1883\n" in text
-    assert "  ws       ws://127.0.0.1:8083/mqtt\n" in text
-    assert "anonymous clients are allowed, from this machine only" in text
-    assert "a restart forgets them" in text
-    assert "  hookmq sub -t 'hello/#' -v\n" in text
-    assert "to keep them, in a checkout: uv pip install ./plugins/storage" in text
-    assert "  data " not in text
-    text = banner(config, Hooks(), {"tcp": "127.0.0.1:2000"})
-    assert "  hookmq pub -p 2000 -t hello/world -m 'it works'\n" in text

@@ -8,10 +8,10 @@ import pytest
 from hookmq.config.model import Config, loads
 from hookmq.config.plugins import accepts, build, effective
 from hookmq.config.show import show
-from hookmq.errors import ConfigError, PluginError, PluginNotFound
-from hookmq.hooks.discovery import Installed
+from hookmq.hooks.discovery import InstalledPlugin
+from hookmq.model.errors import ConfigError, PluginError, PluginNotFound
+from hookmq.model.settings import setting
 from hookmq.plugin import Context, Plugin, hookimpl
-from hookmq.settings import setting
 
 HEAD = "version: 1\nlisteners: [{name: tcp}]\nplugins:\n"
 
@@ -50,9 +50,11 @@ class Point:
         self.load = load
 
 
-def offer(name: str, kind: type[Plugin], distribution: str = "") -> Installed:
+def offer(name: str, kind: type[Plugin], distribution: str = "") -> InstalledPlugin:
     point: Any = Point(lambda: kind)
-    return Installed(name, f"m:{kind.__name__}", distribution or f"hookmq-{name}", "1.2", point)
+    return InstalledPlugin(
+        name, f"m:{kind.__name__}", distribution or f"hookmq-{name}", "1.2", point
+    )
 
 
 OFFERED = (
@@ -96,10 +98,10 @@ def test_mistakes_of_all_plugins_are_told_at_their_places() -> None:
             OFFERED,
         )
     assert str(caught.value).splitlines() == [
-        'f:5:19: plugins[0].config.url: expected text, found the number 5 (in quotes it is text: "5")',
+        'f:5:19: plugins[0].config.url: expected text, found the number 5 (quote it to make it text: "5")',
         "f:5:28: plugins[0].config.size: expected at most 9, found 12",
         "f:6:5: plugins[1].config.url: this key is missing",
-        "f:7:26: plugins[2].config.x: the plugin 'bare' has nothing to configure",
+        "f:7:26: plugins[2].config.x: the plugin 'bare' has no settings",
     ]
 
 
@@ -121,7 +123,7 @@ def test_two_distributions_of_one_name_are_named() -> None:
 
 
 def test_another_api_is_refused_before_construction() -> None:
-    with pytest.raises(PluginError, match=r"works with plugin API >=2, this HookMQ has 1\."):
+    with pytest.raises(PluginError, match=r"requires plugin API >=2; this HookMQ has 1\."):
         build(config("  - {use: future}\n"), OFFERED)
 
 
@@ -176,7 +178,7 @@ def test_what_is_required_if_installed_may_be_missing_and_nothing_else() -> None
     [(event, error)] = logged
     assert event == "plugin.skipped"
     assert "pip install" not in str(error)
-    for name, says in (("broken", "no disk"), ("future", "works with plugin API")):
+    for name, says in (("broken", "no disk"), ("future", "requires plugin API")):
         with pytest.raises(PluginError, match=says):
             build(config(f"  - {{use: {name}, required: if_installed}}\n"), OFFERED)
 
@@ -221,7 +223,7 @@ def test_an_object_that_can_goes_on_with_another_configuration(
 
 
 def test_a_plugin_built_of_no_document_is_bound_too() -> None:
-    from hookmq.hooks.entry import PluginEntry
+    from hookmq.hooks.instance import PluginEntry
     from hookmq.server.settings import ListenerSettings
 
     made = Config(1, (ListenerSettings(),), plugins=(PluginEntry("hello", config={"url": "x"}),))

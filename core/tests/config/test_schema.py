@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import yaml
-from hookmq.config.binder import bound_fields
+from hookmq.config.binding import bound_fields
 from hookmq.config.model import Config, default_text
 from hookmq.config.schema import of_plugin, schema
 from hookmq.config.units import Rate
+from hookmq.model.settings import BrokerSettings, Seconds
 from hookmq.plugin import Plugin
-from hookmq.settings import BrokerSettings, Seconds
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,6 @@ def test_what_is_no_rate(text: str) -> None:
         parse_rate(text)
 
 
-def test_a_rate_in_one_second() -> None:
-    assert Rate(300, 60).per_second == 5
-
-
 @given(st.floats(0, 1e9))
 def test_durations_come_back(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds)

@@ -2,13 +2,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.hooks.entry import PluginEntry, PluginInstance
+from hookmq.hooks.instance import PluginEntry, PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.registry import ON_CLASS
 from hookmq.hooks.specs import SPECS
+from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.plugin import Context, Plugin, hookimpl
-from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import ClientInfo, Peer, Scope
+from hookmq_testing.runtime import VirtualRuntime
 
 
 def _make(plugin_id: str, **members: Any) -> Plugin:

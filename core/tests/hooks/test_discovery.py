@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hookmq.errors import PluginError, PluginNotFound
 from hookmq.hooks.discovery import find, installed, load
+from hookmq.model.errors import PluginError, PluginNotFound
 from hookmq.plugin import Plugin
 
 
@@ -62,7 +62,7 @@ def test_an_unknown_name_with_nothing_near() -> None:
 def test_one_name_of_two_distributions_names_both(site: Path) -> None:
     distribution(site, "hq-one", "1.0", "hq_same = m1:P")
     distribution(site, "hq-other", "2.0", "hq_same = m2:P")
-    with pytest.raises(PluginError, match=r"by hq-one 1\.0 and hq-other 2\.0"):
+    with pytest.raises(PluginError, match=r"hq-one 1\.0 and hq-other 2\.0"):
         find("hq_same")
 
 

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.errors import PluginError
-from hookmq.hooks.entry import HookOptions, PluginInstance
+from hookmq.hooks.call import run_transform
+from hookmq.hooks.instance import HookOptions, PluginInstance
 from hookmq.hooks.manager import Hooks
-from hookmq.hooks.run import run_transform
+from hookmq.model.client import ClientInfo
+from hookmq.model.errors import PluginError
+from hookmq.model.message import Message
 from hookmq.plugin import Plugin
-from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import ClientInfo, Message
+from hookmq_testing.runtime import VirtualRuntime
 
 Make = Callable[..., Plugin]
 MakeInstance = Callable[..., PluginInstance]

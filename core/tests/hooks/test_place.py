@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from hookmq.broker import Broker
-from hookmq.errors import PluginError
 from hookmq.hooks.manager import Hooks
-from hookmq.hooks.place import Place, at, place_of
+from hookmq.hooks.place import CodePlace, at, place_of
+from hookmq.model.errors import PluginError
+from hookmq.model.settings import Settings
+from hookmq.mqtt.topics import validate_filter
 from hookmq.plugin import Context, Plugin
-from hookmq.server.runtime import AsyncioRuntime
-from hookmq.settings import Settings
-from hookmq.testing import Harness
-from hookmq.testing.plugins import instance_of
-from hookmq.topics import validate_filter
+from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq_testing import Harness
+from hookmq_testing.plugins import instance_of
 
 Make = Callable[..., Harness]
 
@@ -71,8 +71,8 @@ class Deliverer(Plugin):
 
 class Meter(Plugin):
     @hookimpl
-    def provide_meter(self, client):
-        fail("meter")
+    def provide_rate_limiter(self, client):
+        fail("rate_limiter")
 
 
 class Ready(Plugin):
@@ -199,4 +199,4 @@ def test_an_error_within_the_core_is_the_plugin_s_line() -> None:
 def test_an_error_that_was_never_raised_has_no_place() -> None:
     assert place_of(ValueError()) is None
     assert at(ValueError()) == ""
-    assert str(Place("a.py", 3)) == "a.py:3"
+    assert str(CodePlace("a.py", 3)) == "a.py:3"

@@ -6,12 +6,12 @@ from typing import Any, get_type_hints
 import hookmq.plugin
 import pytest
 from hookmq.cli.commands import Group
-from hookmq.hooks.specs import OBSERVERS, SPECS, Kind, Specs
-from hookmq.hooks.stats import Stats
-from hookmq.metric_registry import MetricRegistry
+from hookmq.hooks.metric_registry import MetricRegistry
+from hookmq.hooks.specs import OBSERVERS, SPECS, HookKind, Specs
+from hookmq.hooks.stats import HookStats
 from hookmq.plugin import CommandGroup, HttpRouter, ListenerRegistry
-from hookmq.server.http import PluginRouter, Router
-from hookmq.server.plugged import ListenerTypes, PluginTypes
+from hookmq.server.http import HttpRoutes, PluginRouter
+from hookmq.server.plugin_listeners import ListenerTypes, PluginTypes
 
 SIGNATURES = [
     "on_connect(client, connect, broker)",
@@ -38,7 +38,7 @@ SIGNATURES = [
     "on_shutdown(broker, deadline)",
     "provide_store(config, broker)",
     "provide_journal(config, broker)",
-    "provide_meter(client, broker)",
+    "provide_rate_limiter(client, broker)",
     "register_listeners(registry)",
     "register_http(router)",
     "register_cli(group)",
@@ -82,13 +82,13 @@ def test_timeouts_and_failures(hook: str, timeout: float | None, on_error: tuple
 
 def test_only_observers_have_a_queue() -> None:
     assert {n for n, s in SPECS.items() if s.queue} == OBSERVERS
-    assert {n for n, s in SPECS.items() if s.kind is Kind.OBSERVE} == OBSERVERS
+    assert {n for n, s in SPECS.items() if s.kind is HookKind.OBSERVE} == OBSERVERS
     assert {s.queue for s in SPECS.values()} == {0, 10_000}
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_every_outcome_is_counted(name: str) -> None:
-    stats = Stats("p", name)
+    stats = HookStats("p", name)
     assert SPECS[name].outcomes
     assert [getattr(stats, outcome) for outcome in SPECS[name].outcomes] == [0] * len(
         SPECS[name].outcomes
@@ -121,7 +121,7 @@ def test_what_a_hook_registers_to_is_typed_and_exported(
 def test_what_is_given_fits_its_type() -> None:
     """Looked at by mypy."""
     listeners: ListenerRegistry = PluginTypes(ListenerTypes(), "p")
-    router: HttpRouter = PluginRouter(Router(), "p")
+    router: HttpRouter = PluginRouter(HttpRoutes(), "p")
     installed: Any = None
     group: CommandGroup = Group(installed, frozenset())
     assert listeners

@@ -1,9 +1,9 @@
-from hookmq.hooks.stats import PLACES, Stats
-from hookmq.testing.runtime import VirtualRuntime
+from hookmq.hooks.stats import PLACES, HookStats
+from hookmq_testing.runtime import VirtualRuntime
 
 
 def test_a_hot_hook_has_one_call_in_64_timed(runtime: VirtualRuntime) -> None:
-    stats = Stats("p", "on_publish", hot=True)
+    stats = HookStats("p", "on_publish", hot=True)
     stats.bind(runtime.now, runtime.log)
     for _ in range(129):
         began = stats.begin()
@@ -13,7 +13,7 @@ def test_a_hot_hook_has_one_call_in_64_timed(runtime: VirtualRuntime) -> None:
 
 
 def test_another_hook_has_every_call_timed(runtime: VirtualRuntime) -> None:
-    stats = Stats("p", "on_connect")
+    stats = HookStats("p", "on_connect")
     stats.bind(runtime.now, runtime.log)
     for _ in range(3):
         began = stats.begin()
@@ -23,7 +23,7 @@ def test_another_hook_has_every_call_timed(runtime: VirtualRuntime) -> None:
 
 
 def test_failures_are_logged_once_a_minute(runtime: VirtualRuntime) -> None:
-    stats = Stats("p", "on_publish")
+    stats = HookStats("p", "on_publish")
     stats.bind(runtime.now, runtime.log)
     for _ in range(5):
         stats.failed("boom")
@@ -41,7 +41,7 @@ def test_failures_are_logged_once_a_minute(runtime: VirtualRuntime) -> None:
 
 def test_hooks_of_one_plugin_are_logged_apart(runtime: VirtualRuntime) -> None:
     for hook in ("on_publish", "on_will"):
-        stats = Stats("p", hook)
+        stats = HookStats("p", hook)
         stats.bind(runtime.now, runtime.log)
         stats.failed("boom")
     assert [fields["hook"] for _, _, fields in runtime.logged] == ["on_publish", "on_will"]
@@ -62,7 +62,7 @@ def _raised_elsewhere(message: str) -> ValueError:
 
 
 def test_each_place_is_logged_once_with_its_traceback(runtime: VirtualRuntime) -> None:
-    stats = Stats("p", "on_publish")
+    stats = HookStats("p", "on_publish")
     stats.bind(runtime.now, runtime.log)
     for _ in range(3):
         for raised in (_raised, _raised_elsewhere):
@@ -77,7 +77,7 @@ def test_each_place_is_logged_once_with_its_traceback(runtime: VirtualRuntime) -
 
 
 def test_every_failure_is_logged_at_debug(runtime: VirtualRuntime) -> None:
-    stats = Stats("p", "on_publish")
+    stats = HookStats("p", "on_publish")
     stats.bind(runtime.now, runtime.log, runtime.logs)
     for _ in range(3):
         stats.failed("boom", cause=_raised("boom"))
@@ -100,7 +100,7 @@ def test_every_failure_is_logged_at_debug(runtime: VirtualRuntime) -> None:
 
 
 def test_many_places_do_not_fill_the_log(runtime: VirtualRuntime) -> None:
-    stats = Stats("p", "on_publish")
+    stats = HookStats("p", "on_publish")
     stats.bind(runtime.now, runtime.log)
     for number in range(PLACES + 10):
         scope: dict[str, object] = {}

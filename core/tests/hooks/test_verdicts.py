@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits, least
-from hookmq.reason import ReasonCode
+from hookmq.mqtt.reason_codes import ReasonCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode as PahoReasonCode
 
@@ -74,11 +74,11 @@ def test_least_takes_none_for_no_bound(first: Any, second: Any, lower: Any) -> N
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"identity": 5}, "identity is int: str or None"),
-        ({"claims": ["admin"]}, "claims is list: a mapping or None"),
-        ({"expires_at": "soon"}, "expires_at is str: epoch seconds or None"),
-        ({"limits": {"queue_messages": 1}}, "limits is dict: Limits or None"),
-        ({"data": "text"}, "data is str: bytes or None"),
+        ({"identity": 5}, "identity is int: expected str or None"),
+        ({"claims": ["admin"]}, "claims is list: expected a mapping or None"),
+        ({"expires_at": "soon"}, "expires_at is str: expected epoch seconds or None"),
+        ({"limits": {"queue_messages": 1}}, "limits is dict: expected Limits or None"),
+        ({"data": "text"}, "data is str: expected bytes or None"),
     ],
 )
 def test_an_accept_that_cannot_be(changes: Any, words: str) -> None:

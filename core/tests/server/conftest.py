@@ -6,17 +6,26 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
 import trustme
 import uvloop
-from hookmq.metrics import Metrics
-from hookmq.runtime import Wire
+from hookmq.broker import Broker
+from hookmq.hooks.manager import Hooks
+from hookmq.model.client import Peer, Scope
+from hookmq.model.metrics import Metrics
+from hookmq.model.runtime import Wire
+from hookmq.model.settings import BrokerSettings, Settings
+from hookmq.plugin import Plugin
+from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.extensions import PluginExtensions
 from hookmq.server.listener import Listener
+from hookmq.server.server import Server
 from hookmq.server.settings import ListenerSettings
-from hookmq.settings import BrokerSettings, Settings
-from hookmq.types import Peer, Scope
+from http_nodes import OPEN, Ask, Begin
 
 
 def pytest_asyncio_loop_factories(
@@ -227,3 +236,45 @@ async def dial() -> AsyncIterator[Open]:
         writer.transport.abort()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+@pytest.fixture
+async def begin(log: Any) -> AsyncIterator[Begin]:
+    """Start a node with a real broker, plugins and listeners; stopped at the end."""
+    nodes: list[Server] = []
+
+    class Logged(AsyncioRuntime):
+        __slots__ = ("log",)
+
+    async def start(plugins: tuple[Plugin, ...] = (), *listeners: ListenerSettings) -> Server:
+        runtime = Logged()
+        runtime.log = log  # type: ignore[method-assign]
+        hooks = Hooks.of(*plugins)
+        broker = Broker(OPEN, runtime, hooks)
+        node = Server(broker, listeners, runtime)
+        nodes.append(node)
+        node.use(PluginExtensions(hooks, broker, node.connections, log))
+        await node.start()
+        return node
+
+    yield start
+    for node in nodes:
+        await node.stop()
+        await node.runtime.close()
+
+
+@pytest.fixture
+async def ask() -> AsyncIterator[Ask]:
+    """`ask(node, path)`: status, text and headers of the answer of a node's http listener."""
+    async with aiohttp.ClientSession() as session:
+
+        async def send(
+            node: Server, path: str, method: str = "GET", listener: str = "http", **options: Any
+        ) -> Any:
+            scheme = "https" if "ssl" in options else "http"
+            url = f"{scheme}://{node.addresses()[listener]}{path}"
+            async with session.request(method, url, allow_redirects=False, **options) as answer:
+                text = await answer.text()
+                return SimpleNamespace(status=answer.status, text=text, headers=answer.headers)
+
+        yield send

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from hookmq.server import accept, gate
+from hookmq.server import accept
 
 
 @contextmanager
@@ -62,25 +62,3 @@ async def test_out_of_descriptors_is_logged_once_and_waited_out(
     finally:
         for client in clients:
             client.close()
-
-
-@pytest.mark.parametrize("kind", ["tcp", "ws"])
-async def test_a_full_listener_says_so_once_a_second(
-    listen: Any, dial: Any, broker: Any, log: Any, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gate, "QUIET", 1e9)
-    listener = await listen(type=kind, max_connections=1)
-    await dial(listener)
-    await until(lambda: listener.gate.entered)
-    for _ in range(5):
-        reader, _ = await dial(listener)
-        assert await reader.read() == b""
-    [fields] = [fields for _, event, fields in log.records if event == "listener.refused"]
-    assert fields["why"] == "max_connections"
-    assert fields["listener"] == "default"
-    assert "127.0.0.1" in fields["peer"]
-    assert broker.metrics.connections_refused == 5
-    monkeypatch.setattr(gate, "QUIET", 0)
-    reader, _ = await dial(listener)
-    assert await reader.read() == b""
-    assert log.records[-1][2]["unsaid"] == 4

@@ -1,125 +1,21 @@
-"""The http listener, and the types of listeners that plugins add: on real sockets."""
+"""The HTTP listener, on real sockets."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from hookmq import BUILD
-from hookmq.broker import Broker
-from hookmq.errors import BindError, ConfigError, PluginError
 from hookmq.hooks.manager import Hooks
+from hookmq.model.errors import ConfigError, PluginError
 from hookmq.plugin import Context, Plugin, hookimpl
-from hookmq.server.extensions import Extensions
-from hookmq.server.node import Node
-from hookmq.server.runtime import AsyncioRuntime
-from hookmq.server.settings import HttpSettings, ListenerSettings, TlsSettings
-from hookmq.settings import AuthSettings, AuthzSettings, Settings
-from hookmq.types import Peer
-
-OPEN = Settings(auth=AuthSettings("allow"), authz=AuthzSettings("allow"))
-Begin = Callable[..., Awaitable[Node]]
-Ask = Callable[..., Awaitable[Any]]
-
-
-def http(name: str = "http", **options: Any) -> ListenerSettings:
-    section = HttpSettings(**options.pop("http", {}))
-    defaults: dict[str, Any] = {"bind": "127.0.0.1:0", "close_timeout": 2.0, "type": "http"}
-    return ListenerSettings(name=name, http=section, **defaults | options)
-
-
-class Pages(Plugin):
-    """Routes of several kinds."""
-
-    def __init__(self, config: Any, context: Context) -> None:
-        super().__init__(config, context)
-        self.never = asyncio.Event()
-
-    @hookimpl
-    def register_http(self, router: Any) -> None:
-        router.add("GET", "/hello/{name}", self.hello)
-        router.add("POST", "/echo", self.echo)
-        router.add("*", "/any", self.any)
-        router.add("GET", "/slow", self.slow)
-        router.add("GET", "/endless", self.endless)
-        router.add("GET", "/fails", self.fails)
-        router.add("GET", "/nothing", self.nothing)
-        router.add("GET", "/moved", self.moved)
-
-    @hookimpl
-    def register_metrics(self, registry: Any) -> None:
-        registry.counter("pages_total", "Pages shown.", lambda: 7)
-
-    async def hello(self, request: web.BaseRequest, name: str) -> web.Response:
-        return web.json_response({"hello": name, "id": self.id})
-
-    async def echo(self, request: web.BaseRequest) -> web.Response:
-        return web.Response(body=await request.read())
-
-    async def any(self, request: web.BaseRequest) -> web.Response:
-        return web.Response(text=request.method)
-
-    async def slow(self, request: web.BaseRequest) -> web.Response:
-        await self.never.wait()
-        return web.Response()
-
-    async def endless(self, request: web.BaseRequest) -> web.Response:
-        return web.Response(body=bytes(64 << 20))
-
-    async def fails(self, request: web.BaseRequest) -> web.Response:
-        raise TimeoutError("secret of the plugin")
-
-    async def nothing(self, request: web.BaseRequest) -> Any:
-        return None
-
-    async def moved(self, request: web.BaseRequest) -> web.Response:
-        raise web.HTTPFound("/elsewhere")
-
-
-@pytest.fixture
-async def begin(log: Any) -> AsyncIterator[Begin]:
-    """Start a node with a real broker, plugins and listeners; stopped at the end."""
-    nodes: list[Node] = []
-
-    class Logged(AsyncioRuntime):
-        __slots__ = ("log",)
-
-    async def start(plugins: tuple[Plugin, ...] = (), *listeners: ListenerSettings) -> Node:
-        runtime = Logged()
-        runtime.log = log  # type: ignore[method-assign]
-        hooks = Hooks.of(*plugins)
-        broker = Broker(OPEN, runtime, hooks)
-        node = Node(broker, listeners, runtime)
-        nodes.append(node)
-        node.use(Extensions(hooks, broker, node.connections, log))
-        await node.start()
-        return node
-
-    yield start
-    for node in nodes:
-        await node.stop()
-        await node.runtime.close()
-
-
-@pytest.fixture
-async def ask() -> AsyncIterator[Ask]:
-    """`ask(node, path)`: status, text and headers of the answer of a node's http listener."""
-    async with aiohttp.ClientSession() as session:
-
-        async def send(
-            node: Node, path: str, method: str = "GET", listener: str = "http", **options: Any
-        ) -> Any:
-            scheme = "https" if "ssl" in options else "http"
-            url = f"{scheme}://{node.addresses()[listener]}{path}"
-            async with session.request(method, url, allow_redirects=False, **options) as answer:
-                text = await answer.text()
-                return SimpleNamespace(status=answer.status, text=text, headers=answer.headers)
-
-        yield send
+from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.extensions import PluginExtensions
+from hookmq.server.server import Server
+from hookmq.server.settings import ListenerSettings, TlsSettings
+from http_nodes import Ask, Begin, Pages, http
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -132,7 +28,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await turned
 
 
-async def exchange(node: Node, data: bytes) -> bytes:
+async def exchange(node: Server, data: bytes) -> bytes:
     """What the http listener answers to these bytes, until it closes."""
     host, _, port = node.addresses()["http"].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -171,7 +67,7 @@ async def test_readyz_says_503_while_it_starts_and_drains(broker: Any, ask: Ask)
     """Asked over HTTP at each step: a balancer that is refused knows less than one that is told."""
     runtime = AsyncioRuntime()
     tcp = ListenerSettings(name="tcp", bind="127.0.0.1:0", close_timeout=2.0)
-    node = Node(broker, (tcp, http()), runtime)
+    node = Server(broker, (tcp, http()), runtime)
     loaded: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     drained: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.start = loaded.set_result
@@ -201,89 +97,13 @@ async def test_readyz_says_503_while_it_starts_and_drains(broker: Any, ask: Ask)
 
 async def test_a_node_that_has_not_started_is_not_ready(broker: Any) -> None:
     runtime = AsyncioRuntime()
-    node = Node(broker, (), runtime)
+    node = Server(broker, (), runtime)
     assert node.phase() == "starting"
     await node.start()
     assert node.phase() == "ready"
     await node.stop()
     assert node.phase() == "stopping"
     await runtime.close()
-
-
-async def test_metrics_of_the_core_and_of_plugins(begin: Begin, ask: Ask, dial: Any) -> None:
-    tcp = ListenerSettings(name="tcp", bind="127.0.0.1:0", close_timeout=2.0)
-    node = await begin((Pages(None, Context("web")),), http(), tcp)
-    reader, writer = await dial(node.addresses()["tcp"])
-    writer.write(bytes.fromhex("100d00044d5154540400003c000178"))  # CONNECT, the session stays
-    writer.write(bytes.fromhex("820800010003612f2301"))  # SUBSCRIBE a/#
-    writer.write(b"\x31\x06\x00\x03b/cx")  # retained: b/c
-    writer.write(b"\xc0\x00")
-    answers = await reader.readexactly(11)
-    assert all(one in answers for one in (b"\x20\x02\0\0", b"\x90\x03\0\x01\x01", b"\xd0\0"))
-    answer = await ask(node, "/metrics")
-    assert answer.status == 200
-    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    lines = answer.text.splitlines()
-    assert "hookmq_connections 1" in lines
-    assert 'hookmq_listener_connections{listener="tcp"} 1' in lines
-    assert 'hookmq_listener_connections{listener="http"} 1' in lines
-    assert "hookmq_sessions 1" in lines
-    assert "hookmq_subscriptions 1" in lines
-    assert "hookmq_retained_messages 1" in lines
-    broker: Any = node.broker
-    kept = broker.core.retained.get("b/c")
-    assert kept.size == 4  # b/c and x above
-    assert kept.publisher.size > 0
-    assert f"hookmq_retained_bytes {4 + kept.publisher.size}" in lines
-    assert "hookmq_queue_bytes 0" in lines
-    for name, who in (("retained_bytes", ", and who published them"), ("queue_bytes", "")):
-        (help,) = [line for line in lines if line.startswith(f"# HELP hookmq_{name} ")]
-        assert help.endswith(f"topics, payloads and properties{who}.")
-    assert "hookmq_route_cache_misses_total 1" in lines
-    assert "hookmq_connections_accepted_total 1" in lines
-    assert "hookmq_messages_received_total 1" in lines
-    assert 'hookmq_pages_total{plugin="web"} 7' in lines
-    ok = 'hookmq_hook_calls_total{hook="register_metrics",outcome="ok",plugin="web"} 1'
-    assert ok in lines
-    info = f'hookmq_build_info{{build="{BUILD.kind}",plugins_api="1.0",python="'
-    assert any(line.startswith(info) for line in lines)
-    assert len({line for line in lines if line[0] != "#"}) == len(
-        [line for line in lines if line[0] != "#"]
-    )
-    asked = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
-    other = await ask(node, "/metrics", headers=asked)
-    assert other.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
-    assert other.text.endswith("# EOF\n")
-
-
-async def test_dropped_messages_are_counted_by_reason_and_direction(begin: Begin, ask: Ask) -> None:
-    node = await begin((), http())
-    node.broker.metrics.count_drop("queue_full", "out", 3)
-    text = (await ask(node, "/metrics")).text
-    assert 'hookmq_messages_dropped_total{direction="out",reason="queue_full"} 3\n' in text
-
-
-async def test_a_metric_that_cannot_be_read_is_logged_once(
-    begin: Begin, ask: Ask, log: Any
-) -> None:
-    class Bad(Plugin):
-        @hookimpl
-        def register_metrics(self, registry: Any) -> None:
-            registry.gauge("bad", "Bad.", lambda: [][0])
-
-    node = await begin((Bad(None, Context("bad")),), http())
-    for _ in range(2):
-        assert (await ask(node, "/metrics")).status == 200
-    unreadable = [fields for _, event, fields in log.records if event == "metrics.unreadable"]
-    causes = [fields.pop("traceback") for fields in unreadable]
-    assert [type(cause) for cause in causes] == [IndexError]
-    assert unreadable == [
-        {
-            "family": "hookmq_bad",
-            "plugin": "bad",
-            "error": "IndexError('list index out of range')",
-        }
-    ]
 
 
 # routes of plugins -----------------------------------------------------------------------------------------------
@@ -313,7 +133,7 @@ async def test_a_plugin_that_fails_tells_nothing(begin: Begin, ask: Ask, log: An
     assert [one["path"] for one in failed] == ["/plugins/web/fails", "/plugins/web/nothing"]
     assert failed[0]["plugin"] == "web"
     assert failed[0]["error"] == "TimeoutError('secret of the plugin')"
-    assert "is no response" in failed[1]["error"]
+    assert "is not a response" in failed[1]["error"]
 
 
 async def page(request: web.BaseRequest) -> web.Response:
@@ -327,10 +147,10 @@ def plain(request: web.BaseRequest) -> web.Response:
 @pytest.mark.parametrize(
     ("routes", "words"),
     [
-        ([("GET", "hello", page)], "begins with / and goes down"),
-        ([("GET", "/../b/x", page)], "begins with / and goes down"),
-        ([("GET", "/x/./y", page)], "begins with / and goes down"),
-        ([("GET", "/x", plain)], "is no async def"),
+        ([("GET", "hello", page)], "it must start with /, without . or .."),
+        ([("GET", "/../b/x", page)], "it must start with /, without . or .."),
+        ([("GET", "/x/./y", page)], "it must start with /, without . or .."),
+        ([("GET", "/x", plain)], "is not an async def"),
         ([("G T", "/x", page)], "is not allowed HTTP method"),
         ([("GET", "/{", page)], "the route GET /{"),
         ([("GET", "/x", page), ("GET", "/x", page)], "the route GET /x"),
@@ -344,7 +164,7 @@ def test_routes_that_cannot_be_are_the_plugins_error(routes: Any, words: str) ->
                 router.add(*route)
 
     with pytest.raises(PluginError, match=f"plugin 'web': .*{words}"):
-        Extensions(Hooks.of(Routes(None, Context("web"))))
+        PluginExtensions(Hooks.of(Routes(None, Context("web"))))
 
 
 # limits ----------------------------------------------------------------------------------------------------------
@@ -413,7 +233,7 @@ async def test_with_a_token_nothing_is_told_without_it(path: str, begin: Begin, 
     node = await begin((Pages(None, Context("web")),), http(http={"token": "s3cret"}))
     for given in ({}, {"Authorization": "Bearer s3cre"}, {"Authorization": "Basic s3cret"}):
         answer = await ask(node, path, headers=given)
-        assert (answer.status, answer.text) == (401, "a token is needed\n")
+        assert (answer.status, answer.text) == (401, "a token is required\n")
         assert answer.headers["WWW-Authenticate"] == 'Bearer realm="hookmq"'
     answer = await ask(node, path, headers={"Authorization": "bearer s3cret"})
     assert answer.status == (404 if path == "/nope" else 200)
@@ -451,7 +271,7 @@ async def test_without_a_token_web_pages_do_not_get_in(
 
 def test_what_the_network_reaches_needs_a_token() -> None:
     for bind in ("*:9090", "0.0.0.0:9090", "192.0.2.1:9090", "[::]:9090", "example.org:9090"):
-        with pytest.raises(ConfigError, match="reached from the network and asks for no token"):
+        with pytest.raises(ConfigError, match="reached from the network without a token"):
             http(bind=bind)
         assert http(bind=bind, http={"token": "x"}).http.token == "x"
         assert http(bind=bind, http={"insecure": True}).http.insecure
@@ -479,134 +299,3 @@ async def test_https_and_a_token_that_changes(begin: Begin, ask: Ask, files: Any
 
 
 # types of listeners that plugins add -----------------------------------------------------------------------------
-
-
-class Reversed(asyncio.Protocol):
-    """A transport that sends and takes every chunk backwards: a Wire of somebody else."""
-
-    def __init__(self, accept: Any) -> None:
-        self.accept = accept
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        self.abort, self.close = transport.abort, transport.close
-        self.pause_reading, self.resume_reading = (
-            transport.pause_reading,
-            transport.resume_reading,
-        )
-        self.connection = self.accept(self, Peer("upside", 0, "reversed"))
-
-    def write(self, data: bytes) -> None:
-        self.transport.write(data[::-1])
-
-    def data_received(self, data: bytes) -> None:
-        self.connection.feed(data[::-1])
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.connection.closed(str(error or ""))
-
-
-class ReversedListener:
-    def __init__(self, settings: ListenerSettings, accept: Any, runtime: Any) -> None:
-        self.settings = settings
-        self.accept = accept
-        self.address = settings.bind
-        self.server: asyncio.Server | None = None
-
-    async def open(self) -> None:
-        if self.settings.settings.get("fail"):
-            raise BindError("no such wire")
-        loop = asyncio.get_running_loop()
-        port = self.settings.settings["port"]
-        self.server = await loop.create_server(lambda: Reversed(self.accept), "127.0.0.1", port)
-        self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
-
-    def shut(self) -> None:
-        if self.server is not None:
-            self.server.close()
-
-    async def close(self) -> None:
-        self.shut()
-
-
-class Listens(Plugin):
-    @hookimpl
-    def register_listeners(self, registry: Any) -> None:
-        registry.add("reversed", ReversedListener)
-
-
-def backwards(**options: Any) -> ListenerSettings:
-    defaults: dict[str, Any] = {"settings": {"port": 0}, "bind": "loop", "close_timeout": 2.0}
-    return ListenerSettings(name="back", type="reversed", **defaults | options)
-
-
-CONNECT = bytes.fromhex("100c00044d5154540402003c0000")[::-1]
-CONNACK = bytes.fromhex("20020000")[::-1]
-
-
-async def test_a_plugins_listener_brings_clients(begin: Begin, dial: Any, log: Any) -> None:
-    node = await begin((Listens(None, Context("p")),), backwards(max_connections=1))
-    address = node.addresses()["back"]
-    fields = {"listener": "back", "type": "reversed", "address": address}
-    assert ("info", "listener.opened", fields) in log.records
-    reader, writer = await dial(address)
-    writer.write(CONNECT)
-    assert await reader.readexactly(4) == CONNACK
-    assert node.connections() == {"back": 1}
-    full, _ = await dial(address)
-    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-        await full.readexactly(1)
-    assert node.connections() == {"back": 1}
-    writer.close()
-    async with asyncio.timeout(60):
-        await node.listeners["back"].gate.emptied()
-    reader, writer = await dial(address)
-    writer.write(CONNECT)
-    assert await reader.readexactly(4) == CONNACK
-    node.listeners["back"].apply(backwards(max_connections=5))
-    assert await node.reload_certificates()
-    stopping = asyncio.create_task(node.stop())
-    async with asyncio.timeout(60):
-        assert await reader.read() == b""
-        await stopping
-    with pytest.raises(OSError, match=r"refused|Connect call failed"):
-        await dial(address)
-
-
-async def test_a_plugins_listener_that_cannot_open(begin: Begin) -> None:
-    plugins = (Listens(None, Context("p")),)
-    with pytest.raises(BindError, match="no such wire"):
-        await begin(plugins, backwards(settings={"fail": True}))
-    with pytest.raises(PluginError, match=r"plugin 'p': the listener 'back' cannot open: KeyError"):
-        await begin(plugins, backwards(settings={}))
-    with pytest.raises(ConfigError, match="listener 'back': there is no type 'reversed'"):
-        await begin((), backwards())
-
-
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (["tcp"], "listeners of type tcp are HookMQ's own"),
-        (["A b"], "'A b' is no name of a type of listener"),
-        (["a", "a"], "plugin 'p' adds the type a as well"),
-    ],
-)
-def test_types_that_cannot_be_are_the_plugins_error(names: list[str], words: str) -> None:
-    class Types(Plugin):
-        @hookimpl
-        def register_listeners(self, registry: Any) -> None:
-            for name in names:
-                registry.add(name, ReversedListener)
-
-    with pytest.raises(PluginError, match=f"plugin 'p': {words}"):
-        Extensions(Hooks.of(Types(None, Context("p"))))
-
-
-def test_a_metric_that_the_core_has_is_the_plugins_error() -> None:
-    class Takes(Plugin):
-        @hookimpl
-        def register_metrics(self, registry: Any) -> None:
-            registry.gauge("sessions", "Mine.", lambda: 1)
-
-    with pytest.raises(PluginError, match=r"'p': register_metrics failed: .*already there"):
-        Extensions(Hooks.of(Takes(None, Context("p"))))

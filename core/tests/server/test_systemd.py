@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from hookmq.errors import BindError
+from hookmq.model.errors import BindError
 from hookmq.server.systemd import inherited_sockets, notify, watchdog_interval
 
 

@@ -1,15 +1,13 @@
 """TCP: bytes in order, flow control both ways, how connections end, limits."""
 
 import asyncio
-import contextlib
 import socket
 import struct
 from typing import Any
 
 import pytest
-from hookmq.errors import BindError
+from hookmq.model.settings import BrokerSettings
 from hookmq.server.tcp import TURN, BufferedStream, Stream, address_peer
-from hookmq.settings import BrokerSettings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -293,87 +291,6 @@ async def test_broker_may_end_it_while_accepting(
     writer.close()
     await connection.until_ended()
     assert connection.received == b""
-
-
-async def test_full_listener_closes_and_counts(listen: Any, dial: Any, broker: Any) -> None:
-    listener = await listen(max_connections=1)
-    _, first = await dial(listener)
-    connection = await broker.next()
-    reader, second = await dial(listener)
-    with contextlib.suppress(ConnectionError):
-        assert await reader.read(-1) == b""
-    assert broker.metrics.connections_refused == 1
-    first.close()
-    await connection.until_ended()
-    _, third = await dial(listener)
-    await broker.next()
-    assert len(broker.connections) == 2
-    second.close()
-    third.close()
-
-
-async def test_shut_listener_accepts_no_more_and_keeps_the_open(
-    listen: Any, dial: Any, broker: Any
-) -> None:
-    listener = await listen()
-    reader, writer = await dial(listener)
-    connection = await broker.next()
-    connection.echo = True
-    listener.shut()
-    listener.shut()
-    with pytest.raises(OSError, match=r"refused|Connect call failed"):
-        await dial(listener)
-    writer.write(b"still")
-    assert await reader.readexactly(5) == b"still"
-    writer.close()
-
-
-async def test_address_in_use_names_address_and_reason(listen: Any) -> None:
-    first = await listen()
-    with pytest.raises(BindError, match="in use") as caught:
-        await listen(name="second", bind=first.address)
-    assert caught.value.exit_code == 4
-    assert first.address in str(caught.value)
-    assert "'second'" in str(caught.value)
-
-
-@pytest.mark.parametrize("bind", ["192.0.2.1:0", "no.such.host.invalid:0"])
-async def test_foreign_address_is_a_bind_error(listen: Any, bind: str) -> None:
-    with pytest.raises(BindError, match=bind):
-        await listen(bind=bind)
-
-
-@pytest.mark.parametrize("bind", ["*:0", "[::1]:0", "localhost:0"])
-async def test_every_way_to_write_an_address(
-    listen: Any, dial: Any, broker: Any, bind: str
-) -> None:
-    if bind != "localhost:0" and not socket.has_dualstack_ipv6():
-        pytest.skip("this machine has no IPv6")
-    listener = await listen(bind=bind)
-    port = listener.address.rsplit(":", 1)[1]
-    host = "::1" if bind.startswith("[") else "127.0.0.1"
-    _, writer = await dial(f"[{host}]:{port}")
-    connection = await broker.next()
-    assert connection.peer.host == host  # not ::ffff:127.0.0.1
-    writer.close()
-
-
-async def test_inherited_socket_is_used(listen: Any, dial: Any, broker: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
-        listener = await listen(bind="127.0.0.1:1", inherited=sock.dup())
-    assert listener.address == f"127.0.0.1:{port}"
-    _, writer = await dial(listener)
-    connection = await broker.next()
-    accepted = connection.wire._transport.get_extra_info("socket")
-    assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-    writer.close()
-
-
-async def test_inherited_socket_of_another_kind_is_refused(listen: Any) -> None:
-    left, right = socket.socketpair()
-    with left, right, pytest.raises(BindError, match="AF_UNIX"):
-        await listen(inherited=left)
 
 
 @given(

@@ -11,7 +11,7 @@ import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from hookmq.errors import ConfigError
+from hookmq.model.errors import ConfigError
 from hookmq.server.settings import TlsSettings
 from hookmq.server.tls import names_of, server_context
 
@@ -317,9 +317,9 @@ class TestContext:
 
     def test_files_that_hold_something_else(self, files: Any) -> None:
         paths = files.server()
-        assert "holds no private key" in self.refusal(certificate=paths["certificate"])
+        assert "contains no private key" in self.refusal(certificate=paths["certificate"])
         swapped = {"certificate": paths["key"], "key": paths["key"]}
-        assert "holds no certificate" in self.refusal(**swapped)
+        assert "contains no certificate" in self.refusal(**swapped)
 
     def encrypted(self, files: Any) -> dict[str, Any]:
         paths: dict[str, Any] = files.server()
@@ -337,7 +337,7 @@ class TestContext:
     @pytest.mark.parametrize("password", ["", "wrong"])
     def test_encrypted_key_with_a_wrong_password(self, files: Any, password: str) -> None:
         text = self.refusal(**self.encrypted(files), key_password=password)
-        assert "key_password does not open it" in text
+        assert "key_password does not decrypt it" in text
         assert "secret" not in text
 
     def test_encrypted_key(self, files: Any) -> None:
@@ -346,7 +346,7 @@ class TestContext:
         assert context.verify_mode == ssl.CERT_NONE
 
     def test_unknown_ciphers(self, files: Any) -> None:
-        assert "'NOPE': no such cipher" in self.refusal(**files.server(), ciphers="NOPE")
+        assert "'NOPE': unknown ciphers" in self.refusal(**files.server(), ciphers="NOPE")
 
     def test_bad_authorities(self, files: Any, tmp_path: Any) -> None:
         garbage = tmp_path / "garbage.pem"

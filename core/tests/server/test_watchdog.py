@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from hookmq.broker import Broker
 from hookmq.hooks.manager import Hooks
-from hookmq.metrics import Metrics
+from hookmq.model.metrics import Metrics
+from hookmq.model.settings import Settings
 from hookmq.plugin import Context, Plugin
-from hookmq.server.extensions import Extensions
-from hookmq.server.node import Node
-from hookmq.server.runtime import AsyncioRuntime
-from hookmq.server.watchdog import Owner, Watchdog, blocked_at, owner_among, plugin_package
-from hookmq.settings import Settings
-from hookmq.testing.plugins import instance_of
+from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.extensions import PluginExtensions
+from hookmq.server.server import Server
+from hookmq.server.watchdog import CodeOwner, LoopWatchdog, blocked_at, owner_among, plugin_package
+from hookmq_testing.plugins import instance_of
 
 
 def nap_like_a_plugin(seconds: float) -> None:
@@ -39,7 +39,7 @@ async def until(condition: Any) -> None:
 
 async def test_a_blocking_plugin_is_named(log: Any) -> None:
     metrics = Metrics()
-    watchdog = Watchdog(asyncio.get_running_loop(), metrics, log, limit=0.5)
+    watchdog = LoopWatchdog(asyncio.get_running_loop(), metrics, log, limit=0.5)
     watchdog.start()
     try:
         nap_like_a_plugin(1.0)
@@ -57,7 +57,7 @@ async def test_a_blocking_plugin_is_named(log: Any) -> None:
 
 
 async def test_a_stuck_loop_is_told_while_it_lasts(log: Any) -> None:
-    watchdog = Watchdog(asyncio.get_running_loop(), Metrics(), log, limit=0.4, stuck=0.6)
+    watchdog = LoopWatchdog(asyncio.get_running_loop(), Metrics(), log, limit=0.4, stuck=0.6)
     watchdog.start()
     try:
         told = threading.Event()
@@ -73,7 +73,7 @@ async def test_a_stuck_loop_is_told_while_it_lasts(log: Any) -> None:
 
 async def test_a_loop_that_turns_is_left_alone(log: Any) -> None:
     metrics = Metrics()
-    watchdog = Watchdog(asyncio.get_running_loop(), metrics, log, limit=20.0)
+    watchdog = LoopWatchdog(asyncio.get_running_loop(), metrics, log, limit=20.0)
     watchdog.start()
     beaten = watchdog._beaten
     await until(lambda: watchdog._beaten > beaten)
@@ -101,7 +101,7 @@ def test_no_stack() -> None:
     [
         ("/venv/site-packages/hookmq_auth_file/plugin.py", "hookmq_auth_file"),
         ("/srv/plugins/hookmq_mine.py", "hookmq_mine"),
-        ("/venv/site-packages/hookmq/broker/core.py", None),
+        ("/venv/site-packages/hookmq/broker/state.py", None),
         ("<frozen importlib>", None),
         ("", None),
     ],
@@ -114,7 +114,7 @@ class Own(Plugin):
     """Its code is in this file."""
 
 
-def owner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *ids: str) -> Owner:
+def owner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *ids: str) -> CodeOwner:
     """Who owns what, with plugins of a package called `name` among them."""
     folder = tmp_path / name
     folder.mkdir()
@@ -144,9 +144,9 @@ def test_a_plugin_is_called_by_its_id(
 
 async def test_a_node_blames_the_plugins_in_use() -> None:
     runtime = AsyncioRuntime()
-    node = Node(Broker(Settings(), runtime), (), runtime)
+    node = Server(Broker(Settings(), runtime), (), runtime)
     assert node._watchdog.owner(__file__) is None
     for id in ("one", "two"):  # at the start, and after a reload
-        node.use(Extensions(Hooks([instance_of(Own(None, Context(id)))])))
+        node.use(PluginExtensions(Hooks([instance_of(Own(None, Context(id)))])))
         assert node._watchdog.owner(__file__) == id
     await runtime.close()

@@ -6,8 +6,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from hookmq.model.settings import BrokerSettings
 from hookmq.server.settings import TlsSettings, WebSocketSettings
-from hookmq.settings import BrokerSettings
 
 Client = Any
 

@@ -1,4 +1,4 @@
-"""The receivers, told by a real broker over TCP, and by who should not."""
+"""Tests of the receivers, with requests from a real broker over TCP and from senders that must be refused."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ def load(name: str) -> ModuleType:
 
 
 class Front:
-    """A receiver on a port of loopback; whoever waits for a request is told when one was answered."""
+    """A receiver on a loopback port. Tests can wait until it has responded to a request."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -73,7 +73,7 @@ async def aiohttp_application(front: Front, path: Path) -> web.Application:
 
 
 async def fastapi_application(front: Front, path: Path) -> web.Application:
-    """aiohttp speaks HTTP, FastAPI answers."""
+    """Return an aiohttp application that passes its requests to FastAPI."""
     inner = httpx.AsyncClient(
         transport=httpx.ASGITransport(load("fastapi_receiver").make(SECRETS)), base_url="http://inner"
     )  # fmt: skip
@@ -114,7 +114,8 @@ async def front(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def missing(front: Front) -> tuple[int, int]:
-    """How many came, of which the aiohttp receiver says nothing, and how many are missing."""
+    """Return the number of events received (-1 for the aiohttp receiver, which does not report it) and of missing
+    events."""
     async with ClientSession() as session:
         async with session.get(f"{front.url}/gaps") as response:
             if response.status == 200:
@@ -159,7 +160,7 @@ async def test_who_is_believed(front: Front) -> None:
 
 
 def test_fastapi_is_served_by_uvicorn() -> None:
-    """As the example says at its top."""
+    """Run the command from the example's docstring."""
     command = "-m uvicorn --factory fastapi_receiver:from_environment --port 0 --no-use-colors"
     with subprocess.Popen(
         [sys.executable, *command.split()],

@@ -1,6 +1,6 @@
-"""The jobs: what each is, what it needs of the configuration, and the queries it is made of.
+"""The jobs: their descriptions, the configuration that they need, and their queries.
 
-A job is a module here with ``build(spark, conf) -> list[Query]``; it starts nothing.
+Each job is a module in this package with ``build(spark, conf) -> list[Query]``, which does not start the queries.
 """
 
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ class Query:
     frame: DataFrame
     sink: Sink | StreamSink
     checkpoint: str
-    """The folder of its checkpoint, which is its own."""
+    """The folder of the query's checkpoint, which no other query uses."""
     trigger: float
-    """Seconds between batches; 0 for as soon as possible. ``--once`` has AvailableNow instead."""
+    """Seconds between batches; 0 means as soon as possible. ``--once`` uses AvailableNow instead."""
 
 
 class Job(NamedTuple):
-    """A job's line in the table."""
+    """A row in the table of jobs."""
 
     module: str
     help: str
     needs: tuple[str, ...]
-    """Keys of the configuration that it cannot do without, dotted."""
+    """Required keys of the configuration, with dots."""
 
 
 JOBS: Final[dict[str, Job]] = {
@@ -60,7 +60,7 @@ JOBS: Final[dict[str, Job]] = {
 
 
 def build(spark: SparkSession, conf: "Conf", names: Sequence[str]) -> list[Query]:
-    """The queries of some jobs, each once. Reaches the source. Raises KeyError for an unknown job."""
+    """Return the queries of some jobs, each query once. Connects to the source. Raises KeyError for an unknown job."""
     found: dict[str, Query] = {}
     for name in names:
         module = import_module(f"{__name__}.{JOBS[name].module}")

@@ -1,4 +1,4 @@
-"""Alerts, published to MQTT, into a table, or both."""
+"""The anomaly job: publishes alerts to MQTT, writes them to a table, or both."""
 
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
-    """The query ``anomaly``, which publishes, and the query ``alerts``, which writes the table, each if it is wanted:
-    they read by themselves, as what is published must not wait for a table. Raises PipelineError if neither is."""
+    """Return the configured queries: ``anomaly`` publishes alerts, and ``alerts`` writes the table.
+
+    Each query reads the source itself, so that publishing does not wait for the table. Raises PipelineError if
+    neither is configured.
+    """
     assert conf.silver is not None
     by, payload = conf.anomaly, conf.silver
     assert by is not None

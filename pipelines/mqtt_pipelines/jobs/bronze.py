@@ -1,4 +1,4 @@
-"""Messages as they came, into a table by day."""
+"""The bronze job: writes messages as received to a table, by day."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
-    """One query: ``bronze``."""
+    """Return the query ``bronze``."""
     assert conf.tables.bronze is not None
     frame = bronze(open_stream(spark, conf.source, "bronze"))
     sink = open_sink(conf.tables.bronze)

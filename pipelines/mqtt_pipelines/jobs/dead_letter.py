@@ -1,4 +1,4 @@
-"""What is not understood, with the reason, into a table."""
+"""The dead letter job: writes messages that cannot be parsed to a table, with the reason."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
-    """One query: ``dead_letter``."""
+    """Return the query ``dead_letter``."""
     assert conf.silver is not None
     assert conf.tables.dead_letter is not None
     frame = dead_letters(open_stream(spark, conf.source, "dead_letter"), conf.silver)

@@ -1,4 +1,4 @@
-"""Windows of each device's values, into a table."""
+"""The gold job: writes windows of each device's values to a table."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
-    """One query: ``gold``, of the messages that silver takes, which it reads by itself."""
+    """Return the query ``gold``. It parses messages like silver, but reads the source itself."""
     assert conf.silver is not None
     assert conf.gold is not None
     assert conf.tables.gold is not None

@@ -1,4 +1,4 @@
-"""When each device was online, into a table."""
+"""The presence job: writes the periods in which each device was online to a table."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
-    """One query: ``presence``."""
+    """Return the query ``presence``."""
     assert conf.presence is not None
     assert conf.tables.presence is not None
     prepare(spark)

@@ -1,5 +1,7 @@
-"""Messages that are understood into one table, the others into another: a row of the log is in one of them, or was there
-before."""
+"""The silver job: writes parsed messages to one table, and the others to another table.
+
+Each row of the log is in one of these tables, or is a duplicate.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
-    """Two queries: ``silver`` and ``dead_letter``."""
+    """Return the queries ``silver`` and ``dead_letter``."""
     assert conf.silver is not None
     assert conf.tables.silver is not None
     frame = silver(open_stream(spark, conf.source, "silver"), conf.silver)

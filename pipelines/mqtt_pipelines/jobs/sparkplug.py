@@ -1,4 +1,4 @@
-"""Metrics of Sparkplug B into a table, what is none of them into another."""
+"""The Sparkplug B job: writes metrics to one table, and messages that cannot be parsed to another table."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
-    """The query ``metrics``, and ``sparkplug_dead_letter`` if there is a table for it."""
+    """Return the query ``metrics``, and ``sparkplug_dead_letter`` if it has a table."""
     by, tables = conf.sparkplug, conf.tables
     assert by is not None
     assert tables.metrics is not None

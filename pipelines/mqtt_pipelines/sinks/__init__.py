@@ -1,6 +1,7 @@
-"""Where a query's rows go. Every sink takes a batch that comes again as the same batch: nothing is written twice.
+"""The sinks that queries write to. Every sink recognizes a repeated batch, so nothing is written twice.
 
-Two kinds: a `Sink` is handed each batch (``foreachBatch``), a `StreamSink` is Spark's own and only configured here.
+There are two kinds. A `Sink` receives each batch (``foreachBatch``). A `StreamSink` is one of Spark's own sinks, and is
+only configured here.
 """
 
 from dataclasses import dataclass
@@ -15,30 +16,30 @@ from mqtt_pipelines.settings import Table
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of a batch."""
+    """The result of writing a batch."""
 
     rows: int
-    """How many rows it added; 0 where it was there already."""
+    """Number of rows added; 0 if they were already in the table."""
     repeated: bool = False
-    """Whether it had been written before: the driver was killed between writing and noting that it was done."""
+    """Whether the batch had already been written, because the driver was killed before it recorded that."""
     version: str = ""
-    """Of the table, as the table counts."""
+    """The table's version."""
 
 
 @runtime_checkable
 class Sink(Protocol):
-    """Takes batches."""
+    """A sink that receives batches."""
 
     @property
     def name(self) -> str:
-        """For messages, such as ``delta /data/silver``."""
+        """Return a name for messages, such as ``delta /data/silver``."""
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Write a batch, unless it is there already. May block; runs on the driver.
+        """Write a batch unless the table already has it. Runs on the driver, and may block.
 
-        (`app`, `batch_id`) names the batch: `app` is the pipeline's name, the query's name and the id of its checkpoint,
-        so that a checkpoint that was deleted does not make batch 0 again. Ids of one `app` only grow; the last may come
-        again.
+        (`app`, `batch_id`) identifies the batch. `app` consists of the pipeline's name, the query's name and the
+        checkpoint id, so batch 0 of a new checkpoint is a different batch. The batch ids of one `app` only increase,
+        but the last batch may be repeated.
         """
 
 
@@ -48,21 +49,21 @@ class StreamSink(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages, such as ``files /data/bronze``."""
+        """Return a name for messages, such as ``files /data/bronze``."""
 
     def configure(self, writer: "DataStreamWriter", checkpoint: str) -> "DataStreamWriter":
-        """Set format, options and partitioning; checkpoint, trigger and name are the runner's.
+        """Set the format, options and partitioning. The runner sets the checkpoint, trigger and name.
 
-        Raises if what is there was written with another checkpoint and the sink cannot go on from that.
+        Raises an error if the target was written with another checkpoint and the sink cannot continue it.
         """
 
 
 SINKS = {"files": "FilesSink", "delta": "DeltaSink", "iceberg": "IcebergSink"}
-"""The class by a table's format; it is in the module of that name and takes the `Table`."""
+"""The class for each table format. Its module has the name of the format. Its argument is the `Table`."""
 
 
 def open_sink(table: Table) -> Sink | StreamSink:
-    """The sink of a table. Only the module that is needed is imported."""
+    """Return a table's sink. Imports only the module that it needs."""
     kind: Any = getattr(import_module(f"{__name__}.{table.format}"), SINKS[table.format])
     made: Sink | StreamSink = kind(table)
     return made

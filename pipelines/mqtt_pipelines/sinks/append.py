@@ -1,6 +1,7 @@
-"""Appending a batch once: look whether it is there, have its files written, add them and the note of it in one commit.
+"""Appends a batch exactly once.
 
-What is particular to a table format is behind `Store`.
+It checks whether the table already has the batch, writes the files, and adds them with a note in one commit. `Store`
+hides the differences between table formats.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mqtt_pipelines")
 TRIES = 12
-"""Commits that others may come before, one after the other."""
+"""How many times in a row other writers may commit first."""
 WAIT = 0.05
-"""Seconds before the second try; twice that before the next, and so on, up to `MOST`."""
+"""Seconds before the second attempt. The time doubles with each attempt, up to `MOST`."""
 MOST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A range of a column with times, both ends within."""
+    """A range of times in a column, inclusive at both ends."""
 
     column: str
     first: datetime.datetime
@@ -40,26 +41,26 @@ class Times:
 
 
 class State(Protocol):
-    """A table as it was when it was loaded; a commit holds only if nobody changed what it depends on since."""
+    """A loaded table. A commit succeeds only if nothing it depends on has changed since loading."""
 
     version: str
 
     def get(self, entry: str) -> int | None:
-        """What the table notes under a name."""
+        """Return the value of the table's note `entry`."""
 
     def target(self, schema: pa.Schema) -> parts.Target:
-        """Where files go."""
+        """Return where and how to write files."""
 
     def commit(self, made: Sequence[parts.Part], entries: Mapping[str, int], app: str) -> bool:
-        """Add files and notes; True if done, False if others came first. Sets `version`."""
+        """Add files and notes, and set `version`. Return False if another writer committed first."""
 
     def keys(
         self, names: Sequence[str], spans: Iterable[ledger.Span], times: Times | None = None
     ) -> pa.Table:
-        """Columns of the rows whose offsets are within spans, or whose time is within `times`."""
+        """Return columns of the rows whose offsets are in the spans, or whose time is in `times`."""
 
     def spans(self) -> list[ledger.Span]:
-        """The first and the last offset of each log and partition."""
+        """Return the first and last offset in each log and partition."""
 
 
 class Store(Protocol):
@@ -67,16 +68,13 @@ class Store(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Return a name for messages."""
 
     def load(self, schema: pa.Schema) -> State:
-        """The table as it is now, made if there is none, with the columns of `schema`.
-
-        Raises MqttError if they do not fit.
-        """
+        """Load the table, or create it with the columns of `schema`. Raises MqttError if the columns do not match."""
 
     def look(self) -> State | None:
-        """The table as it is now, if there is one."""
+        """Load the table if it exists."""
 
 
 def append(
@@ -86,7 +84,7 @@ def append(
     app: str,
     wait: Callable[[float], None] = time.sleep,
 ) -> Written:
-    """Append a batch unless the table has it. Blocks. Raises MqttError if the table will not take it."""
+    """Append a batch unless the table already has it. Blocks. Raises MqttError if the table refuses the batch."""
     schema = columns.arrow(batch.schema)
     keyed = set(ledger.KEY) <= set(schema.names)
     state = store.look()
@@ -97,8 +95,8 @@ def append(
         return _append(store, batch, batch_id, app, keyed, wait)
     if not keyed:
         return Written(0, True, state.version)
-    # After a crash, or with another checkpoint: which of the rows are there is looked at before any is written. Once, as
-    # what computes them may remember what it saw.
+    # After a crash, or with another checkpoint, find existing rows before writing any. Do this only once, because
+    # computing the rows may be stateful.
     held = batch.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         found, total = spans(held)
@@ -120,7 +118,7 @@ def _append(
     wait: Callable[[float], None],
     whole: int | None = None,
 ) -> Written:
-    """`rows` are what is left of a batch of the shape `whole`, or all of it."""
+    """Append `rows`, which are a batch with the shape `whole`, or the part of it that is left."""
     schema = columns.arrow(rows.schema)
     with told(store):
         state = store.load(schema)
@@ -142,7 +140,7 @@ def _append(
             made = []
         if not made and not verdict.note:
             return Written(0, verdict.repeated, state.version)
-        if verdict.done and not verdict.repeated:  # Another driver wrote some of it meanwhile.
+        if verdict.done and not verdict.repeated:  # Another driver wrote some rows in the meantime.
             parts.remove(target, made)
             made = parts.write(_rest(store, rows, verdict, app), target)
             continue
@@ -166,7 +164,7 @@ def _append(
 def told(
     store: Store, cure: str = "started again, the query goes on with this batch"
 ) -> Iterator[None]:
-    """Whatever a format's library raises as MqttError, in a line that names the table."""
+    """Convert errors of a format's library to MqttError, as one line with the table's name."""
     try:
         yield
     except MqttError:
@@ -179,7 +177,7 @@ def told(
 
 
 def _rest(store: Store, rows: DataFrame, verdict: ledger.Verdict, app: str) -> DataFrame:
-    """The rows that are not in the table."""
+    """Return the rows that are not in the table."""
     if not verdict.done:
         return rows
     log.warning(
@@ -191,8 +189,10 @@ def _rest(store: Store, rows: DataFrame, verdict: ledger.Verdict, app: str) -> D
 
 
 def spans(rows: DataFrame) -> tuple[list[ledger.Span], int]:
-    """The first and the last offset of each log and partition, of rows with their whole key; and how many rows there are
-    with and without it. Runs the rows."""
+    """Return the first and last offset in each log and partition, and the number of rows.
+
+    The offsets come only from rows with a complete key. The number includes all rows. Computes the rows.
+    """
     from pyspark.sql import functions as f
 
     by = rows.groupBy("log_id", "partition")
@@ -203,7 +203,7 @@ def spans(rows: DataFrame) -> tuple[list[ledger.Span], int]:
 
 
 def within(spans: Iterable[ledger.Span]) -> Column:
-    """Whether a row's offset is in one of some spans; false where one of its key is null."""
+    """Return whether a row's offset is in one of the spans. It is false if a part of the row's key is null."""
     from pyspark.sql import functions as f
 
     arms = f.lit(False)

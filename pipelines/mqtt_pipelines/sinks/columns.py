@@ -1,4 +1,4 @@
-"""What a batch's columns are beside a table's: the same, some missing, some new, or of another type."""
+"""Compares a batch's columns with a table's columns: equal, missing, new, or of another type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ CURES = "cast the column in the pipeline, or write to another table"
 
 
 def arrow(schema: StructType) -> pa.Schema:
-    """A batch's columns as files hold them: times are UTC in microseconds. Raises MqttError for what they cannot."""
+    """Return a batch's columns as they are written to files, with times in UTC microseconds. Raises MqttError for
+    unsupported types."""
     import pyarrow as pa
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
@@ -34,7 +35,7 @@ def arrow(schema: StructType) -> pa.Schema:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """A type without what does not matter: how long its offsets are, what an element is called, what may be null."""
+    """Return a type without irrelevant details, such as offset length, element names and nullability."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -53,16 +54,16 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def table(found: pa.Table) -> pa.Table:
-    """A table with plain types, as Spark takes it."""
+    """Return a table whose types are plain enough for Spark."""
     import pyarrow as pa
 
     return found.cast(pa.schema([pa.field(one.name, plain(one.type)) for one in found.schema]))
 
 
 def new(batch: pa.Schema, table: pa.Schema, name: str, policy: str) -> list[pa.Field]:
-    """The columns that a batch has and a table lacks; what the batch lacks is null there.
+    """Return the columns that only the batch has. Columns that only the table has become null.
 
-    Raises MqttError where types differ, and where columns are new but `policy` is not ``add``.
+    Raises MqttError if types differ, or if there are new columns and `policy` is not ``add``.
     """
     for field in table:
         if field.name not in batch.names:
@@ -88,7 +89,7 @@ def new(batch: pa.Schema, table: pa.Schema, name: str, policy: str) -> list[pa.F
 
 
 def partitions(given: Sequence[str], found: Sequence[str], batch: Sequence[str], name: str) -> None:
-    """Raises MqttError unless the partition columns are what the table has and the batch makes."""
+    """Raise MqttError unless the partition columns match the table and are in the batch."""
     if given and list(given) != list(found):
         raise MqttError(
             f"{name} is partitioned by {', '.join(found) or 'nothing'}, and `partition_by` says "

@@ -1,7 +1,8 @@
-"""Delta tables through delta-rs: no jar. The executors write the files, the driver adds them in one commit.
+"""Writes Delta tables with delta-rs, without a jar. Executors write the files, and the driver adds them in one
+commit.
 
-The commit notes the batch as application transactions. delta-rs refuses it if another commit since the table was loaded
-noted the same names: of two drivers with one batch, such as one that was thought dead, exactly one succeeds.
+The commit records the batch as application transactions. delta-rs refuses the commit if another commit has recorded
+the same names since the table was loaded. If two drivers write the same batch, exactly one succeeds.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ UNFIT = (
     "delta.enableChangeDataFeed",
     "delta.setTransactionRetentionDuration",
 )
-"""Properties of tables that only an engine that knows them may write."""
+"""Table properties that a writer must support in order to write the table."""
 
 
 class DeltaSink:
-    """Appends batches to a Delta table, and makes it if there is none."""
+    """Appends batches to a Delta table. Creates the table if it is missing."""
 
     def __init__(self, table: Table, wait: Callable[[float], None] = time.sleep) -> None:
         self.table = table
         path = table.path
-        if path.startswith("file:"):  # As Spark writes it, with one slash or three.
+        if path.startswith("file:"):  # Spark writes it with one or three slashes.
             path = "/" + path.removeprefix("file:").lstrip("/")
         self.root = path if "://" in path else os.path.abspath(path)
         self.options = dict(table.options)
@@ -48,15 +49,15 @@ class DeltaSink:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Return a name for messages."""
         return f"delta {self.table.path}"
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Append a batch, unless the table has it. Raises MqttError if the table will not take it."""
+        """Append a batch unless the table already has it. Raises MqttError if the table refuses the batch."""
         return append(self, batch, batch_id, app, self.wait)
 
     def look(self) -> DeltaState | None:
-        """The table as it is now; None if there is none. Blocks. Raises MqttError where it cannot be opened."""
+        """Load the table, or return None if it does not exist. Blocks. Raises MqttError if it cannot be opened."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -71,7 +72,7 @@ class DeltaSink:
         return DeltaState(self, table)
 
     def load(self, schema: pa.Schema) -> DeltaState:
-        """The table as it is now, made if there is none, with new columns if that is allowed. Blocks."""
+        """Load the table. Create it if it is missing, and add new columns if that is allowed. Blocks."""
         import pyarrow as pa
         from deltalake import DeltaTable
         from deltalake.exceptions import CommitFailedError, DeltaError
@@ -88,7 +89,7 @@ class DeltaSink:
                     storage_options=self.options or None,
                 )
             except (DeltaError, OSError) as error:
-                if self.look() is None:  # Nobody else made it meanwhile.
+                if self.look() is None:  # No other writer has created it in the meantime.
                     raise MqttError(
                         f"{self.name} cannot be made ({error}): see `path` and `options` of the table."
                     ) from None
@@ -111,12 +112,12 @@ class DeltaSink:
         try:
             state.table.alter.add_columns(list(Schema.from_arrow(pa.schema(added)).fields))
         except CommitFailedError:
-            self.wait(0.0)  # Somebody changed the table; perhaps it has them now.
+            self.wait(0.0)  # Another writer changed the table and may have added them.
         return self.load(schema)
 
 
 class DeltaState:
-    """A Delta table at a version."""
+    """A version of a Delta table."""
 
     def __init__(self, sink: DeltaSink, table: DeltaTable) -> None:
         self.sink = sink
@@ -124,16 +125,16 @@ class DeltaState:
         self.version = str(table.version())
 
     def get(self, entry: str) -> int | None:
-        """What an application transaction says."""
+        """Return the value of an application transaction."""
         return self.table.transaction_version(entry)
 
     def target(self, schema: pa.Schema) -> Target:
-        """Where files go: the table's folder."""
+        """Return where to write files, which is the table's folder."""
         partition_by = tuple(self.table.metadata().partition_columns)
         return Target(self.sink.root, schema, partition_by, options=self.sink.options)
 
     def commit(self, made: Sequence[Part], entries: Mapping[str, int], app: str) -> bool:
-        """Add files and application transactions; False if others changed what these depend on."""
+        """Add files and application transactions. Return False if another writer changed anything they depend on."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
@@ -163,9 +164,9 @@ class DeltaState:
     def keys(
         self, names: Sequence[str], spans: Iterable[Span], times: Times | None = None
     ) -> pa.Table:
-        """Columns of the rows whose offsets are within spans, or whose time is within `times`.
+        """Return columns of the rows whose offsets are in the spans, or whose time is in `times`.
 
-        Reads the files that may have some, by their statistics.
+        Reads only files that may contain such rows according to their statistics.
         """
         import pyarrow as pa
 
@@ -184,7 +185,7 @@ class DeltaState:
         return columns.table(pa.table(rows.read_all()))
 
     def spans(self) -> list[Span]:
-        """The first and the last offset of each log and partition."""
+        """Return the first and last offset in each log and partition."""
         import pyarrow as pa
 
         text = 'select log_id, partition, min("offset"), max("offset") from t group by 1, 2'
@@ -192,7 +193,7 @@ class DeltaState:
         return [Span(*row.values()) for row in rows if None not in row.values()]
 
     def query(self, text: str) -> Any:
-        """Rows of the table, `t` in the query."""
+        """Run a query on the table, which is named `t` in the query. Return its rows."""
         from deltalake import QueryBuilder
 
         return QueryBuilder().register("t", self.table).execute(text)

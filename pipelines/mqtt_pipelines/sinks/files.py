@@ -1,7 +1,8 @@
-"""Parquet through Spark's own file sink, which lists what is valid in ``_spark_metadata``: read such a folder with Spark.
+"""Writes Parquet files with Spark's file sink. ``_spark_metadata`` lists the valid files, so read the folder with
+Spark.
 
-The sink knows its batches by their numbers alone. With a new checkpoint these begin at 0 again, and Spark would take them
-for written and leave their rows out without a word; so that is looked at before a query starts.
+The sink identifies batches only by their numbers, which start at 0 again with a new checkpoint. Spark would then assume
+that the batches have been written, and silently drop their rows. So the folder is checked before a query starts.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ LOG = "_spark_metadata"
 
 
 class FilesSink:
-    """A folder of Parquet files; `options` are the format's own, such as `compression`."""
+    """A folder of Parquet files. `options` are Spark's options for the format, such as `compression`."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Return a name for messages."""
         return f"files {self.table.path}"
 
     def configure(self, writer: DataStreamWriter, checkpoint: str) -> DataStreamWriter:
-        """Set format, folder, options and partitioning. Blocks while it looks at the folder.
+        """Set the format, folder, options and partitioning. Blocks while it checks the folder.
 
-        Raises MqttError if `checkpoint` is not the one that the folder was written with.
+        Raises MqttError if the folder was written with a checkpoint other than `checkpoint`.
         """
         from pyspark.sql import SparkSession
 
@@ -46,7 +47,7 @@ class FilesSink:
         return writer.option("path", self.table.path)
 
     def check(self, spark: SparkSession, checkpoint: str) -> None:
-        """Raises MqttError if the folder has batches that the checkpoint does not know."""
+        """Raise MqttError if the folder has batches that the checkpoint does not include."""
         written = latest(spark, f"{self.table.path}/{LOG}")
         planned = latest(spark, f"{checkpoint}/offsets")
         if written > planned:
@@ -59,7 +60,7 @@ class FilesSink:
 
 
 def latest(spark: SparkSession, folder: str) -> int:
-    """The last batch of one of Spark's logs; -1 where there is none. Works wherever Spark's file systems do."""
+    """Return the last batch in a log written by Spark, or -1 if there is none. Works on all of Spark's file systems."""
     jvm: Any = spark.sparkContext._jvm
     java: Any = spark.sparkContext._jsc
     path = jvm.org.apache.hadoop.fs.Path(folder)

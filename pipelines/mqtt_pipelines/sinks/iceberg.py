@@ -1,8 +1,9 @@
-"""Iceberg tables through pyiceberg: no jar. The executors write the files, the driver adds them in one commit.
+"""Writes Iceberg tables with pyiceberg, without a jar. Executors write the files, and the driver adds them in one
+commit.
 
-The commit notes the batch as properties of the table, which stay when snapshots expire, and, for people, in the summary
-of the snapshot. Every commit says which snapshot it builds on: if another came first it is refused, and what the table
-notes is looked at again. pyiceberg's own retries are cut short, since they would not look.
+The commit records the batch in table properties, which survive when snapshots expire. For users, it also records the
+batch in the snapshot's summary. Every commit names the snapshot that it is based on. If another commit came first, it
+is refused, and the table's notes are read again. pyiceberg's own retries would not read them, so they are disabled.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 NOTE = "mqtt-pipelines."
-"""Of the properties that note batches."""
+"""Prefix of the properties that record batches."""
 TIDY = {
     "write.metadata.delete-after-commit.enabled": "true",
     "commit.manifest-merge.enabled": "true",
 }
-"""Of new tables: a commit a minute leaves no heap of metadata."""
+"""Properties of new tables that limit the metadata that frequent commits create."""
 
 
 class IcebergSink:
-    """Appends batches to an Iceberg table, and makes it and its namespace if there is none.
+    """Appends batches to an Iceberg table. Creates the table and its namespace if they are missing.
 
-    `path` is its name, NAMESPACE.TABLE; `options` are the catalog's properties, such as `uri` and `warehouse`. Without a
-    `type`, ``http`` in `uri` means REST and ``sqlite`` or ``postgresql`` SQL.
+    `path` is the table's name, NAMESPACE.TABLE. `options` are the catalog's properties, such as `uri` and
+    `warehouse`. If `type` is missing, ``http`` in `uri` means REST, and ``sqlite`` or ``postgresql`` means SQL.
     """
 
     def __init__(self, table: Table, wait: Callable[[float], None] = time.sleep) -> None:
@@ -50,16 +51,16 @@ class IcebergSink:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Return a name for messages."""
         return f"iceberg {self.table.path}"
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Append a batch, unless the table has it. Raises MqttError if the table will not take it."""
+        """Append a batch unless the table already has it. Raises MqttError if the table refuses the batch."""
         return append(self, batch, batch_id, app, self.wait)
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog; connects when it is first asked for. Raises MqttError if its properties will not do."""
+        """Return the catalog, connecting on the first call. Raises MqttError if its properties are wrong."""
         from pyiceberg.catalog import load_catalog
 
         if self._catalog is None:
@@ -79,7 +80,7 @@ class IcebergSink:
         return self._catalog
 
     def look(self) -> IcebergState | None:
-        """The table as it is now; None if there is none. Blocks."""
+        """Load the table, or return None if it does not exist. Blocks."""
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -88,7 +89,7 @@ class IcebergSink:
             return None
 
     def load(self, schema: pa.Schema) -> IcebergState:
-        """The table as it is now, made if there is none, with new columns if that is allowed. Blocks."""
+        """Load the table. Create it if it is missing, and add new columns if that is allowed. Blocks."""
         import pyarrow as pa
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -105,11 +106,11 @@ class IcebergSink:
             with state.table.update_schema() as update:
                 update.union_by_name(pa.schema(added))
         except CommitFailedException:
-            self.wait(0.0)  # Somebody changed the table; perhaps it has them now.
+            self.wait(0.0)  # Another writer changed the table and may have added them.
         return self.load(schema)
 
     def create(self, schema: pa.Schema) -> IcebergState:
-        """Make the table, unless another did meanwhile."""
+        """Create the table, unless another writer has created it in the meantime."""
         from pyiceberg.exceptions import TableAlreadyExistsError
 
         columns.partitions((), self.table.partition_by, schema.names, self.name)
@@ -133,30 +134,33 @@ class IcebergSink:
 
 
 class _OthersCameFirstError(Exception):
-    """Ends a commit that may not be made again as it is. Not one of pyiceberg's: after its own it deletes manifests."""
+    """A commit failed and must not be repeated unchanged. It is not a pyiceberg exception, because pyiceberg would then
+    delete manifests."""
 
 
 class IcebergState:
-    """An Iceberg table at a snapshot."""
+    """A snapshot of an Iceberg table."""
 
     def __init__(self, sink: IcebergSink, table: IcebergTable) -> None:
         self.sink = sink
         self.table = table
         snapshot = table.current_snapshot()
         self.version = str(snapshot.snapshot_id) if snapshot else ""
-        # Only in this copy: what a transaction sends are its updates. One try, then a look; see `commit`.
+        # Set only in this copy, because a transaction sends only its updates. Make one attempt, then check; see
+        # `commit`.
         once = {"commit.retry.num-retries": "1", "commit.retry.min-wait-ms": "0"}
         table.metadata = table.metadata.model_copy(
             update={"properties": {**table.metadata.properties, **once}}
         )
 
     def get(self, entry: str) -> int | None:
-        """What a property says."""
+        """Return the value of a property."""
         value = self.table.metadata.properties.get(NOTE + entry)
         return None if value is None else int(value)
 
     def partition_columns(self) -> list[str]:
-        """Raises MqttError for a table that is partitioned by something else than the values of columns."""
+        """Return the partition columns. Raises MqttError for a table that is partitioned by anything except column
+        values."""
         found = []
         for one in self.table.spec().fields:
             if str(one.transform) != "identity":
@@ -168,7 +172,7 @@ class IcebergState:
         return found
 
     def target(self, schema: pa.Schema) -> Target:
-        """Where files go: ``data`` in the table's location. Their columns have the table's field ids."""
+        """Return where to write files: ``data`` in the table's location. Their columns have the table's field ids."""
         import pyarrow as pa
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -182,7 +186,7 @@ class IcebergState:
         )
 
     def commit(self, made: Sequence[Part], entries: Mapping[str, int], app: str) -> bool:
-        """Add files and properties in one transaction; False if another commit came first."""
+        """Add files and properties in one transaction. Return False if another commit came first."""
         from pyiceberg.exceptions import CommitFailedException
 
         root = f"{self.table.location()}/data"
@@ -192,13 +196,14 @@ class IcebergState:
         transaction.add_files(
             [f"{root}/{part.path}" for part in made],
             snapshot_properties=batch,
-            check_duplicate_files=False,  # Their names are nobody else's.
+            check_duplicate_files=False,  # Their names are unique.
         )
         ours = transaction.table_metadata.current_snapshot_id
         refresh = self.table.refresh
 
         def look() -> IcebergTable:
-            """What pyiceberg does before it tries again: our snapshot may be there, although it was told no."""
+            """Load the table, as pyiceberg does before a retry. The snapshot may exist although the commit seemed to
+            fail."""
             found = refresh()
             if ours is None or found.snapshot_by_id(ours) is None:
                 raise _OthersCameFirstError
@@ -218,9 +223,9 @@ class IcebergState:
     def keys(
         self, names: Sequence[str], spans: Iterable[Span], times: Times | None = None
     ) -> pa.Table:
-        """Columns of the rows whose offsets are within spans, or whose time is within `times`.
+        """Return columns of the rows whose offsets are in the spans, or whose time is in `times`.
 
-        Reads the files that may have some, by their statistics.
+        Reads only files that may contain such rows according to their statistics.
         """
         arms = [
             f"(log_id = '{span.log_id}' and partition = {span.partition} "
@@ -236,7 +241,7 @@ class IcebergState:
         return columns.table(found.select(list(names)))
 
     def spans(self) -> list[Span]:
-        """The first and the last offset of each log and partition."""
+        """Return the first and last offset in each log and partition."""
         import pyarrow as pa
 
         found: list[Span] = []

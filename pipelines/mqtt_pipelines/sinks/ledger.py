@@ -1,13 +1,16 @@
-"""What a table notes with each batch, in the same commit as the batch's rows, and what it concludes from that.
+"""Decides whether to write a batch, based on the notes that a table keeps. A batch's notes and rows share one
+commit.
 
-No Spark and no table format: a ledger is a mapping of names to whole numbers, which Delta keeps as application
-transactions and Iceberg as table properties. Per query (`owner`, an `app` without the id of its checkpoint) it says
+This module depends on neither Spark nor a table format. A ledger maps names to integers. Delta stores it as
+application transactions, and Iceberg as table properties. For each query (`owner`, an `app` without its checkpoint
+id), it records:
 
-- which batch of an `app` was the last, and its `shape`: a batch that comes again is known;
-- that the owner wrote here: an `app` that is new while its owner is known has lost its checkpoint;
-- how many checkpoints it had (`term`): what still writes with an older one is another driver, and is refused;
-- the last offset of each log and partition: such a query begins anew, and what it had written is left out;
-- whether it ever wrote a row behind that offset: then the offset does not tell what is there, and it cannot begin anew.
+- the last batch of an `app` and its `shape`, to recognize a repeated batch;
+- that the owner has written to this table: a new `app` of a known owner has lost its checkpoint;
+- the number of checkpoints that the owner has had (`term`): a driver that still uses an older one is refused;
+- the last offset in each log and partition: a query without its checkpoint starts again and skips rows up to there;
+- whether the owner ever wrote a row before that offset: the offset then does not show which rows exist, and the query
+  cannot start again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,12 +20,12 @@ from hashlib import blake2b
 from pyspark_mqtt.errors import MqttError
 
 KEY = ("log_id", "partition", "offset")
-"""The columns that name a message."""
+"""The columns that identify a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The first and the last offset that a batch has of a partition of a log."""
+    """The first and last offset in one partition of a log."""
 
     log_id: str
     partition: int
@@ -31,7 +34,7 @@ class Span:
 
 
 def spans(found: Iterable[Span]) -> list[Span]:
-    """One span for each log and partition, which holds all of theirs."""
+    """Merge spans into one for each log and partition."""
     merged: dict[tuple[str, int], Span] = {}
     for one in found:
         known = merged.get((one.log_id, one.partition), one)
@@ -45,61 +48,65 @@ def spans(found: Iterable[Span]) -> list[Span]:
 
 
 def owner(app: str) -> str:
-    """Who writes, whatever its checkpoint: `app` without its last part."""
+    """Return the owner of `app`, which is `app` without its last part, the checkpoint id."""
     return app.rpartition(".")[0] or app
 
 
 def mark(name: str, log_id: str, partition: int) -> str:
-    """The entry with the last offset that an owner wrote of a partition."""
+    """Return the name of the entry for the last offset that an owner wrote in a partition."""
     return f"{name}@{log_id}/{partition}"
 
 
 def resumed(app: str) -> str:
-    """The entry that says how often an `app` began, or was taken back by an older checkpoint, behind what is there."""
+    """Return the name of the entry that counts how often an `app` started behind the table's contents, or was reset
+    behind them by an older checkpoint."""
     return f"{app}#resumed"
 
 
 def shape_of(app: str) -> str:
-    """The entry with the `shape` of an app's last batch."""
+    """Return the name of the entry for the `shape` of an app's last batch."""
     return f"{app}#shape"
 
 
 def shape(found: Iterable[Span], rows: int) -> int:
-    """A number that differs for two batches unless they have as many rows and the same spans."""
+    """Return a number that is equal for two batches only if they have the same number of rows and the same spans."""
     text = repr((spans(found), rows)).encode()
     return int.from_bytes(blake2b(text, digest_size=7).digest())
 
 
 def term(app: str) -> str:
-    """The entry that says how many checkpoints its owner had before this one."""
+    """Return the name of the entry for the number of checkpoints that the owner had before this one."""
     return f"{app}#term"
 
 
 def unordered(name: str) -> str:
-    """The entry that says that an owner wrote rows behind others of their partition that it had written before."""
+    """Return the name of the entry that is set if an owner wrote older rows of a partition after newer ones."""
     return f"{name}#unordered"
 
 
 def begun(app: str, times: int, log_id: str, partition: int) -> str:
-    """The entry with the mark that an `app` found when it first wrote rows of a partition, and that it does not move,
-    since it was `resumed` so many times."""
+    """Return the name of the entry for the mark that an `app` found when it first wrote rows of a partition.
+
+    The mark does not change as long as `times`, the number of times that the app was `resumed`, remains the same.
+    """
     return f"{app}#{f'{times}#' if times > 1 else ''}{log_id}/{partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do with a batch."""
+    """The decision on a batch."""
 
     repeated: bool = False
-    """All of it is in the table."""
+    """Whether the table has the whole batch."""
     careful: bool = False
-    """Some of it may be: the checkpoint is not the one that the table was last written with, or is older than it."""
+    """Whether the table may have a part of the batch: the checkpoint is older, or not the one used by the last
+    write."""
     done: tuple[Span, ...] = ()
-    """What of it is in the table."""
+    """The part of the batch that is in the table."""
     entries: Mapping[str, int] = field(default_factory=dict)
-    """What to note with its rows."""
+    """The notes to write with the batch's rows."""
     note: bool = False
-    """Whether that is to be noted even if no row is to be written."""
+    """Whether to write the notes even if there are no rows."""
 
 
 def judge(
@@ -110,14 +117,14 @@ def judge(
     keyed: bool,
     whole: int | None = None,
 ) -> Verdict:
-    """What to do with a batch of which the rows with the offsets `found` are left; `whole` is the shape of all of it, as
-    far as that is known; `get` looks an entry up, `keyed` is whether rows have KEY.
+    """Decide on a batch. `found` are the offsets of its remaining rows.
 
-    A batch whose number is noted is not always the one that was written: of a checkpoint that is older than the table,
-    a backup perhaps, Spark makes other batches with the same numbers. Their rows and offsets tell.
+    `whole` is the shape of the whole batch, if known. `get` looks up an entry. `keyed` states whether rows have KEY.
+    A batch with a recorded number is not always the batch that was written. With a checkpoint older than the table,
+    such as a backup, Spark creates other batches with the same numbers. Their rows and offsets reveal that.
 
-    Raises MqttError for a query whose checkpoint is lost or too old and whose rows do not say what they were made of, and
-    for one that goes on while another checkpoint has taken its place.
+    Raises MqttError if a query's checkpoint is lost or too old and its rows do not have KEY, or if another
+    checkpoint has replaced the checkpoint of a running query.
     """
     name, last = owner(app), get(app)
     terms = get(name) or 0
@@ -166,7 +173,7 @@ def judge(
 
 
 def _in_order(get: Callable[[str], int | None], name: str) -> None:
-    """Raises MqttError where the last offset of a partition does not tell what is there."""
+    """Raise MqttError if the last offset in a partition does not show which rows exist."""
     if get(unordered(name)):
         raise MqttError(
             f"{name} writes rows of older messages after those of newer ones, and its checkpoint is new or older than "
@@ -184,7 +191,7 @@ def _again(
     keyed: bool,
     whole: int | None,
 ) -> Verdict:
-    """A batch whose number is noted."""
+    """Decide on a batch whose number is already recorded."""
     name = owner(app)
     if not keyed:
         if batch_id < last:
@@ -195,8 +202,8 @@ def _again(
         return Verdict(repeated=True, careful=True)
     entries = {name: get(name) or 0, app: last}
     noted = get(shape_of(app))
-    # Where it is not the batch that was written, the checkpoint is older than the table, and the batches behind it may
-    # hold what is there under numbers that the table has not seen.
+    # If this batch is not the one that was written, the checkpoint is older than the table. Rows of later batches may
+    # then be in the table under numbers that it did not record.
     older = batch_id < last or (None not in (whole, noted) and whole != noted)
     if older:
         _in_order(get, name)

@@ -1,5 +1,8 @@
-"""Rows back to MQTT. At least once, as MQTT has no transactions: a batch that is run again is published again, each
-message with the same user property ``message-id``, by which receivers know it."""
+"""Publishes rows to MQTT, at least once, because MQTT has no transactions.
+
+A repeated batch is published again. Each message keeps its user property ``message-id``, by which receivers recognize
+duplicates.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class MqttSink:
-    """Publishes batches: `options` are those of ``format("mqtt")`` for writing, checked at once.
+    """Publishes batches. `options` are the write options of ``format("mqtt")``. The constructor checks them.
 
-    Rows have `payload` (or `value`) and, unless the option `topic` is given, `topic`. The message id is made of the
-    columns `key`, and `prefix` before it where one message makes several or several pipelines publish to one place. A row
-    whose key has a null has no such name: it is an error.
+    Rows have `payload` (or `value`) and, unless the option `topic` is set, also `topic`. The message id consists of
+    `prefix` and the columns in `key`. Use `prefix` if one message becomes several, or if several pipelines publish
+    to the same topics. A null in the key is an error.
     """
 
     def __init__(
@@ -34,11 +37,11 @@ class MqttSink:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Return a name for messages."""
         return f"mqtt {self.address}"
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Publish a batch; blocks until all of it is acknowledged. Raises as Spark reports it."""
+        """Publish a batch. Blocks until all messages are acknowledged. Raises errors as Spark reports them."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -48,7 +51,7 @@ class MqttSink:
         return Written(int(counted.get["rows"]))
 
     def messages(self, batch: DataFrame) -> DataFrame:
-        """The rows with their `message_id`, and without what is not published of the key."""
+        """Return the rows with their `message_id`, without the key columns that are not published."""
         from pyspark.sql import functions as f
 
         missing = [name for name in self.key if name not in batch.columns]

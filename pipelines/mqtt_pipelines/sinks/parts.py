@@ -1,9 +1,9 @@
-"""Parquet files of a batch, written by the executors: the driver learns their names and sizes, and never sees a row.
+"""Writes a batch's Parquet files on the executors. The driver receives their names and sizes, but no rows.
 
-A file that no table refers to in the end (a task that ran twice, a driver that was killed) is rubbish: readers do not
-see it, and ``hookmq-pipelines compact`` removes it once it is old.
+A task that runs twice, or a driver that is killed, leaves behind files that no table refers to. Readers do not see
+them, and ``hookmq-pipelines compact`` removes them once they are old.
 
-Runs on executors: imports nothing but pyarrow, and that when it is needed.
+This module runs on executors, so it imports only pyarrow, and only when it is needed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 SCHEMA = "path string, size long, rows long, values string, stats string, spans string"
 OPEN = 32
-"""Files that a task writes to at a time: with more partition values, the one that waited longest is finished."""
+"""Number of files that a task keeps open. If there are more partition values, the file unused for longest is
+finished."""
 HELD = 64 << 20
-"""Bytes that a task holds of all its files before it writes them: Spark's batches are smaller than good row groups."""
+"""Bytes that a task buffers over all its files. Spark's batches are smaller than good row groups."""
 INDEXED = 32
-"""Columns with statistics, from the first; as Delta's own default."""
+"""Number of leading columns with statistics, as in Delta by default."""
 TEXT = 64
-"""Longest text that is given as a bound."""
+"""Longest text to use as a bound."""
 S3 = {
     "access_key": ("aws_access_key_id", "s3.access-key-id"),
     "secret_key": ("aws_secret_access_key", "s3.secret-access-key"),
@@ -39,7 +40,7 @@ S3 = {
     "region": ("aws_region", "aws_default_region", "s3.region"),
     "endpoint_override": ("aws_endpoint_url", "aws_endpoint", "s3.endpoint"),
 }
-"""What pyarrow's S3 is told, by what delta-rs and pyiceberg call it."""
+"""pyarrow's names for S3 options, by their names in delta-rs and pyiceberg."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +48,34 @@ class Part:
     """A file that was written."""
 
     path: str
-    """Below the root."""
+    """The file's path, relative to the root."""
     size: int
     rows: int
     values: Mapping[str, str | None]
-    """Of the partition columns, as Delta writes them."""
+    """The partition values, in Delta's format."""
     stats: str
-    """Delta's statistics, JSON."""
+    """Delta's statistics, as JSON."""
     spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a batch's files go, and how they are."""
+    """Where and how to write a batch's files."""
 
     root: str
-    """A folder or URL; files get names that nothing else has."""
+    """A folder or URL. Each file in it gets a unique name."""
     schema: pa.Schema
     partition_by: tuple[str, ...] = ()
     keep_partition_columns: bool = False
-    """Whether files hold the partition columns: Iceberg's do, Delta's do not."""
+    """Whether files contain the partition columns, as in Iceberg but not in Delta."""
     file_size: int = 128 << 20
-    """A file ends when it has so many bytes, about."""
+    """Approximate size of a file in bytes."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Storage options, in delta-rs's words or pyiceberg's."""
+    """Storage options, with the names that delta-rs or pyiceberg use."""
 
 
 def write(batch: DataFrame, target: Target) -> list[Part]:
-    """Write a batch's rows, on the executors. Blocks; runs the batch once."""
+    """Write a batch's rows on the executors. Blocks. Computes the batch once."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -117,7 +118,8 @@ def write(batch: DataFrame, target: Target) -> list[Part]:
 
 
 def filesystem(root: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """pyarrow's file system for a folder or URL, and the path in it. Raises MqttError for what it cannot reach."""
+    """Return pyarrow's file system for a folder or URL, and the path within it. Raises MqttError if it cannot be
+    reached."""
     from pyarrow import fs
 
     given = {name.lower(): value for name, value in options.items()}
@@ -146,7 +148,7 @@ def filesystem(root: str, options: Mapping[str, str]) -> tuple[Any, str]:
 
 
 def remove(target: Target, parts: Iterable[Part]) -> None:
-    """Delete files that no table refers to; those that cannot be deleted stay as rubbish."""
+    """Delete files that no table refers to. Files that cannot be deleted remain."""
     system, root = filesystem(target.root, target.options)
     for part in parts:
         try:
@@ -156,7 +158,7 @@ def remove(target: Target, parts: Iterable[Part]) -> None:
 
 
 def spans_of(rows: pa.Table) -> list[Span]:
-    """The first and the last offset of each log and partition; a row without its key has none."""
+    """Return the first and last offset in each log and partition. Rows without a key are ignored."""
     groups = rows.group_by(list(KEY[:2])).aggregate([("offset", "min"), ("offset", "max")])
     return [
         Span(group["log_id"], group["partition"], group["offset_min"], group["offset_max"])
@@ -166,7 +168,7 @@ def spans_of(rows: pa.Table) -> list[Span]:
 
 
 class _Task:
-    """What one task writes: a file at a time for each combination of partition values."""
+    """A task's output: one open file for each combination of partition values."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -189,7 +191,7 @@ class _Task:
                 one = self.open.pop(values, None)
                 if one is None and len(self.open) >= OPEN:
                     yield self.open.pop(next(iter(self.open))).close()
-                one = self.open[values] = one or _File(self, values)  # The last of the dict.
+                one = self.open[values] = one or _File(self, values)  # moves to the end of the dict
                 one.add(some)
             if sum(one.held_bytes for one in self.open.values()) >= min(
                 HELD, self.target.file_size
@@ -237,14 +239,14 @@ class _File:
         )
 
     def add(self, rows: pa.Table) -> None:
-        """Hold some rows."""
+        """Buffer rows."""
         if self.task.keyed:
             self.spans = spans([*self.spans, *spans_of(rows)])
         self.held.append(rows.select(self.kept))
         self.held_bytes += rows.nbytes
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write the buffered rows."""
         import pyarrow as pa
 
         if self.held:
@@ -252,7 +254,7 @@ class _File:
             self.held, self.held_bytes = [], 0
 
     def close(self) -> Part:
-        """Write all, and tell what the file is."""
+        """Complete the file. Return its description."""
         self.flush()
         self.writer.close()
         size = int(self.stream.tell())
@@ -271,7 +273,7 @@ class _File:
 def _by_values(
     rows: pa.Table, columns: Sequence[str]
 ) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """The rows by their values in some columns."""
+    """Yield the rows, grouped by the values of some columns."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -292,7 +294,7 @@ def _by_values(
 
 
 def _text(value: Any) -> str | None:
-    """A partition value as Delta writes it, where '' is null."""
+    """Return a partition value in Delta's format; '' means null."""
     import datetime
 
     if value is None or value == "":
@@ -306,7 +308,7 @@ def _text(value: Any) -> str | None:
 
 
 def _stats(metadata: Any, columns: Sequence[str]) -> dict[str, Any]:
-    """Delta's statistics of a file: bounds and nulls of the columns that have them in its footer."""
+    """Return Delta's statistics for a file: the bounds and null counts of columns that have them in the footer."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -326,7 +328,7 @@ def _stats(metadata: Any, columns: Sequence[str]) -> dict[str, Any]:
             if name in bounded:
                 nulls[name] = nulls.get(name, 0) + found.null_count
             if found.null_count == row_group.num_rows:
-                continue  # Nothing but nulls has no bounds, and moves none.
+                continue  # A column that contains only nulls has no bounds.
             if not found.has_min_max:
                 bounded.discard(name)
                 continue
@@ -345,12 +347,12 @@ def _stats(metadata: Any, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _bound(value: Any, upper: bool) -> Any:
-    """A bound as Delta writes it; None for one that it does not take."""
+    """Return a bound in Delta's format, or None for unsupported types."""
     import datetime
     import math
 
     if isinstance(value, datetime.datetime):
-        # Milliseconds: what lies between two of them is above the lower and below the upper.
+        # Bounds are in milliseconds: round the lower bound down and the upper bound up.
         rest = value.microsecond % 1000
         value += datetime.timedelta(microseconds=(1000 - rest if upper and rest else -rest))
         return f"{value:%Y-%m-%dT%H:%M:%S}.{value.microsecond // 1000:03d}" + (

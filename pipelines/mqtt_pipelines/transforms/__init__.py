@@ -1,4 +1,4 @@
-"""DataFrame in, DataFrame out: no reading, no writing, the same for batches and streams.
+"""Functions that transform a DataFrame to a DataFrame. They do not read or write, and work for batches and streams.
 
-This package is what executors need of `mqtt_pipelines`, if they need anything: it imports nothing of HookMQ.
+Executors need only this package of `mqtt_pipelines`. It imports nothing from HookMQ.
 """

@@ -1,4 +1,4 @@
-"""Values that are far from what their device sends otherwise."""
+"""Finds values that are unusual for their device."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _PLACES: Final = ("device", "metric")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """``anomaly.publish:`` alerts as MQTT messages, each with a `message-id` that stays when it is sent again."""
+    """``anomaly.publish:`` alerts as MQTT messages. An alert that is sent again has the same `message-id`."""
 
     mqtt: Mapping[str, str | int | bool] = field(
         metadata={"help": 'the options of `format("mqtt")` for writing; see pyspark-mqtt'}
     )
-    topic: str = setting("alerts/{device}", "with {device} and {metric} in it")
+    topic: str = setting("alerts/{device}", "the topic, with {device} and {metric} as placeholders")
 
     def __post_init__(self) -> None:
         left = self.topic
@@ -66,7 +66,7 @@ class Publish:
 
     @property
     def options(self) -> dict[str, str]:
-        """As ``format("mqtt")`` takes them."""
+        """Return the options for ``format("mqtt")``."""
         return {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in self.mqtt.items()
@@ -75,21 +75,21 @@ class Publish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """``anomaly:`` which values, and what is far."""
+    """``anomaly:`` which values to check, and what is unusual."""
 
     metrics: tuple[str, ...] = required("columns of silver: numbers, or booleans as 0 and 1")
     method: Literal["ewma", "window"] = setting(
-        "ewma", "mean and deviation with weights that fade, or of the last values alone"
+        "ewma", "mean and deviation with fading weights, or of the last values only"
     )
     alpha: float = setting(0.05, "ewma: the weight of the newest value", minimum=1e-6, maximum=1)
-    window: int = setting(100, "window: how many values", minimum=2, maximum=100_000)
-    warmup: int = setting(30, "values of a device before the first alert", minimum=2)
-    threshold: float = setting(4.0, "deviations from the mean beyond which it is an alert")
+    window: int = setting(100, "window: number of values", minimum=2, maximum=100_000)
+    warmup: int = setting(30, "values of a device before its first alert", minimum=2)
+    threshold: float = setting(4.0, "number of deviations from the mean that causes an alert")
     least: float = setting(
-        1e-6, "the deviation is taken to be this at least: of values that never change it is 0"
+        1e-6, "smallest deviation to assume, since values that never change have none"
     )
     publish: Publish | None = setting(
-        None, "publish them; without it there is only `tables.alerts`"
+        None, "publish the alerts; without it they are only in `tables.alerts`"
     )
 
     def __post_init__(self) -> None:
@@ -98,11 +98,11 @@ class Anomaly:
 
 
 def alerts(silver: DataFrame, by: Anomaly) -> DataFrame:
-    """Rows of silver as rows of `schemas.ALERTS`: the values that are an alert.
+    """Turn rows of silver into rows of `schemas.ALERTS`: the values that cause an alert.
 
-    Each value is held against those before it, of its device and column, in the order of the log. A value that is an
-    alert moves what is expected no further than the edge of what would have been none. Raises PipelineError for a
-    metric that is no number.
+    Each value is compared with earlier values of its device and column, in the log's order. A value that causes an
+    alert shifts the expected range only as far as the most extreme normal value would. Raises PipelineError if a
+    metric is not a number.
     """
     values = []
     for name in by.metrics:
@@ -137,7 +137,7 @@ def alerts(silver: DataFrame, by: Anomaly) -> DataFrame:
 
 
 def messages(alerts: DataFrame, topic: str) -> DataFrame:
-    """Rows of `schemas.ALERTS` as messages: topic, JSON payload, and the columns that name them."""
+    """Turn rows of `schemas.ALERTS` into messages with a topic, a JSON payload, and the columns that identify them."""
     payload = f.to_json(f.struct("device", "metric", "event_time", "value", "expected", "score"))
     return alerts.select(
         _filled(topic).alias("topic"), payload.alias("payload"), "log_id", "partition", "offset", "metric"
@@ -147,7 +147,7 @@ def messages(alerts: DataFrame, topic: str) -> DataFrame:
 def _filled(topic: str) -> Column:
     made = f.lit(topic)
     for name in _PLACES:
-        # What is a wildcard in a filter cannot be in a topic.
+        # A topic must not contain the wildcard characters of filters.
         safe = f.regexp_replace(f.col(name), "[+#\\x00]", "_")
         made = f.replace(made, f.lit("{" + name + "}"), safe)
     return made
@@ -160,11 +160,12 @@ class Scores(Fold):
         self.by = by
 
     def begin(self) -> Any:
-        """Values so far, mean and variance; the last values where only they count."""
+        """Return the number of values, their mean and their variance. For the method `window`, return the last
+        values."""
         return {"count": 0, "mean": 0.0, "variance": 0.0, "last": []}
 
     def rows(self, key: Sequence[Any], state: Any, rows: list[Value]) -> Iterator[Output]:
-        """See `Fold`."""
+        """Compare new values; see `Fold`."""
         for row in in_order(rows):
             value = row["value"]
             if value is None or not math.isfinite(value):
@@ -192,7 +193,7 @@ class Scores(Fold):
             squares = math.fsum((one - mean) ** 2 for one in last)
             state["mean"], state["variance"] = mean, squares / len(last)
             return
-        # All count alike until there are enough of them for the weights.
+        # Until there are enough values, all have equal weight.
         weight = max(self.by.alpha, 1 / state["count"])
         step = value - state["mean"]
         state["mean"] += weight * step

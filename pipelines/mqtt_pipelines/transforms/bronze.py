@@ -1,4 +1,4 @@
-"""Bronze: messages as they came, with the day they came on."""
+"""Bronze: messages as received, with the day on which they arrived."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -7,8 +7,8 @@ from mqtt_pipelines import schemas
 
 
 def bronze(raw: DataFrame) -> DataFrame:
-    """Rows of `schemas.RAW` as rows of `schemas.BRONZE`: as many, and nothing of them is lost.
+    """Turn each row of `schemas.RAW` into one row of `schemas.BRONZE`, without loss.
 
-    The day is that of the session's time zone, which the runner sets to UTC.
+    The day is in the session's time zone, which the runner sets to UTC.
     """
     return raw.withColumn("ingest_date", f.to_date("timestamp")).select(*schemas.BRONZE.names)

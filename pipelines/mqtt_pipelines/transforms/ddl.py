@@ -1,4 +1,5 @@
-"""DDL, looked at before Spark starts, which alone knows it whole: so that `check` finds what is wrong most often."""
+"""Checks DDL before Spark starts, so that `check` finds the most common mistakes. Only Spark can check it
+completely."""
 
 import re
 from difflib import get_close_matches
@@ -10,15 +11,15 @@ _WORDS: Final = """
     geometry geography
 """
 TYPES: Final = frozenset(_WORDS.split())
-"""The words that a type begins with."""
+"""The words with which a type may begin."""
 
 _PIECE: Final = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[<(]|[>)]|,|[^`'<>(),]+|.", re.DOTALL)
 _FIELD: Final = re.compile(r"\s*(?:`(?:[^`]|``)+`|\w+)(?:\s*:\s*|\s+)(\w+)")
 
 
 def mistake(schema: str) -> str | None:
-    """What is wrong with the fields of `schema`, as far as that is plain: one is empty, has no type or a type that there
-    is not. None where nothing is found; Spark may still refuse it."""
+    """Describe an obvious mistake in the fields of `schema`: an empty field, a missing type or an unknown type.
+    Return None if there is none. Spark may still refuse the schema."""
     for number, one in enumerate(_fields(schema), 1):
         if not one.strip():
             return f"field {number} is empty: expected fields such as `celsius double, at bigint`"
@@ -33,7 +34,7 @@ def mistake(schema: str) -> str | None:
 
 
 def _fields(schema: str) -> list[str]:
-    """What stands between commas that are in no brackets or quotes."""
+    """Split at commas that are not within brackets or quotes."""
     fields, depth = [""], 0
     for piece in _PIECE.findall(schema):
         if piece == "," and not depth:

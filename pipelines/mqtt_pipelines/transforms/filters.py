@@ -1,4 +1,4 @@
-"""Topic filters of MQTT as conditions."""
+"""Converts MQTT topic filters to Spark conditions."""
 
 import re
 
@@ -7,7 +7,8 @@ from pyspark.sql import functions as f
 
 
 def pattern(topic_filter: str) -> str:
-    """A regular expression of Java's that finds the topics that a filter matches. Raises ValueError."""
+    """Return a Java regular expression for the topics that a filter matches. Raises ValueError for an invalid
+    filter."""
     levels = topic_filter.split("/")
     if (
         not topic_filter
@@ -15,25 +16,25 @@ def pattern(topic_filter: str) -> str:
         or any(one not in ("+", "#") and re.search("[+#\0]", one) for one in levels)
     ):
         raise ValueError(f"{topic_filter!r} is no topic filter")
-    # [MQTT-4.7.2-1]: a wildcard at the beginning does not match topics that begin with $.
+    # [MQTT-4.7.2-1]: a filter that begins with a wildcard does not match topics that begin with $.
     start = r"^(?!\$)" if levels[0] in ("+", "#") else "^"
     if levels == ["#"]:
         return start
-    # `a/#` matches `a`, too.
+    # `a/#` also matches `a`.
     end = r"(/.*)?\z" if levels[-1] == "#" else r"\z"
     named = levels[:-1] if levels[-1] == "#" else levels
     return start + "/".join("[^/]*" if one == "+" else _escaped(one) for one in named) + end
 
 
 def _escaped(text: str) -> str:
-    """As Java takes it, too: only what means something there is escaped."""
+    """Escape special characters for both Python and Java."""
     return re.sub(r"([\\.\[\]{}()*+?^$|])", r"\\\1", text)
 
 
 def matches(topic: Column, filters: tuple[str, ...]) -> Column:
-    """Whether a topic matches any of the filters."""
+    """Return a condition that is true if the topic matches one of the filters."""
     found = f.lit(False)
     for one in filters:
-        # (?s): a topic may hold line breaks.
+        # (?s): a topic may contain line breaks.
         found = found | topic.rlike("(?s)" + pattern(one))
     return found

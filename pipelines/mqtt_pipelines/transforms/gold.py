@@ -1,4 +1,4 @@
-"""Gold: what each device's values were, by windows of event time."""
+"""Gold: each device's values, aggregated by windows of event time."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from mqtt_pipelines.settings import PipelineError, Seconds, required, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gold:
-    """``gold:`` which values, and how long a window is."""
+    """``gold:`` which values to aggregate, and the length of a window."""
 
     metrics: tuple[str, ...] = required("columns of silver: numbers, or booleans as 0 and 1")
-    window: Seconds = setting(60.0, "how long a window is", minimum=0.001)
+    window: Seconds = setting(60.0, "length of a window", minimum=0.001)
 
     def __post_init__(self) -> None:
         if not self.metrics:
@@ -23,11 +23,12 @@ class Gold:
 
 
 def gold(silver: DataFrame, by: Gold) -> DataFrame:
-    """Rows of silver, which has the watermark, as rows of `schemas.GOLD`: tumbling windows from 1970 on, in UTC.
+    """Turn rows of silver into rows of `schemas.GOLD`: tumbling windows, aligned to 1970 in UTC. `silver` has the
+    watermark.
 
-    Null and NaN do not count; where nothing counts there is no row. A stream gives a window's row once, when the
-    watermark has passed its end; a batch gives all, also those that a stream still holds back. Raises PipelineError
-    for a metric that is no number.
+    Null and NaN are ignored; a window without values has no row. A stream yields a window's row once, after the
+    watermark has passed the window's end. A batch yields all windows, including those that a stream would still hold
+    back. Raises PipelineError if a metric is not a number.
     """
     values = []
     for name in by.metrics:

@@ -1,7 +1,7 @@
-"""What a payload says, or why it says nothing: every message gets its values, or a reason.
+"""Parses payloads. Every message gets either its values or the reason why it cannot be parsed.
 
-JSON is read strictly: the payload must be one object and nothing behind it, without NaN or single quotes. Fields that
-the schema does not name are passed over; so are repeated keys but for the last.
+JSON is parsed strictly: the payload must be a single object, with nothing after it, and without NaN or single quotes.
+Fields that the schema does not name are ignored. If a key is repeated, the last one counts.
 """
 
 from dataclasses import dataclass, field
@@ -39,14 +39,14 @@ REASONS: Final = {
     "late": "the broker got it too long after its event",
     "future": "its event is too far ahead of the broker's clock",
 }
-"""Why a message is a dead letter, in the order in which it is found out: the first holds."""
+"""The reasons for dead letters, in the order of checking. The first reason that applies is used."""
 
 PARSED: Final = "_parsed"
 DEVICE: Final = "_device"
 EVENT_TIME: Final = "_event_time"
 REASON: Final = "_reason"
 DETAIL: Final = "_detail"
-"""What `judge` adds."""
+"""The columns that `judge` adds."""
 
 _CORRUPT: Final = "_corrupt"
 _OPTIONS: Final = {
@@ -55,13 +55,13 @@ _OPTIONS: Final = {
     "allowNonNumericNumbers": "false",
     "allowSingleQuotes": "false",
 }
-_LAST_SECOND: Final = 253_402_300_799  # of the year 9999; what lies beyond would end the query
+_LAST_SECOND: Final = 253_402_300_799  # in the year 9999; later times would end the query
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """``silver.device:`` where the device's name stands; one of them."""
+    """``silver.device:`` the place of the device's name; set one of them."""
 
     topic_level: int | None = setting(None, "the topic's level, counted from 0", maximum=65535)
     field: str = setting("", "a field of the payload")
@@ -74,43 +74,44 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTime:
-    """``silver.event_time:`` when it happened. Without it that is when the broker got it."""
+    """``silver.event_time:`` when the event happened; by default, when the broker received the message."""
 
-    field: str = setting("", "a field of the payload; empty: the broker's time")
+    field: str = setting("", "a field of the payload; empty: the time at the broker")
     unit: Literal["s", "ms", "us"] = setting(
-        "ms", "of a number, since 1970; text is read as 2026-11-20T12:00:00Z"
+        "ms", "unit of a number since 1970; text is read as 2026-11-20T12:00:00Z"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silver:
-    """``silver:`` how payloads are read, which messages are the same, how late one may be."""
+    """``silver:`` how payloads are read, which messages are duplicates, and how late one may be."""
 
     schema: str = required("the payload's fields in DDL: `celsius double not null, battery int`")
-    device: Device = field(metadata={"help": "where the device's name stands"})
+    device: Device = field(metadata={"help": "the place of the device's name"})
     event_time: EventTime = EventTime()
     message_id: str = setting(
-        "message-id", "the user property that stays the same when a message is sent again"
+        "message-id", "the user property that identifies a message that is sent again"
     )
     deduplicate: tuple[str, ...] = setting(
         ("message_id",),
-        "columns of silver in which two messages agree that are one; one without message_id is like no other. "
-        "Empty: all stay",
+        "columns of silver that are equal in duplicates; a message without message_id has no duplicates. "
+        "Empty: keep all messages",
     )
-    late: Seconds = setting(600.0, "how long after its event the broker may get a message")
+    late: Seconds = setting(600.0, "how long after its event a message may reach the broker")
     ahead: Seconds = setting(60.0, "how far a device's clock may be ahead of the broker's")
     slack: Seconds = setting(60.0, "how far one partition may be read ahead of another")
 
     @property
     def watermark(self) -> float:
-        """Seconds by which the watermark is behind the newest event: it drops nothing that is not `late`."""
+        """Return how many seconds the watermark is behind the newest event. It drops only rows that are already
+        `late`."""
         return (
             self.late + self.ahead + self.slack + 0.001
-        )  # What is as old as the watermark is dropped.
+        )  # Spark also drops rows exactly at the watermark.
 
 
 def payload_schema(by: Silver) -> StructType:
-    """The fields of the payload. Needs a Spark session. Raises PipelineError for what is no DDL."""
+    """Return the payload's fields. Needs a Spark session. Raises PipelineError for invalid DDL."""
     try:
         found = StructType.fromDDL(by.schema)
     except PySparkException as error:
@@ -133,22 +134,25 @@ def payload_schema(by: Silver) -> StructType:
 
 
 def column_name(name: str) -> str:
-    """Silver's column of a payload's field: its name, with ``payload_`` before it where silver has a column so named."""
+    """Return silver's column name for a payload field. If silver already has a column of that name, add the prefix
+    ``payload_``."""
     own = {*schemas.SILVER_BEFORE, *schemas.SILVER_AFTER}
     return f"payload_{name}" if name.lower() in own else name
 
 
 def judge(raw: DataFrame, by: Silver) -> DataFrame:
-    """Rows of `schemas.RAW` and what is known of them: the payload's fields as a struct, device, event time; and the
-    reason why a row is a dead letter, null where it is none, with the detail."""
+    """Add the payload's fields, the device and the event time to rows of `schemas.RAW`. The fields are one struct.
+
+    Dead letters also get a reason and details, which are null in other rows.
+    """
     payload = payload_schema(by)
     text = f.col("payload").cast("string")
     nullable = StructType([StructField(one.name, one.dataType) for one in payload.fields])
     whole = StructType([StructField("p", nullable), StructField(_CORRUPT, StringType())])
-    # A parser of one value does not look behind it. Within an object and within an array only one value fits.
+    # A parser for a single value ignores the text after it. Inside an object, only one value is accepted.
     wrapped = f.concat(f.lit('{"p":'), text, f.lit("}"))
     read = f.from_json(wrapped, whole, _OPTIONS)
-    # Else the optimizer would put the parser into the filter wherever a test below names its result: parsed ten times.
+    # Without this, the optimizer would repeat the parser for each of the ten tests below that use its result.
     once = f.explode(f.array(f.when(f.is_valid_utf8(text), read)))
     frame = raw.select("*", once.alias("_json")).withColumn(PARSED, f.col("_json.p"))
     single = f.json_array_length(f.concat(f.lit("["), text, f.lit("]"))) == 1
@@ -210,14 +214,14 @@ def _any(tests: list[Column]) -> Column:
 
 
 def _list(names: list[Column]) -> Column:
-    """Those names whose test holds."""
+    """Return the names whose condition is true."""
     if not names:
         return f.array().cast("array<string>")
     return f.array_compact(f.array(*names))
 
 
 def _is_wrong(one: StructField, value: Column, text: Column) -> Column:
-    """Whether the payload has something in a field of which nothing could be made."""
+    """Return whether a field has content that could not be parsed."""
     there = f.get_json_object(text, f"$['{one.name}']").isNotNull() & value.isNull()
     if isinstance(one.dataType, DoubleType | FloatType):
         return there | (f.abs(value) == float("inf"))

@@ -1,4 +1,4 @@
-"""When each device was online: from what is said of it (status topics, wills) and from its silence."""
+"""Determines when each device was online, from status messages, wills and silence."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ _MADE: Final = StructType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
-    """``presence.lifecycle:`` messages that say that a device came or went, its will among them."""
+    """``presence.lifecycle:`` messages that say that a device is online or offline, such as its will."""
 
     topics: tuple[str, ...] = required("topic filters of status messages: `devices/+/status`")
-    online: tuple[str, ...] = setting(("online",), "payloads that say that it came; case is equal")
-    offline: tuple[str, ...] = setting(("offline",), "payloads that say that it went")
-    field: str = setting("", "the JSON field that says so; empty: the whole payload does")
+    online: tuple[str, ...] = setting(
+        ("online",), "payloads that say that the device is online; case is ignored"
+    )
+    offline: tuple[str, ...] = setting(("offline",), "payloads that say that the device is offline")
+    field: str = setting("", "the JSON field with the status; empty: the whole payload")
     device: Device | None = setting(
-        None, "where the device's name stands in them, if elsewhere than in other messages"
+        None, "the place of the device's name in them, if it differs from other messages"
     )
 
     def __post_init__(self) -> None:
@@ -49,13 +51,15 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """``presence:`` where devices are named, and after how long a silence one is offline."""
+    """``presence:`` the place of the device's name, and the silence after which a device is offline."""
 
-    device: Device = field(metadata={"help": "where the device's name stands; not a field"})
+    device: Device = field(metadata={"help": "the place of the device's name; not a field"})
     gap: Seconds = setting(
-        300.0, "a device that is silent for longer is offline; 0: only `lifecycle` says so"
+        300.0, "a device that is silent for longer is offline; 0: only `lifecycle` decides"
     )
-    lifecycle: Lifecycle | None = setting(None, "status messages; without them only silence counts")
+    lifecycle: Lifecycle | None = setting(
+        None, "status messages; without them only silence decides"
+    )
     slack: Seconds = setting(60.0, "how far one partition may be read ahead of another")
 
     def __post_init__(self) -> None:
@@ -67,11 +71,12 @@ class Presence:
 
 
 def presence(raw: DataFrame, by: Presence) -> DataFrame:
-    """Rows of `schemas.RAW` as rows of `schemas.PRESENCE`: one for each time that a device was online. Times are the
-    broker's.
+    """Turn rows of `schemas.RAW` into rows of `schemas.PRESENCE`, one for each period in which a device was online. The
+    broker's clock sets all times.
 
-    A stream gives a row when it is over and all that was before it has come: `slack` later, and after `gap` of silence
-    besides. A batch gives all as of its newest message; those that were not over then have a null `offline_at`.
+    A stream yields a row when the session has ended and all earlier events have arrived: after `slack`, and after a
+    silence also `gap`. A batch yields all sessions up to its newest message. In unfinished sessions, `offline_at` is
+    null.
     """
     events = raw.select(
         _device(by).alias("device"),
@@ -111,7 +116,7 @@ def _device(by: Presence) -> Column:
 
 
 def _kind(by: Presence) -> Column:
-    """What a message is; null for a status message that says neither."""
+    """Return the kind of a message, or null for a status message that means neither online nor offline."""
     if by.lifecycle is None:
         return f.lit(MESSAGE)
     text = f.col("payload").cast("string")
@@ -128,8 +133,11 @@ def _kind(by: Presence) -> Column:
 
 
 class Sessions(Fold):
-    """The sessions of one device. Its events wait until all before them have come, and then are taken in their order,
-    so that it does not matter in which batches they came. `gap` is µs, 0 for none."""
+    """The sessions of one device.
+
+    Events wait until all earlier events have arrived, and are then handled in order. The division into batches
+    therefore makes no difference. `gap` is in µs; 0 means no gap.
+    """
 
     times = True
 
@@ -137,11 +145,12 @@ class Sessions(Fold):
         self.gap = gap
 
     def begin(self) -> Any:
-        """Events that wait as [at, log_id, partition, offset, kind]; the session as [online_at, last, messages]."""
+        """Return the initial state: the waiting events as [at, log_id, partition, offset, kind], and the session as
+        [online_at, last, messages]."""
         return {"events": [], "open": None}
 
     def rows(self, key: Sequence[Any], state: Any, rows: list[Value]) -> Iterator[Output]:
-        """See `Fold`."""
+        """Add events; see `Fold`."""
         state["events"] += [
             [row["at"], row["log_id"] or "", row["partition"], row["offset"], row["kind"]]
             for row in rows
@@ -149,18 +158,18 @@ class Sessions(Fold):
         return iter(())
 
     def due(self, state: Any) -> int | None:
-        """See `Fold`."""
+        """Return when to call `wake`; see `Fold`."""
         times = [event[0] for event in state["events"]]
         if state["open"] is not None and self.gap:
             times.append(state["open"][1] + self.gap)
         return min(times, default=None)
 
     def forgotten(self, state: Any) -> bool:
-        """See `Fold`."""
+        """Return whether the state is empty; see `Fold`."""
         return state["open"] is None and not state["events"]
 
     def wake(self, key: Sequence[Any], state: Any, until: int) -> Iterator[Output]:
-        """See `Fold`."""
+        """Handle waiting events; see `Fold`."""
         events = sorted(state["events"])
         ready = [event for event in events if event[0] < until]
         state["events"] = events[len(ready) :]
@@ -189,6 +198,6 @@ class Sessions(Fold):
             yield (key[0], session[0], at, session[2], how)
 
     def end(self, key: Sequence[Any], state: Any, until: int) -> Iterator[Output]:
-        """See `Fold`: the newest rows themselves, and what is not over."""
+        """Yield the newest rows and unfinished sessions; see `Fold`."""
         yield from self.wake(key, state, until + 1)
         yield from self._close(key, state, None, None)

@@ -1,4 +1,4 @@
-"""Dead letters: messages that were not understood, with the reason, and the way back."""
+"""Dead letters: messages that could not be parsed, with the reason, and how to parse them again."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -10,7 +10,8 @@ __all__ = ["REASONS", "dead_letters", "replayed"]
 
 
 def dead_letters(raw: DataFrame, by: Silver) -> DataFrame:
-    """Those rows of `schemas.RAW` that `silver` leaves out, as rows of `schemas.DEAD_LETTER`. Duplicates are none."""
+    """Turn the rows of `schemas.RAW` that `silver` omits into rows of `schemas.DEAD_LETTER`. Duplicates are not dead
+    letters."""
     bad = judge(raw, by).where(f.col(REASON).isNotNull())
     return bad.select(
         f.col(REASON).alias("reason"), f.col(DETAIL).alias("detail"), *schemas.RAW.names
@@ -18,5 +19,5 @@ def dead_letters(raw: DataFrame, by: Silver) -> DataFrame:
 
 
 def replayed(dead: DataFrame) -> DataFrame:
-    """Dead letters as the rows of `schemas.RAW` that they were: to be judged anew by settings that have learnt more."""
+    """Turn dead letters back into rows of `schemas.RAW`, to be parsed with improved settings."""
     return dead.select(*schemas.RAW.names)

@@ -1,4 +1,4 @@
-"""Silver: messages that were understood, typed, each once. The watermark is set here, and nowhere else."""
+"""Silver: parsed and typed messages without duplicates. No other module sets the watermark."""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
@@ -24,10 +24,10 @@ _SAME = "_same"
 
 
 def silver(raw: DataFrame, by: Silver) -> DataFrame:
-    """Rows of `schemas.RAW` as rows of `schemas.silver`: those without a reason to be dead letters, each once.
+    """Turn rows of `schemas.RAW` into rows of `schemas.silver`, without dead letters and duplicates.
 
-    Of messages that are the same the first in the log stays. A stream remembers what came as long as its watermark says;
-    a batch compares all with all. Raises PipelineError for settings that do not fit together.
+    Among duplicates, the first in the log is kept. A stream remembers messages up to its watermark; a batch compares
+    all messages. Raises PipelineError for settings that contradict each other.
     """
     payload = payload_schema(by)
     fields = [
@@ -58,7 +58,8 @@ def _once(typed: DataFrame, by: Silver) -> DataFrame:
     if not keys:
         return typed
     if "message_id" in keys:
-        # Nulls would be the same: who has no id is known by where it stands in the log. Ids are a device's own.
+        # Null ids would count as equal, so a message without an id is identified by its place in the log. Ids are unique
+        # per device.
         place = f.concat_ws("/", "log_id", "partition", "offset")
         same = f.when(f.col("message_id").isNull(), f.concat(f.lit("@"), place)).otherwise(
             f.concat(f.lit("="), "message_id")

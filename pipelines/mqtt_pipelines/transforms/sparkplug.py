@@ -1,4 +1,4 @@
-"""Sparkplug B: a row for each metric, with the name that its birth certificate gave it."""
+"""Sparkplug B: a row for each metric, with its name from the birth message."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ REASONS: Final = {
     "unknown_metric": "a metric has no name, and no birth said what its alias is; `detail` has the alias",
     "bad_value": "a metric's value is not of its data type; `detail` has its name",
 }
-"""Why a message is a dead letter."""
+"""The reasons for dead letters."""
 
 BIRTHS: Final = ("NBIRTH", "DBIRTH")
 _NODE: Final = ("NBIRTH", "NDATA")
 _DEVICE: Final = ("DBIRTH", "DDATA")
 _OTHERS: Final = ("NDEATH", "NCMD", "DDEATH", "DCMD", "STATE")
-"""Types of messages that are neither metrics nor a mistake."""
+"""Message types without metrics, which are not mistakes."""
 _FLAT: Final = (
     ("event_at", LongType()), ("is_null", BooleanType()), ("is_historical", BooleanType()), ("metric", StringType()),
     ("datatype", StringType()), ("value_long", LongType()), ("value_double", DoubleType()),
@@ -55,18 +55,18 @@ _MADE: Final = StructType(
     ]
 )
 _LAST: Final = 253_402_300_800_000_000
-"""µs from 1970 to the year 10000."""
+"""The year 10000, in µs since 1970."""
 _WHOLE: Final = tuple(
     name for name in schemas.RAW.names if name not in ("log_id", "partition", "offset", "topic")
 )
-"""What a dead letter has besides."""
+"""Additional columns for a dead letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sparkplug:
-    """``sparkplug:`` where its messages are."""
+    """``sparkplug:`` which topics have Sparkplug B messages."""
 
-    namespace: str = setting("spBv1.0", "the first level of their topics")
+    namespace: str = setting("spBv1.0", "the first level of Sparkplug topics")
 
     def __post_init__(self) -> None:
         if not self.namespace or set("/+#") & set(self.namespace):
@@ -74,9 +74,10 @@ class Sparkplug:
 
 
 def metrics(raw: DataFrame, by: Sparkplug) -> DataFrame:
-    """Rows of `schemas.RAW` as rows of `schemas.METRICS`: of births and data, by edge node in the order of the log.
+    """Turn rows of `schemas.RAW` into rows of `schemas.METRICS`. Births and data of each edge node are handled in
+    the log's order.
 
-    A message whose metrics are not all understood gives no row: it is one of `dead_letters`.
+    If any metric in a message cannot be parsed, the message has no rows and is one of `dead_letters`.
     """
     made = fold(_addressed(raw, by), ["group_id", "edge_node"], Node(), _MADE)
     return (
@@ -93,7 +94,7 @@ def metrics(raw: DataFrame, by: Sparkplug) -> DataFrame:
 
 
 def dead_letters(raw: DataFrame, by: Sparkplug) -> DataFrame:
-    """Those rows of `schemas.RAW` that `metrics` could not understand, as rows of `schemas.DEAD_LETTER`."""
+    """Turn the rows of `schemas.RAW` that `metrics` could not parse into rows of `schemas.DEAD_LETTER`."""
     whole = StructType(
         [*_MADE.fields, *(schemas.RAW[name] for name in _WHOLE if name != "timestamp")]
     )
@@ -116,7 +117,7 @@ def _levels() -> dict[str, Column]:
 
 
 def _addressed(raw: DataFrame, by: Sparkplug, whole: bool = False) -> DataFrame:
-    """Sparkplug's messages but for those that hold no metrics, with the edge node that each is of."""
+    """Return the Sparkplug messages that may contain metrics, with their edge node."""
     levels = f.split("topic", "/")
     group, kind = f.get(levels, f.lit(1)), f.get(levels, f.lit(2))
     other = kind.isin(*_OTHERS) | (group == "STATE")
@@ -135,7 +136,7 @@ def _addressed(raw: DataFrame, by: Sparkplug, whole: bool = False) -> DataFrame:
 
 
 class _Mistake(Exception):
-    """A message is a dead letter."""
+    """The message is a dead letter."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason, detail)
@@ -144,20 +145,21 @@ class _Mistake(Exception):
 
 
 class Node(Fold):
-    """What an edge node's births said: by alias and by name, of the node and of its devices.
+    """An edge node's births: its metrics and its devices' metrics, by alias and by name.
 
-    `whole` are columns of the message to give with a dead letter.
+    `whole` lists the message columns that a dead letter gets.
     """
 
     def __init__(self, whole: Sequence[str] = ()) -> None:
         self.whole = tuple(name for name in whole if name != "timestamp")
 
     def begin(self) -> Any:
-        """By device (empty: the node), the aliases with name and type, and the types by name."""
+        """Return the empty initial state. For each device ('' is the node), it maps aliases to names and types, and
+        names to types."""
         return {}
 
     def rows(self, key: Sequence[Any], state: Any, rows: list[Value]) -> Iterator[Output]:
-        """See `Fold`."""
+        """Parse messages; see `Fold`."""
         nothing = (None,) * len(self.whole)
         for row in in_order(rows):
             place = (row["log_id"], row["partition"], row["offset"], row["at"], row["topic"])
@@ -180,18 +182,18 @@ class Node(Fold):
             payload = tahu.decode(bytes(row["payload"] or b""))
         except ValueError as error:
             raise _Mistake("bad_payload", str(error)) from None
-        # A birth that is not understood leaves what was known.
+        # A birth that cannot be parsed does not change the state.
         known = _born(payload) if kind in BIRTHS else state.get(device)
         found = [_metric(one, payload, known, row["at"]) for one in payload.metrics]
         if kind == "NBIRTH":
-            state.clear()  # its devices are to be born again, too
+            state.clear()  # the node's devices must also be born again
         if kind in BIRTHS:
             state[device] = known
         return found
 
 
 def _parsed(topic: str) -> tuple[str, str]:
-    """The type of a message, and its device."""
+    """Return the message's type and its device."""
     levels = topic.split("/")
     kind = levels[2] if len(levels) > 2 else ""
     fits = (len(levels) == 4 and kind in _NODE) or (len(levels) == 5 and kind in _DEVICE)
@@ -234,7 +236,7 @@ def _metric(one: Any, payload: Any, known: Any, at: int) -> Output:
 
 
 def _called(one: Any, known: Any) -> tuple[str, str]:
-    """A metric's name and data type."""
+    """Return a metric's name and data type."""
     own = tahu.type_name(one.datatype) if one.HasField("datatype") else ""
     if name := _name(one):
         types = known["types"] if known is not None else {}

@@ -1,7 +1,7 @@
-"""What depends on what came before, by key: plain Python that streams and batches run alike.
+"""Stateful computations by key in plain Python, for both streams and batches.
 
-A stream keeps the state between batches with ``transformWithState``, which needs pandas and protobuf on every node and
-the state store of RocksDB (`prepare`); a batch folds each key's rows at once with ``applyInArrow``.
+A stream keeps the state between batches with ``transformWithState``. That needs pandas and protobuf on every node, and
+the RocksDB state store (`prepare`). A batch handles all rows of a key at once with ``applyInArrow``.
 """
 
 from __future__ import annotations
@@ -26,46 +26,48 @@ ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSto
 _STATE: Final = StructType([StructField("state", StringType())])
 
 Value = Mapping[str, Any] | Row
-"""A row, by the names of its columns. Times are whole numbers, microseconds: no time zone is in their way."""
+"""A row, by column name. Times are integers in microseconds, so time zones do not matter."""
 Output = tuple[Any, ...]
 
 
 class Fold(ABC):
-    """What to do with a key's rows. Is pickled; `state` is made of what JSON has, and may be changed in place."""
+    """Handles the rows of a key. It is pickled. `state` consists of JSON types and may be changed in place."""
 
     times = False
-    """Whether `wake` is to be called."""
+    """Whether `wake` is called."""
 
     @abstractmethod
     def begin(self) -> Any:
-        """The state of a key that nothing is known of."""
+        """Return the initial state for a new key."""
 
     @abstractmethod
     def rows(self, key: Sequence[Any], state: Any, rows: list[Value]) -> Iterator[Output]:
-        """More rows of a key, in no order."""
+        """Handle more rows of a key, in any order."""
 
     def due(self, state: Any) -> int | None:
-        """The time (µs) after which `wake` has something to do."""
+        """Return the time (µs) after which `wake` has something to do, or None."""
         return None
 
     def wake(self, key: Sequence[Any], state: Any, until: int) -> Iterator[Output]:
-        """All rows before `until` (µs) have come."""
+        """Continue after all rows before `until` (µs) have arrived."""
         return iter(())
 
     def forgotten(self, state: Any) -> bool:
-        """Whether there is nothing in a state that `begin` would not have, so that it need not be kept."""
+        """Return whether the state equals the initial state, so that it need not be kept."""
         return False
 
     def end(self, key: Sequence[Any], state: Any, until: int) -> Iterator[Output]:
-        """There are no more rows, as of `until`: only in a batch."""
+        """Handle the end of a batch's rows, as of `until`. Streams do not call it."""
         return iter(())
 
 
 def fold(
     frame: DataFrame, keys: Sequence[str], by: Fold, schema: StructType, time: str = ""
 ) -> DataFrame:
-    """The rows that `by` makes, as `schema` says. A fold with times needs the column `time` (timestamp), of which a
-    stream's watermark tells how far it is."""
+    """Return the rows that `by` yields, with the columns of `schema`.
+
+    A fold with `times` needs the timestamp column `time`, whose watermark marks a stream's progress.
+    """
     if frame.isStreaming:
         return frame.groupBy(*keys).transformWithState(
             _Processor(by, schema.names), schema, "Append", "EventTime" if by.times else "None"
@@ -73,14 +75,15 @@ def fold(
     if by.times:
         from pyspark.sql import functions as f
 
-        # As far as the newest row of any key.
+        # The newest row of any key ends the batch.
         last = frame.agg(f.unix_micros(f.max(time)).alias("_until"))
         frame = frame.crossJoin(last)
     return frame.groupBy(*keys).applyInArrow(_at_once(by, schema), schema)
 
 
 def prepare(spark: SparkSession) -> None:
-    """Let queries that are started from now on keep state as `fold` needs it. Raises PipelineError."""
+    """Configure the state store that `fold` needs, for queries that start from now on. Raises PipelineError if a
+    package is missing."""
     missing = [name for name in ("pandas", "google.protobuf") if not _importable(name)]
     if missing:
         raise PipelineError(
@@ -93,12 +96,13 @@ def prepare(spark: SparkSession) -> None:
 def _importable(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # of what it is in
+    except ModuleNotFoundError:  # a parent package is missing
         return False
 
 
 def in_order(rows: Iterable[Value]) -> list[Value]:
-    """In the order in which the broker got them: by offset where they are of one partition, else by its clock."""
+    """Return rows in the order in which the broker received them. Rows of the same partition are ordered by offset,
+    others by the broker's clock."""
     found = list(rows)
     if len({(row["log_id"], row["partition"]) for row in found}) == 1:
         return sorted(found, key=lambda row: int(row["offset"]))
@@ -106,12 +110,12 @@ def in_order(rows: Iterable[Value]) -> list[Value]:
 
 
 def position(row: Value) -> tuple[int, str, int, int]:
-    """Where a row is among those of all partitions; `at` is the broker's time (µs)."""
+    """Return a row's position among the rows of all partitions. `at` is the broker's time (µs)."""
     return row["at"], row["log_id"] or "", row["partition"], row["offset"]
 
 
 class _Processor(StatefulProcessor):
-    """A stream's side of a fold."""
+    """Runs a fold in a stream."""
 
     def __init__(self, by: Fold, names: Sequence[str]) -> None:
         self.by = by
@@ -122,7 +126,7 @@ class _Processor(StatefulProcessor):
         self.state = handle.getValueState("state", _STATE)
 
     def _load(self) -> tuple[Any, int | None]:
-        if not self.state.exists():  # `get` would have Spark log a warning for each new key
+        if not self.state.exists():  # otherwise `get` has Spark log a warning for each new key
             return self.by.begin(), None
         state, timer = json.loads(self.state.get()[0])
         return state, timer
@@ -153,7 +157,7 @@ class _Processor(StatefulProcessor):
         until = timerValues.getCurrentWatermarkInMs() * 1000
         for made in self.by.wake(key, state, until):
             yield self.row(*made)
-        # The timer that fired is gone by itself.
+        # Spark removes a timer after it has fired.
         fired = expiredTimerInfo.getExpiryTimeInMs()
         self._store(state, None if timer == fired else timer)
 

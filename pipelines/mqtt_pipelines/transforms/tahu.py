@@ -1,4 +1,4 @@
-"""Payloads of Sparkplug B: its protobuf messages, as the specification numbers them, and what their values mean."""
+"""Decodes Sparkplug B payloads: the protobuf messages, with the specification's field numbers, and their values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TYPES: Final = (
     "Int8Array", "Int16Array", "Int32Array", "Int64Array", "UInt8Array", "UInt16Array", "UInt32Array", "UInt64Array",
     "FloatArray", "DoubleArray", "BooleanArray", "StringArray", "DateTimeArray",
 )  # fmt: skip
-"""Names of data types by their number."""
+"""Data type names, by number."""
 
 _MESSAGES: Final = {
     "Payload": "1 uint64 timestamp, 2 *Metric metrics, 3 uint64 seq, 4 string uuid, 5 bytes body",
@@ -39,13 +39,16 @@ _MESSAGES: Final = {
         "6 double double_value|, 7 bool boolean_value|, 8 string string_value|"
     ),
 }
-"""By message: number, type (* repeated), name (| one of `value`). What is not here is passed over: metadata, properties,
-extensions. Cells and rows are nested in the specification, which the bytes do not show."""
+"""The fields of each message: number, type (* means repeated), name (| means one of `value`).
+
+Metadata, properties and extensions are skipped. The specification nests cells and rows, but their bytes are the
+same.
+"""
 _PACKAGE: Final = "hookmq.sparkplug"
 
 
 class Value(NamedTuple):
-    """A metric's value in the columns of `schemas.METRICS`; all of them None is null."""
+    """A metric's value in the columns of `schemas.METRICS`. If all fields are None, the value is null."""
 
     long: int | None = None
     double: float | None = None
@@ -56,7 +59,7 @@ class Value(NamedTuple):
 
 @cache
 def messages() -> dict[str, Any]:
-    """The classes of the messages by name. Needs protobuf."""
+    """Return the message classes by name. Needs protobuf."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -87,7 +90,7 @@ def messages() -> dict[str, Any]:
 
 
 def decode(data: bytes) -> Any:
-    """A payload. Raises ValueError for what is none."""
+    """Decode a payload. Raises ValueError if it is invalid."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -100,14 +103,14 @@ def decode(data: bytes) -> Any:
 
 
 def text(given: str | bytes) -> str:
-    """A string of a message. Raises ValueError: protobuf gives the bytes of what is not UTF-8."""
+    """Return a message's text field. Raises ValueError for bytes, which protobuf returns if the text is not UTF-8."""
     if isinstance(given, bytes):
         raise ValueError("text that is not UTF-8")
     return given
 
 
 def type_name(number: int) -> str:
-    """Of a data type."""
+    """Return a data type's name."""
     return TYPES[number] if number < len(TYPES) else f"Type{number}"
 
 
@@ -119,7 +122,8 @@ _ARRAYS: Final = {
 
 
 def value(metric: Any, datatype: str) -> Value:
-    """What a metric, which is not null, says; `datatype` as its birth has it. Raises ValueError if they do not fit."""
+    """Return the value of a metric that is not null. `datatype` comes from its birth. Raises ValueError if the value
+    has another type."""
     which = metric.WhichOneof("value")
     if which is None:
         raise ValueError("it has no value")
@@ -148,7 +152,7 @@ def _whole(given: int, datatype: str) -> Value:
 
 
 def _signed(given: int, datatype: str) -> int:
-    """Negative numbers come as what they are in two's complement, in as many bits as the publisher liked."""
+    """Return a signed number. Negative numbers arrive in two's complement, with as many bits as the publisher chose."""
     bits = _BITS.get(datatype)
     if bits is None:
         return given
@@ -157,7 +161,7 @@ def _signed(given: int, datatype: str) -> int:
 
 
 def _array(data: bytes, datatype: str) -> str | None:
-    """As JSON; None for bytes that are no array."""
+    """Return an array as JSON, or None if the bytes do not form an array."""
     kind = _ARRAYS.get(datatype)
     found: list[Any]
     if kind is not None:
@@ -165,7 +169,7 @@ def _array(data: bytes, datatype: str) -> str | None:
         if len(data) % size:
             raise ValueError(f"{len(data)} bytes are no {datatype}")
         found = [
-            one if math.isfinite(one) else None  # JSON has no others
+            one if math.isfinite(one) else None  # JSON has no NaN or infinity
             for one in struct.unpack(f"<{len(data) // size}{kind}", data)
         ]
     elif datatype == "BooleanArray":
@@ -182,7 +186,7 @@ def _array(data: bytes, datatype: str) -> str | None:
 
 
 def _plain(one: Any, datatype: str) -> Any:
-    """A value within a DataSet or a Template, as JSON has it."""
+    """Convert a DataSet or Template value to a JSON value."""
     if one.WhichOneof("value") is None:
         return None
     made = value(one, datatype)

@@ -1,1 +1,1 @@
-"""Access rules for HookMQ in one file, in YAML or in mosquitto's acl_file format: `hookmq_acl_file.plugin`."""
+"""Authorize clients by rules in one file. The plugin is in `hookmq_acl_file.plugin`."""

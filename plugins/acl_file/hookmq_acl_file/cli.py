@@ -1,4 +1,4 @@
-"""``hookmq acl``: try rules, check a file, take over one of mosquitto's."""
+"""Implement ``hookmq acl``, which tests rules, checks rule files and converts mosquitto's acl_file."""
 
 import argparse
 import json
@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from hookmq.errors import ProtocolError
-from hookmq.plugin import Action, ClientInfo, ConfigError, Peer, Rule
-from hookmq.topics import parse_share, validate_filter, validate_topic
-from hookmq.types import Certificate, Scope
+from hookmq.model.client import Certificate, Scope
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.topics import parse_share, validate_filter, validate_topic
+from hookmq.plugin import Action, ClientInfo, ConfigError, Peer
+from hookmq_toolkit.rules import Rule
 
 from hookmq_acl_file.convert import to_yaml
 from hookmq_acl_file.file import Format, load, read_text
@@ -23,21 +24,21 @@ examples:
   hookmq acl test bob c1 subscribe 'plant/#' --file /etc/hookmq/acl.yaml --claim role=admin
   hookmq acl import /etc/mosquitto/acl -o acl.yaml
 
-exit codes: 0 allowed or done, 1 denied or mistakes found, 2 wrong usage"""
+exit codes: 0 allowed or done, 1 denied or mistakes found, 2 usage error"""
 
 TEST: Final = """\
-Say what a client may do, by which rule and where that stands.
+Print whether a client may do something, and the file and line of the rule that decides.
 
-The user is who the client was found to be, or the user name it gave; - is none. For subscribe the topic is a filter."""
+USER is the client's identity or user name; - is none. For subscribe, TOPIC is a filter."""
 
 
 def register(group: Any) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`."""
-    parser = group.add_parser("acl", help="try, check and take over access rules", epilog=EXAMPLES)
+    """Add ``hookmq acl`` to `group`, a `hookmq.cli.commands.Group`."""
+    parser = group.add_parser("acl", help="test, check and convert access rules", epilog=EXAMPLES)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     one = commands.add_parser(
-        "test", help="may a client do that, and by which rule", description=TEST
+        "test", help="print whether a client may do something, and the rule", description=TEST
     )
     one.add_argument("user", metavar="USER", help="the user; - for none")
     one.add_argument("client", metavar="CLIENT", help="the client id")
@@ -45,66 +46,68 @@ def register(group: Any) -> None:
     one.add_argument("topic", metavar="TOPIC", help="topic, or topic filter")
     _add_file(one, "--file")
     one.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="QoS, 0 by default")
-    one.add_argument("--retain", action="store_true", help="the message has the RETAIN flag")
-    one.add_argument("--ip", default="", metavar="ADDRESS", help="where the client comes from")
-    one.add_argument(
-        "--listener", default="default", metavar="NAME", help="the listener it comes by"
-    )
+    one.add_argument("--retain", action="store_true", help="the message has the RETAIN flag set")
+    one.add_argument("--ip", default="", metavar="ADDRESS", help="the client's IP address")
+    one.add_argument("--listener", default="default", metavar="NAME", help="the client's listener")
     one.add_argument(
         "--claim",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a claim of its token; JSON or text; may be repeated",
+        help="a claim of the client, JSON or text; may be repeated",
     )
-    one.add_argument("--common-name", default="", metavar="NAME", help="of its certificate")
-    one.add_argument("--fingerprint", default="", metavar="HEX", help="of its certificate, SHA-256")
+    one.add_argument(
+        "--common-name", default="", metavar="NAME", help="common name of its certificate"
+    )
+    one.add_argument("--fingerprint", default="", metavar="HEX", help="SHA-256 of its certificate")
     one.add_argument(
         "--san",
         action="append",
         default=[],
         metavar="NAME",
-        help="of its certificate; may be repeated",
+        help="subject alternative name of its certificate; may be repeated",
     )
-    one.add_argument("--json", action="store_true", help="as a JSON object")
+    one.add_argument("--json", action="store_true", help="print a JSON object")
     one.set_defaults(run=test)
 
     one = commands.add_parser(
-        "check", help="find every mistake in a file", description="Find every mistake in a file."
+        "check", help="print all mistakes of a file", description="Print all mistakes of a file."
     )
     _add_file(one, "file")
     one.set_defaults(run=check)
 
     one = commands.add_parser(
         "import",
-        help="mosquitto's acl_file as YAML",
-        description="Write mosquitto's acl_file as YAML.",
+        help="convert mosquitto's acl_file to YAML",
+        description="Convert mosquitto's acl_file to YAML.",
     )
     one.add_argument("source", type=Path, metavar="SOURCE", help="mosquitto's acl_file")
-    one.add_argument("-o", "--output", type=Path, help="a new file to write; none: standard output")
+    one.add_argument(
+        "-o", "--output", type=Path, help="the file to create; standard output by default"
+    )
     one.add_argument(
         "--filtered",
         action="store_true",
-        help="grant every subscription and decide each delivery, as mosquitto does",
+        help="allow all subscriptions and decide each delivery, as mosquitto does",
     )
     one.set_defaults(run=import_)
 
 
 def _add_file(parser: Any, name: str) -> None:
     if name == "file":
-        parser.add_argument(name, type=Path, metavar="FILE", help="the file of rules")
+        parser.add_argument(name, type=Path, metavar="FILE", help="the rule file")
     else:
         parser.add_argument(
             name,
             type=Path,
             default=Path("acl.yaml"),
             metavar="FILE",
-            help="the file; acl.yaml by default",
+            help="the rule file, acl.yaml by default",
         )
     parser.add_argument(
         "--format",
         choices=("yaml", "mosquitto"),
-        help="by default yaml for .yaml and .yml, else mosquitto",
+        help="yaml for .yaml and .yml by default, otherwise mosquitto",
     )
 
 
@@ -116,7 +119,7 @@ def _format(arguments: argparse.Namespace) -> Format:
 
 
 def test(arguments: argparse.Namespace) -> int:
-    """Print the decision."""
+    """Run ``hookmq acl test``, which prints the decision."""
     action = Action(arguments.action)
     topic: str = arguments.topic
     try:
@@ -158,7 +161,7 @@ def _client(arguments: argparse.Namespace) -> ClientInfo:
     for given in arguments.claim:
         name, equals, value = given.partition("=")
         if not name or not equals:
-            raise ConfigError(f"--claim {given!r}: NAME=VALUE")
+            raise ConfigError(f"--claim {given!r} is not NAME=VALUE")
         try:
             claims[name] = json.loads(value)
         except ValueError:
@@ -172,7 +175,7 @@ def _described(rule: Rule) -> str:
     actions = ", ".join(action for action in Action if action in rule.actions)
     text = f"{'allow' if rule.allow else 'deny'} {actions} on {rule.filter}"
     if rule.qos is not None:
-        text += f", QoS {rule.qos} at most"
+        text += f", at most QoS {rule.qos}"
     if rule.retain is not None:
         text += f", {'retained' if rule.retain else 'not retained'}"
     return text
@@ -192,7 +195,7 @@ def _shown(rule: Rule | None) -> dict[str, Any]:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Print what is wrong."""
+    """Run ``hookmq acl check``, which prints all mistakes."""
     try:
         rules = load(arguments.file, _format(arguments)).rules
     except FileError as error:
@@ -202,15 +205,15 @@ def check(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    deliveries = ", deliveries are asked about" if rules.delivers else ""
+    deliveries = ", deliveries are decided" if rules.delivers else ""
     print(
-        f"{arguments.file} is good: {rules.rules} rules for {rules.sections} kinds of clients{deliveries}"
+        f"{arguments.file} is valid: {rules.rules} rules for {rules.sections} kinds of clients{deliveries}"
     )
     return 0
 
 
 def import_(arguments: argparse.Namespace) -> int:
-    """Write the file anew."""
+    """Run ``hookmq acl import``, which writes mosquitto's acl_file as YAML."""
     text = to_yaml(read_text(arguments.source), str(arguments.source), arguments.filtered)
     output: Path | None = arguments.output
     if output is None:
@@ -220,6 +223,6 @@ def import_(arguments: argparse.Namespace) -> int:
         with open(output, "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", source=str(output)) from None
-    print(f"{output} says the same as {arguments.source}")
+        raise ConfigError(f"cannot write the file: {error.strerror}", source=str(output)) from None
+    print(f"{output} has the rules of {arguments.source}")
     return 0

@@ -1,4 +1,4 @@
-"""From mosquitto's acl_file to YAML, saying the same."""
+"""Convert mosquitto's acl_file to YAML with the same meaning."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _FILTERED: Final = {
     "deny": "deny: [publish, deliver]",
 }
 _SIFT: Final = """\
-  # every subscription is granted, and what no rule above allows is not delivered
+  # all subscriptions are allowed; messages that no rule above allows are not delivered
   - deny: deliver
     topic: ["#", "$SYS/#"]
   - allow: subscribe
@@ -31,13 +31,16 @@ _SIFT: Final = """\
 
 
 def to_yaml(text: str, source: str, filtered: bool = False) -> str:
-    """The rules in `text`, of the file `source`, in YAML. Comments are lost. `filtered`: every subscription is granted
-    and deliveries are decided, as mosquitto does. Raises ConfigError for what is no acl_file."""
+    """Convert `text`, the contents of the file `source`, to YAML. Comments are lost.
+
+    With `filtered`, the result allows all subscriptions and decides each delivery, as mosquitto does. Raises ConfigError
+    if `text` is not a valid acl_file.
+    """
     return "".join(f"{line}\n" for line in _written(lines(text, source), source, filtered))
 
 
 def _written(found: list[Line], source: str, filtered: bool) -> Iterator[str]:
-    yield f"# made of {quoted(source)} by hookmq acl import"
+    yield f"# converted from {quoted(source)} by hookmq acl import"
     words = _FILTERED if filtered else _WORDS
     if not found and not filtered:
         yield "rules: []"
@@ -48,7 +51,7 @@ def _written(found: list[Line], source: str, filtered: bool) -> Iterator[str]:
         seen.setdefault(line.who, len(seen))
 
     def place(line: Line) -> tuple[bool, int, bool, str]:
-        # Users are apart, so that what is said of each may stand together; deny comes first, as it decides first.
+        # No line applies to two users, so lines can be grouped by user. Denials come first, because they take precedence.
         return line.pattern, seen[line.who], line.access != "deny", line.access
 
     for (_, _, _, access), some in groupby(sorted(found, key=place), place):
@@ -71,7 +74,7 @@ def _written(found: list[Line], source: str, filtered: bool) -> Iterator[str]:
 
 
 def quoted(text: str) -> str:
-    """`text` as YAML writes it, in quotes where it needs some."""
+    """Return `text` as a YAML scalar, quoted if necessary."""
     if _PLAIN.fullmatch(text) and text not in _NULLS:
         return text
     written = []

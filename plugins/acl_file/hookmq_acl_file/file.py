@@ -1,12 +1,12 @@
-"""A file of rules: read whole, or not at all."""
+"""Load a rule file, either completely or not at all."""
 
 import gc
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from hookmq.files import FileStamp, file_stamp, open_regular, shown_path
 from hookmq.plugin import ConfigError
+from hookmq_toolkit.files import FileStamp, file_stamp, open_regular, shown_path
 
 from hookmq_acl_file import rules_mosquitto, rules_yaml
 from hookmq_acl_file.index import Index
@@ -14,11 +14,14 @@ from hookmq_acl_file.index import Index
 Format = Literal["yaml", "mosquitto"]
 MAX_BYTES: Final = 64 << 20
 LARGE: Final = 10_000
-"""Rules from which on care is taken that the broker does not stand still for them."""
+"""Files with more rules than this count as large.
+
+The garbage collector ignores their rules, and the rules are freed in small steps, so that the event loop does not stall.
+"""
 
 
 class Loaded(NamedTuple):
-    """The rules of a file, which state of it they are, and a digest of its text."""
+    """The rules of a file, the state of the file when it was read, and a digest of its text."""
 
     rules: Index
     stamp: FileStamp
@@ -26,7 +29,7 @@ class Loaded(NamedTuple):
 
 
 def stamp_of(path: Path) -> FileStamp:
-    """The state of the file now. Raises ConfigError."""
+    """Return the current state of the file. Raises ConfigError if the file is missing or unreadable."""
     try:
         return file_stamp(path)
     except OSError as error:
@@ -34,13 +37,16 @@ def stamp_of(path: Path) -> FileStamp:
 
 
 def load(path: Path, format: Format) -> Loaded:
-    """Read, check and compile. Raises ConfigError, with line and column where there is one to name, for whatever is wrong
-    with the file, and where it changes meanwhile."""
+    """Read, check and compile a rule file. Blocks.
+
+    Raises ConfigError for any mistake in the file, with the line and column if known, and if the file changes while it
+    is being read.
+    """
     before = stamp_of(path)
     text = read_text(path)
     read = rules_yaml.read if format == "yaml" else rules_mosquitto.read
-    # Everything that is made now stays: looking for garbage in it again and again takes longer than making it, and
-    # stops the broker meanwhile.
+    # None of the new objects is garbage. Collecting garbage repeatedly would take longer than creating the objects, and
+    # would stall the broker.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -51,12 +57,16 @@ def load(path: Path, format: Format) -> Loaded:
         if collecting:
             gc.enable()
     if stamp_of(path) != before:
-        raise ConfigError("it changed while it was read", source=str(path))
+        raise ConfigError("the file changed during the read", source=str(path))
     return Loaded(index, before, sha256(text.encode()).digest())
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of rules. One that ends within a line was cut short: ``home/roo`` was to be ``home/room1``."""
+    """Return the text of a rule file. Raises ConfigError if the file cannot be read.
+
+    The last line must end with a line break. Otherwise the file may be truncated: ``home/roo`` may have been
+    ``home/room1``.
+    """
     source = str(path)
     try:
         with open_regular(path) as file:
@@ -76,9 +86,9 @@ def read_text(path: Path) -> str:
     if not text.endswith("\n"):
         line = text.count("\n") + 1
         column = len(text) - text.rfind("\n")
-        hint = "end it with a line break"
+        hint = "end the file with a line break"
         raise ConfigError(
-            "the last line does not end: cut short?",
+            "the last line has no line break; the file may be truncated",
             source=source,
             line=line,
             column=column,
@@ -88,4 +98,4 @@ def read_text(path: Path) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"cannot be read: {error.strerror}", source=shown_path(path))
+    return ConfigError(f"cannot read the file: {error.strerror}", source=shown_path(path))

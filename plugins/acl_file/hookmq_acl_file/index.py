@@ -1,32 +1,36 @@
-"""Rules by whom they are about, then by topic: what a decision costs does not grow with the file.
+"""Index rules by client and then by topic, so that the cost of a decision does not grow with the file.
 
-Rules with the same conditions on the client make a section, compiled to a trie. A client's sections are looked up once,
-by what is true of it, and remembered with it; a decision asks each of them and takes the earliest rule.
+Rules with the same conditions on the client form a section, which is compiled to a trie. A client's sections are looked
+up once and stored with the client. A decision searches all of these sections and uses the earliest rule that applies.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from hookmq.plugin import Action, ClientInfo, Rule, Rules, rule_values
+from hookmq.plugin import Action, ClientInfo
+from hookmq_toolkit.rules import Rule, Rules, rule_values
 
 from hookmq_acl_file.who import Key, Who, keys_of
 
 EAGER: Final = 64
-"""Sections of more rules are compiled at once; of fewer when the first client needs them, so that a file with a section
-for each of 100,000 users takes the room of those who are there."""
+"""Sections with more rules than this are compiled when the file is loaded.
+
+Smaller sections are compiled when the first client needs them. In a file with one section for each of 100,000 users, only
+connected users then need memory for compiled rules.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A rule and whom it is about. A rule's `order` is its place in the file; no two have the same."""
+    """A rule, and the clients to which it applies. `rule.order` is the rule's unique position in the file."""
 
     rule: Rule
     who: Who
 
 
 class Section:
-    """The rules for one `who`."""
+    """All rules with the same `Who`."""
 
     __slots__ = ("_compiled", "_listed", "conditions")
 
@@ -36,7 +40,7 @@ class Section:
         self._compiled: Rules | None = None
 
     def rules(self) -> Rules:
-        """Its rules, compiled."""
+        """Return the compiled rules, compiling them on the first call."""
         compiled = self._compiled
         if compiled is None:
             compiled = self._compiled = Rules(self._listed)
@@ -44,18 +48,18 @@ class Section:
         return compiled
 
     def take_apart(self) -> Iterator[None]:
-        """Let go of its rules."""
+        """Free the rules in small steps."""
         self._listed = []
         if self._compiled is not None:
             yield from self._compiled.take_apart()
 
     def about(self, keys: set[Key]) -> bool:
-        """Whether a client of which `keys` are true is meant."""
+        """Return whether a client with these `keys` meets all conditions of the section."""
         return not any(condition.isdisjoint(keys) for condition in self.conditions)
 
 
 class Chosen:
-    """The rules for one client, and the values of their variables."""
+    """The rules that apply to a client, with the values of their variables."""
 
     __slots__ = ("claims", "identity", "index", "rules", "values")
 
@@ -70,7 +74,7 @@ class Chosen:
 
 
 class Index:
-    """All rules of a file. Immutable: a change of the file is a new one."""
+    """All rules of a file. An index is immutable: a changed file gets a new index."""
 
     __slots__ = (
         "_claims",
@@ -89,8 +93,10 @@ class Index:
         groups: Mapping[str, Iterable[str]] | None = None,
         delivers: bool = False,
     ) -> None:
-        """`groups` are the users of each group; `delivers` says that the file speaks of deliveries by name. Raises
-        ConfigError for a rule that cannot be."""
+        """Index `entries`. Raises ConfigError for an invalid rule.
+
+        `groups` maps each group to its users. `delivers` is True if a rule in the file applies to deliveries.
+        """
         by_user: dict[str, list[str]] = {}
         for group, users in (groups or {}).items():
             for user in users:
@@ -122,7 +128,7 @@ class Index:
         self._prefixes = frozenset(prefixes)
 
     def take_apart(self) -> Iterator[None]:
-        """Let go of it in small steps, once no client goes by it any more; see `Rules.take_apart`."""
+        """Free the index in small steps after no client uses it any more; see `Rules.take_apart`."""
         while self._keyed:
             _, sections = self._keyed.popitem()
             self.everybody.extend(sections)
@@ -136,7 +142,7 @@ class Index:
         yield
 
     def choose(self, client: ClientInfo) -> Chosen:
-        """What is in the file about `client`, as it is known now."""
+        """Return the rules that apply to `client`, given its current identity and claims."""
         keys = keys_of(client, self._groups, self._claims, self._prefixes)
         found = list(self.everybody)
         seen: set[int] = set()
@@ -152,7 +158,7 @@ class Index:
     def decide(
         self, chosen: Chosen, action: Action, topic: str, qos: int, retain: bool
     ) -> Rule | None:
-        """The first rule of the file that applies; None where none does."""
+        """Return the first rule in the file that applies to the action, or None."""
         best: Rule | None = None
         values = chosen.values
         for rules in chosen.rules:

@@ -1,4 +1,4 @@
-"""The plugin: what the configuration's ``use: acl_file`` makes."""
+"""Implement the `acl_file` plugin, which authorizes clients by the rules in a file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,7 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hookmq.files import FileStamp, FileWatch
+from hookmq.model.runtime import Runtime
+from hookmq.mqtt.topics import SHARE_PREFIX
 from hookmq.plugin import (
     Action,
     Allow,
@@ -18,15 +19,14 @@ from hookmq.plugin import (
     Deny,
     Message,
     Plugin,
-    Rule,
     Seconds,
     Settings,
     Subscription,
     hookimpl,
     setting,
 )
-from hookmq.runtime import Runtime
-from hookmq.topics import SHARE_PREFIX
+from hookmq_toolkit.files import FileStamp, FileWatch
+from hookmq_toolkit.rules import Rule
 
 from hookmq_acl_file.file import LARGE, Format, Loaded, load
 from hookmq_acl_file.index import Chosen, Index
@@ -37,22 +37,24 @@ _ASKED = frozenset({Action.PUBLISH, Action.SUBSCRIBE, Action.WILL})
 
 @dataclass(frozen=True)
 class AclFileConfig:
-    """Which file, and how it is read."""
+    """Settings of `use: acl_file`."""
 
-    path: Path = field(metadata={"help": "the file of rules"})
+    path: Path = field(metadata={"help": "the rule file"})
     format: Format = setting("yaml", "yaml, or mosquitto for mosquitto's acl_file")
     reload_interval: Seconds = setting(
         2.0,
-        "how often the file is looked at; a change is taken when it stood still for as long; 0: on SIGHUP only",
+        "how often the file is checked; a change is loaded after one interval without another change; 0: on SIGHUP only",
     )
     no_match: Literal["deny", "abstain"] = setting(
         "deny",
-        "what is said where no rule applies; abstain leaves it to other plugins and authz.default",
+        "the decision if no rule applies; abstain leaves it to other plugins and authz.default",
     )
-    explain: bool = setting(True, "whether MQTT 5 clients are told the rule that refused them")
+    explain: bool = setting(
+        True, "send the rule that refused them to MQTT 5 clients, as reason string"
+    )
 
     def __post_init__(self) -> None:
-        """For whoever embeds it; a configuration's file is checked before."""
+        """Check values that were passed in code. Values from a configuration file have already been checked."""
         object.__setattr__(self, "path", Path(self.path))
         if self.format not in get_args(Format):
             raise ConfigError(f"format: {self.format!r} is not yaml or mosquitto")
@@ -63,13 +65,13 @@ class AclFileConfig:
 
 
 class AclFilePlugin(Plugin):
-    """Access rules for HookMQ in one file, in YAML or in mosquitto's acl_file format."""
+    """Authorize clients by rules in one file, in YAML or in mosquitto's acl_file format."""
 
     Config = AclFileConfig
     config: AclFileConfig
 
     def __init__(self, config: AclFileConfig, context: Context) -> None:
-        """Reads the file: what is wrong with it keeps the broker from starting."""
+        """Read the file. Raises ConfigError for a mistake in the file, which prevents the broker from starting."""
         super().__init__(config, context)
         loaded = load(config.path, config.format)
         self.rules: Index = loaded.rules
@@ -77,9 +79,9 @@ class AclFilePlugin(Plugin):
         self.denied = 0
         self.unmatched = 0
         self.taken = 0
-        """Changes of the file taken."""
+        """Number of changes to the file that were loaded."""
         self.failed = 0
-        """Reasons told why the file could not be used."""
+        """Number of reported failures to load the file."""
         self._digest = loaded.digest
         self._told = False
         self.watch = FileWatch(
@@ -94,7 +96,7 @@ class AclFilePlugin(Plugin):
 
     @property
     def authorize_actions(self) -> frozenset[Action]:  # type: ignore[override]
-        """Deliveries are asked about only where a rule speaks of them."""
+        """The actions that the plugin decides. They include deliveries only if a rule names them."""
         return _ASKED | {Action.DELIVER} if self.rules.delivers else _ASKED
 
     # --- deciding ----------------------------------------------------------------------------------------------------
@@ -108,11 +110,13 @@ class AclFilePlugin(Plugin):
         message: Message | None,
         subscription: Subscription | None,
     ) -> Allow | Deny | None:
-        """What the first rule of the file that applies says."""
+        """Decide by the first rule in the file that applies."""
         qos, retain = 0, False
         if message is not None:
             qos, retain = message.qos, message.retain
-            if subscription is not None:  # what is delivered is of the lower of the two
+            if (
+                subscription is not None
+            ):  # a message is delivered at the lower of the two QoS levels
                 qos = min(qos, subscription.qos)
         rule = self.decide(client, action, topic, qos, retain)
         if rule is None:
@@ -129,9 +133,9 @@ class AclFilePlugin(Plugin):
     def decide(
         self, client: ClientInfo, action: Action, topic: str, qos: int, retain: bool
     ) -> Rule | None:
-        """The rule that decides, None where none does."""
+        """Return the rule that decides the action, or None if no rule applies."""
         if action is Action.SUBSCRIBE and topic.startswith(SHARE_PREFIX):
-            # The broker asks about what is behind the first $share/NAME/: this is a second, which no rule speaks of.
+            # The broker has already removed one $share/NAME/. No rule can exist for a second one.
             return None
         rules = self.rules
         chosen: Chosen | None = client.state.get(self.context.id)
@@ -148,27 +152,27 @@ class AclFilePlugin(Plugin):
 
     @hookimpl
     def on_startup(self, broker: BrokerHandle) -> None:
-        """Begins to watch the file."""
+        """Start watching the file."""
         self._broker = broker
         self.watch.start(broker.runtime)
 
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
-        """Looks at the file now: who asks for a reload has finished writing."""
+        """Check the file immediately, because the operator has finished writing it."""
         self.watch.look()
 
     @hookimpl
     def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """Stops watching."""
+        """Stop watching the file."""
         self.watch.stop()
 
     @property
     def stale(self) -> bool:
-        """Whether the file cannot be used and the rules of before hold."""
+        """True if the file cannot be used, so that the previous rules remain in force."""
         return bool(self.watch.failing)
 
     def _load(self) -> tuple[FileStamp, Loaded]:
-        """Read the file, in a thread."""
+        """Load the file. Blocks; runs in a thread."""
         loaded = load(self.config.path, self.config.format)
         return loaded.stamp, loaded
 
@@ -176,7 +180,7 @@ class AclFilePlugin(Plugin):
         if self._told:
             self._told = False
             self._tell("info", "acl.file_good")
-        if loaded.digest != self._digest:  # touched only: nobody's rights changed
+        if loaded.digest != self._digest:  # otherwise the text is unchanged
             self._digest = loaded.digest
             self.taken += 1
             self._changed(loaded.rules)
@@ -184,14 +188,14 @@ class AclFilePlugin(Plugin):
     def _failed(self, why: str) -> None:
         self.failed += 1
         self._told = True
-        self._tell("error", "acl.file_bad", error=why, kept="the rules of before")
+        self._tell("error", "acl.file_bad", error=why, kept="the previous rules")
 
     def _tell(self, level: str, event: str, **fields: object) -> None:
         if self._broker is not None:
             self._broker.log(level, event, file=str(self.config.path), **fields)
 
     def _changed(self, rules: Index) -> None:
-        """Go by other rules from now on, all at once, and have every right asked about again."""
+        """Replace the rules, and make the broker decide all permissions again."""
         broker = self._broker
         assert broker is not None
         old, self.rules = self.rules, rules
@@ -210,22 +214,24 @@ class AclFilePlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: Any) -> None:
-        """Adds what there is to count."""
+        """Add the ``hookmq_acl_*`` metrics."""
         registry.gauge("acl_rules", "Rules in force.", lambda: self.rules.rules)
         registry.gauge(
             "acl_stale",
-            "1 while the file cannot be used and the rules are those of before.",
+            "1 while the file cannot be used and the previous rules are in force.",
             lambda: int(self.stale),
         )
-        registry.counter("acl_reloads_total", "Changes of the file taken.", lambda: self.taken)
+        registry.counter(
+            "acl_reloads_total", "Changes of the file that were loaded.", lambda: self.taken
+        )
         registry.counter(
             "acl_reload_failures_total",
-            "Changes of the file that could not be taken.",
+            "Changes of the file that could not be loaded.",
             lambda: self.failed,
         )
         registry.counter(
             "acl_decisions_total",
-            "Decisions made, not counting those remembered by the broker.",
+            "Decisions, without those that the broker had cached.",
             lambda: [
                 ({"decision": "allow"}, self.allowed),
                 ({"decision": "deny"}, self.denied),
@@ -236,7 +242,7 @@ class AclFilePlugin(Plugin):
     @staticmethod
     @hookimpl
     def register_cli(group: Any) -> None:
-        """Adds ``hookmq acl``."""
+        """Add ``hookmq acl``."""
         from hookmq_acl_file.cli import register
 
         register(group)

@@ -1,15 +1,15 @@
-"""Every mistake of a file in one error."""
+"""Collect all mistakes in a file, and report them in one error."""
 
 from typing import Final
 
 from hookmq.plugin import ConfigError
 
 MOST: Final = 100
-"""Mistakes told of one file."""
+"""Maximum number of mistakes reported for one file."""
 
 
 class FileError(ConfigError):
-    """What is wrong with a file: the first mistake, and `errors` with all of them."""
+    """The mistakes in a file. The error itself describes the first mistake, and `errors` contains all of them."""
 
     def __init__(self, errors: tuple[ConfigError, ...]) -> None:
         first = errors[0]
@@ -28,17 +28,17 @@ class FileError(ConfigError):
 
 
 class Problems:
-    """Mistakes, as they are found."""
+    """Collect mistakes."""
 
     def __init__(self) -> None:
         self._found: list[ConfigError] = []
 
     def add(self, error: ConfigError) -> None:
-        """Note a mistake; of too many the first."""
+        """Add a mistake. Only the first `MOST` are kept."""
         if len(self._found) < MOST:
             self._found.append(error)
 
     def check(self) -> None:
-        """Raise FileError if there is one."""
+        """Raise a FileError if any mistakes were added."""
         if self._found:
             raise FileError(tuple(self._found))

@@ -1,20 +1,20 @@
-"""mosquitto's acl_file format.
+"""Read rules in mosquitto's acl_file format.
 
     topic [read|write|readwrite|deny] FILTER      before the first `user`: for clients without a user name
-    user NAME                                     what follows is for this user
+    user NAME                                     the following lines apply to this user
     topic ...
-    pattern [read|write|readwrite|deny] FILTER    for everybody, with %u and %c as whole levels
+    pattern [read|write|readwrite|deny] FILTER    for all clients, with %u and %c as whole levels
 
-As in mosquitto a user's own lines come before patterns, and within each ``deny`` before all others, wherever it stands.
-Unlike there, SUBSCRIBE is decided, by containment: ``read`` on ``a/+`` does not let subscribe to ``a/#``.
+As in mosquitto, a user's own lines come before patterns, and ``deny`` lines come first in each group. Unlike mosquitto,
+HookMQ decides SUBSCRIBE by containment: ``read`` on ``a/+`` does not allow a subscription to ``a/#``.
 """
 
 import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from hookmq.plugin import Action, ConfigError, Rule
-from hookmq.rules import check_rule
+from hookmq.plugin import Action, ConfigError
+from hookmq_toolkit.rules import Rule, check_rule
 
 from hookmq_acl_file.index import Entry, Index
 from hookmq_acl_file.problems import Problems
@@ -33,7 +33,7 @@ ANONYMOUS: Final = Who(anonymous=True)
 
 
 class Line(NamedTuple):
-    """One rule of the file."""
+    """One rule in the file."""
 
     number: int
     who: Who
@@ -43,8 +43,11 @@ class Line(NamedTuple):
 
 
 def read(text: str, source: str, name: str) -> Index:
-    """The rules in `text`. `source` is the file as errors name it, `name` as rules do (``acl:12``). Raises a ConfigError
-    that holds every mistake."""
+    """Return the rules in `text`.
+
+    `source` is the file name to use in errors, and `name` the file name in rule sources such as ``acl:12``. Raises
+    FileError with all mistakes.
+    """
     entries = []
     for order, line in enumerate(ordered(lines(text, source))):
         allow = line.access != "deny"
@@ -56,12 +59,12 @@ def read(text: str, source: str, name: str) -> Index:
 
 
 def ordered(listed: list[Line]) -> list[Line]:
-    """Lines in the order in which they decide."""
+    """Return the lines in the order in which they are tried."""
     return sorted(listed, key=lambda line: (line.pattern, line.access != "deny"))
 
 
 def lines(text: str, source: str) -> list[Line]:
-    """Every rule, in the order of the file."""
+    """Return all rules in file order. Raises FileError with all mistakes."""
     problems = Problems()
     found: list[Line] = []
     who = ANONYMOUS
@@ -69,7 +72,7 @@ def lines(text: str, source: str) -> list[Line]:
         words = _GAP.split(line, 1)
         try:
             if len(words) < 2:
-                raise _wrong(f"{words[0][:50]!r} is followed by nothing", source, number)
+                raise _wrong(f"a value is missing after {words[0][:50]!r}", source, number)
             word, rest = words
             if word == "user":
                 who = Who(users=frozenset({rest}))
@@ -97,16 +100,14 @@ def _rule(pattern: bool, rest: str, who: Who, source: str, number: int) -> Line:
     if not more:
         access = "readwrite"
     elif access not in _ACCESS:
-        hint = "read, write, readwrite or deny; a filter with a space in it needs one of them before it"
+        hint = "read, write, readwrite or deny, also before a filter that contains a space"
         raise _wrong(f"unknown access {access[:50]!r}", source, number, hint)
     if pattern:
         who = EVERYBODY
     elif "%u" in filter or "%c" in filter:
-        raise _wrong(
-            "%u and %c are plain text in a topic line", source, number, "pattern knows them"
-        )
+        raise _wrong("%u and %c are plain text in a topic line", source, number, "use pattern")
     if "${" in filter:
-        raise _wrong("mosquitto's format knows no ${...}", source, number)
+        raise _wrong("${...} is not supported in mosquitto's format", source, number)
     try:
         check_rule(Rule(True, filter, _READ))
     except ConfigError as error:

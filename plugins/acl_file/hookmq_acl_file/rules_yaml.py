@@ -1,4 +1,4 @@
-"""The YAML format: rules that decide in their order.
+"""Read rules in the YAML format. The first rule that applies decides.
 
     groups:
       operators: [ann, bob]
@@ -11,8 +11,8 @@
         retain: false
         topic: devices/%c/#
 
-``topic`` ends a rule and ``rules`` ends the file: so a file that was cut short, which is good YAML more often than not,
-never says more than the whole one did.
+``topic`` must be the last key of a rule and ``rules`` the last key of the file. A truncated file is often valid YAML.
+With this order, it never allows more than the complete file.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ from difflib import get_close_matches
 from ipaddress import ip_network
 from typing import Final
 
-from hookmq.plugin import Action, ConfigError, Rule
-from hookmq.rules import check_rule
+from hookmq.plugin import Action, ConfigError
+from hookmq_toolkit.rules import Rule, check_rule
+from hookmq_toolkit.yaml_places import Node, parse
 
 from hookmq_acl_file.index import Entry, Index
 from hookmq_acl_file.problems import Problems
-from hookmq_acl_file.tree import Node, Place, parse, wrong
 from hookmq_acl_file.who import CERTIFICATE_FIELDS, EVERYBODY, Network, Who
 
 _READ: Final = frozenset({Action.SUBSCRIBE, Action.DELIVER})
@@ -37,8 +37,12 @@ ACTIONS: Final = {
     "will": frozenset({Action.WILL}),
     "all": _READ | _WRITE,
 }
-"""What each word of the file stands for. Who may subscribe may be sent what comes, and who may publish may leave a
-will."""
+"""The actions that each word in the file covers.
+
+A client that may subscribe may receive the messages, and a client that may publish may set a will.
+"""
+_MAX_NODES: Final = 8_000_000
+"""Maximum number of YAML nodes, more than a rule file of `file.MAX_BYTES` can need."""
 _RULE_KEYS: Final = ("allow", "deny", "who", "qos", "retain", "topic")
 _WHO_KEYS: Final = (
     "user",
@@ -53,9 +57,15 @@ _WHO_KEYS: Final = (
 
 
 def read(text: str, source: str, name: str) -> Index:
-    """The rules in `text`. `source` is the file as errors name it, `name` as rules do (``acl.yaml:12``). Raises a
-    ConfigError that holds every mistake."""
-    return _Reader(source, name).read(parse(text, source))
+    """Return the rules in `text`.
+
+    `source` is the file name to use in errors, and `name` the file name in rule sources such as ``acl.yaml:12``. Raises
+    FileError with all mistakes.
+    """
+    root = parse(text, source, max_nodes=_MAX_NODES)
+    if root is None:
+        raise ConfigError("the file has no rules", source=source, line=1, column=1)
+    return _Reader(source, name).read(root)
 
 
 class _Reader:
@@ -79,61 +89,53 @@ class _Reader:
     def _file(self, root: Node) -> None:
         top = self._mapping(root, "the file", ("groups", "rules"))
         if list(top) == ["rules", "groups"]:
-            raise self._wrong("groups come before rules, which end the file", root.keys["groups"])
+            raise self._wrong("groups must come before rules", top["groups"].key or root)
         if "rules" not in top:
-            raise self._wrong(
-                "rules are missing", root.place, "a file that allows nothing: rules: []"
-            )
+            raise self._wrong("the key rules is missing", root, "to allow nothing: rules: []")
         if "groups" in top:
             self._each_group(top["groups"])
         rules = top["rules"]
-        if not isinstance(rules.value, list):
-            raise self._wrong("rules are a list", rules.place)
-        rules.value.reverse()
-        while (
-            rules.value
-        ):  # taken out one by one: to let go of 100,000 at once takes a third of a second
+        if rules.items is None:
+            raise self._wrong("rules must be a list", rules)
+        rules.items.reverse()
+        # Remove the nodes one by one. Freeing 100,000 nodes at once would block the interpreter for a third of a second.
+        while rules.items:
             try:
-                self._rule(rules.value.pop())
+                self._rule(rules.items.pop())
             except ConfigError as error:
                 self.problems.add(error)
 
     def _each_group(self, node: Node) -> None:
-        if not isinstance(node.value, dict):
-            raise self._wrong("groups are a mapping of names to lists of users", node.place)
-        for group, users in node.value.items():
-            if not isinstance(users.value, list):
-                raise self._wrong(f"group {group!r} is a list of users", users.place)
-            self.groups[group] = [self._text(user, "a user") for user in users.value]
+        if node.mapping is None:
+            raise self._wrong("groups must be a mapping of names to lists of users", node)
+        for group, users in node.mapping.items():
+            if users.items is None:
+                raise self._wrong(f"group {group!r} must be a list of users", users)
+            self.groups[group] = [self._text(user, "a user") for user in users.items]
 
     def _rule(self, node: Node) -> None:
         rule = self._mapping(node, "a rule", _RULE_KEYS)
         if ("allow" in rule) == ("deny" in rule):
-            raise self._wrong("a rule has either allow or deny", node.place)
+            raise self._wrong("a rule must have either allow or deny", node)
         allow = "allow" in rule
-        words = self._listed(rule["allow" if allow else "deny"], "an action")
-        actions: frozenset[Action] = frozenset()
-        for word, place in words:
-            if word not in ACTIONS:
-                raise self._unknown("action", word, tuple(ACTIONS), place)
-            actions |= ACTIONS[word]
+        words, actions = self._actions(rule["allow" if allow else "deny"])
         asks = Action.SUBSCRIBE in actions
         who = self._who(rule["who"]) if "who" in rule else EVERYBODY
         qos = self._qos(rule["qos"]) if "qos" in rule else None
         if qos is not None and asks and not allow:
             raise self._wrong(
-                "qos means nothing where subscribe is denied: every subscription brings QoS 0",
-                node.keys["qos"],
+                "qos has no effect if subscribe is denied: every subscription includes QoS 0",
+                rule["qos"].key or node,
             )
-        retain = self._flag(rule["retain"]) if "retain" in rule else None
+        retain = self._flag(rule["retain"], "retain") if "retain" in rule else None
         if retain is not None and asks:
-            hint = "name publish, will or deliver"
-            raise self._wrong("retain means nothing to subscribe", node.keys["retain"], hint)
+            hint = "use publish, will or deliver"
+            raise self._wrong("retain has no effect on subscribe", rule["retain"].key or node, hint)
         if "topic" not in rule:
-            raise self._wrong("topic is missing", node.place, 'for every topic: topic: "#"')
+            raise self._wrong("the key topic is missing", node, 'for every topic: topic: "#"')
         if next(reversed(rule)) != "topic":
-            raise self._wrong("topic ends a rule", node.keys["topic"])
-        source = f"{self.name}:{node.place[0]}"
+            raise self._wrong("topic must be the last key of a rule", rule["topic"].key or node)
+        source = f"{self.name}:{node.line}"
         for filter, place in self._listed(rule["topic"], "a topic filter"):
             made = Rule(allow, filter, actions, qos, retain, len(self.entries), source)
             try:
@@ -141,14 +143,24 @@ class _Reader:
             except ConfigError as error:
                 raise self._wrong(error.message, place) from None
             self.entries.append(Entry(made, who))
-        self.delivers = self.delivers or any(word == "deliver" for word, _ in words)
+        self.delivers = self.delivers or "deliver" in words
+
+    def _actions(self, node: Node) -> tuple[set[str], frozenset[Action]]:
+        words = set()
+        actions: frozenset[Action] = frozenset()
+        for word, place in self._listed(node, "an action"):
+            if word not in ACTIONS:
+                raise self._unknown("action", word, tuple(ACTIONS), place)
+            words.add(word)
+            actions |= ACTIONS[word]
+        return words, actions
 
     # -- who
 
     def _who(self, node: Node) -> Who:
         given = self._mapping(node, "who", _WHO_KEYS)
         if not given:
-            raise self._wrong("who names nobody", node.place, "leave it out for everybody")
+            raise self._wrong("who has no condition", node, "remove who to apply to all clients")
         groups = None
         if "group" in given:
             names = self._listed(given["group"], "a group")
@@ -158,7 +170,7 @@ class _Reader:
             groups = frozenset(name for name, _ in names)
         who = Who(
             users=self._names(given, "user"),
-            anonymous=self._flag(given["anonymous"]) if "anonymous" in given else None,
+            anonymous=self._flag(given["anonymous"], "anonymous") if "anonymous" in given else None,
             clients=self._names(given, "client"),
             groups=groups,
             claims=self._pairs(given["claim"], None) if "claim" in given else (),
@@ -178,34 +190,34 @@ class _Reader:
         names = self._listed(given[key], f"a {key}")
         for name, place in names:
             if "*" in name:
-                # Taken for a name it would be nobody's, and who is to be denied would not be.
-                hint = f"without {key} it is everybody"
-                raise self._wrong(f"{name[:100]!r}: * stands for nothing in a {key}", place, hint)
+                # Taken literally, the name would match no client, and a rule that denies would not apply.
+                hint = f"remove {key} to apply to all"
+                raise self._wrong(f"{name[:100]!r}: * is not a wildcard in {key}", place, hint)
         return frozenset(name for name, _ in names)
 
     def _pairs(
         self, node: Node, known: tuple[str, ...] | None
     ) -> tuple[tuple[str, frozenset[str]], ...]:
-        what = "a claim" if known is None else "a certificate's field"
+        what = "a claim" if known is None else "a certificate field"
         if known is not None:
             given = self._mapping(node, "certificate", known)
-        elif isinstance(node.value, dict):
-            given = node.value
+        elif node.mapping is not None:
+            given = node.mapping
         else:
-            raise self._wrong("claim is a mapping of names to values", node.place)
+            raise self._wrong("claim must be a mapping of names to values", node)
         if not given:
-            raise self._wrong(f"{what} is missing", node.place)
+            raise self._wrong(f"{what} is missing", node)
         pairs = []
         for name, listed in given.items():
             values = frozenset(text for text, _ in self._listed(listed, "a value"))
             if name == "fingerprint" and known is not None:
                 values = frozenset(value.replace(":", "").lower() for value in values)
                 if any(len(v) != 64 or set(v) - set("0123456789abcdef") for v in values):
-                    raise self._wrong("a fingerprint is SHA-256 in hex", listed.place)
+                    raise self._wrong("fingerprint must be SHA-256 in hex: 64 digits", listed)
             pairs.append((name, values))
         return tuple(sorted(pairs))
 
-    def _network(self, text: str, place: Place) -> Network:
+    def _network(self, text: str, place: Node) -> Network:
         try:
             return ip_network(text)
         except ValueError:
@@ -213,52 +225,52 @@ class _Reader:
         try:
             meant = ip_network(text, strict=False)
         except ValueError:
-            raise self._wrong(f"{text!r} is no IP address or network", place) from None
+            raise self._wrong(f"{text!r} is not an IP address or network", place) from None
         hint = f"did you mean {meant}?"
-        raise self._wrong(f"{text!r} has bits beyond its prefix", place, hint) from None
+        raise self._wrong(f"{text!r} has bits set after its prefix", place, hint) from None
 
     # -- values
 
     def _mapping(self, node: Node, what: str, known: tuple[str, ...]) -> dict[str, Node]:
-        if not isinstance(node.value, dict):
-            raise self._wrong(f"{what} is a mapping of {', '.join(known)}", node.place)
-        for key in node.value:
+        if node.mapping is None:
+            raise self._wrong(f"{what} must be a mapping with the keys {', '.join(known)}", node)
+        for key, value in node.mapping.items():
             if key not in known:
-                raise self._unknown("key", key, known, node.keys[key])
-        return node.value
+                raise self._unknown("key", key, known, value.key or node)
+        return node.mapping
 
-    def _listed(self, node: Node, what: str) -> list[tuple[str, Place]]:
-        """One text, or a list of some."""
-        if isinstance(node.value, str):
-            return [(self._text(node, what), node.place)]
-        if not isinstance(node.value, list) or not node.value:
-            raise self._wrong(f"{what} is missing", node.place)
-        return [(self._text(one, what), one.place) for one in node.value]
+    def _listed(self, node: Node, what: str) -> list[tuple[str, Node]]:
+        """Return the texts of a list or of a single scalar, each with its node."""
+        if node.text is not None:
+            return [(self._text(node, what), node)]
+        if not node.items:
+            raise self._wrong(f"{what} is missing", node)
+        return [(self._text(one, what), one) for one in node.items]
 
     def _text(self, node: Node, what: str) -> str:
-        if not isinstance(node.value, str):
-            raise self._wrong(f"{what} is a text", node.place)
-        if node.plain and node.value in ("", "~", "null", "Null", "NULL"):
-            raise self._wrong(f"{what} is missing", node.place)
-        return node.value
+        if node.text is None:
+            raise self._wrong(f"{what} must be text", node)
+        if node.plain and node.text in ("", "~", "null", "Null", "NULL"):
+            raise self._wrong(f"{what} is missing", node)
+        return node.text
 
     def _qos(self, node: Node) -> int:
         return int(self._word(node, "qos", ("0", "1", "2").__contains__, "0, 1 or 2"))
 
-    def _flag(self, node: Node) -> bool:
+    def _flag(self, node: Node, what: str) -> bool:
         known = ("true", "false", "True", "False", "TRUE", "FALSE").__contains__
-        return self._word(node, "it", known, "true or false").lower() == "true"
+        return self._word(node, what, known, "true or false").lower() == "true"
 
     def _word(self, node: Node, what: str, known: Callable[[str], bool], wanted: str) -> str:
-        if not isinstance(node.value, str) or not node.plain or not known(node.value):
-            shown = f"{node.value[:50]!r}" if isinstance(node.value, str) else "not a word"
-            raise self._wrong(f"{what} is {shown}: {wanted}", node.place)
-        return node.value
+        if node.text is None or not node.plain or not known(node.text):
+            shown = f"{node.text[:50]!r}" if node.text is not None else "not a scalar"
+            raise self._wrong(f"{what} is {shown}; expected {wanted}", node)
+        return node.text
 
-    def _unknown(self, what: str, word: str, known: tuple[str, ...], place: Place) -> ConfigError:
+    def _unknown(self, what: str, word: str, known: tuple[str, ...], place: Node) -> ConfigError:
         close = get_close_matches(word, known, 1, 0.6)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known[:20])}"
         return self._wrong(f"unknown {what} {word[:100]!r}", place, hint)
 
-    def _wrong(self, message: str, place: Place, hint: str = "") -> ConfigError:
-        return wrong(message, self.source, place, hint)
+    def _wrong(self, message: str, place: Node, hint: str = "") -> ConfigError:
+        return place.error(message, self.source, hint)

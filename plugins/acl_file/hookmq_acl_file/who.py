@@ -1,4 +1,4 @@
-"""Whom a rule is about, and what there is to know of a client."""
+"""Define conditions on clients, and collect the facts to which they are compared."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -6,22 +6,22 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, Final
 
 from hookmq.plugin import ClientInfo
-from hookmq.rules import claim
+from hookmq_toolkit.claims import find_claim
 
 Network = IPv4Network | IPv6Network
 Key = tuple[str, ...] | tuple[str, int, int, int]
-"""One thing that is true of a client: ``("user", "ann")``, ``("claim", "role", "admin")``, ``("ip", 4, 8, 10 << 24)``."""
+"""One fact about a client, such as ``("user", "ann")``, ``("claim", "role", "admin")`` or ``("ip", 4, 8, 10 << 24)``."""
 
 GROUPS: Final = "groups"
-"""The claim that tells a client's groups, beside those of the file."""
+"""Name of the claim that lists a client's groups. The file can assign further groups to a user."""
 CERTIFICATE_FIELDS: Final = ("common_name", "fingerprint", "san")
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Conditions on a client: all that are given must hold, each for one of its values at least. None given: everybody.
+    """Conditions on a client. The client must meet all conditions, each with at least one of its values.
 
-    `claims` and `certificate` hold pairs of (name, values).
+    Without conditions, every client matches. `claims` and `certificate` contain pairs of (name, values).
     """
 
     users: frozenset[str] | None = None
@@ -34,7 +34,7 @@ class Who:
     listeners: frozenset[str] | None = None
 
     def alternatives(self) -> Iterator[list[Key]]:
-        """Each condition as the keys of which one must be true of the client; the most telling condition first."""
+        """Yield each condition, most selective first, as a list of keys. The client must have one key from each list."""
         if self.clients is not None:
             yield [("client", one) for one in self.clients]
         if self.users is not None:
@@ -57,17 +57,17 @@ EVERYBODY: Final = Who()
 
 
 def network_key(network: Network) -> Key:
-    """A network as a key."""
+    """Return the key of a network."""
     return ("ip", network.version, network.prefixlen, int(network.network_address))
 
 
 def user_of(client: ClientInfo) -> str | None:
-    """Who the client was found to be, or the user name that it gave where nobody found out; None for nobody."""
+    """Return the client's identity, or its user name if no plugin gave it an identity."""
     return client.username if client.identity is None else client.identity
 
 
 def _texts(found: Any) -> Iterator[str]:
-    """A claim's values as the file writes them; what no file can name is left out."""
+    """Yield a claim's values as texts, as a rule file spells them. Skip values that a rule file cannot contain."""
     for value in found if isinstance(found, list | tuple | set | frozenset) else (found,):
         if isinstance(value, str):
             yield value
@@ -83,8 +83,11 @@ def keys_of(
     claims: frozenset[str],
     prefixes: frozenset[tuple[int, int]],
 ) -> set[Key]:
-    """Everything that is true of a client and that a file asks about: `groups` are those of each user, `claims` the
-    names and `prefixes` the (IP version, length) of networks that it mentions."""
+    """Return the facts about a client on which the rules in a file depend.
+
+    `groups` maps each user to the groups that the file assigns. `claims` contains the claims that the file names, and
+    `prefixes` the IP version and prefix length of each network in the file.
+    """
     user = user_of(client)
     keys: set[Key] = {
         ("client", client.client_id),
@@ -96,7 +99,7 @@ def keys_of(
         keys.update(("group", group) for group in groups.get(user, ()))
     keys.update(("group", group) for group in _texts(client.claims.get(GROUPS)))
     for name in claims:
-        keys.update(("claim", name, text) for text in _texts(claim(client.claims, name)))
+        keys.update(("claim", name, text) for text in _texts(find_claim(client.claims, name)))
     certificate = client.peer.certificate
     if certificate is not None:
         if certificate.common_name:
@@ -111,7 +114,7 @@ def keys_of(
 def _address_keys(host: str, prefixes: frozenset[tuple[int, int]]) -> Iterator[Key]:
     try:
         address = ip_address(host.partition("%")[0])
-    except ValueError:  # a Unix socket has none
+    except ValueError:  # a Unix socket has no address
         return
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped

@@ -110,18 +110,18 @@ def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
 
 def test_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["acl", "check", "acl.yaml"]) == 0
-    assert capsys.readouterr().out == "acl.yaml is good: 8 rules for 7 kinds of clients\n"
+    assert capsys.readouterr().out == "acl.yaml is valid: 8 rules for 7 kinds of clients\n"
     (folder / "bad.yaml").write_text("rules:\n  - {allow: all}\n  - {deny: al, topic: a}\n")
     assert main(["acl", "check", "bad.yaml"]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        'bad.yaml:2:5: topic is missing (for every topic: topic: "#")',
+        'bad.yaml:2:5: the key topic is missing (for every topic: topic: "#")',
         "bad.yaml:3:12: unknown action 'al' (did you mean 'all'?)",
     ]
     assert main(["acl", "check", "nowhere"]) == 1
-    assert f"{folder}/nowhere: cannot be read" in capsys.readouterr().err
+    assert f"{folder}/nowhere: cannot read the file" in capsys.readouterr().err
     (folder / "deliver.yaml").write_text("rules: [{allow: deliver, topic: a}]\n")
     assert main(["acl", "check", "deliver.yaml"]) == 0
-    assert "deliveries are asked about" in capsys.readouterr().out
+    assert "deliveries are decided" in capsys.readouterr().out
 
 
 def test_import(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,7 @@ def test_import(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["acl", "import", "acl"]) == 0
     written = capsys.readouterr().out
     assert written == (
-        "# made of acl by hookmq acl import\n"
+        "# converted from acl by hookmq acl import\n"
         "rules:\n"
         "  - allow: subscribe\n    who: {anonymous: true}\n    topic: a\n"
         "  - deny: all\n    who: {user: ann}\n    topic: b\n"

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-from hookmq.plugin import Action, ClientInfo, Peer, Rule, Rules, rule_values
-from hookmq.types import Certificate, Scope
+from hookmq.model.client import Certificate, Scope
+from hookmq.plugin import Action, ClientInfo, Peer
 from hookmq_acl_file.index import EAGER, Entry, Index
 from hookmq_acl_file.who import EVERYBODY, Who
+from hookmq_toolkit.rules import Rule, Rules, rule_values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hookmq.codec import Suback
-from hookmq.errors import ConfigError, PluginError
-from hookmq.hooks.entry import PluginInstance
-from hookmq.metric_registry import MetricRegistry
+from hookmq.hooks.instance import PluginInstance
+from hookmq.hooks.metric_registry import MetricRegistry
+from hookmq.model.client import Certificate, Peer, Scope
+from hookmq.model.errors import ConfigError, PluginError
+from hookmq.mqtt.packets import Suback
 from hookmq.plugin import Accept, Action
-from hookmq.testing import (
+from hookmq_acl_file.plugin import AclFileConfig, AclFilePlugin
+from hookmq_testing import (
     DurableStore,
     Harness,
     HookRecorder,
@@ -21,8 +23,6 @@ from hookmq.testing import (
     make_plugin,
     will,
 )
-from hookmq.types import Certificate, Peer, Scope
-from hookmq_acl_file.plugin import AclFileConfig, AclFilePlugin
 
 DENY = {"authz": {"default": "deny"}}
 
@@ -583,7 +583,7 @@ def test_a_change_while_there_are_no_descriptors_is_taken_later(
     client = running.harness.connect("c")
     running.write(NEW)
     with monkeypatch.context() as patch:
-        patch.setattr("hookmq.files._at_once", none_left)
+        patch.setattr("hookmq.server.files._at_once", none_left)
         running.plugin.on_reload(running.harness.settings, running.harness.settings)
         running.harness.advance(20)
         assert good(client)

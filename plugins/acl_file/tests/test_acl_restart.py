@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.testing import DurableStore, Harness, make_plugin, will
-from hookmq.types import Certificate, Peer
+from hookmq.model.client import Certificate, Peer
 from hookmq_acl_file.plugin import AclFilePlugin
+from hookmq_testing import DurableStore, Harness, make_plugin, will
 
 CERTIFICATES = {
     "common_name": Certificate(common_name="dev1"),

@@ -1,1 +1,1 @@
-"""Authentication and authorization of HookMQ's clients by an HTTP service. The plugin is `hookmq_auth_http.plugin`."""
+"""Authenticate and authorize MQTT clients with an HTTP service. The plugin is in `hookmq_auth_http.plugin`."""

@@ -1,36 +1,39 @@
-"""What services answer, and what it means. An answer that cannot be understood in full is `Unusable`: it decides nothing,
-and nothing is allowed by it."""
+"""Parse the service's responses, for each contract.
+
+A response that is not understood completely is `Unusable`. Such a response decides nothing, and never allows anything.
+"""
 
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from hookmq.plugin import Accept, Allow, ConfigError, Deny, Limits, ReasonCode
-from hookmq.rules import Rules, rules_from_lists
+from hookmq_toolkit.rules import Rules, rules_from_lists
 
 MAX_REASON: Final = 200
-DEPTH: Final = 32
-GRANTS: Final = "permissions"
+"""Maximum number of characters of a reason that is sent to a client."""
+PERMISSIONS: Final = "permissions"
 SUPERUSER: Final = "superuser"
 
 
 class Unusable(Exception):
-    """The service answered, but not so that anything could be decided."""
+    """The service responded, but the response cannot be used for a decision."""
 
 
 class Undecided(Exception):
-    """Raised out of a hook: the broker refuses, as with every plugin that could not decide."""
+    """The decision failed. Hooks raise this error, so that the broker refuses the action as undecided."""
 
 
 class Answer(NamedTuple):
-    """A verdict, None to leave it to others. `grants` is what an accepted client may do, as the plugin keeps it among the
-    claims; `keep` is for how many seconds the answer holds, None where the service does not say. `bare`: a status alone
-    said no, as a gateway does during an incident, so that nothing the client has may be taken away for it."""
+    """A parsed response. If `verdict` is None, the decision is left to other plugins."""
 
     verdict: Accept | Allow | Deny | None
     grants: Mapping[str, Any] = {}
+    """Rights of an accepted client, under the keys `PERMISSIONS` and `SUPERUSER`. They are stored with the claims."""
     keep: float | None = None
+    """Number of seconds for which the response is valid, or None if the service does not specify it."""
     bare: bool = False
+    """True if only the status denies, as from a gateway during an incident. The client must not lose state then."""
 
 
 Read = Callable[[int, bytes], Answer]
@@ -54,36 +57,39 @@ def _take(found: Mapping[str, Any], key: str, *kinds: type) -> Any:
     value = found.get(key)
     if value is not None and type(value) not in kinds:
         names = " or ".join(kind.__name__ for kind in kinds)
-        raise Unusable(f"{key} is a {type(value).__name__}, not {names}")
+        raise Unusable(f"{key} is a {type(value).__name__}, expected {names}")
     return value
 
 
 def _known(found: Mapping[str, Any], keys: frozenset[str]) -> None:
-    """A key with a slip of the pen would otherwise grant more than was meant: an ``expire_at`` that never expires."""
+    """Raise Unusable for an unknown key.
+
+    Ignoring unknown keys could grant too much: with a misspelt `expires_at`, access would never expire.
+    """
     unknown = sorted(set(found) - keys)
     if unknown:
         raise Unusable(f"unknown key {unknown[0]!r}; known: {', '.join(sorted(keys))}")
 
 
 def _deny(found: Mapping[str, Any], code: ReasonCode) -> Deny:
-    told, reason = _take(found, "code", int), _take(found, "reason", str)
+    given, reason = _take(found, "code", int), _take(found, "reason", str)
     try:
-        return Deny(code if told is None else ReasonCode(told), reason and reason[:MAX_REASON])
+        return Deny(code if given is None else ReasonCode(given), reason and reason[:MAX_REASON])
     except ValueError:
-        raise Unusable(f"code {told} is no reason code of a refusal") from None
+        raise Unusable(f"code is {given}, expected a reason code of 128 or above") from None
 
 
 def _keep(found: Mapping[str, Any]) -> float | None:
     seconds = _take(found, "cache", int, float)
     if seconds is not None and not 0 <= seconds < 1e9:
-        raise Unusable(f"cache is {seconds}: seconds")
+        raise Unusable(f"cache is {seconds}, expected seconds")
     return None if seconds is None else float(seconds)
 
 
 def _result(found: Mapping[str, Any]) -> str:
     result = found.get("result")
     if result not in ("allow", "deny", "ignore"):
-        raise Unusable(f"result is {str(result)[:40]!r}: allow, deny or ignore")
+        raise Unusable(f"result is {str(result)[:40]!r}, expected allow, deny or ignore")
     return str(result)
 
 
@@ -91,10 +97,10 @@ def _grants(lists: Any, superuser: bool) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if lists is not None:
         try:
-            Rules(rules_from_lists(lists, GRANTS))
+            Rules(rules_from_lists(lists, PERMISSIONS))
         except (ConfigError, RecursionError) as error:
             raise Unusable(str(error)) from None
-        made[GRANTS] = lists
+        made[PERMISSIONS] = lists
     if superuser:
         made[SUPERUSER] = True
     return made
@@ -103,13 +109,15 @@ def _grants(lists: Any, superuser: bool) -> dict[str, Any]:
 def _expiry(found: Mapping[str, Any], key: str) -> float | None:
     value = _take(found, key, int, float)
     if value is not None and not 0 < value < 1e11:
-        raise Unusable(f"{key} is {value}: seconds since 1970")
+        raise Unusable(f"{key} is {value}, expected seconds since 1970")
     return None if value is None else float(value)
 
 
 def _status(status: int) -> bool | None:
-    """Whether a status without a body that counts says yes; None: look at the body. 401 and 403 are a no, whatever the
-    body; every other failure leaves it undecided."""
+    """Return True if the status allows, False if it denies, or None if the body decides.
+
+    The statuses 401 and 403 deny, regardless of the body. Raises Unusable for any other failure.
+    """
     if status in (401, 403):
         return False
     if status == 204:
@@ -120,10 +128,9 @@ def _status(status: int) -> bool | None:
 
 
 def _refused(status: int, body: bytes) -> Answer | None:
-    """What a status of `authorize` says against it; None if it says yes or leaves it to the body. A 401 is about the
-    broker's own credentials."""
+    """Return a denial if the status of a response to `authorize` denies, or None otherwise. Raises Unusable."""
     if status == 401:
-        raise Unusable("status 401: the service does not know the broker")
+        raise Unusable("status 401: the service does not accept the broker's credentials")
     if _status(status) is not False:
         return None
     try:
@@ -144,7 +151,7 @@ _AUTHORIZE_KEYS: Final = frozenset({"result", "max_qos", "cache", "reason", "cod
 
 
 def hookmq_authenticate(status: int, body: bytes) -> Answer:
-    """See the README: 200 with a JSON object whose every key is known."""
+    """Parse a response to `authenticate`, a JSON object as described in the README. Unknown keys are errors."""
     if _status(status) is False:
         return Answer(Deny(ReasonCode.NOT_AUTHORIZED))
     if status == 204:
@@ -172,7 +179,7 @@ def hookmq_authenticate(status: int, body: bytes) -> Answer:
 
 
 def hookmq_authorize(status: int, body: bytes) -> Answer:
-    """As `hookmq_authenticate`, with ``max_qos``."""
+    """Parse a response to `authorize`, a JSON object as described in the README. Unknown keys are errors."""
     refused = _refused(status, body)
     if refused is not None:
         return refused
@@ -195,8 +202,10 @@ def hookmq_authorize(status: int, body: bytes) -> Answer:
 
 
 def emqx_authenticate(status: int, body: bytes) -> Answer:
-    """``{"result", "is_superuser", "client_attrs", "expire_at", "acl"}``; other keys are EMQX's own and are passed over.
-    Where EMQX ignores a failing status, nothing is decided here."""
+    """Parse ``{"result", "is_superuser", "client_attrs", "expire_at", "acl"}``. Other EMQX keys are ignored.
+
+    EMQX ignores a failing status and continues. HookMQ treats the decision as undecided.
+    """
     if _status(status) is False:
         return Answer(Deny(ReasonCode.NOT_AUTHORIZED))
     if status == 204:
@@ -215,15 +224,15 @@ def emqx_authenticate(status: int, body: bytes) -> Answer:
 
 
 def _emqx_rule(rule: Any) -> Any:
-    """EMQX writes its variables otherwise, has ``eq`` for one filter alone, and lists of QoS."""
+    """Translate the variables and QoS lists of an EMQX rule. Raises Unusable for `eq` rules."""
     if not isinstance(rule, dict):
-        raise Unusable("acl holds something that is not an object")
-    # What is left is looked at as our own rules are: a condition that is not known must not be passed over.
+        raise Unusable("acl contains an entry that is not an object")
+    # The remaining keys are checked like those of HookMQ rules, because an unknown condition must not be ignored.
     made = {key: value for key, value in rule.items() if key != "qos"}
     topic = made.get("topic")
     if isinstance(topic, str):
         if topic.startswith("eq "):
-            raise Unusable(f"acl: {topic[:60]!r}: eq is not supported")
+            raise Unusable(f"acl: eq is not supported: {topic[:60]!r}")
         made["topic"] = topic.replace("${clientid}", "%c").replace("${username}", "%u")
     if made.get("retain") == "all":
         del made["retain"]
@@ -231,13 +240,13 @@ def _emqx_rule(rule: Any) -> Any:
     if qos is not None:
         allowed = qos if isinstance(qos, list) else [qos]
         if sorted(map(str, allowed)) != [str(n) for n in range(len(allowed))]:
-            raise Unusable(f"acl: qos {str(qos)[:40]} is not all up to one")
+            raise Unusable(f"acl: qos is {str(qos)[:40]}, expected all levels up to one")
         made["qos"] = len(allowed) - 1
     return made
 
 
 def emqx_authorize(status: int, body: bytes) -> Answer:
-    """``{"result"}``."""
+    """Parse ``{"result"}``."""
     refused = _refused(status, body)
     if refused is not None:
         return refused
@@ -251,8 +260,8 @@ def emqx_authorize(status: int, body: bytes) -> Answer:
 # -- mosquitto-go-auth's contract
 
 
-def _go_says(status: int, body: bytes) -> bool:
-    """Its three ways to answer, told apart by the body: the status alone, ``{"ok": true}``, or the text ``ok``."""
+def _go_allows(status: int, body: bytes) -> bool:
+    """Return whether a response allows the action: its body is empty, ``{"ok": true}`` or the text ``ok``."""
     if 400 <= status < 500:
         return False
     if not 200 <= status < 300:
@@ -261,34 +270,33 @@ def _go_says(status: int, body: bytes) -> bool:
     if not text or text.lower() == b"ok":
         return True
     if text[:1] != b"{":
-        return False  # a text that is not ok is its reason
+        return False  # any other text is the reason for a denial
     found = {key.lower(): value for key, value in _json(text).items()}
     ok = found.get("ok")
     if not isinstance(ok, bool):
-        raise Unusable("ok is not true or false")
+        raise Unusable("ok: expected true or false")
     return ok
 
 
 def go_authenticate(status: int, body: bytes) -> Answer:
-    """The user endpoint."""
-    ok = _go_says(status, body)
+    """Parse a response from the user endpoint."""
+    ok = _go_allows(status, body)
     return Answer(Accept() if ok else Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD))
 
 
 def go_superuser(status: int, body: bytes) -> Answer:
-    """The superuser endpoint: Allow for one, None for anybody else."""
-    return Answer(Allow() if _go_says(status, body) else None)
+    """Parse a response from the superuser endpoint. The verdict is Allow for a superuser, and None otherwise."""
+    return Answer(Allow() if _go_allows(status, body) else None)
 
 
 def go_authorize(status: int, body: bytes) -> Answer:
-    """The acl endpoint."""
-    if _go_says(status, body):
+    """Parse a response from the ACL endpoint."""
+    if _go_allows(status, body):
         return Answer(Allow())
-    return Answer(Deny(), bare=status >= 400 and not _go_tells(body))
+    return Answer(Deny(), bare=status >= 400 and not _go_body_denies(body))
 
 
-def _go_tells(body: bytes) -> bool:
-    """Whether the body itself says no."""
+def _go_body_denies(body: bytes) -> bool:
     try:
         found = {key.lower(): value for key, value in _json(body).items()}
     except Unusable:
@@ -297,7 +305,7 @@ def _go_tells(body: bytes) -> bool:
 
 
 class Contract(NamedTuple):
-    """What is sent where the configuration does not say, and how answers are read."""
+    """A contract: the default members of requests, and functions that parse responses."""
 
     authenticate: Mapping[str, str]
     authorize: Mapping[str, str]

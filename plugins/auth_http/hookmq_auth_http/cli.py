@@ -1,4 +1,4 @@
-"""``hookmq auth-http``: ask the configured service as the broker would, and show what comes of its answer."""
+"""Implement `hookmq auth-http`, which asks the configured service as the broker would and prints the verdicts."""
 
 import argparse
 import asyncio
@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hookmq.cli.source import add_source, plugin_of
-from hookmq.errors import ConfigError
+from hookmq.cli.config_args import add_source, plugin_of
+from hookmq.model.client import Scope
+from hookmq.model.errors import ConfigError
+from hookmq.mqtt.topics import parse_share
 from hookmq.plugin import (
     Accept,
     Action,
@@ -24,8 +26,6 @@ from hookmq.plugin import (
     Peer,
     Subscription,
 )
-from hookmq.topics import parse_share
-from hookmq.types import Scope
 
 from hookmq_auth_http.answers import Undecided
 
@@ -34,11 +34,11 @@ examples:
   hookmq auth-http try -c hookmq.yaml --client-id pump7 --username pump7
   hookmq auth-http try -c hookmq.yaml --username ann --password-file pw.txt --subscribe 'home/#'
 
-exit codes: 0 allowed, or left to others; 1 refused, or nobody could decide; 2 wrong usage or configuration"""
+exit codes: 0 allowed, or left to other plugins; 1 refused or undecided; 2 wrong usage or configuration"""
 
 
 class Decides(Protocol):
-    """The plugin, as far as it is of use here."""
+    """The parts of the plugin that the command uses."""
 
     async def start(self, now: Callable[[], float]) -> None: ...
 
@@ -57,7 +57,7 @@ class Decides(Protocol):
 
 
 def register(group: Any, kind: type[Decides]) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`; `kind` is the plugin's class."""
+    """Add the command to `group`, a `hookmq.cli.commands.Group`. `kind` is the plugin class."""
     parser = group.add_parser(
         "auth-http",
         help="ask the authentication service as the broker would",
@@ -71,31 +71,39 @@ def register(group: Any, kind: type[Decides]) -> None:
         description="Ask whether a client may connect and, if so, whether it may publish or subscribe.",
     )
     add_source(one)
-    one.add_argument("--plugin", metavar="ID", help="the plugin's id, if there are several")
+    one.add_argument(
+        "--plugin", metavar="ID", help="plugin id, if several plugins are of this kind"
+    )
     one.add_argument("--client-id", default="hookmq-try", help="client id (%(default)s)")
     one.add_argument("--username", help="user name")
     one.add_argument(
-        "--password-file", type=Path, help="file with the password; without it, you are asked"
+        "--password-file", type=Path, help="file with the password (default: ask for it)"
     )
-    one.add_argument("--host", default="127.0.0.1", help="the client's address (%(default)s)")
-    one.add_argument("--listener", default="tcp", help="the listener it came by (%(default)s)")
+    one.add_argument("--host", default="127.0.0.1", help="address of the client (%(default)s)")
+    one.add_argument("--listener", default="tcp", help="listener of the connection (%(default)s)")
     one.add_argument(
-        "--publish", action="append", default=[], metavar="TOPIC", help="then ask about this topic"
+        "--publish",
+        action="append",
+        default=[],
+        metavar="TOPIC",
+        help="also ask whether it may publish to TOPIC",
     )
     one.add_argument(
         "--subscribe",
         action="append",
         default=[],
         metavar="FILTER",
-        help="then ask about this filter",
+        help="also ask whether it may subscribe to FILTER",
     )
-    one.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="of both (%(default)s)")
-    one.add_argument("--retain", action="store_true", help="publish with RETAIN")
+    one.add_argument(
+        "--qos", type=int, choices=(0, 1, 2), default=0, help="QoS of both (%(default)s)"
+    )
+    one.add_argument("--retain", action="store_true", help="ask about publishing with RETAIN")
     one.set_defaults(run=partial(run, kind))
 
 
 def run(kind: type[Decides], arguments: argparse.Namespace) -> int:
-    """Ask, print, and tell how it went."""
+    """Ask the service, print the verdicts, and return the exit code."""
     plugin = plugin_of(arguments, kind, "auth_http")
     password = None if arguments.username is None else _password(arguments.password_file)
     return asyncio.run(_try(plugin, arguments, password))

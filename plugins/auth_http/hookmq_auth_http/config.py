@@ -1,16 +1,21 @@
-"""What an operator says: the service, its contract, and how patient to be with it."""
+"""Settings of the `auth_http` plugin: the service, its contract, and limits on requests."""
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from hookmq.plugin import ConfigError, Seconds, Size, setting
+from hookmq_toolkit.service_url import check_service_url, clear_text_host
+from hookmq_toolkit.templates import Template
+from hookmq_toolkit.tls_client import TlsConfig
 
-from hookmq_auth_http import template
 from hookmq_auth_http.answers import CONTRACTS
+from hookmq_auth_http.values import (
+    AUTHORIZE_NAMES,
+    CONNECT_NAMES,
+    SUPERUSER_NAMES,
+    check_placeholders,
+)
 
 Method = Literal["get", "post", "put"]
 Format = Literal["json", "form"]
@@ -18,12 +23,12 @@ Format = Literal["json", "form"]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One question's address and shape."""
+    """The URL and format of one kind of request."""
 
-    url: str = field(metadata={"help": "http or https, with ${...} in path and query"})
+    url: str = field(metadata={"help": "http or https URL, with ${...} in path and query"})
     method: Method = setting("post", "get (values go into the query), post or put")
-    format: Format = setting("json", "of the body: json or form")
-    # Not in a repr: they may hold what the service knows us by.
+    format: Format = setting("json", "format of the body: json or form")
+    # Headers and body may contain credentials, so repr() must not show them.
     headers: Mapping[str, str] = field(
         default=None,  # type: ignore[arg-type]
         repr=False,
@@ -33,44 +38,30 @@ class Endpoint:
         default=None,
         repr=False,
         metadata={
-            "help": "members of the body, with ${...} in their values; the contract's own if left out",
+            "help": "members of the body, with ${...} in their values; default: the contract's"
         },
     )
 
 
 @dataclass(frozen=True)
-class TlsConfig:
-    """Of https."""
-
-    ca_file: Path | None = setting(
-        None, "PEM file of the authorities to trust instead of the system's"
-    )
-    cert_file: Path | None = setting(
-        None, "PEM file of our certificate, for services that ask for one"
-    )
-    key_file: Path | None = setting(None, "PEM file of its key, where cert_file does not have it")
-
-
-@dataclass(frozen=True)
 class AuthHttpConfig:
-    """At least one of `authenticate` and `authorize`."""
+    """Settings of `use: auth_http`. At least one of `authenticate` and `authorize` is required."""
 
     contract: Literal["hookmq", "emqx", "mosquitto-go-auth"] = setting(
-        "hookmq", "how requests and answers look: hookmq, emqx or mosquitto-go-auth"
+        "hookmq", "form of requests and answers: hookmq, emqx or mosquitto-go-auth"
     )
-    authenticate: Endpoint | None = setting(None, "who is asked whether a client may connect")
+    authenticate: Endpoint | None = setting(None, "asked whether a client may connect")
     authorize: Endpoint | None = setting(
-        None, "who is asked whether it may publish or subscribe, unless the first answer said that"
+        None, "asked whether a client may publish or subscribe, if it has no permissions yet"
     )
     superuser: Endpoint | None = setting(
-        None,
-        "mosquitto-go-auth only: who is asked whether a client that may connect may do everything",
+        None, "mosquitto-go-auth only: asked whether an accepted client may do everything"
     )
-    timeout: Seconds = setting(2.0, "how long one request may take", minimum=0.001, maximum=300)
-    retries: int = setting(1, "further requests after one that failed", minimum=0, maximum=10)
+    timeout: Seconds = setting(2.0, "time limit of one request", minimum=0.001, maximum=300)
+    retries: int = setting(1, "attempts after the first one failed", minimum=0, maximum=10)
     retry_delay: Seconds = setting(
         0.1,
-        "about how long before the first of them; twice as long before each next",
+        "approximate delay before the first retry; doubles with each further one",
         minimum=0,
         maximum=60,
     )
@@ -78,78 +69,60 @@ class AuthHttpConfig:
         50, "requests at a time, and connections kept", minimum=1, maximum=10000
     )
     max_waiting: int = setting(
-        1000, "requests that wait for their turn; more are not decided", minimum=0
+        1000, "requests that wait for a turn; further ones are undecided", minimum=0
     )
     breaker_failures: int = setting(
-        5, "failures in a row after which the service is left alone", minimum=1
+        5, "failures in a row after which no requests are sent for a while", minimum=1
     )
     breaker_pause: Seconds = setting(
-        5.0, "how long, at first; up to eight times that", minimum=0.001, maximum=3600
+        5.0,
+        "length of the first such pause; later ones are up to eight times as long",
+        minimum=0.001,
+        maximum=3600,
     )
-    cache: Seconds = setting(30.0, "how long a yes holds, unless the answer says; 0 for not at all")
-    negative_cache: Seconds = setting(3.0, "how long a no holds, unless the answer says")
-    cache_size: int = setting(10000, "answers kept", minimum=0)
-    max_answer: Size = setting(65536, "largest answer that is read", minimum=1)
+    cache: Seconds = setting(
+        30.0, "how long an allow is valid, unless the answer says; 0 disables caching"
+    )
+    negative_cache: Seconds = setting(3.0, "how long a deny is valid, unless the answer says")
+    cache_size: int = setting(10000, "cached answers", minimum=0)
+    max_answer: Size = setting(65536, "largest answer", minimum=1)
     plain_http: bool = setting(
-        False, "allow http to other machines: passwords then cross the network unprotected"
+        False, "allow http to other machines; passwords then cross the network unencrypted"
     )
-    tls: TlsConfig | None = setting(None, "of https")
+    tls: TlsConfig | None = setting(None, "files for https")
 
     def __post_init__(self) -> None:
         if self.authenticate is None and self.authorize is None:
-            raise ConfigError("neither authenticate nor authorize: there is nobody to ask")
+            raise ConfigError("expected authenticate, authorize or both")
         if self.superuser is not None and not CONTRACTS[self.contract].superuser:
-            raise ConfigError(f"superuser: the contract {self.contract} has no such question")
+            raise ConfigError(f"superuser: not part of the contract {self.contract}")
         if self.superuser is not None and self.authenticate is None:
-            raise ConfigError("superuser: it is asked after authenticate, which is missing")
+            raise ConfigError("superuser: authenticate is required with it")
         for name, known in (
-            ("authenticate", template.CONNECT_NAMES),
-            ("superuser", template.CONNECT_NAMES - {"password"}),
-            ("authorize", template.AUTHORIZE_NAMES),
+            ("authenticate", CONNECT_NAMES),
+            ("superuser", SUPERUSER_NAMES),
+            ("authorize", AUTHORIZE_NAMES),
         ):
             endpoint = getattr(self, name)
             if endpoint is not None:
                 _check(name, endpoint, known, self.plain_http)
-        if self.tls is not None and self.tls.key_file is not None and self.tls.cert_file is None:
-            raise ConfigError("tls.key_file: there is no tls.cert_file that it belongs to")
 
     @property
     def patience(self) -> float:
-        """Seconds that one decision takes at most."""
-        pauses = self.retry_delay * (2.0**self.retries - 1)  # each at most 1.5 times what it says
+        """Longest time in seconds that a decision can take, once its first request may be sent."""
+        pauses = self.retry_delay * (2.0**self.retries - 1)  # each is at most 1.5 times as long
         return (self.retries + 1) * self.timeout + 1.5 * pauses
 
 
 def _check(name: str, endpoint: Endpoint, known: frozenset[str], plain_http: bool) -> None:
-    where = f"{name}.url"
-    try:
-        parts = urlsplit(endpoint.url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise ConfigError(f"{where}: not the URL of a service: http://... or https://...")
-    if "$" in parts.netloc:
+    key = f"{name}.url"
+    check_service_url(key, endpoint.url, "headers")
+    if not plain_http and clear_text_host(endpoint.url):
         raise ConfigError(
-            f"{where}: a client must not choose the host: ${{...}} is for path and query"
+            f"{key}: http to another machine sends passwords unencrypted",
+            hint="use https, or set plain_http: true if the network is trusted",
         )
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError(f"{where}: a password in a URL ends up in logs: use headers")
-    if parts.scheme == "http" and not plain_http and not _is_loopback(host):
-        raise ConfigError(
-            f"{where}: http to another machine shows passwords to the network",
-            hint="use https, or say plain_http: true where that network may see them",
-        )
-    template.check(endpoint.url, known, where)
+    check_placeholders(Template(endpoint.url).names, known, key)
     for part in ("headers", "body"):
-        for key, text in (getattr(endpoint, part) or {}).items():
-            template.check(text, known, f"{name}.{part}.{key}")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        for member, text in (getattr(endpoint, part) or {}).items():
+            check_placeholders(Template(text).names, known, f"{name}.{part}.{member}")

@@ -1,10 +1,8 @@
-"""The plugin: clients are let in, and allowed what they do, as an HTTP service says."""
+"""Implement the `auth_http` plugin: an HTTP service decides which clients may connect and what they may do."""
 
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from hookmq.errors import ConfigError
 from hookmq.plugin import (
     Accept,
     Action,
@@ -22,119 +20,129 @@ from hookmq.plugin import (
     Subscription,
     hookimpl,
 )
-from hookmq.rules import Rules, rule_values, rules_from_lists
+from hookmq_toolkit.http_client import HttpService, Unavailable
+from hookmq_toolkit.rules import Rules, rule_values, rules_from_lists
+from hookmq_toolkit.tls_client import check_tls
+from hookmq_toolkit.ttl_cache import KeyDigest, TtlCache
 
-from hookmq_auth_http import template
 from hookmq_auth_http.answers import (
     CONTRACTS,
-    GRANTS,
+    PERMISSIONS,
     SUPERUSER,
     Answer,
     Undecided,
     Unusable,
     go_superuser,
 )
-from hookmq_auth_http.cache import Cache
-from hookmq_auth_http.config import AuthHttpConfig, Endpoint
-from hookmq_auth_http.service import Request, Service, Unavailable, context_of, render
+from hookmq_auth_http.config import AuthHttpConfig
+from hookmq_auth_http.metrics import register as register_metrics
+from hookmq_auth_http.service import Question, make_service
+from hookmq_auth_http.values import Values, authorize_values, connect_values
 
 SLACK: Final = 1.0
-"""Seconds by which a hook's deadline is later than ours, so that it is we who say what happened."""
+"""Seconds by which the broker's time limit exceeds the plugin's, so that the plugin can report the reason."""
 
 
 class AuthHttpPlugin(Plugin):
-    """Authentication and authorization by an HTTP service."""
+    """Authenticate and authorize clients with an HTTP service."""
 
     Config = AuthHttpConfig
     config: AuthHttpConfig
 
     def __init__(self, config: AuthHttpConfig, context: Context) -> None:
         super().__init__(config, context)
-        if config.tls is not None:
-            try:
-                context_of(config.tls)  # `hookmq check` finds mistakes here
-            except (OSError, ssl.SSLError) as error:
-                raise ConfigError(str(error), path=("tls",)) from error
+        check_tls(config.tls)
         self.timeouts = dict.fromkeys(("on_connect", "authorize"), config.patience + SLACK)
         self.timeouts["on_connect"] *= 1 if config.superuser is None else 2
-        self.contract = CONTRACTS[config.contract]
-        self._note = f"hookmq:{self.id}"
-        """The claim that holds what was granted, which nobody else can write."""
         self.undecided = 0
-        """Decisions that could not be made."""
-        self._service: Service | None = None
-        self._cache: Cache[Answer] | None = None
+        """Number of undecided decisions."""
+        self.cache: TtlCache[bytes, Answer] = TtlCache(config.cache_size)
+        """Parsed responses, by the digest of the request."""
+        self._digest = KeyDigest()
+        self._grants_claim = f"hookmq:{self.id}"
+        """Name of the claim that stores the grants. Other plugins cannot set it."""
+        contract = CONTRACTS[config.contract]
+        self._authenticate = self._superuser = self._authorize = None
+        if config.authenticate is not None:
+            self._authenticate = Question(
+                "authenticate",
+                config.authenticate,
+                contract.authenticate,
+                contract.read_authenticate,
+            )
+        if config.superuser is not None:
+            self._superuser = Question(
+                "superuser", config.superuser, contract.superuser, go_superuser
+            )
+        if config.authorize is not None:
+            self._authorize = Question(
+                "authorize", config.authorize, contract.authorize, contract.read_authorize
+            )
+        self._service: HttpService | None = None
+        self._now: Callable[[], float] | None = None
 
     @property
     def admission(self) -> Admission:
-        """Whom the service accepts."""
-        endpoint = self.config.authenticate
-        if endpoint is None:
+        """Describe the clients that the service accepts."""
+        if self._authenticate is None:
             return Admission()
         ignores = self.config.contract != "mosquitto-go-auth"
         share = "have the service answer ignore for clients it does not know" if ignores else ""
         return Admission(
-            f"whom {endpoint.url.partition('?')[0]} accepts", "refused", to_share=share
+            f"clients that {self._authenticate.place} accepts", "refused", to_share=share
         )
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
-        """Reads the files of `tls`; no connection is opened yet."""
+        """Read the TLS files. Opens no connection yet."""
         await self.start(broker.now)
 
     async def start(self, now: Callable[[], float]) -> None:
-        """As `on_startup`, for who has a clock but no broker. Raises PluginError."""
-        self._cache = Cache(self.config.cache_size, now)
-        service = Service(self.config, now)
+        """Start without a broker. `now` is a monotonic clock in seconds. Raises PluginError."""
         try:
-            await service.start()
-        except (OSError, ssl.SSLError) as error:
+            self._service = make_service(self.config, now)
+        except OSError as error:
             raise PluginError(self.id, f"tls: {error}") from error
-        self._service = service
+        self._now = now
 
     @hookimpl
     async def on_shutdown(self) -> None:
-        """Ends what is under way."""
+        """Cancel requests in progress and close all connections."""
         service, self._service = self._service, None
         if service is not None:
             await service.close()
 
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
-        """The operator may have changed the service, too: nothing that it said before holds."""
-        if self._cache is not None:
-            self._cache.clear()
+        """Clear the cache, because the service may have changed too."""
+        self.cache.clear()
 
     # decisions ----------------------------------------------------------------------------------------------------
 
     @hookimpl
     async def on_connect(self, client: ClientInfo, connect: Connect) -> Accept | Deny | None:
-        """Ask `authenticate`, and `superuser` where there is one."""
-        endpoint = self.config.authenticate
-        if endpoint is None:
+        """Query `authenticate` and then, if it is configured, `superuser`. Raises Undecided."""
+        if self._authenticate is None:
             return None
-        values = template.client_values(client)
         try:
-            values["password"] = (connect.password or b"").decode()
+            values = connect_values(client, (connect.password or b"").decode())
         except UnicodeDecodeError:
             return Deny(reason="the password is not UTF-8")
-        read = self.contract.read_authenticate
-        answer = await self._ask(endpoint, self.contract.authenticate, values, read)
+        answer = await self._ask(self._authenticate, values)
         if not isinstance(answer.verdict, Accept):
             return answer.verdict  # type: ignore[return-value]  # no contract reads an Allow here
         grants = dict(answer.grants)
-        if self.config.superuser is not None:
-            members = self.contract.superuser
-            asked = await self._ask(self.config.superuser, members, values, go_superuser)
+        if self._superuser is not None:
+            asked = await self._ask(self._superuser, values)
             if isinstance(asked.verdict, Allow):
                 grants[SUPERUSER] = True
         return self._accept(client, answer.verdict, grants)
 
     def _accept(self, client: ClientInfo, accept: Accept, grants: Mapping[str, Any]) -> Accept:
         claims = dict(accept.claims or {})
-        claims.pop(self._note, None)
+        claims.pop(self._grants_claim, None)
         if grants:
-            claims[self._note] = grants
+            claims[self._grants_claim] = grants
         identity = accept.identity or client.username or None
         return Accept(identity, claims, accept.expires_at, accept.limits)
 
@@ -147,55 +155,46 @@ class AuthHttpPlugin(Plugin):
         message: Message | None,
         subscription: Subscription | None,
     ) -> Allow | Deny | Awaitable[Allow | Deny | None] | None:
-        """By what came with the consent to connect, where that said anything; else `authorize` is asked."""
-        qos = message.qos if message is not None else subscription.qos if subscription else 0
-        retain = message.retain if message is not None else False
-        grants = client.claims.get(self._note)
+        """Decide by the permissions granted at CONNECT. Without permissions, query `authorize`. Raises Undecided."""
+        grants = client.claims.get(self._grants_claim)
         if isinstance(grants, Mapping):
             if grants.get(SUPERUSER) is True:
                 return Allow()
-            if GRANTS in grants:
-                return self._granted(client, grants[GRANTS], action, topic, qos, retain)
-        endpoint = self.config.authorize
-        if endpoint is None:
+            if PERMISSIONS in grants:
+                qos = (
+                    message.qos if message is not None else subscription.qos if subscription else 0
+                )
+                retain = message.retain if message is not None else False
+                return self._permitted(client, grants[PERMISSIONS], action, topic, qos, retain)
+        if self._authorize is None:
             return None
-        values = template.client_values(client)
-        values.update(
-            action="publish" if action is Action.WILL else action.value,
-            topic=topic,
-            qos=qos,
-            retain=retain,
-            share=(subscription.share or "") if subscription is not None else "",
-            access=template.ACCESS[action],
-        )
-        known = template.ClaimValues(values, client.claims)
-        return self._authorize(endpoint, known, action)
+        values = authorize_values(client, action, topic, message, subscription)
+        return self._ask_authorize(self._authorize, values, action)
 
-    def _granted(
+    def _permitted(
         self, client: ClientInfo, lists: Any, action: Action, topic: str, qos: int, retain: bool
     ) -> Allow | Deny:
         compiled = client.state.get(self.id)
         if compiled is None or compiled[0] is not lists:
-            rules = Rules(rules_from_lists(lists, GRANTS))
+            rules = Rules(rules_from_lists(lists, PERMISSIONS))
             compiled = client.state[self.id] = (lists, rules, rule_values(client, rules.variables))
         rule = compiled[1].decide(action, topic, qos, retain, compiled[2])
         if rule is None:
-            return Deny(reason="no permission for it")
+            return Deny(reason="no permission")
         if not rule.allow:
             return Deny(reason=f"denied by {rule.source}")
         return Allow(max_qos=rule.qos if action is Action.SUBSCRIBE else None)
 
-    async def _authorize(
-        self, endpoint: Endpoint, values: template.Values, action: Action
+    async def _ask_authorize(
+        self, question: Question, values: Values, action: Action
     ) -> Allow | Deny | None:
-        read = self.contract.read_authorize
-        answer = await self._ask(endpoint, self.contract.authorize, values, read)
+        answer = await self._ask(question, values)
         verdict = answer.verdict
         keep = self._keep(answer)
         if isinstance(verdict, Allow):
             return Allow(keep, verdict.max_qos)
         if isinstance(verdict, Deny):
-            # Stored subscriptions, their queues and wills that are due go only for a no that the service itself said.
+            # Only a denial by the service itself may remove stored subscriptions, their queues, and due wills.
             decided = not answer.bare or action is Action.PUBLISH
             return Deny(verdict.code, verdict.reason, decided=decided, cache_for=keep)
         return None
@@ -206,43 +205,34 @@ class AuthHttpPlugin(Plugin):
         denied = isinstance(answer.verdict, Deny)
         return self.config.negative_cache if denied else self.config.cache
 
-    async def _ask(
-        self,
-        endpoint: Endpoint,
-        members: Mapping[str, str],
-        values: template.Values,
-        read: Callable[[int, bytes], Answer],
-    ) -> Answer:
-        """The service's answer, or the one that it gave a while ago. Raises Undecided."""
-        service, cache = self._service, self._cache
-        if service is None or cache is None:
+    async def _ask(self, question: Question, values: Values) -> Answer:
+        """Return the parsed response, from the cache if possible. Raises Undecided."""
+        service, now = self._service, self._now
+        if service is None or now is None:
             raise Undecided("not started")
         try:
-            request: Request = render(endpoint, members, values)
-            key = cache.key(read.__name__.encode() + b"\n" + bytes(request))
-            answer = cache.get(key)
+            request = question.request(values)
+            key = self._digest(question.name.encode(), bytes(request))
+            answer = self.cache.get(key, now())
             if answer is None:
-                answer = read(*await service.ask(request))
-                cache.put(key, answer, self._keep(answer))
+                answer = question.read(*await service.ask(request))
+                self.cache.put(key, answer, self._keep(answer), now())
         except (Unavailable, Unusable, ValueError) as error:
             self.undecided += 1
-            place = endpoint.url.partition("?")[0]
-            raise Undecided(f"{place}: {error}") from None
+            raise Undecided(f"{question.place}: {error}") from None
         return answer
 
-    # what it shows ------------------------------------------------------------------------------------------------
+    # metrics and commands -----------------------------------------------------------------------------------------
 
     @hookimpl
     def register_metrics(self, registry: Any) -> None:
-        """Adds what `hookmq_auth_http.metrics` lists."""
-        from hookmq_auth_http.metrics import register
-
-        register(registry, self, lambda: self._service, lambda: self._cache)
+        """Add the metrics of `hookmq_auth_http.metrics`."""
+        register_metrics(registry, self, lambda: self._service)
 
     @classmethod
     @hookimpl
     def register_cli(cls, group: Any) -> None:
-        """Adds ``hookmq auth-http``."""
+        """Add the command `hookmq auth-http`."""
         from hookmq_auth_http.cli import register
 
         register(group, cls)

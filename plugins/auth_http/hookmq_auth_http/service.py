@@ -1,185 +1,83 @@
-"""Asking a service over HTTP: bounded in number, size and time, tried again, and left alone while it is down."""
+"""Create the requests to the service, and the HTTP client that sends them."""
 
-import asyncio
-import random
-import ssl
+import json
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
-import aiohttp
-from hookmq.breaker import Breaker
-from hookmq.files import check_regular, shown_path
-from yarl import URL
+from hookmq_toolkit.breaker import Breaker
+from hookmq_toolkit.http_client import HttpLimits, HttpRequest, HttpService, open_session
+from hookmq_toolkit.templates import JsonTemplate, Template, fill_header, fill_url, text_of
+from hookmq_toolkit.tls_client import client_context
 
-from hookmq_auth_http import template
-from hookmq_auth_http.config import AuthHttpConfig, Endpoint, TlsConfig
-
-_TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses of a service that is not well, as against one that says no."""
+from hookmq_auth_http.answers import Read
+from hookmq_auth_http.config import AuthHttpConfig, Endpoint
+from hookmq_auth_http.values import Values
 
 
-class Unavailable(Exception):
-    """The service could not be asked, or did not answer: nothing is decided. It never holds what was sent."""
+class Question:
+    """One kind of request, such as `authenticate`.
+
+    `members` are the default members of the body. The endpoint's settings may replace them.
+    """
+
+    __slots__ = ("_body", "_endpoint", "_headers", "_url", "name", "place", "read")
+
+    def __init__(
+        self, name: str, endpoint: Endpoint, members: Mapping[str, str], read: Read
+    ) -> None:
+        self.name = name
+        self.read = read
+        """Parses a response's status and body into an `Answer`. Raises Unusable."""
+        self.place = endpoint.url.partition("?")[0]
+        """URL without the query, for error messages."""
+        self._endpoint = endpoint
+        self._url = Template(endpoint.url)
+        self._headers = {key: Template(text) for key, text in (endpoint.headers or {}).items()}
+        self._body = JsonTemplate(dict(members if endpoint.body is None else endpoint.body))
+
+    def request(self, values: Values) -> HttpRequest:
+        """Return the request for `values`. Raises ValueError for a value that a header cannot contain."""
+        endpoint = self._endpoint
+        url = fill_url(self._url, values.text)
+        headers = {key: fill_header(one, values.text) for key, one in self._headers.items()}
+        members = self._body.fill(values.value)
+        if endpoint.method == "get":
+            query = _form(members)
+            joint = "&" if urlsplit(url).query else "?"
+            return HttpRequest("GET", f"{url}{joint}{query}" if query else url, headers)
+        form = endpoint.format == "form"
+        if not any(key.lower() == "content-type" for key in headers):
+            kind = "application/x-www-form-urlencoded" if form else "application/json"
+            headers["Content-Type"] = kind
+        text = _form(members) if form else _json(members)
+        return HttpRequest(endpoint.method.upper(), url, headers, text.encode())
 
 
-class Stumbled(Unavailable):
-    """The service is there, but failed at this question: others may be answered."""
+def _form(members: Mapping[str, object]) -> str:
+    return urlencode({key: text_of(value) for key, value in members.items()})
 
 
-class Request(NamedTuple):
-    """What is sent; `bytes` is all of it, for a cache's key."""
-
-    method: str
-    url: str
-    headers: dict[str, str]
-    body: bytes
-
-    def __bytes__(self) -> bytes:
-        lines = [self.method, self.url, *(f"{k}:{v}" for k, v in sorted(self.headers.items()))]
-        return "\n".join(lines).encode() + b"\n\n" + self.body
+def _json(members: Mapping[str, object]) -> str:
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":"))
 
 
-def render(endpoint: Endpoint, members: Mapping[str, str], values: template.Values) -> Request:
-    """The request for some values. Raises ValueError where a value does not fit."""
-    url = template.url(endpoint.url, values)
-    headers = {k: template.header(v, values) for k, v in (endpoint.headers or {}).items()}
-    made = template.body(members if endpoint.body is None else endpoint.body, values)
-    if endpoint.method == "get":
-        query = template.encode(made, form=True).decode()
-        joint = "&" if urlsplit(url).query else "?"
-        return Request("GET", f"{url}{joint}{query}" if query else url, headers, b"")
-    form = endpoint.format == "form"
-    kind = "application/x-www-form-urlencoded" if form else "application/json"
-    if not any(name.lower() == "content-type" for name in headers):
-        headers["Content-Type"] = kind
-    return Request(endpoint.method.upper(), url, headers, template.encode(made, form))
+def make_service(config: AuthHttpConfig, now: Callable[[], float]) -> HttpService:
+    """Return an HTTP client for the service. Opens no connection yet. Needs a running event loop.
 
-
-class Counts:
-    """What the exporter shows."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.failures = 0
-        self.seconds = 0.0
-        self.refused = 0
-        self.waiting = 0
-        self.running = 0
-
-
-class Service:
-    """One plugin's way to its service. `start` on a running loop; `close` ends what is under way."""
-
-    def __init__(self, config: AuthHttpConfig, now: Callable[[], float]) -> None:
-        self.config = config
-        self.counts = Counts()
-        self.breaker = Breaker(config.breaker_failures, config.breaker_pause, now)
-        self._now = now
-        self._slots = asyncio.Semaphore(config.max_parallel)
-        self._session: aiohttp.ClientSession | None = None
-
-    async def start(self) -> None:
-        """Open nothing yet, but read the files of `tls`. Raises OSError, ssl.SSLError."""
-        context = context_of(self.config.tls) if self.config.tls is not None else None
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self.config.max_parallel, ssl=context or True),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=self.config.timeout),
-            auto_decompress=False,
-            headers={
-                "User-Agent": "hookmq-auth-http",
-                "Accept": "*/*",
-                "Accept-Encoding": "identity",
-            },
-        )
-
-    async def close(self) -> None:
-        """Let go of all connections."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-
-    async def ask(self, request: Request) -> tuple[int, bytes]:
-        """The status and the body of the answer, read in full. Raises Unavailable. May be cancelled at any time."""
-        counts = self.counts
-        if self._slots.locked() and counts.waiting >= self.config.max_waiting:
-            counts.refused += 1
-            raise Unavailable(f"{counts.waiting} requests are waiting already")
-        counts.waiting += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            counts.waiting -= 1
-        counts.running += 1
-        try:
-            return await self._attempts(request)
-        finally:
-            counts.running -= 1
-            self._slots.release()
-
-    async def _attempts(self, request: Request) -> tuple[int, bytes]:
-        delay = self.config.retry_delay
-        for left in range(self.config.retries, -1, -1):
-            ask = self.breaker.ask()
-            if ask is None:
-                self.counts.refused += 1
-                raise Unavailable("the service failed too often and is left alone for a while")
-            try:
-                answer = await self._once(request)
-                ask.end(True)
-                return answer
-            except Unavailable as error:
-                ask.end(None if isinstance(error, Stumbled) else False)
-                self.counts.failures += 1
-                if not left:
-                    raise
-            finally:
-                ask.end(None)  # cancelled: nothing is known
-            await asyncio.sleep(delay * random.uniform(0.5, 1.5))
-            delay *= 2
-        raise AssertionError("unreachable")
-
-    async def _once(self, request: Request) -> tuple[int, bytes]:
-        if self._session is None:
-            raise Unavailable("not started")
-        self.counts.requests += 1
-        began = self._now()
-        try:
-            async with self._session.request(
-                request.method,
-                URL(request.url, encoded=True),
-                headers=request.headers,
-                data=request.body or None,
-                allow_redirects=False,
-            ) as response:
-                if response.status == 500:
-                    raise Stumbled("status 500")
-                if response.status in _TRY_AGAIN:
-                    raise Unavailable(f"status {response.status}")
-                body = bytearray()
-                async for chunk in response.content.iter_any():
-                    body += chunk
-                    if len(body) > self.config.max_answer:
-                        raise Unavailable(f"an answer of more than {self.config.max_answer} bytes")
-                return response.status, bytes(body)
-        except TimeoutError:
-            raise Unavailable(f"no answer within {self.config.timeout:g} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unavailable(type(error).__name__) from None
-        finally:
-            self.counts.seconds += self._now() - began
-
-
-def context_of(tls: TlsConfig) -> ssl.SSLContext:
-    """The TLS context for requests. Blocks. Raises OSError, ssl.SSLError."""
-    for path in filter(None, (tls.ca_file, tls.cert_file, tls.key_file)):
-        # OpenSSL does not name a missing file, and waits at a pipe.
-        try:
-            check_regular(path)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, shown_path(path)) from None
-    context = ssl.create_default_context(cafile=str(tls.ca_file) if tls.ca_file else None)
-    if tls.cert_file is not None:
-        context.load_cert_chain(tls.cert_file, tls.key_file)
-    return context
+    Reads the TLS files. Raises OSError, including ssl.SSLError.
+    """
+    session = open_session(
+        "hookmq-auth-http",
+        config.max_parallel,
+        tls=client_context(config.tls) if config.tls is not None else None,
+    )
+    limits = HttpLimits(
+        timeout=config.timeout,
+        max_answer=config.max_answer,
+        max_parallel=config.max_parallel,
+        max_waiting=config.max_waiting,
+        retries=config.retries,
+        retry_delay=config.retry_delay,
+    )
+    breaker = Breaker(config.breaker_failures, config.breaker_pause, now)
+    return HttpService(session, limits, breaker, now)

@@ -226,7 +226,7 @@ async def test_the_service_of_the_readme(
         [
             f'connect: allowed {{"identity": "ann", "claims": {{"hookmq:auth_http": {{"permissions": {granted}}}}}}}',
             "publish ann/1: allowed",
-            "publish bob/1: refused, 0x87 not authorized: no permission for it",
+            "publish bob/1: refused, 0x87 not authorized: no permission",
             "subscribe news/+: allowed",
         ],
     )

@@ -1,1 +1,1 @@
-"""JSON Web Tokens as identity, permissions and limits of HookMQ's clients. The plugin is `hookmq_auth_jwt.plugin`."""
+"""Identity, permissions and limits of MQTT clients from JSON Web Tokens. The plugin is in `hookmq_auth_jwt.plugin`."""

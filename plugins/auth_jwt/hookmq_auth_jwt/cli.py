@@ -1,4 +1,4 @@
-"""``hookmq jwt``: what the configuration makes of a token, which keys there are, and tokens for tests."""
+"""The command `hookmq jwt`: check tokens and keys against a configuration, and sign tokens for tests."""
 
 import argparse
 import asyncio
@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hookmq.cli.source import add_source, plugin_of
+from hookmq.cli.config_args import add_source, plugin_of
 from hookmq.config.units import parse_duration
-from hookmq.errors import ConfigError, HookMQError
-from hookmq.files import write_secret
-from hookmq.reason import v3_connack
+from hookmq.model.errors import ConfigError
+from hookmq.mqtt.errors import HookMQError
+from hookmq.mqtt.reason_codes import v3_connack
+from hookmq_toolkit.files import write_secret
 
 from hookmq_auth_jwt.config import JwtConfig
 from hookmq_auth_jwt.fetch import FetchFailed
@@ -32,11 +33,14 @@ examples:
   hookmq jwt keys -c hookmq.yaml
   hookmq jwt sign --secret-file secret.txt --claim sub=pump7 --expires 1h > token.txt
 
-exit codes: 0 accepted, or all keys are there; 1 refused, or keys are missing; 2 wrong usage or configuration"""
+exit codes: 0 accepted, or all keys are present; 1 refused, or keys are missing; 2 wrong usage or configuration"""
+
+
+_PLUGIN_HELP: Final = "plugin id, if several plugins are of this kind"
 
 
 class Verifies(Protocol):
-    """The plugin, as far as it is of use here."""
+    """The attributes of the plugin that the command uses."""
 
     config: JwtConfig
     sources: list[Source]
@@ -44,7 +48,7 @@ class Verifies(Protocol):
 
 
 def register(group: Any, kind: type[Verifies]) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`; `kind` is the plugin's class."""
+    """Add the command to `group`, a `hookmq.cli.commands.Group`. `kind` is the plugin's class."""
     parser = group.add_parser(
         "jwt",
         help="check tokens and keys against a configuration, sign tokens for tests",
@@ -55,12 +59,12 @@ def register(group: Any, kind: type[Verifies]) -> None:
 
     one = commands.add_parser(
         "check",
-        help="tell whether a token is accepted, what for, or why not",
-        description="Tell whether a token (standard input, or --file) is accepted, what for, or why not.",
+        help="say whether a token is accepted, what it allows, or why it is refused",
+        description="Say whether a token (standard input, or --file) is accepted, what it allows, or why it is refused.",
     )
     add_source(one)
-    one.add_argument("--plugin", metavar="ID", help="the plugin's id, if there are several")
-    one.add_argument("--file", type=Path, help="file with the token; none is standard input")
+    one.add_argument("--plugin", metavar="ID", help=_PLUGIN_HELP)
+    one.add_argument("--file", type=Path, help="file with the token (default: standard input)")
     one.add_argument("--client-id", default="", help="client id, for ${clientid}")
     one.add_argument("--username", help="user name, for ${username}")
     one.set_defaults(run=partial(check, kind))
@@ -71,31 +75,33 @@ def register(group: Any, kind: type[Verifies]) -> None:
         description="Read and fetch all keys, and list them.",
     )
     add_source(one)
-    one.add_argument("--plugin", metavar="ID", help="the plugin's id, if there are several")
-    one.add_argument("--json", action="store_true", help="as a JSON array")
+    one.add_argument("--plugin", metavar="ID", help=_PLUGIN_HELP)
+    one.add_argument("--json", action="store_true", help="print a JSON array")
     one.set_defaults(run=partial(keys, kind))
 
     one = commands.add_parser(
         "sign",
-        help="make a token, for tests",
-        description="Make a token, for tests. It goes to standard output.",
+        help="print a token for tests",
+        description="Sign a token for tests, and print it.",
     )
     given = one.add_mutually_exclusive_group(required=True)
     given.add_argument(
-        "--secret-file", type=Path, help="file with the secret (one line end is left out)"
+        "--secret-file", type=Path, help="file with the secret; a line end after it is ignored"
     )
     given.add_argument("--key", type=Path, help="PEM file of a private key")
-    one.add_argument("--algorithm", help="default: HS256, RS256, ES256 or what else fits the key")
-    one.add_argument("--kid", help="name of the key, for the header")
+    one.add_argument(
+        "--algorithm", help="default: HS256, RS256, ES256 or another that fits the key"
+    )
+    one.add_argument("--kid", help="key name for the header")
     one.add_argument(
         "--claim",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a claim; the value is JSON, or else text",
+        help="a claim; VALUE is JSON, or text if it is not valid JSON",
     )
     one.add_argument("--claims", type=Path, help="file with a JSON object of claims")
-    one.add_argument("--expires", default="1h", help="how long it is good for; 0 for ever (1h)")
+    one.add_argument("--expires", default="1h", help="lifetime; 0 for no expiry (%(default)s)")
     one.set_defaults(run=sign)
 
     one = commands.add_parser(
@@ -104,13 +110,13 @@ def register(group: Any, kind: type[Verifies]) -> None:
         description="Make a random secret of 64 bytes, as base64url text.",
     )
     one.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="new file for it, with mode 0600"
+        "-o", "--output", type=Path, metavar="FILE", help="write it to a new file with mode 0600"
     )
     one.set_defaults(run=secret)
 
 
 async def _fetch_all(plugin: Verifies) -> None:
-    """Fetch what is to be fetched. What cannot be is left in `UrlSource.fails`."""
+    """Fetch the keys from all URLs. `UrlSource.fails` holds the reason for each failure."""
 
     async def one(source: UrlSource) -> None:
         try:
@@ -122,7 +128,7 @@ async def _fetch_all(plugin: Verifies) -> None:
 
 
 def check(kind: type[Verifies], arguments: argparse.Namespace) -> int:
-    """Explain a token. The signature is not printed, nor any key."""
+    """Explain whether a token is accepted, and why. Prints neither the token's signature nor any keys."""
     plugin = plugin_of(arguments, kind, "auth_jwt")
     data = _token(arguments.file, plugin.config.max_size)
     asyncio.run(_fetch_all(plugin))
@@ -150,18 +156,18 @@ def _token(path: Path | None, most: int) -> bytes:
             raise ConfigError(f"{path}: {error.strerror}") from None
     data = data.strip()
     if not data:
-        raise ConfigError("there is no token", hint="give it on standard input, or by --file")
+        raise ConfigError("no token", hint="pass it on standard input or with --file")
     return data
 
 
 def _explain(plugin: Verifies, data: bytes, client_id: str, username: str | None) -> None:
-    """Say what is found, step by step. Raises the first Refused, after all that is wrong with the claims was said."""
+    """Print each step of the check. Raises the first Refused, after printing all problems of the claims."""
     verifier = plugin.verifier
     token = parse(data, plugin.config.max_size)
     _say("header", json.dumps(token.header, ensure_ascii=True))
     _say("claims", json.dumps(token.claims, ensure_ascii=True))
     key = verifier.key_of(token, 0.0)
-    _say("key", f"{key.kid or 'without a name'}, {key.kind}, of {key.source}")
+    _say("key", f"{key.kid or 'without a name'}, {key.kind}, from {key.source}")
     now = time.time()
     found = list(verifier.checker.problems(token.header, token.claims, client_id, username, now))
     for problem in found[1:]:
@@ -174,7 +180,7 @@ def _explain(plugin: Verifies, data: bytes, client_id: str, username: str | None
     if groups:
         _say("groups", ", ".join(groups))
     if verified.rules is None:
-        _say("may do", "what other plugins say: it has no permissions")
+        _say("may do", "decided by other plugins: the token has no permissions")
     for rule in () if verified.rules is None else verified.rules.rules:
         actions = ", ".join(sorted(rule.actions))
         _say(
@@ -184,7 +190,7 @@ def _explain(plugin: Verifies, data: bytes, client_id: str, username: str | None
     if verified.limits is not None:
         _say("limits", str(verified.limits))
     if verified.expires_at is not None:
-        _say("ends", f"in {verified.expires_at - now:.0f} s, leeway included")
+        _say("expires", f"in {verified.expires_at - now:.0f} s, with leeway")
 
 
 def _say(what: str, text: str) -> None:
@@ -204,7 +210,7 @@ def keys(kind: type[Verifies], arguments: argparse.Namespace) -> int:
             _row(source, key.kid, kind=key.kind, algorithms=sorted(key.algorithms)) for key in found
         ]
         rows += [
-            _row(source, one.kid or None, problem=f"left out: {one.why}") for one in source.left
+            _row(source, one.kid or None, problem=f"ignored: {one.why}") for one in source.left
         ]
         if source.fails:
             rows.append(_row(source, None, problem=source.fails))
@@ -246,7 +252,9 @@ def sign(arguments: argparse.Namespace) -> int:
     try:
         lifetime = 0.0 if arguments.expires == "0" else parse_duration(arguments.expires)
     except ValueError:
-        raise ConfigError(f"--expires: {arguments.expires!r} is no duration such as 1h") from None
+        raise ConfigError(
+            f"--expires: {arguments.expires!r} is not a duration such as 1h"
+        ) from None
     now = int(time.time())
     claims.setdefault("iat", now)
     if lifetime:
@@ -265,7 +273,7 @@ def sign(arguments: argparse.Namespace) -> int:
         maker = jwt.PyJWT({"enforce_minimum_key_length": True})
         print(maker.encode(claims, material, algorithm, headers))
     except (jwt.PyJWTError, NotImplementedError, TypeError, ValueError) as error:
-        # The library's errors name types and lengths, and no key.
+        # The library's errors contain types and lengths, never a key.
         raise HookMQError(f"cannot sign: {error}") from None
     return 0
 
@@ -279,7 +287,7 @@ def _private(path: Path, data: bytes) -> tuple[Any, str]:
     try:
         material = load_pem_private_key(data, None)
     except Exception:
-        raise ConfigError(f"{path}: no private key in PEM without a passphrase") from None
+        raise ConfigError(f"{path}: expected a private key in PEM, without a passphrase") from None
     if isinstance(material, rsa.RSAPrivateKey):
         return material, "RS256"
     if isinstance(material, ec.EllipticCurvePrivateKey):
@@ -295,14 +303,14 @@ def _claims(arguments: argparse.Namespace) -> dict[str, Any]:
         except OSError as error:
             raise ConfigError(f"{arguments.claims}: {error.strerror}") from None
         except ValueError:
-            raise ConfigError(f"{arguments.claims}: it is not JSON") from None
+            raise ConfigError(f"{arguments.claims}: not valid JSON") from None
         if not isinstance(found, dict):
-            raise ConfigError(f"{arguments.claims}: it is no JSON object")
+            raise ConfigError(f"{arguments.claims}: expected a JSON object")
         claims.update(found)
     for text in arguments.claim:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise ConfigError(f"--claim: {text!r} is not NAME=VALUE")
+            raise ConfigError(f"--claim: expected NAME=VALUE, found {text!r}")
         try:
             claims[name] = json.loads(value)
         except ValueError:

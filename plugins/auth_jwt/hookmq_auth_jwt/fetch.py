@@ -1,4 +1,4 @@
-"""Fetching a JWK Set: bounded in time, size and redirects, and never down from https."""
+"""Fetch a JWK Set, with limits on time, size and redirects. A redirect never leads from https to http."""
 
 import asyncio
 import ssl
@@ -6,21 +6,26 @@ from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
-from hookmq.files import check_regular
+from hookmq_toolkit.http_client import AnswerTooLarge, open_session, read_body
+from hookmq_toolkit.service_url import clear_text_host
+from hookmq_toolkit.tls_client import TlsConfig, client_context
 
-from hookmq_auth_jwt.config import FetchConfig, is_safe
+from hookmq_auth_jwt.config import FetchConfig
 
 
 class FetchFailed(Exception):
-    """It could not be fetched; the message says why, without what came."""
+    """A JWK Set could not be fetched. The message gives the reason, but never quotes the response."""
 
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 async def fetch(url: str, config: FetchConfig) -> bytes:
-    """What `url` serves. Raises FetchFailed for everything but a 200 of at most `config.max_size` bytes within
-    `config.timeout`. Needs a running asyncio loop."""
+    """Fetch `url` and return the response body. Needs a running event loop.
+
+    Raises FetchFailed unless the response has status 200, contains at most `config.max_size` bytes and arrives within
+    `config.timeout` seconds.
+    """
     try:
         async with asyncio.timeout(config.timeout):
             return await _follow(url, config)
@@ -28,6 +33,8 @@ async def fetch(url: str, config: FetchConfig) -> bytes:
         raise
     except TimeoutError:
         raise FetchFailed(f"no answer within {config.timeout:g} s") from None
+    except AnswerTooLarge:
+        raise FetchFailed(f"more than {config.max_size} bytes") from None
     except aiohttp.ClientConnectorCertificateError:
         raise FetchFailed("the server's certificate is not trusted") from None
     except aiohttp.ClientConnectorError as error:
@@ -36,27 +43,13 @@ async def fetch(url: str, config: FetchConfig) -> bytes:
         raise FetchFailed(f"fetching failed: {type(error).__name__}") from None
 
 
-def client_context(ca_file: Path | None) -> ssl.SSLContext:
-    """The TLS context; blocks for the authorities' file. Raises OSError (ssl.SSLError is one)."""
-    if ca_file is not None:
-        check_regular(ca_file)  # OpenSSL waits at a pipe
-    return ssl.create_default_context(cafile=ca_file)
-
-
 async def _follow(url: str, config: FetchConfig) -> bytes:
-    secure: ssl.SSLContext | bool = True
+    tls = None
     if config.ca_file is not None:
-        secure = await asyncio.get_running_loop().run_in_executor(
-            None, client_context, config.ca_file
-        )
-    connector = aiohttp.TCPConnector(limit=1, force_close=True, ssl=secure)
-    async with aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        # Compressed, a few bytes could become many.
-        headers={"Accept": "application/json", "Accept-Encoding": "identity"},
-        auto_decompress=False,
-        trust_env=False,
+        loop = asyncio.get_running_loop()
+        tls = await loop.run_in_executor(None, _trust, config.ca_file)
+    async with open_session(
+        "hookmq-auth-jwt", 1, tls=tls, accept="application/json", keep_connections=False
     ) as session:
         for _ in range(config.max_redirects + 1):
             async with session.get(url, allow_redirects=False) as response:
@@ -65,8 +58,14 @@ async def _follow(url: str, config: FetchConfig) -> bytes:
                     continue
                 if response.status != 200:
                     raise FetchFailed(f"HTTP {response.status}")
-                return await _body(response, config.max_size)
+                if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                    raise FetchFailed("the answer is compressed")
+                return await read_body(response, config.max_size)
     raise FetchFailed(f"more than {config.max_redirects} redirects")
+
+
+def _trust(ca_file: Path) -> ssl.SSLContext:
+    return client_context(TlsConfig(ca_file=ca_file))
 
 
 def _next(url: str, location: str, config: FetchConfig) -> str:
@@ -74,21 +73,10 @@ def _next(url: str, location: str, config: FetchConfig) -> str:
         target = urljoin(url, location)
         parts = urlsplit(target)
     except ValueError:
-        raise FetchFailed("redirected to what is no URL") from None
+        raise FetchFailed("redirected to an invalid URL") from None
     if not location or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise FetchFailed("redirected to what is no URL")
+        raise FetchFailed("redirected to an invalid URL")
     down = url.startswith("https:") and parts.scheme != "https"
-    if down or not (config.insecure_http or is_safe(target)):
+    if down or (clear_text_host(target) and not config.insecure_http):
         raise FetchFailed("redirected away from https")
     return target
-
-
-async def _body(response: aiohttp.ClientResponse, most: int) -> bytes:
-    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise FetchFailed("it is compressed, which was not asked for")
-    data = bytearray()
-    async for chunk in response.content.iter_any():
-        data += chunk
-        if len(data) > most:
-            raise FetchFailed(f"more than {most} bytes")
-    return bytes(data)

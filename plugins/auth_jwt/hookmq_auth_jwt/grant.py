@@ -1,22 +1,26 @@
-"""What a verified token gives a client for as long as it is connected."""
+"""The permissions that a verified token grants to a client."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hookmq.plugin import Action, Allow, ClientInfo, Deny, Message, Rules, rule_values
+from hookmq.plugin import Action, Allow, ClientInfo, Deny, Message
+from hookmq_toolkit.claims import claim_text
+from hookmq_toolkit.rules import Rules, rule_values
 
-from hookmq_auth_jwt.template import CLIENT_ID, USERNAME, find
+from hookmq_auth_jwt.template import CLIENT_ID, USERNAME
 
 _ALLOW: Final = Allow()
 _LOWERED: Final = tuple(Allow(max_qos=qos) for qos in range(3))
 _DENY: Final = Deny(reason="not in the token's permissions")
 NO_RULES: Final = Rules(())
-"""Permissions that permit nothing."""
+"""Permissions that allow nothing."""
 
 
 class Grant:
-    """One token's permissions. `rules` is None where the token has none and others decide; `key` is the fingerprint of
-    the key that verified it."""
+    """The permissions of one token. `key` is the fingerprint of the key that verified it.
+
+    `rules` is None if the token has no permissions, so that other plugins decide.
+    """
 
     __slots__ = ("_claims", "_values", "identity", "key", "rules")
 
@@ -32,7 +36,7 @@ class Grant:
     def decide(
         self, client: ClientInfo, action: Action, topic: str, message: Message | None
     ) -> Allow | Deny | None:
-        """May the client do that? None where others decide."""
+        """Return the verdict on an action, or None to abstain."""
         rules = self.rules
         if rules is None:
             return None
@@ -46,23 +50,21 @@ class Grant:
         return _ALLOW if rule.qos is None else _LOWERED[rule.qos]
 
     def _valued(self, client: ClientInfo, rules: Rules) -> dict[str, str]:
-        """The values of the rules' variables, the claims being those of this very token: `client.claims` may be those
-        of another plugin that accepted the client first."""
+        """Return the values of the rules' variables. Claims are taken from this token, because `client.claims` may come
+        from another plugin that accepted the client first."""
         values = rule_values(client, rules.variables)
         for name in rules.variables:
             if not name.startswith("${"):
                 continue
             inner = name[2:-1]
-            found: Any
+            found: str | None
             if inner == CLIENT_ID:
                 found = client.client_id
             elif inner == USERNAME:
                 found = client.username
             else:
-                found = find(self._claims, inner)
-            if type(found) is int:
-                found = str(found)
-            if isinstance(found, str):
+                found = claim_text(self._claims, inner)
+            if found is not None:
                 values[name] = found
             else:
                 values.pop(name, None)
@@ -73,8 +75,10 @@ class Grant:
 
 
 class Seat:
-    """A plugin's scratch space with a client: its grant, None for a client that came in without a token; and whether it
-    was asked for one by a challenge that it has not answered."""
+    """The plugin's state for one client.
+
+    `grant` is None for a client without a token. `asked` is True until the client responds to a challenge.
+    """
 
     __slots__ = ("asked", "grant")
 

@@ -1,4 +1,4 @@
-"""JWK Sets: read strictly as a whole, leniently key by key, as RFC 7517 has it."""
+"""Read JWK Sets. The set itself is checked strictly, its keys leniently (RFC 7517, section 5)."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,14 +9,14 @@ from hookmq_auth_jwt.token import read_object
 
 
 class Left(NamedTuple):
-    """A key that was left out, and why."""
+    """A key that was ignored, and the reason."""
 
     kid: str
     why: str
 
 
 class KeySet(NamedTuple):
-    """What a JWK Set holds."""
+    """The keys of a JWK Set."""
 
     keys: tuple[Key, ...]
     left: tuple[Left, ...]
@@ -30,24 +30,27 @@ def read_set(
     source: str,
     max_keys: int,
 ) -> KeySet:
-    """The keys of a JWK Set. A key that cannot be used is left out; what is no JWK Set raises UnusableKey. A set without
-    a key is a set: whoever serves it says that no key holds."""
+    """Return the keys in a JWK Set. Unusable keys are ignored and listed. Raises UnusableKey if the set itself is
+    invalid.
+
+    A set without keys is accepted: its server declares that no key is valid.
+    """
     try:
         found = read_object(data, "JWK Set")
     except Refused as error:
         raise UnusableKey(error.why) from None
     members = found.get("keys")
     if not isinstance(members, list):
-        raise UnusableKey("it is no JWK Set: there is no list 'keys'")
+        raise UnusableKey("not a JWK Set: expected a list 'keys'")
     if len(members) > max_keys:
-        raise UnusableKey(f"{len(members)} keys: more than max_keys allows ({max_keys})")
+        raise UnusableKey(f"{len(members)} keys, more than max_keys ({max_keys})")
     keys: list[Key] = []
     left: list[Left] = []
     for member in members:
         name = _name(member)
         try:
             if not isinstance(member, Mapping):
-                raise UnusableKey("it is no JWK")
+                raise UnusableKey("not a JSON object")
             keys.append(jwk_key(member, allowed, symmetric, issuer, source))
         except UnusableKey as error:
             left.append(Left(name, str(error)))

@@ -1,7 +1,7 @@
-"""Keys: what each may verify, and what is too weak to verify anything.
+"""Read keys, determine their algorithms, and refuse weak keys.
 
-A key belongs to one family of algorithms by what it is, not by what a token says: a public key never verifies an HMAC, a
-secret never a signature, and ``none`` is no algorithm at all.
+A key's type determines its algorithms; a token never does. A public key never verifies an HMAC, and a secret never
+verifies a signature. The algorithm `none` is not supported.
 """
 
 import hashlib
@@ -33,9 +33,9 @@ CURVES: Final[Mapping[str, str]] = {
 HASH_BYTES: Final[Mapping[str, int]] = {"HS256": 32, "HS384": 48, "HS512": 64}
 MIN_RSA: Final = 2048
 MAX_RSA: Final = 8192
-"""Bits. A longer modulus costs more than it is worth, and whoever serves it may mean harm."""
+"""Longest RSA modulus, in bits. A longer modulus makes verification slow, which an attacker could exploit."""
 MAX_EXPONENT: Final = 64
-"""Bits; as OpenSSL has it for long keys."""
+"""Longest RSA exponent, in bits: OpenSSL's limit for long keys."""
 
 _KNOWN: Final = jwt_algorithms()
 _VERIFIERS: Final[Mapping[str, Any]] = {
@@ -48,12 +48,15 @@ ALGORITHMS: Final = frozenset(_VERIFIERS)
 
 
 class UnusableKey(Exception):
-    """A key that must not or cannot be used; the message says why and holds nothing of the key."""
+    """A key that cannot or must not be used. The message gives the reason, but never quotes the key."""
 
 
 class Key:
-    """One key. `kid` is None where it has no name, `issuer` the only one whose tokens it verifies ('' for every),
-    `source` where it came from, `kind` what it is (``RSA 2048``), `fingerprint` tells it from others."""
+    """One key.
+
+    `kind` is the type, such as ``RSA 2048``. `kid` is the key's name, or None. `issuer` is the only issuer whose tokens
+    the key verifies; '' means any. `source` is the label of its source. `fingerprint` identifies the key.
+    """
 
     __slots__ = ("_material", "algorithms", "fingerprint", "issuer", "kid", "kind", "source")
 
@@ -76,12 +79,12 @@ class Key:
         self.source = source
 
     def verifies(self, algorithm: str, signed: bytes, signature: bytes) -> bool:
-        """Whether `signature` is this key's. Never raises."""
+        """Return whether `signature` was made with this key. Never raises."""
         if algorithm not in self.algorithms:
             return False
         try:
             return bool(_VERIFIERS[algorithm].verify(signed, self._material, signature))
-        except Exception:  # a library that cannot read a signature has not verified it
+        except Exception:  # an unreadable signature is not verified
             return False
 
     def __repr__(self) -> str:
@@ -96,15 +99,15 @@ def secret_key(
     issuer: str,
     source: str,
 ) -> Key:
-    """The key of a shared secret. Raises UnusableKey, also for a public key, a JWK or a certificate in a secret's place:
-    those are known to everybody."""
+    """Return the key for a shared secret. Raises UnusableKey, including for a public key, a JWK or a certificate,
+    because those are not secret."""
     if encoding == "base64":
         try:
             data = b64decode(
                 secret.replace("-", "+").replace("_", "/") + "=" * (-len(secret) % 4), validate=True
             )
         except ValueError:
-            raise UnusableKey("it is not base64") from None
+            raise UnusableKey("not valid base64") from None
     else:
         data = secret.encode()
     return _hmac(data, allowed, kid, issuer, source)
@@ -114,14 +117,14 @@ def _hmac(data: bytes, allowed: frozenset[str], kid: str | None, issuer: str, so
     try:
         _KNOWN["HS256"].prepare_key(data)
     except Exception:
-        raise UnusableKey("it is empty, or no secret but a key or certificate") from None
+        raise UnusableKey("empty, or a public key or certificate instead of a secret") from None
     wanted = sorted(allowed.intersection(HMAC))
-    # RFC 7518 3.2: a key of the hash's size at least
+    # RFC 7518, 3.2: at least as long as the hash
     algorithms = [name for name in wanted if len(data) >= HASH_BYTES[name]]
     if wanted and not algorithms:
         least = min(HASH_BYTES[name] for name in wanted)
         raise UnusableKey(
-            f"a secret of {len(data)} bytes is weak: {wanted[0]} needs {least} or more"
+            f"a secret of {len(data)} bytes is too short: {wanted[0]} needs {least} or more"
         )
     return _key(data, "secret", algorithms, hashlib.sha256(b"hookmq" + data), kid, issuer, source)
 
@@ -133,56 +136,58 @@ _PUBLIC: Final = (b"PUBLIC KEY", b"RSA PUBLIC KEY")
 def pem_keys(
     data: bytes, allowed: frozenset[str], kid: str | None, issuer: str, source: str
 ) -> list[Key]:
-    """The public keys and certificates of a PEM file. Raises UnusableKey for a file that holds none, a private key, or a
-    key that is too weak."""
+    """Return the public keys and certificates in a PEM file. Raises UnusableKey if there are none, if any is weak, or
+    if the file contains a private key."""
     found = []
     for block in _BLOCK.finditer(data):
         name = block[1]
         if b"PRIVATE" in name:
-            raise UnusableKey("it holds a private key: give the broker the public one alone")
+            raise UnusableKey("contains a private key; the broker needs the public key only")
         try:
             if name == b"CERTIFICATE":
                 public: Any = x509.load_pem_x509_certificate(block[0]).public_key()
             elif name in _PUBLIC:
                 public = load_pem_public_key(block[0])
             else:
-                raise UnusableKey(f"what is a {name.decode()!r} to do here?")
+                raise UnusableKey(f"contains an unexpected PEM block {name.decode()!r}")
         except UnusableKey:
             raise
         except Exception:
-            raise UnusableKey("it holds a block that is no public key or certificate") from None
+            raise UnusableKey("contains an unreadable public key or certificate") from None
         found.append(_public(public, allowed, kid, issuer, source))
     if not found:
-        raise UnusableKey("it holds no PEM block of a public key or a certificate")
+        raise UnusableKey("contains no public key and no certificate in PEM")
     return found
 
 
 def jwk_key(
     jwk: Mapping[str, Any], allowed: frozenset[str], symmetric: bool, issuer: str, source: str
 ) -> Key:
-    """The key of a member of a JWK Set. Raises UnusableKey for one that is not for verifying, is too weak, is private, or
-    is a secret where none may be (`symmetric` false: what everybody can fetch)."""
+    """Return the key in a JWK. Raises UnusableKey for a key that is weak, private or not intended for verification.
+
+    Without `symmetric`, secrets are refused, because anyone can fetch the set.
+    """
     kind, kid, named = jwk.get("kty"), jwk.get("kid"), jwk.get("alg")
     if kid is not None and (not isinstance(kid, str) or not kid):
-        raise UnusableKey("its kid is no text")
+        raise UnusableKey("kid is not a string")
     if jwk.get("use", "sig") != "sig":
-        raise UnusableKey("it is not for signatures (use)")
+        raise UnusableKey("not for signatures (use)")
     operations = jwk.get("key_ops", ["verify"])
     if not isinstance(operations, list) or "verify" not in operations:
-        raise UnusableKey("it is not for verifying (key_ops)")
+        raise UnusableKey("not for verifying (key_ops)")
     if named is not None:
         if not isinstance(named, str) or named not in ALGORITHMS:
-            raise UnusableKey("its alg is not supported")
+            raise UnusableKey("alg is not supported")
         allowed = allowed.intersection({named})
     if kind == "oct":
         if not symmetric:
-            raise UnusableKey("a secret that everybody can fetch is none")
+            raise UnusableKey("a secret behind a URL is not secret")
         return _hmac(_material(HMACAlgorithm, jwk), allowed, kid, issuer, source)
     if "d" in jwk:
-        raise UnusableKey("it is a private key")
+        raise UnusableKey("a private key")
     reader = {"RSA": RSAAlgorithm, "EC": ECAlgorithm, "OKP": OKPAlgorithm}.get(str(kind))
     if reader is None:
-        raise UnusableKey("its kty is not supported")
+        raise UnusableKey("kty is not supported")
     return _public(_material(reader, jwk), allowed, kid, issuer, source)
 
 
@@ -190,16 +195,16 @@ def _material(reader: Any, jwk: Mapping[str, Any]) -> Any:
     try:
         return reader.from_jwk(dict(jwk))
     except Exception:
-        raise UnusableKey("its parameters make no key") from None
+        raise UnusableKey("its parameters are not a valid key") from None
 
 
 def _public(public: Any, allowed: frozenset[str], kid: str | None, issuer: str, source: str) -> Key:
     fitting: tuple[str, ...]
     if isinstance(public, rsa.RSAPublicKey):
         if not MIN_RSA <= public.key_size <= MAX_RSA:
-            raise UnusableKey(f"RSA of {public.key_size} bits: {MIN_RSA} to {MAX_RSA} are taken")
+            raise UnusableKey(f"RSA with {public.key_size} bits, expected {MIN_RSA} to {MAX_RSA}")
         if public.public_numbers().e.bit_length() > MAX_EXPONENT:
-            raise UnusableKey(f"its exponent is longer than {MAX_EXPONENT} bits")
+            raise UnusableKey(f"RSA exponent of more than {MAX_EXPONENT} bits")
         kind, fitting = f"RSA {public.key_size}", RSA
     elif isinstance(public, ec.EllipticCurvePublicKey) and public.curve.name in CURVES:
         kind, fitting = f"EC {public.curve.name}", (CURVES[public.curve.name],)
@@ -208,7 +213,7 @@ def _public(public: Any, allowed: frozenset[str], kid: str | None, issuer: str, 
     elif isinstance(public, ed448.Ed448PublicKey):
         kind, fitting = "Ed448", ("EdDSA", "Ed448")
     else:
-        raise UnusableKey("its kind is not supported")
+        raise UnusableKey("this type of key is not supported")
     der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     algorithms = allowed.intersection(fitting)
     return _key(public, kind, algorithms, hashlib.sha256(der), kid, issuer, source)
@@ -225,5 +230,5 @@ def _key(
 ) -> Key:
     key = Key(material, kind, algorithms, digest.hexdigest(), kid, issuer, source)
     if not key.algorithms:
-        raise UnusableKey(f"none of the algorithms that are allowed is for a key of kind {kind}")
+        raise UnusableKey(f"none of the allowed algorithms is for a key of type {kind}")
     return key

@@ -1,4 +1,4 @@
-"""What the exporter shows."""
+"""The plugin's metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from hookmq_auth_jwt.sources import Source, UrlSource
 
 
 class Counts:
-    """What was counted since the plugin was made."""
+    """Counts of tokens verified since the plugin was created."""
 
     __slots__ = ("accepted", "refused", "seconds", "verified")
 
@@ -19,7 +19,7 @@ class Counts:
         self.seconds = 0.0
 
     def took(self, seconds: float) -> None:
-        """A token was looked at."""
+        """Count one verification and its duration."""
         self.verified += 1
         self.seconds += seconds
 
@@ -27,7 +27,7 @@ class Counts:
 def register(
     registry: Any, counts: Counts, sources: Sequence[Source], now: Callable[[], float]
 ) -> None:
-    """Add the metrics to a `hookmq.metric_registry.MetricRegistry`."""
+    """Add the metrics to a `hookmq.hooks.metric_registry.MetricRegistry`."""
     remote = [one for one in sources if isinstance(one, UrlSource)]
 
     def each(
@@ -43,45 +43,45 @@ def register(
     )
     registry.summary(
         "jwt_verify_seconds",
-        "Looking at one token, fetching of keys not included.",
+        "Duration of verifying one token, without fetching keys.",
         lambda: [({}, counts.verified, counts.seconds)],
     )
     registry.gauge(
         "jwt_keys",
-        "Keys that hold, by where they are.",
+        "Valid keys, by source.",
         lambda: each(lambda one: len(one.keys(now())), sources),
     )
     registry.gauge(
         "jwt_source_failing",
-        "Whether keys could not be read the last time.",
+        "1 if the last attempt to read the keys failed, else 0.",
         lambda: each(lambda one: int(bool(one.fails)), sources),
     )
     if not remote:
         return
     registry.gauge(
         "jwt_keys_age_seconds",
-        "Since keys were last fetched; -1 for never.",
+        "Time since the keys were last fetched; -1 if never.",
         lambda: each(
             lambda one: -1 if one.fetched_at is None else max(0.0, now() - one.fetched_at), remote
         ),
     )
     registry.counter(
-        "jwt_fetches_total", "Fetches ended.", lambda: each(lambda one: one.fetches, remote)
+        "jwt_fetches_total", "Completed fetches.", lambda: each(lambda one: one.fetches, remote)
     )
     registry.counter(
         "jwt_fetch_failures_total",
-        "Fetches that failed.",
+        "Failed fetches.",
         lambda: each(lambda one: one.failures, remote),
     )
     registry.counter(
         "jwt_fetches_suppressed_total",
-        "Fetches for an unknown key that did not happen, as there had just been one.",
+        "Fetches for an unknown key that were skipped because the last fetch was too recent.",
         lambda: each(lambda one: one.suppressed, remote),
     )
 
 
 def _named(sources: Sequence[Source]) -> list[tuple[str, Source]]:
-    """Each with a label of its own, also where two are of the same place."""
+    """Return the sources with unique labels."""
     seen: dict[str, int] = {}
     named = []
     for one in sources:

@@ -1,11 +1,11 @@
-"""The plugin: what the configuration's `use: auth_jwt` makes."""
+"""The `auth_jwt` plugin, which authenticates and authorizes clients by JSON Web Tokens."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from hookmq.files import FileWatch, shown_path
+from hookmq.model.runtime import Promise
 from hookmq.plugin import (
     Accept,
     Action,
@@ -15,7 +15,6 @@ from hookmq.plugin import (
     BrokerHandle,
     Challenge,
     ClientInfo,
-    ConfigError,
     Connect,
     Context,
     Deny,
@@ -26,21 +25,21 @@ from hookmq.plugin import (
     Settings,
     hookimpl,
 )
-from hookmq.runtime import Promise
+from hookmq_toolkit.claims import MISSING, find_claim
+from hookmq_toolkit.files import FileWatch
+from hookmq_toolkit.tls_client import TlsConfig, check_tls
 
 from hookmq_auth_jwt.config import JwtConfig
-from hookmq_auth_jwt.fetch import client_context
 from hookmq_auth_jwt.grant import NO_RULES, Grant, Seat
 from hookmq_auth_jwt.jwks import KeySet
 from hookmq_auth_jwt.metrics import Counts, register
 from hookmq_auth_jwt.refusal import BAD, NOT_ALLOWED, Refused, UnknownKey
-from hookmq_auth_jwt.sources import FileSource, Source, UrlSource, source_of, told
-from hookmq_auth_jwt.template import MISSING, find
+from hookmq_auth_jwt.sources import FileSource, Source, UrlSource, log_fields, source_of
 from hookmq_auth_jwt.token import looks_like_token
 from hookmq_auth_jwt.verify import Verified, Verifier
 
 START: Final = 28.0
-"""Seconds that a start may take, its last fetch included: less than the broker waits for it."""
+"""Seconds that a start may take, including its last fetch. This is less than the broker waits."""
 _FOREVER: Final = 253402300799.0
 _CODES: Final = {
     "maximum_connect_time": ReasonCode.MAXIMUM_CONNECT_TIME,
@@ -49,15 +48,15 @@ _CODES: Final = {
 
 
 def _end_pause(pause: Promise) -> None:
-    if not pause.done():  # else the start was given up
+    if not pause.done():  # the start may have been cancelled
         pause.set_result(None)
 
 
 class AuthJwtPlugin(Plugin):
-    """JSON Web Tokens as identity, permissions and limits of HookMQ's clients.
+    """Read the identity, permissions and limits of MQTT clients from JSON Web Tokens.
 
-    A token is verified once, when the client connects or authenticates again; what it says is kept with the client.
-    Raises ConfigError where a file or a key of the configuration cannot be used.
+    A token is verified once, when the client connects or reauthenticates. Its contents are stored with the client.
+    Raises ConfigError if a file or key in the configuration cannot be used.
     """
 
     Config = JwtConfig
@@ -67,44 +66,39 @@ class AuthJwtPlugin(Plugin):
         super().__init__(config, context)
         self.sources: list[Source] = [source_of(one, config, path) for path, one in config.located]
         if config.jwks.ca_file is not None:
-            try:
-                client_context(config.jwks.ca_file)
-            except OSError:
-                raise ConfigError(
-                    f"{shown_path(config.jwks.ca_file)} cannot be used", path=("jwks", "ca_file")
-                ) from None
+            check_tls(TlsConfig(ca_file=config.jwks.ca_file), ("jwks", "ca_file"))
         self.verifier = Verifier(config, self.sources)
         self.counts = Counts()
-        self._note = f"hookmq:{self.id}"
-        """The claim that holds permissions, which nobody else can write."""
+        self._permissions_claim = f"hookmq:{self.id}"
+        """The claim that stores the permissions. No other plugin can set it."""
         self._expiry_code = _CODES[config.on_expiry]
         self._broker: BrokerHandle | None = None
         self._watches: list[FileWatch[KeySet]] = []
 
     @property
     def admission(self) -> Admission:
-        """Clients with a token."""
+        """Report that clients with a token are accepted."""
         if self.config.optional:
             return Admission("clients with a token", "left")
         return Admission("clients with a token", "refused", to_share="optional: true")
 
-    # life --------------------------------------------------------------------------------------------------------
+    # start and stop ----------------------------------------------------------------------------------------------
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
-        """Fetches what is to be fetched, once; with ``jwks.required`` until it is there, or raises PluginError."""
+        """Fetch all keys once. With ``jwks.required``, repeat until all keys are available, or raise PluginError."""
         self._broker = broker
         end = broker.now() + START - self.config.jwks.timeout
         remote = [one for one in self.sources if isinstance(one, UrlSource)]
         for source in remote:
-            source.begin(broker.runtime, self._tell, self._changed)
+            source.begin(broker.runtime, self._log, self._changed)
         for promise in [source.refresh() for source in remote]:
             if promise is not None:
                 await promise
         if self.config.jwks.required:
             await self._wait_for_keys(broker, remote, end)
         if not any(one.fails for one in remote):
-            # After a reload with other keys there are clients that came in by those before.
+            # After a reload with different keys, clients may be connected with a key that was removed.
             known = self._fingerprints(broker)
             self._withdraw(broker, lambda key: key not in known)
         files = [one for one in self.sources if isinstance(one, FileSource)]
@@ -133,7 +127,7 @@ class AuthJwtPlugin(Plugin):
             left = end - broker.now()
             if left <= 0:
                 self._end()
-                why = "; ".join(f"{one.label}: {one.fails or 'it holds no key'}" for one in empty)
+                why = "; ".join(f"{one.label}: {one.fails or 'it has no key'}" for one in empty)
                 raise PluginError(self.id, f"there are no keys: {why}")
             pause = broker.runtime.promise()
             broker.runtime.call_later(min(1.0, left), partial(_end_pause, pause))
@@ -144,7 +138,7 @@ class AuthJwtPlugin(Plugin):
 
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
-        """Looks at the files and fetches, at once."""
+        """Read all files and fetch all keys now."""
         for watch in self._watches:
             watch.look()
         for source in self.sources:
@@ -153,7 +147,7 @@ class AuthJwtPlugin(Plugin):
 
     @hookimpl
     def on_shutdown(self) -> None:
-        """Stops fetching and watching."""
+        """Stop fetching keys and watching files."""
         self._end()
 
     def _end(self) -> None:
@@ -164,33 +158,33 @@ class AuthJwtPlugin(Plugin):
                 source.end()
         self._broker = None
 
-    def _tell(self, level: str, event: str, /, **fields: object) -> None:
+    def _log(self, level: str, event: str, /, **fields: object) -> None:
         broker = self._broker
         if broker is None:
             self.log(level, event, **fields)
         else:
             broker.log(level, event, **fields)
 
-    # keys that change --------------------------------------------------------------------------------------------
+    # key changes -------------------------------------------------------------------------------------------------
 
     def _took(self, source: FileSource, found: KeySet) -> None:
         before, failed = (source.keys(0.0), source.left), source.fails
         source.fails = ""
         gone = source.take(found)
-        if failed or told(KeySet(*before)) != told(found) or gone:
+        if failed or log_fields(KeySet(*before)) != log_fields(found) or gone:
             level = "info" if source.keys(0.0) else "warning"
-            self._tell(level, "jwt.keys", source=source.label, **told(found))
+            self._log(level, "jwt.keys", source=source.label, **log_fields(found))
         self._changed(source, gone)
 
     def _file_failed(self, source: FileSource, why: str) -> None:
         source.fails = why
         kept = len(source.keys(0.0))
-        self._tell("error", "jwt.file_refused", source=source.label, error=why, keys_kept=kept)
+        self._log("error", "jwt.file_refused", source=source.label, error=why, keys_kept=kept)
 
     def _changed(self, source: Source, gone: frozenset[str]) -> None:
         broker = self._broker
         if broker is not None and gone:
-            # The same key may stand elsewhere still.
+            # Another source may still have the same key.
             gone -= self._fingerprints(broker)
             self._withdraw(broker, lambda key: key in gone)
 
@@ -198,7 +192,7 @@ class AuthJwtPlugin(Plugin):
         return {key.fingerprint for one in self.sources for key in one.keys(broker.now())}
 
     def _withdraw(self, broker: BrokerHandle, withdrawn: Callable[[str], bool]) -> None:
-        """End the connections that rely on keys that are withdrawn, where that is wanted."""
+        """Disconnect clients whose token was verified with a removed key, if `on_key_removed` requires it."""
         if self.config.on_key_removed == "keep":
             return
         ended = 0
@@ -207,34 +201,34 @@ class AuthJwtPlugin(Plugin):
             grant = None if seat is None else seat.grant
             if grant is not None and grant.key and withdrawn(grant.key):
                 ended += broker.disconnect(
-                    client.client_id, NOT_ALLOWED, "the token's key was withdrawn"
+                    client.client_id, NOT_ALLOWED, "the key of the token was removed"
                 )
         if ended:
-            self._tell("warning", "jwt.key_withdrawn", clients=ended)
+            self._log("warning", "jwt.key_withdrawn", clients=ended)
 
-    # who comes in ------------------------------------------------------------------------------------------------
+    # authentication ----------------------------------------------------------------------------------------------
 
     @hookimpl
     def on_connect(
         self, client: ClientInfo, connect: Connect, broker: BrokerHandle
     ) -> Accept | Deny | Awaitable[Accept | Deny] | None:
-        """Verifies the token of CONNECT, where enhanced authentication has not done so."""
+        """Verify the token in CONNECT, unless enhanced authentication has already done so."""
         token = self._token(client, connect)
         seat = client.state.get(self.id)
         if seat is not None and seat.grant is not None:
-            return None  # on_auth accepted it
+            return None  # on_auth accepted the client
         if token is None:
             if self.config.optional:
                 client.state[self.id] = Seat()
                 return None
-            return self._refused(client, Refused("missing", "there is no token", BAD))
+            return self._refused(client, Refused("missing", "no token", BAD))
         return self._decide(client, token, None, broker)
 
     @hookimpl
     def on_auth(
         self, client: ClientInfo, auth: Auth, broker: BrokerHandle
     ) -> Challenge | Accept | Deny | Awaitable[Accept | Deny] | None:
-        """Verifies the token in the data of AUTH, or of CONNECT with our method, at any time."""
+        """Verify the token in an AUTH packet, or in a CONNECT with the configured method."""
         properties = auth.properties
         if not self.config.method or properties.authentication_method != self.config.method:
             return None
@@ -244,14 +238,14 @@ class AuthJwtPlugin(Plugin):
         token = properties.authentication_data
         if not token:
             if seat.asked:
-                return self._refused(client, Refused("missing", "there is no token", BAD))
+                return self._refused(client, Refused("missing", "no token", BAD))
             seat.asked = True
             return Challenge()
         seat.asked = False
         return self._decide(client, token, seat.grant, broker)
 
     def hides_username(self, username: str) -> bool:
-        """A token there is a secret, and user names are logged and stored."""
+        """Return whether `username` is a token, so that it is neither logged nor stored."""
         config = self.config
         return config.token_in == "username" and (
             not config.optional or looks_like_token(username.encode())
@@ -272,7 +266,7 @@ class AuthJwtPlugin(Plugin):
     def _decide(
         self, client: ClientInfo, token: bytes, before: Grant | None, broker: BrokerHandle
     ) -> Accept | Deny | Awaitable[Accept | Deny]:
-        """The answer at once, or, for a key that may be on its way, one to be awaited."""
+        """Return the verdict, or an awaitable verdict if the key must be fetched first."""
         try:
             return self._accept(client, self._verified(client, token, broker), before)
         except UnknownKey as refused:
@@ -311,8 +305,8 @@ class AuthJwtPlugin(Plugin):
     def _accept(self, client: ClientInfo, verified: Verified, before: Grant | None) -> Accept:
         identity = verified.identity
         if before is not None and before.identity != identity:
-            # Renewed is who is there; another comes in by another connection.
-            raise Refused("other_identity", "the new token is somebody else's", NOT_ALLOWED)
+            # A renewal keeps the identity. A client must reconnect to change its identity.
+            raise Refused("other_identity", "the new token has another identity", NOT_ALLOWED)
         client.state[self.id] = Seat(
             Grant(identity, verified.key.fingerprint, verified.rules, verified.claims)
         )
@@ -320,41 +314,43 @@ class AuthJwtPlugin(Plugin):
             client.username = identity
         expires_at = verified.expires_at
         if expires_at is None and before is not None and client.expires_at is not None:
-            expires_at = _FOREVER  # None would leave the end of the token before
+            expires_at = _FOREVER  # None would keep the expiry of the previous token
         self.counts.accepted += 1
         return Accept(
             identity,
-            self._noted(verified),
+            self._claims_to_keep(verified),
             expires_at,
             verified.limits,
             expiry_code=self._expiry_code,
         )
 
-    def _noted(self, verified: Verified) -> Mapping[str, Any]:
-        """The claims, and beside them what the permissions need after a restart, also where it is not these claims that
-        are believed."""
+    def _claims_to_keep(self, verified: Verified) -> Mapping[str, Any]:
+        """Return the token's claims, plus a claim of this plugin's own. It stores the data that permissions need after
+        a restart, when the client may have another plugin's claims."""
         claims, rules = verified.claims, verified.rules
         if rules is None:
             return claims
         names = (name[2:-1] for name in rules.variables if name.startswith("${"))
-        values = {name: value for name in names if (value := find(claims, name)) is not MISSING}
-        note = {"acl": find(claims, self.config.acl), "values": values}
-        return {**claims, self._note: note}
+        values = {
+            name: value for name in names if (value := find_claim(claims, name)) is not MISSING
+        }
+        kept = {"acl": find_claim(claims, self.config.acl), "values": values}
+        return {**claims, self._permissions_claim: kept}
 
     def _refused(self, client: ClientInfo, refused: Refused) -> Deny:
         self.counts.refused[refused.kind] += 1
-        self._tell(
+        self._log(
             "info", "jwt.refused", client_id=client.client_id, kind=refused.kind, why=refused.why
         )
         return refused.verdict
 
-    # what they may do --------------------------------------------------------------------------------------------
+    # authorization -----------------------------------------------------------------------------------------------
 
     @hookimpl
     def authorize(
         self, client: ClientInfo, action: Action, topic: str, message: Message | None
     ) -> Allow | Deny | None:
-        """As the token's permissions say; None where it has none."""
+        """Decide by the token's permissions; abstain if the token has none."""
         seat = client.state.get(self.id)
         if seat is None:
             seat = client.state[self.id] = Seat(self._kept(client))
@@ -362,11 +358,11 @@ class AuthJwtPlugin(Plugin):
         return None if grant is None else grant.decide(client, action, topic, message)
 
     def _kept(self, client: ClientInfo) -> Grant | None:
-        """The permissions of a session that was restored from the store: as they were noted."""
+        """Return the permissions of a session that was restored from the store."""
         identity = client.identity or ""
-        note = client.claims.get(self._note)
-        acl = note.get("acl", MISSING) if isinstance(note, Mapping) else MISSING
-        values = note.get("values") if isinstance(note, Mapping) else None
+        kept = client.claims.get(self._permissions_claim)
+        acl = kept.get("acl", MISSING) if isinstance(kept, Mapping) else MISSING
+        values = kept.get("values") if isinstance(kept, Mapping) else None
         if acl is MISSING or not isinstance(values, Mapping):
             return Grant(identity, "", NO_RULES, {}) if self.config.require_acl else None
         try:
@@ -374,11 +370,11 @@ class AuthJwtPlugin(Plugin):
         except Refused:
             return Grant(identity, "", NO_RULES, {})
 
-    # what is offered ---------------------------------------------------------------------------------------------
+    # metrics and commands ----------------------------------------------------------------------------------------
 
     @hookimpl
     def register_metrics(self, registry: Any) -> None:
-        """Adds what `hookmq_auth_jwt.metrics` lists."""
+        """Add the metrics of `hookmq_auth_jwt.metrics`."""
         register(registry, self.counts, self.sources, self._now)
 
     def _now(self) -> float:
@@ -387,7 +383,7 @@ class AuthJwtPlugin(Plugin):
     @classmethod
     @hookimpl
     def register_cli(cls, group: Any) -> None:
-        """Adds ``hookmq jwt``."""
+        """Add the command `hookmq jwt`."""
         from hookmq_auth_jwt.cli import register
 
         register(group, cls)

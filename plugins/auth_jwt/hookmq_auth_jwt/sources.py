@@ -1,7 +1,7 @@
-"""Where keys are: fixed in the configuration, in files that may change, and behind URLs.
+"""Key sources: secrets in the configuration, files that may change, and URLs.
 
-Every source keeps the last good keys it had. A file keeps them until it is good again; what was fetched ends after
-``jwks.max_age``, and then there are no keys, and nobody is let in.
+Every source keeps its last good keys. Keys from a file remain in use until the file is valid again. Keys from a URL
+expire after ``jwks.max_age``; the source then has no keys, and all its tokens are refused.
 """
 
 import os
@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hookmq.files import FileStamp, open_regular, shown_path
+from hookmq.model.runtime import Cancel, Promise, Runtime, Timer
 from hookmq.plugin import ConfigError
-from hookmq.runtime import Cancel, Promise, Runtime, Timer
+from hookmq_toolkit.files import FileStamp, open_regular, shown_path
 
 from hookmq_auth_jwt.config import JwtConfig, KeyConfig
 from hookmq_auth_jwt.fetch import FetchFailed, fetch
@@ -20,28 +20,30 @@ from hookmq_auth_jwt.keys import Key, UnusableKey, pem_keys, secret_key
 
 MAX_FILE: Final = 1 << 20
 RETRY: Final = 1.0
-"""Seconds after which a failed fetch is tried again; twice as long after each, up to `refresh`."""
+"""Half the delay before the first retry of a failed fetch, in seconds. It doubles with each failure, up to 60 or
+`refresh`."""
 
 Changed = Callable[["Source", frozenset[str]], None]
-"""Told when a source has other keys: the source, and the fingerprints of those that are gone."""
-Tell = Callable[..., None]
+"""Called when a source's keys change, with the source and the fingerprints of the removed keys."""
+Log = Callable[..., None]
+"""Writes a log event: level, event, fields."""
 
 
 class Source(Protocol):
-    """A place of keys."""
+    """A key source."""
 
     label: str
     fails: str
-    """Why the last attempt to read it failed; '' when it did not."""
+    """Why the last attempt to read the keys failed; '' if it succeeded."""
     left: tuple[Left, ...]
-    """Keys that were left out."""
+    """Keys that were ignored."""
 
     def keys(self, now: float) -> tuple[Key, ...]:
-        """The keys that hold, at a time of the runtime's clock."""
+        """Return the keys that are valid at `now`, a time on the runtime's clock."""
 
 
 class FixedSource:
-    """A secret of the configuration. Raises ConfigError when it cannot be used."""
+    """A secret in the configuration. Raises ConfigError if it cannot be used."""
 
     def __init__(self, config: KeyConfig, allowed: frozenset[str]) -> None:
         self.label = config.label
@@ -59,17 +61,18 @@ class FixedSource:
             )
         except UnusableKey as error:
             raise ConfigError(
-                str(error), hint="`hookmq jwt secret -o FILE` makes a good one"
+                str(error), hint="`hookmq jwt secret -o FILE` makes a strong secret"
             ) from None
         self._keys = (key,)
 
     def keys(self, now: float) -> tuple[Key, ...]:
-        """The one key."""
+        """Return the source's only key."""
         return self._keys
 
 
 class FileSource:
-    """A PEM file or a JWK Set in a file. Raises ConfigError when it cannot be used at first."""
+    """A PEM file, or a file with a JWK Set. The constructor reads it, and raises ConfigError if it has no usable
+    key."""
 
     def __init__(self, config: KeyConfig, allowed: frozenset[str], max_keys: int) -> None:
         self.label = config.label
@@ -86,30 +89,30 @@ class FileSource:
             raise ConfigError(f"{shown_path(self.path)}: {error}") from None
         self._keys, self.left = found
         if not self._keys:
-            why = self.left[0].why if self.left else "there is none"
-            raise ConfigError(f"{shown_path(self.path)}: no key that can be used: {why}")
+            why = self.left[0].why if self.left else "it is empty"
+            raise ConfigError(f"{shown_path(self.path)}: no usable key: {why}")
 
     def keys(self, now: float) -> tuple[Key, ...]:
-        """The last good keys."""
+        """Return the last good keys."""
         return self._keys
 
     def load(self) -> tuple[FileStamp, KeySet]:
-        """As `read`, for a `FileWatch`. Blocks. Raises ConfigError."""
+        """Read the file for a `FileWatch`, as `read` does. Blocks. Raises ConfigError."""
         try:
             return self.read()
         except UnusableKey as error:
             raise ConfigError(str(error)) from error.__cause__
 
     def read(self) -> tuple[FileStamp, KeySet]:
-        """Return the file's state and its keys. Blocks. Raises UnusableKey."""
+        """Return the file's state and keys. Blocks. Raises UnusableKey."""
         try:
             with open_regular(self.path) as file:
                 stamp = FileStamp.of(os.fstat(file.fileno()))
                 data = file.read(MAX_FILE + 1)
         except OSError as error:
-            raise UnusableKey(f"it cannot be read: {error.strerror}") from error
+            raise UnusableKey(f"cannot be read: {error.strerror}") from error
         if len(data) > MAX_FILE:
-            raise UnusableKey(f"it is larger than {MAX_FILE} bytes")
+            raise UnusableKey(f"larger than {MAX_FILE} bytes")
         config = self._config
         if config.jwks_file is not None:
             return stamp, read_set(
@@ -119,7 +122,7 @@ class FileSource:
         return stamp, KeySet(tuple(found), ())
 
     def take(self, found: KeySet) -> frozenset[str]:
-        """Go on with what was read; the fingerprints of keys that are gone."""
+        """Switch to the keys in `found`. Return the fingerprints of removed keys."""
         gone = _gone(self._keys, found.keys)
         self._keys, self.left = found
         return gone
@@ -130,7 +133,7 @@ def _gone(old: Sequence[Key], new: Sequence[Key]) -> frozenset[str]:
 
 
 class UrlSource:
-    """A JWK Set behind a URL. One fetch at a time, whoever wants it; `begin` makes it fetch by itself."""
+    """A JWK Set at a URL, fetched repeatedly after `begin`. Only one fetch runs at a time."""
 
     def __init__(self, config: KeyConfig, settings: JwtConfig) -> None:
         self.label = config.label
@@ -139,7 +142,7 @@ class UrlSource:
         self.fetches = 0
         self.failures = 0
         self.suppressed = 0
-        """Fetches that tokens with an unknown key did not cause, because there had just been one."""
+        """Number of fetches for an unknown key that were skipped because the last fetch was too recent."""
         self.fetched_at: float | None = None
         self.fetch: Callable[..., Any] = fetch
         self._config = config
@@ -148,7 +151,7 @@ class UrlSource:
         self._keys: tuple[Key, ...] = ()
         self._fingerprints: frozenset[str] = frozenset()
         self._runtime: Runtime | None = None
-        self._tell: Tell = _nothing
+        self._log: Log = _nothing
         self._changed: Changed = _nothing
         self._waiting: list[Promise] = []
         self._cancel: Cancel | None = None
@@ -158,28 +161,28 @@ class UrlSource:
         self._lapsed = False
 
     def keys(self, now: float) -> tuple[Key, ...]:
-        """The last good keys, for as long as they are good."""
+        """Return the last good keys, or none once they have expired."""
         if self.fetched_at is None or now - self.fetched_at > self._settings.max_age:
             return ()
         return self._keys
 
     def parse(self, data: bytes) -> KeySet:
-        """The keys in an answer. Raises UnusableKey."""
-        # Who may fetch the secret may sign: it would be no secret.
+        """Return the keys in a response. Raises UnusableKey."""
+        # Anyone can fetch the set, so a secret in it would let anyone sign tokens.
         return read_set(
             data, self._allowed, False, self._config.issuer, self.label, self._settings.max_keys
         )
 
     async def load(self) -> KeySet:
-        """Fetch and parse, changing nothing. Raises FetchFailed and UnusableKey."""
+        """Fetch the keys and return them, without using them yet. Raises FetchFailed and UnusableKey."""
         return self.parse(await self.fetch(self._config.jwks_url, self._settings))
 
-    def begin(self, runtime: Runtime, tell: Tell, changed: Changed) -> None:
-        """Work with `runtime` from now on; the first fetch is for `refresh`."""
-        self._runtime, self._tell, self._changed = runtime, tell, changed
+    def begin(self, runtime: Runtime, log: Log, changed: Changed) -> None:
+        """Prepare to fetch, using `runtime`. Call `refresh` to start the first fetch."""
+        self._runtime, self._log, self._changed = runtime, log, changed
 
     def end(self) -> None:
-        """Stop fetching. Who waits is let go."""
+        """Stop fetching. Complete all promises of `refresh`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -190,8 +193,11 @@ class UrlSource:
         self._wake()
 
     def refresh(self) -> Promise | None:
-        """Fetch, or join the fetch under way: what tells that it has ended, well or not. None when nothing can be waited
-        for: it has not begun, or too many wait."""
+        """Fetch the keys, or join the fetch in progress. Return a promise that completes when the fetch has ended.
+
+        The promise completes after success and failure alike. Return None before `begin`, or if too many callers are
+        waiting.
+        """
         runtime = self._runtime
         if runtime is None or len(self._waiting) >= self._settings.max_waiting:
             return None
@@ -206,7 +212,7 @@ class UrlSource:
         return promise
 
     def missed(self) -> Promise | None:
-        """A token names a key that is not here: as `refresh`, but not more often than ``miss_interval``."""
+        """Call `refresh` because a token names an unknown key, at most once per ``miss_interval``."""
         runtime = self._runtime
         if runtime is None:
             return None
@@ -229,7 +235,7 @@ class UrlSource:
             self._delay = RETRY
             self._took(runtime, found)
         pause = self._settings.refresh if error is None else self._delay
-        # Brokers that started together do not fetch together for ever.
+        # Vary the pause, so that brokers that start together do not keep fetching at the same time.
         self._timer = runtime.call_later(pause * (0.9 + 0.2 * runtime.random()), self._due)
         self._wake()
 
@@ -237,10 +243,10 @@ class UrlSource:
         self._timer = None
         promise = self.refresh()
         if promise is not None:
-            self._waiting.remove(promise)  # nobody awaits it
+            self._waiting.remove(promise)  # no client waits for this fetch
 
     def put(self, found: KeySet, now: float) -> None:
-        """Go on with what was fetched at `now`."""
+        """Switch to the keys in `found`, which were fetched at `now`."""
         self._keys, self.left = found
         self._fingerprints = frozenset(key.fingerprint for key in found.keys)
         self.fetched_at = now
@@ -252,7 +258,7 @@ class UrlSource:
         changed = self._fingerprints != before
         if changed or first or failed:
             level = "info" if found.keys else "warning"
-            self._tell(level, "jwt.keys", source=self.label, **told(found))
+            self._log(level, "jwt.keys", source=self.label, **log_fields(found))
         if changed and not first:
             self._changed(self, before - self._fingerprints)
 
@@ -262,10 +268,10 @@ class UrlSource:
         why = str(error) if known else f"failed: {type(error).__name__}"
         lapsed = self.fetched_at is not None and not self.keys(runtime.now())
         if why != self.fails or lapsed != self._lapsed:
-            # Told when it begins, changes and gets serious, not at every attempt.
+            # Log when failures begin, when the reason changes, and when the keys expire.
             level = "warning" if self.keys(runtime.now()) else "error"
             kept = len(self.keys(runtime.now()))
-            self._tell(level, "jwt.fetch_failed", source=self.label, error=why, keys_kept=kept)
+            self._log(level, "jwt.fetch_failed", source=self.label, error=why, keys_kept=kept)
         self.fails, self._lapsed = why, lapsed
         self._delay = min(self._delay * 2, 60.0, max(self._settings.refresh, RETRY))
 
@@ -276,8 +282,8 @@ class UrlSource:
                 promise.set_result(None)
 
 
-def told(found: KeySet) -> dict[str, object]:
-    """A key set for the log."""
+def log_fields(found: KeySet) -> dict[str, object]:
+    """Return the fields that describe a key set in the log."""
     return {
         "keys": [key.kid or "-" for key in found.keys],
         "left_out": [f"{one.kid or '-'}: {one.why}" for one in found.left],
@@ -285,18 +291,20 @@ def told(found: KeySet) -> dict[str, object]:
 
 
 def _nothing(*args: object, **fields: object) -> None:
-    """Told before it began: nobody listens."""
+    """Do nothing. Used until `UrlSource.begin` is called."""
 
 
 def source_of(
     config: KeyConfig, settings: JwtConfig, path: tuple[str | int, ...] = ()
 ) -> FixedSource | FileSource | UrlSource:
-    """Return the source that an entry names; `path` leads to the entry. Reads its file. Raises ConfigError, which names
-    the key."""
+    """Return the source that `config` describes, and read its file. Raises ConfigError, which names the setting.
+
+    `path` is the path of the source's settings.
+    """
     allowed = settings.allowed(config)
     path = (*path, config.kind)
     if not allowed:
-        raise ConfigError(f"{config.label}: none of its algorithms is allowed", path=path)
+        raise ConfigError(f"{config.label}: algorithms allows none of its algorithms", path=path)
     if config.jwks_url:
         return UrlSource(config, settings)
     try:

@@ -1,7 +1,7 @@
-"""A token taken apart: bounded before anything is read, strict where readers differ.
+"""Parse tokens. Sizes are checked before anything is read, and parsing is strict in cases where parsers differ.
 
-The envelope of RFC 7515 is opened here rather than by the JWT library, so that size, nesting, repeated keys and `crit`
-are looked at before anything else; signatures are the library's business (`hookmq_auth_jwt.keys`).
+The RFC 7515 envelope is parsed here, not by the JWT library, so that size, nesting, duplicate names and `crit` are
+checked first. The library verifies signatures; see `hookmq_auth_jwt.keys`.
 """
 
 import json
@@ -12,21 +12,21 @@ from typing import Any, Final, NamedTuple, NoReturn
 from hookmq_auth_jwt.refusal import Refused
 
 MAX_DEPTH: Final = 16
-"""How deep header and claims may be nested."""
+"""Most levels of nesting in the header and claims."""
 _TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _ALPHABET: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 _MAX_KID: Final = 256
 
 
 class Token(NamedTuple):
-    """A token's parts; nothing in it has been verified."""
+    """The parts of a token, not verified yet."""
 
     algorithm: str
     kid: str | None
     header: Mapping[str, Any]
     claims: Mapping[str, Any]
     signed: bytes
-    """What the signature is of."""
+    """The bytes that the signature covers."""
     signature: bytes
 
     def __repr__(self) -> str:
@@ -34,39 +34,39 @@ class Token(NamedTuple):
 
 
 def looks_like_token(data: bytes) -> bool:
-    """Whether `data` has a token's form, good or bad: three parts of which the first begins as JSON does."""
+    """Return whether `data` looks like a token: three parts, the first of which begins like a JSON object."""
     return data.count(b".") == 2 and data.startswith(b"eyJ")
 
 
 def parse(data: bytes, max_size: int) -> Token:
-    """The parts of a token in compact form. Raises Refused for everything else, whatever the bytes are."""
+    """Split a token in compact form into its parts. Raises Refused for any other bytes."""
     if len(data) > max_size:
-        raise Refused("malformed", f"{len(data)} bytes: more than max_size allows ({max_size})")
+        raise Refused("malformed", f"{len(data)} bytes, more than max_size ({max_size})")
     parts = data.split(b".")
     if len(parts) != 3:
-        raise Refused("malformed", f"{len(parts)} parts where a signed token has three")
+        raise Refused("malformed", f"{len(parts)} parts, expected three")
     header = read_object(decode(parts[0], "header"), "header")
     if "crit" in header:
-        # RFC 7515 4.1.11: what is critical must be understood, and no extension is.
-        raise Refused("malformed", "the header has 'crit', of which nothing is known here")
+        # RFC 7515, 4.1.11: critical extensions must be understood, and this parser supports none.
+        raise Refused("malformed", "the header has 'crit', and no critical extension is supported")
     algorithm, kid = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or len(algorithm) > 32:
-        raise Refused("malformed", "the header names no 'alg'")
+        raise Refused("malformed", "the header has no valid 'alg'")
     if kid is not None and (not isinstance(kid, str) or len(kid) > _MAX_KID):
-        raise Refused("malformed", f"'kid' is no text of at most {_MAX_KID} characters")
+        raise Refused("malformed", f"'kid': expected a string of at most {_MAX_KID} characters")
     claims = read_object(decode(parts[1], "claims"), "claims")
     signature = decode(parts[2], "signature")
     return Token(algorithm, kid, header, claims, data[: data.rindex(b".")], signature)
 
 
 def decode(part: bytes, what: str) -> bytes:
-    """Base64url without padding, in its one canonical form. Raises Refused."""
+    """Decode canonical base64url without padding. Raises Refused."""
     rest = len(part) % 4
     if not _ALPHABET.issuperset(part) or rest == 1:
         raise Refused("malformed", f"the {what} is not base64url")
     data = a2b_base64(part.translate(_TO_STANDARD) + b"=" * (-rest % 4))
     if rest and _VALUE[part[-1]] & (15 if rest == 2 else 3):
-        # Bits that no byte is made of: the same token could be written in several ways.
+        # Unused bits are set, so the same token could be written in several ways.
         raise Refused("malformed", f"the {what} is not canonical base64url")
     return data
 
@@ -80,7 +80,8 @@ _VALUE: Final = {
 
 
 def read_object(data: bytes, what: str) -> dict[str, Any]:
-    """A JSON object: UTF-8, no name twice, no NaN, no half of a surrogate pair, not too deep. Raises Refused."""
+    """Parse a JSON object in UTF-8. Raises Refused, including for duplicate names, NaN, lone surrogates and deep
+    nesting."""
     try:
         text = data.decode()
         found = _STRICT.decode(text)
@@ -89,17 +90,17 @@ def read_object(data: bytes, what: str) -> dict[str, Any]:
     except RecursionError:
         raise Refused("malformed", f"the {what} is nested too deeply") from None
     except ValueError:
-        # What is wrong at which place would quote the token.
-        raise Refused("malformed", f"the {what} is no JSON that can be read in one way") from None
+        # The parser's error would quote the token.
+        raise Refused("malformed", f"the {what} is not valid, unambiguous JSON") from None
     if not isinstance(found, dict):
-        raise Refused("malformed", f"the {what} is no JSON object")
+        raise Refused("malformed", f"the {what} is not a JSON object")
     if text.count("{") + text.count("[") > MAX_DEPTH and too_deep(found):
         raise Refused("malformed", f"the {what} is nested too deeply")
     return found
 
 
 def too_deep(value: Any) -> bool:
-    """Whether a value is nested more than `MAX_DEPTH` deep."""
+    """Return whether a value is nested more than `MAX_DEPTH` levels deep."""
     level = [value]
     for _ in range(MAX_DEPTH):
         below: list[Any] = []
@@ -117,7 +118,7 @@ def too_deep(value: Any) -> bool:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name twice")
+        raise ValueError("duplicate name")
     return found
 
 

@@ -1,10 +1,11 @@
-"""From bytes to a verified token, or the reason why not."""
+"""Verify tokens with the keys of all sources."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from hookmq.plugin import Limits, Rules
+from hookmq.plugin import Limits
+from hookmq_toolkit.rules import Rules
 
 from hookmq_auth_jwt.claims import Checker
 from hookmq_auth_jwt.config import JwtConfig
@@ -14,11 +15,11 @@ from hookmq_auth_jwt.sources import Source, UrlSource
 from hookmq_auth_jwt.token import Token, parse
 
 MAX_TRIES: Final = 8
-"""Keys that are tried for a token that names none."""
+"""Most keys to try for a token that names no key."""
 
 
 class Verified(NamedTuple):
-    """A token that holds, and what it says."""
+    """A valid token and its contents."""
 
     identity: str
     claims: Mapping[str, Any]
@@ -30,7 +31,7 @@ class Verified(NamedTuple):
 
 
 class Verifier:
-    """Verifies tokens with the keys of `sources`."""
+    """Verify tokens with the keys of `sources`."""
 
     __slots__ = ("_config", "checker", "sources")
 
@@ -42,8 +43,12 @@ class Verifier:
     def verify(
         self, data: bytes, client_id: str, username: str | None, now: float, time: float
     ) -> Verified:
-        """What a token says. `now` is the runtime's clock, `time` epoch seconds. Raises Refused; UnknownKey where fresher
-        keys may help. Whatever the bytes are, nothing else is raised."""
+        """Verify a token and return its contents. `now` is a time on the runtime's clock, and `time` is Unix time; both
+        in seconds.
+
+        Raises Refused, or its subclass UnknownKey if fetching keys may help. Raises nothing else, no matter what `data`
+        contains.
+        """
         token = parse(data, self._config.max_size)
         key = self.key_of(token, now)
         claims = token.claims
@@ -54,7 +59,7 @@ class Verifier:
     def read(
         self, claims: Mapping[str, Any], client_id: str, username: str | None, key: Key
     ) -> Verified:
-        """What good claims are turned into. Raises Refused."""
+        """Return the token contents for verified claims. Raises Refused."""
         checker = self.checker
         identity = checker.identity(claims, client_id, username)
         groups = checker.groups(claims)
@@ -74,7 +79,7 @@ class Verifier:
         )
 
     def key_of(self, token: Token, now: float) -> Key:
-        """The key that verifies a token's signature. Raises Refused."""
+        """Return the key that verifies the signature of `token`. Raises Refused."""
         algorithm, kid = token.algorithm, token.kid
         if algorithm not in ALGORITHMS:
             raise Refused("algorithm", f"the algorithm {algorithm!r} is not supported")
@@ -83,13 +88,13 @@ class Verifier:
             raise UnknownKey("no_keys", "there are no keys", UNDECIDED)
         issuer = token.claims.get("iss")
         named = [key for key in keys if kid is not None and key.kid == kid]
-        # A key without a name may be the one meant; one of another name is not.
+        # A key without a name may be the right one; a key with another name is not.
         chosen = named or [key for key in keys if kid is None or key.kid is None]
         chosen = [key for key in chosen if not key.issuer or key.issuer == issuer]
         fitting = [key for key in chosen if algorithm in key.algorithms]
         if len(fitting) > MAX_TRIES:
             raise Refused(
-                "unknown_key", f"it names no key, and more than {MAX_TRIES} could be meant"
+                "unknown_key", f"the token names no key, and more than {MAX_TRIES} keys fit"
             )
         for key in fitting:
             if key.verifies(algorithm, token.signed, token.signature):
@@ -97,15 +102,13 @@ class Verifier:
         if named:
             if not fitting:
                 raise Refused(
-                    "algorithm", f"{algorithm} or its issuer is not for the key that it names"
+                    "algorithm", f"the named key is not for {algorithm} or not for this issuer"
                 )
-            raise Refused("signature", "the signature is not of the key that it names")
+            raise Refused("signature", "the named key does not verify the signature")
         if kid is None and fitting:
             raise Refused("signature", "no key verifies the signature")
         if kid is None:
-            raise Refused("algorithm", f"no key is for {algorithm} and its issuer")
-        # All sources that could have it were asked and answered, or else nobody knows.
-        asked = all(not s.fails for s in self.sources if isinstance(s, UrlSource))
-        raise UnknownKey(
-            "unknown_key", "it names a key that is not there", BAD if asked else UNDECIDED
-        )
+            raise Refused("algorithm", f"no key is for {algorithm} and this issuer")
+        # A source that did not respond might have the key, so the result is undecided.
+        answered = all(not s.fails for s in self.sources if isinstance(s, UrlSource))
+        raise UnknownKey("unknown_key", "the named key is unknown", BAD if answered else UNDECIDED)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from hookmq.hooks.verdicts import Accept
-from hookmq.settings import AuthSettings, AuthzSettings, Settings
-from hookmq.testing import DurableStore, Harness, HookRecorder
-from hookmq.testing.client import will
-from hookmq.testing.plugins import make_plugin
-from hookmq.testing.runtime import EPOCH
+from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
+from hookmq_testing import DurableStore, Harness, HookRecorder
+from hookmq_testing.client import will
+from hookmq_testing.plugins import make_plugin
+from hookmq_testing.runtime import EPOCH
 from tokens import SECRET, token
 
 OPEN = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("allow"))

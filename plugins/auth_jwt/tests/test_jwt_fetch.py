@@ -59,7 +59,7 @@ async def test_what_is_asked() -> None:
 async def test_another_status(status: int) -> None:
     async with key_server() as server:
         server.answer = say(lambda: web.Response(status=status))
-        expected = "no URL" if status == 301 else f"HTTP {status}"
+        expected = "invalid URL" if status == 301 else f"HTTP {status}"
         assert expected in await why(server.url)
 
 
@@ -170,10 +170,10 @@ async def test_redirects() -> None:
     [
         ("http://idp.example/", "away from https"),
         ("http://169.254.169.254/latest", "away from https"),
-        ("ftp://idp.example/", "no URL"),
-        ("file:///etc/passwd", "no URL"),
-        ("http://[", "no URL"),
-        ("", "no URL"),
+        ("ftp://idp.example/", "invalid URL"),
+        ("file:///etc/passwd", "invalid URL"),
+        ("http://[", "invalid URL"),
+        ("", "invalid URL"),
     ],
 )
 async def test_redirects_elsewhere(to: str, says: str) -> None:

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hookmq.codec import Auth, Connack, Puback, Pubrec
-from hookmq.hooks.entry import PluginInstance
-from hookmq.metric_registry import MetricRegistry
+from hookmq.hooks.instance import PluginInstance
+from hookmq.hooks.metric_registry import MetricRegistry
+from hookmq.model.client import Peer, Scope
+from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
+from hookmq.mqtt.packets import Auth, Connack, Puback, Pubrec
+from hookmq.mqtt.properties import Properties
 from hookmq.plugin import Accept, Plugin, ReasonCode, hookimpl
-from hookmq.properties import Properties
-from hookmq.settings import AuthSettings, AuthzSettings, Settings
-from hookmq.testing import DurableStore, Harness, HookRecorder, MemoryClient, PluginContract
-from hookmq.testing.client import will
-from hookmq.testing.plugins import make_plugin
-from hookmq.testing.runtime import EPOCH
-from hookmq.types import Peer, Scope
 from hookmq_auth_jwt.config import KeyConfig
 from hookmq_auth_jwt.fetch import FetchFailed
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
+from hookmq_testing import DurableStore, Harness, HookRecorder, MemoryClient, PluginContract
+from hookmq_testing.client import will
+from hookmq_testing.plugins import make_plugin
+from hookmq_testing.runtime import EPOCH
 from tokens import SECRET, b64, jwk, jwks, pem, token
 
 DENY = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("deny"))
@@ -214,7 +214,7 @@ def test_a_token_in_the_user_name_is_not_logged(broker: Make) -> None:
 
 def test_a_certificate_gives_the_user_name_and_the_token_the_rest(broker: Make) -> None:
     harness = broker(token_in="username", identity="${sub}", required={"sub": "${clientid}"})
-    from hookmq.types import Certificate
+    from hookmq.model.client import Certificate
 
     peer = Peer("192.0.2.1", 1, "tls", Certificate("pump7"))
     scope = Scope(identity="common_name")
@@ -837,7 +837,7 @@ def test_keys_withdrawn_while_there_are_no_descriptors(
     client = harness.connect("a", password=named("k0"))
     path.write_bytes(jwks(jwk("RSA 2048", "k1", 1)))
     with monkeypatch.context() as patch:
-        patch.setattr("hookmq.files._at_once", out_of_descriptors)
+        patch.setattr("hookmq.server.files._at_once", out_of_descriptors)
         harness.advance(30)
         client.ping()
     harness.advance(5)

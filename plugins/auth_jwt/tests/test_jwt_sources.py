@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from hookmq.testing.runtime import Event, VirtualRuntime
 from hookmq_auth_jwt.config import FetchConfig, JwtConfig
 from hookmq_auth_jwt.fetch import FetchFailed
 from hookmq_auth_jwt.sources import UrlSource
+from hookmq_testing.runtime import Event, VirtualRuntime
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from hookmq.hooks.verdicts import Accept, Deny
-from hookmq.reason import ReasonCode
-from hookmq.settings import AuthSettings, AuthzSettings, Settings
-from hookmq.testing import DurableStore, Harness, HookRecorder
-from hookmq.testing.plugins import make_plugin
-from hookmq.testing.runtime import EPOCH
+from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
+from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
+from hookmq_testing import DurableStore, Harness, HookRecorder
+from hookmq_testing.plugins import make_plugin
+from hookmq_testing.runtime import EPOCH
 from tokens import SECRET, token
 
 DENY = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("deny"))

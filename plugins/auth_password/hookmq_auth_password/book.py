@@ -1,4 +1,4 @@
-"""The file of users, whatever its format: loaded whole or not at all, changed only where the change is what was meant."""
+"""The user file in both formats: loaded whole or not at all, and checked after each edit before it is written."""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from hookmq.files import FileStamp
 from hookmq.plugin import ConfigError
+from hookmq_toolkit.files import FileStamp
 
 from hookmq_auth_password import mosquitto_file, yaml_file
 from hookmq_auth_password.files import Content, create, read, rewrite
@@ -20,7 +20,7 @@ ByName = dict[str, User]
 
 
 class Loaded(NamedTuple):
-    """What a file holds, the state it was read in, and its permissions."""
+    """A file's users, its state when it was read, and its permissions."""
 
     users: list[User]
     stamp: FileStamp
@@ -28,24 +28,24 @@ class Loaded(NamedTuple):
 
 
 def parse(text: str, source: str, format: Format) -> list[User]:
-    """The users in `text`. Raises ConfigError that tells every mistake."""
+    """Return the users in `text`. Raise ConfigError, which lists every mistake."""
     if format == "yaml":
         return yaml_file.load(text, source)
     return mosquitto_file.load(text, source)
 
 
 def load(path: Path, format: Format) -> Loaded:
-    """The users of a file. Blocks; raises ConfigError."""
+    """Return the users in a file. Blocks. Raises ConfigError."""
     content = read(path)
     if format == "yaml" and not content.text.endswith("\n"):
         line = content.text.count("\n") + 1
         column = len(content.text) - content.text.rfind("\n")
         raise ConfigError(
-            "the last line does not end: cut short?",
+            "the last line has no line break; the file may be truncated",
             source=str(path),
             line=line,
             column=column,
-            hint="end it with a line break",
+            hint="end the file with a line break",
         )
     with uncollected():
         users = parse(content.text, str(path), format)
@@ -55,14 +55,17 @@ def load(path: Path, format: Format) -> Loaded:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A block without the garbage collector: it finds nothing here, and would look at a hundred thousand users again and
-    again, each time with the event loop at a standstill."""
+    """Disable the garbage collector during the block.
+
+    New users are not garbage. With 100,000 users, the collector would scan them repeatedly and stall the event loop
+    each time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        # Who found it off did not turn it off, or will turn it on.
+        # If the collector was already disabled, leave it disabled.
         if enabled:
             gc.enable()
 
@@ -70,8 +73,11 @@ def uncollected() -> Iterator[None]:
 def _change(
     path: Path, format: Format, apply: Callable[[str, ByName], tuple[str, ByName] | None]
 ) -> tuple[FileStamp, FileStamp] | None:
-    """Rewrite the file as `apply` says: it gets the text and its users, and returns a text and the users that this must
-    hold. The new text is read before it is written."""
+    """Rewrite the file with `apply`. Return the file's states before and after the change, or None if nothing changed.
+
+    `apply` receives the text and its users. It returns the new text and the users that the new text must contain, or
+    None. The new text is parsed and compared before it is written.
+    """
     source = str(path)
 
     def edit(content: Content) -> str | None:
@@ -87,8 +93,8 @@ def _change(
         except ConfigError:
             found = {}
         if found != expected:
-            hint = "nothing was changed; change it by hand"
-            raise ConfigError("written in a way that cannot be edited", source=source, hint=hint)
+            hint = "the file is unchanged; edit it by hand"
+            raise ConfigError("the layout of this file cannot be edited", source=source, hint=hint)
         return text
 
     return rewrite(path, edit)
@@ -97,8 +103,11 @@ def _change(
 def rehash(
     path: Path, format: Format, changes: Mapping[str, tuple[Hash, str]]
 ) -> tuple[list[str], tuple[FileStamp, FileStamp] | None]:
-    """Write other hashes of the same passwords, for users that still have the old ones: who they were, and the states of
-    the file before and after. Blocks; raises ConfigError and OSError."""
+    """Write new hashes of the same passwords. Skip users whose old hash has been replaced meanwhile.
+
+    `changes` maps each user name to the old and the new hash. Return the names of the changed users, and the file's
+    states before and after. Blocks. Raises ConfigError and OSError.
+    """
     done: list[str] = []
 
     def apply(text: str, users: ByName) -> tuple[str, ByName] | None:
@@ -122,7 +131,7 @@ def rehash(
 
 
 class New(NamedTuple):
-    """A user to write: its hash (None for no password) and its groups, None to leave them."""
+    """A user to write. A `hash` of None means no password; `groups` of None leaves the groups unchanged."""
 
     name: str
     hash: str | None
@@ -130,8 +139,11 @@ class New(NamedTuple):
 
 
 def put(path: Path, format: Format, users: Sequence[New], *, replacing: bool = True) -> list[str]:
-    """Add users, or give those that are there another hash and, if they are named, groups. A file that is not there is
-    made. The names of those that were there before. Blocks; raises ConfigError, and OSError."""
+    """Add users, and update the hash and any given groups of existing users. Return the names of the existing users.
+
+    A missing file is created. Blocks. Raises OSError and ConfigError, including for existing users unless `replacing`
+    is True.
+    """
     if not path.exists():
         text = yaml_file.HEAD if format == "yaml" else ""
         text, expected = _put(text, {}, str(path), format, users)
@@ -145,9 +157,9 @@ def put(path: Path, format: Format, users: Sequence[New], *, replacing: bool = T
         there.extend(user.name for user in users if user.name in known)
         if there and not replacing:
             raise ConfigError(
-                f"{', '.join(map(repr, there[:5]))}: already there",
+                f"users that exist: {', '.join(map(repr, there[:5]))}",
                 source=str(path),
-                hint="--replace gives them the new hash",
+                hint="--replace writes the new hash for them",
             )
         return _put(text, known, str(path), format, users)
 
@@ -180,7 +192,7 @@ def _put(
 
 
 def delete(path: Path, format: Format, name: str) -> bool:
-    """Take a user out; False when it is not there. Blocks; raises ConfigError and OSError."""
+    """Delete a user. Return False if the user does not exist. Blocks. Raises ConfigError and OSError."""
 
     def apply(text: str, users: ByName) -> tuple[str, ByName] | None:
         if users.pop(name, None) is None:

@@ -1,60 +1,46 @@
-"""Who was right a moment ago: no hashing for those that come back."""
+"""A cache of recently accepted passwords, so that a reconnecting client needs no hashing."""
 
-import hmac
-import secrets
-from collections import OrderedDict
+from hookmq_toolkit.ttl_cache import KeyDigest, TtlCache
 
 from hookmq_auth_password.hashes import Hash
 
 
 class Cache:
-    """Remembers right answers for `seconds`, `size` of them at most, the one unused for longest goes first.
+    """Passwords accepted in the last `seconds`. At most `size` are kept; the least recently used is removed first.
 
-    A key is an HMAC over user name, stored hash and password with a secret of this object, so that neither the password
-    nor anything it could be guessed from is kept, and a changed hash makes another key.
+    A key is a digest of the user name, stored hash and password. The cache therefore contains nothing that helps to
+    guess a password, and a changed hash results in a different key.
     """
 
     def __init__(self, seconds: float, size: int) -> None:
-        self.secret = secrets.token_bytes(32)
         self._seconds = seconds
-        self._size = size
-        self._found: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._digest = KeyDigest()
+        self._names: TtlCache[bytes, str] = TtlCache(size)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._names)
+
+    @property
+    def secret(self) -> bytes:
+        """The random secret with which keys are made."""
+        return self._digest.secret
 
     def key(self, name: str, hash: Hash, password: bytes) -> bytes:
-        """The key of one answer."""
-        user, stored = name.encode("utf-8", "surrogatepass"), hash.text.encode()
-        # The lengths keep two triples from having the same bytes.
-        head = len(user).to_bytes(4) + len(stored).to_bytes(4)
-        return hmac.digest(self.secret, head + user + stored + password, "sha256")
+        """Return the cache key for a password."""
+        return self._digest(name.encode("utf-8", "surrogatepass"), hash.text.encode(), password)
 
     def has(self, key: bytes, now: float) -> bool:
-        """Whether that was right less than `seconds` ago."""
-        entry = self._found.get(key)
-        if entry is None:
-            return False
-        if now >= entry[1]:
-            del self._found[key]
-            return False
-        self._found.move_to_end(key)
-        return True
+        """Return whether the password was accepted less than `seconds` ago."""
+        return self._names.get(key, now) is not None
 
     def add(self, key: bytes, name: str, now: float) -> None:
-        """Remember that it was right."""
-        if self._seconds <= 0 or self._size <= 0:
-            return
-        self._found[key] = name, now + self._seconds
-        self._found.move_to_end(key)
-        if len(self._found) > self._size:
-            self._found.popitem(last=False)
+        """Add an accepted password."""
+        self._names.put(key, name, self._seconds, now)
 
     def forget(self, names: set[str]) -> None:
-        """Forget what was right for some users."""
-        for key in [key for key, (name, _) in self._found.items() if name in names]:
-            del self._found[key]
+        """Remove the passwords of these users."""
+        self._names.discard(names.__contains__)
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._found.clear()
+        """Remove all passwords."""
+        self._names.clear()

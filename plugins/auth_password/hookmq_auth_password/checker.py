@@ -1,9 +1,9 @@
-"""Is that the password? Asked once for all that ask the same at the same time."""
+"""Verify passwords. Simultaneous identical checks share one hash computation."""
 
 from collections.abc import Callable
 from functools import partial
 
-from hookmq.runtime import Cancel, Promise, Runtime
+from hookmq.model.runtime import Cancel, Promise, Runtime
 
 from hookmq_auth_password.pool import Pool
 
@@ -17,8 +17,11 @@ class _Flight:
 
 
 class Checker:
-    """Verifies in a `Pool`. A thousand clients with one user name and password, all back after a broken link, cost one
-    hash; so does one that tries the same wrong password on a thousand connections."""
+    """Verify passwords in a `Pool`.
+
+    If a thousand clients with the same user name and password reconnect, only one hash is computed. The same applies to
+    one wrong password on a thousand connections.
+    """
 
     def __init__(self, runtime: Runtime, pool: Pool) -> None:
         self._runtime = runtime
@@ -26,8 +29,12 @@ class Checker:
         self._flights: dict[bytes, _Flight] = {}
 
     async def ask(self, key: bytes, host: str, verify: Callable[[], bool]) -> bool:
-        """What `verify` returns, called in a thread unless the same `key` is on its way already. When nobody waits for it
-        any more it is not begun. Raises Busy, and what `verify` raises."""
+        """Call `verify` in a thread and return its result. If a call with the same `key` is running, wait for that call
+        instead.
+
+        A call that has not started is cancelled once nothing waits for it any more. Raises Busy, and the errors of
+        `verify`.
+        """
         flight = self._flights.get(key)
         if flight is None:
             flight = _Flight()
@@ -59,5 +66,5 @@ class Checker:
         waiting, flight.waiting = flight.waiting, []
         for promise in waiting:
             if not promise.done():
-                # An exception that is set and never fetched would be complained about.
+                # Set the error as a result, because asyncio logs exceptions that are never retrieved.
                 promise.set_result((result, error))

@@ -1,4 +1,4 @@
-"""``hookmq passwd``: users and their passwords in a file, beside a running broker."""
+"""``hookmq passwd``: edit the users in a file, even while the broker is running."""
 
 import argparse
 import getpass
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from hookmq.errors import HookMQError
+from hookmq.mqtt.errors import HookMQError
 
 from hookmq_auth_password import book
 from hookmq_auth_password.files import too_open
@@ -23,17 +23,17 @@ examples:
   hookmq passwd add users.yaml alice                     ask for a password twice
   hookmq passwd add users.yaml alice --group meters --password-file alice.txt
   hookmq passwd delete users.yaml alice
-  hookmq passwd check users.yaml                         is the file right?
-  hookmq passwd check users.yaml alice                   is this her password?
+  hookmq passwd check users.yaml                         validate the file
+  hookmq passwd check users.yaml alice                   ask for a password and verify it
   hookmq passwd list users.yaml
   hookmq passwd import /etc/mosquitto/passwd users.yaml
 
-The broker sees a change by itself; it may run meanwhile.
-exit codes: 0 done, 1 no, or no such user, 2 wrong usage or a file that is not right"""
+A running broker loads the change by itself.
+exit codes: 0 done or right, 1 wrong or no such user, 2 usage error or invalid file"""
 
 
 def register(group: Any) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`."""
+    """Add ``hookmq passwd`` to a `hookmq.cli.commands.Group`."""
     parser = group.add_parser(
         "passwd",
         help="add, delete and check users and their passwords",
@@ -47,7 +47,7 @@ def register(group: Any) -> None:
         one.set_defaults(run=run, parser=one)
         return one
 
-    one = new("add", add, "add a user, or give one another password")
+    one = new("add", add, "add a user, or change the password of one")
     _file(one)
     one.add_argument("user", help="user name")
     one.add_argument(
@@ -55,9 +55,9 @@ def register(group: Any) -> None:
         "--group",
         action="append",
         metavar="NAME",
-        help="group, repeatable; replaces those there are",
+        help="group of the user; repeatable; replaces existing groups",
     )
-    one.add_argument("--no-password", action="store_true", help="a user that has none")
+    one.add_argument("--no-password", action="store_true", help="write a user without a password")
     _secret(one)
     defaults = Argon2()
     one.add_argument(
@@ -65,56 +65,68 @@ def register(group: Any) -> None:
         type=int,
         default=defaults.memory >> 20,
         metavar="MIB",
-        help="of argon2id: %(default)s",
+        help="memory for argon2id; %(default)s by default",
     )
     one.add_argument(
-        "--passes", type=int, default=defaults.passes, metavar="N", help="of argon2id: %(default)s"
+        "--passes",
+        type=int,
+        default=defaults.passes,
+        metavar="N",
+        help="passes of argon2id; %(default)s by default",
     )
     one.add_argument(
-        "--lanes", type=int, default=defaults.lanes, metavar="N", help="of argon2id: %(default)s"
+        "--lanes",
+        type=int,
+        default=defaults.lanes,
+        metavar="N",
+        help="lanes of argon2id; %(default)s by default",
     )
     one = new("delete", delete, "delete a user")
     _file(one)
     one.add_argument("user", help="user name")
-    one = new("check", check, "validate a file, or look whether a password is right")
+    one = new("check", check, "validate a file, or verify a password")
     _file(one)
-    one.add_argument("user", nargs="?", help="user whose password is asked for")
+    one.add_argument("user", nargs="?", help="user whose password is verified")
     _secret(one)
-    one = new("list", list_, "print the users and what they have")
+    one = new("list", list_, "print the users, their kind of hash, groups and claims")
     _file(one)
-    one.add_argument("--json", action="store_true", help="as a JSON list")
-    one = new("import", import_, "take the users of a mosquitto password_file over into YAML")
-    one.add_argument("source", type=Path, help="mosquitto's file")
-    one.add_argument("file", type=Path, help="YAML file, made if it is not there")
+    one.add_argument("--json", action="store_true", help="print a JSON list")
+    one = new("import", import_, "copy the users of a mosquitto password_file to a YAML file")
+    one.add_argument("source", type=Path, help="mosquitto's password_file")
+    one.add_argument("file", type=Path, help="YAML file, created if missing")
     one.add_argument(
-        "--replace", action="store_true", help="give users that are there the hash of the source"
+        "--replace", action="store_true", help="write the new hash for users that exist"
     )
 
 
 def _file(parser: Any) -> None:
-    parser.add_argument("file", type=Path, help="the file that `path` of the plugin names")
+    parser.add_argument("file", type=Path, help="the user file, `path` of the plugin")
     parser.add_argument(
         "--format",
         choices=("yaml", "mosquitto"),
         default="yaml",
-        help="as in the configuration: %(default)s",
+        help="format of the file, as in the configuration; %(default)s by default",
     )
 
 
 def _secret(parser: Any) -> None:
-    """A password never stands among the arguments, which every user of the machine can read."""
+    """Add the options for a password. A password is never an argument, because every user of the machine can read
+    arguments."""
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
         "--stdin", action="store_true", help="read the password from standard input, one line"
     )
     ways.add_argument(
-        "--password-file", type=Path, metavar="FILE", help="read it from a file's first line"
+        "--password-file",
+        type=Path,
+        metavar="FILE",
+        help="read the password from the first line of a file",
     )
 
 
 def _wrong(arguments: argparse.Namespace, message: str) -> NoReturn:
     arguments.parser.error(message)
-    raise AssertionError("it does not return")
+    raise AssertionError("argparse did not exit")
 
 
 def _password(arguments: argparse.Namespace, twice: bool) -> bytes:
@@ -124,35 +136,35 @@ def _password(arguments: argparse.Namespace, twice: bool) -> bytes:
         with open(arguments.password_file, "rb") as file:
             line = file.readline(MAX_PASSWORD + 3)
     elif not sys.stdin.isatty():
-        _wrong(arguments, "there is no terminal to ask at: give --stdin or --password-file")
+        _wrong(arguments, "no terminal: use --stdin or --password-file")
     else:
         line = getpass.getpass(f"Password of {arguments.user}: ").encode()
-        if twice and getpass.getpass("Once more: ").encode() != line:
-            raise HookMQError("the two are not the same")
+        if twice and getpass.getpass("Repeat: ").encode() != line:
+            raise HookMQError("the passwords differ")
     password = line.removesuffix(b"\n").removesuffix(b"\r")
     if not password:
-        raise HookMQError("the empty password is nobody's: nobody can log in with it")
+        raise HookMQError("the password is empty; no client can use it")
     if len(password) > MAX_PASSWORD:
-        raise HookMQError(f"longer than {MAX_PASSWORD} bytes")
+        raise HookMQError(f"the password is longer than {MAX_PASSWORD} bytes")
     return password
 
 
 def add(arguments: argparse.Namespace) -> int:
-    """Write a user."""
+    """Run ``hookmq passwd add``: write a user."""
     format: Format = arguments.format
     name: str = arguments.user
     problem = bad_name(name)
     if format == "mosquitto":
         if ":" in name or name.startswith("#"):
-            problem = "mosquitto's files have no names with a colon, or with # in front"
+            problem = "in mosquitto's format, a name must not contain a colon or start with #"
         elif arguments.group or arguments.no_password:
-            problem = "mosquitto's files have no groups, and no users without a password"
+            problem = "mosquitto's format has no groups and no users without a password"
     if problem:
         _wrong(arguments, problem)
     hash = None
     if arguments.no_password:
         if arguments.stdin or arguments.password_file:
-            _wrong(arguments, "--no-password, and a password")
+            _wrong(arguments, "--no-password excludes --stdin and --password-file")
     else:
         cost = _cost(arguments)
         hash = make(_password(arguments, True), format, cost)
@@ -172,7 +184,7 @@ def _cost(arguments: argparse.Namespace) -> Argon2:
         ("lanes", arguments.lanes, MAX_LANES),
     ):
         if not 1 <= value <= most:
-            _wrong(arguments, f"--{key}: 1 to {most}")
+            _wrong(arguments, f"--{key} must be 1 to {most}")
     try:
         return Argon2(arguments.memory << 20, arguments.passes, arguments.lanes)
     except ValueError as error:
@@ -180,7 +192,7 @@ def _cost(arguments: argparse.Namespace) -> Argon2:
 
 
 def delete(arguments: argparse.Namespace) -> int:
-    """Take a user out."""
+    """Run ``hookmq passwd delete``: delete a user."""
     if not book.delete(arguments.file, arguments.format, arguments.user):
         print(f"hookmq: {arguments.file} has no user {arguments.user!r}", file=sys.stderr)
         return 1
@@ -189,18 +201,18 @@ def delete(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Read the file, and maybe a password."""
+    """Run ``hookmq passwd check``: validate the file, or verify a password."""
     loaded = book.load(arguments.file, arguments.format)
     if arguments.user is not None:
         return _check_user(arguments, Users(loaded.users).get(arguments.user))
     if arguments.stdin or arguments.password_file:
-        _wrong(arguments, "whose password? name the user")
+        _wrong(arguments, "USER is missing")
     kinds = Counter("no password" if u.hash is None else u.hash.scheme for u in loaded.users)
     told = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    print(f"{arguments.file}: right, {len(loaded.users)} users" + (f" ({told})" if told else ""))
+    print(f"{arguments.file}: valid, {len(loaded.users)} users" + (f" ({told})" if told else ""))
     weak = sum(_weak(user, arguments.format) for user in loaded.users)
     if weak:
-        print(f"{weak} have a weaker hash than new ones get")
+        print(f"{weak} have a hash weaker than that of a new user")
     _warn(arguments.file)
     return 0
 
@@ -222,7 +234,7 @@ def _check_user(arguments: argparse.Namespace, user: User | None) -> int:
 
 
 def list_(arguments: argparse.Namespace) -> int:
-    """Print the users; no hash."""
+    """Run ``hookmq passwd list``: print the users without their hashes."""
     rows = [
         {
             "user": user.name,
@@ -252,7 +264,7 @@ def _weak(user: User, format: Format) -> bool:
 
 
 def import_(arguments: argparse.Namespace) -> int:
-    """Copy users; their passwords stay as they are."""
+    """Run ``hookmq passwd import``: copy users with their hashes."""
     loaded = book.load(arguments.source, "mosquitto")
     users = [book.New(u.name, to_yaml(u.hash)) for u in loaded.users if u.hash is not None]
     there = book.put(arguments.file, "yaml", users, replacing=arguments.replace)

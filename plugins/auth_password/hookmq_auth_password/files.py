@@ -1,4 +1,4 @@
-"""The file on its disk: read as a whole, written as a whole, one writer at a time."""
+"""Read and replace the user file as a whole, one writer at a time."""
 
 import fcntl
 import os
@@ -9,14 +9,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from hookmq.files import FileStamp, open_regular, shown_path
 from hookmq.plugin import ConfigError
+from hookmq_toolkit.durable_files import sync_folder
+from hookmq_toolkit.files import FileStamp, open_regular, shown_path
 
 MAX_BYTES: Final = 64 << 20
 
 
 class Content(NamedTuple):
-    """A file's text, the state it was read in, and its permissions."""
+    """A file's text, its state when it was read, and its permissions."""
 
     text: str
     stamp: FileStamp
@@ -24,20 +25,23 @@ class Content(NamedTuple):
 
 
 def read(path: Path) -> Content:
-    """The whole file. Blocks; raises ConfigError for what is no text, too large, empty or being written."""
+    """Return the whole file. Blocks. Raises ConfigError if the file is not text, is too large or empty, or is being
+    written."""
     try:
         with open_regular(path) as file:
             before = os.fstat(file.fileno())
             data = file.read(MAX_BYTES + 1)
             after = os.fstat(file.fileno())
     except OSError as error:
-        raise ConfigError(error.strerror or "cannot be read", source=shown_path(path)) from error
+        raise ConfigError(
+            error.strerror or "cannot read the file", source=shown_path(path)
+        ) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(f"larger than {MAX_BYTES >> 20} MiB", source=str(path))
     if FileStamp.of(before) != FileStamp.of(after) or len(data) != after.st_size:
-        raise ConfigError("it changes while it is read", source=str(path))
+        raise ConfigError("the file changed during the read", source=str(path))
     if not data:
-        # What a writer that truncates leaves for a moment; nobody means it.
+        # The file is briefly empty while a writer truncates and rewrites it.
         raise ConfigError("the file is empty", source=str(path))
     try:
         text = data.decode()
@@ -49,22 +53,22 @@ def read(path: Path) -> Content:
 
 
 def too_open(mode: int) -> str:
-    """What is wrong with a file's permissions: '' for nothing. A group may read it, nobody else may do anything."""
+    """Return why a file's permissions are too open, or ''. The group may read the file; others must have no access."""
     if mode & 0o022:
-        return f"mode {mode:04o}: others than the owner may write to it; chmod 0600"
-    return f"mode {mode:04o}: everybody may read it; chmod 0600 or 0640" if mode & 0o007 else ""
+        return f"mode {mode:04o}: users other than the owner may write to it; chmod 0600"
+    return f"mode {mode:04o}: all users may access it; chmod 0600 or 0640" if mode & 0o007 else ""
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """The only writer of `path`, among all that go through here. Waits for the others."""
+    """Wait for other writers that use this function, then lock `path` against them."""
     while True:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             held = os.fstat(file)
             now = os.stat(path)
-            # The one before has put another file in its place: the lock is on what nobody sees any more.
+            # If the previous writer replaced the file, this lock is on a deleted file.
             if (held.st_dev, held.st_ino) == (now.st_dev, now.st_ino):
                 yield
                 return
@@ -75,8 +79,11 @@ def _locked(path: Path) -> Iterator[None]:
 def rewrite(
     path: Path, edit: Callable[[Content], str | None]
 ) -> tuple[FileStamp, FileStamp] | None:
-    """Replace the file by what `edit` makes of it, at once and safe on the disk, with its mode and its owner; nothing is
-    done where that is None. The states before and after. Blocks; raises ConfigError, OSError and what `edit` raises."""
+    """Replace the file atomically with the result of `edit`, fsync it, and keep its mode and owner.
+
+    Return the file's states before and after, or None if `edit` returned None and nothing was written. Blocks. Raises
+    ConfigError, OSError and the errors of `edit`.
+    """
     real = Path(os.path.realpath(path))
     with _locked(real):
         content = read(real)
@@ -87,12 +94,12 @@ def rewrite(
 
 
 def create(path: Path, text: str) -> FileStamp:
-    """A new file, with mode 0600. Blocks; raises FileExistsError and other OSErrors."""
+    """Create a file with mode 0600. Blocks. Raises FileExistsError and other OSErrors."""
     return _replace(path, text, None)
 
 
 def _replace(path: Path, text: str, old: os.stat_result | None) -> FileStamp:
-    # mkstemp: 0600 from the first moment
+    # mkstemp creates it with mode 0600
     file, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     try:
         with os.fdopen(file, "wb") as out:
@@ -105,18 +112,14 @@ def _replace(path: Path, text: str, old: os.stat_result | None) -> FileStamp:
                 os.fchmod(out.fileno(), stat.S_IMODE(old.st_mode))
             os.fsync(out.fileno())
             if old is None:
-                os.link(name, path)  # unlike rename, it does not replace
+                os.link(name, path)  # unlike rename, link does not replace a file
                 os.unlink(name)
             else:
                 os.replace(name, path)
-            found = FileStamp.of(os.fstat(out.fileno()))  # renaming may change it
+            found = FileStamp.of(os.fstat(out.fileno()))  # renaming may change the stamp
     except BaseException:
         with suppress(OSError):
             os.unlink(name)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
     return found

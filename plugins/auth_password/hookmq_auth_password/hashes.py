@@ -1,7 +1,7 @@
-"""Password hashes: which there are, what they may cost, how they are verified and made.
+"""Password hashes: supported schemes, cost limits, verification and creation.
 
-A hash is recognised by its whole form, and what it costs is read out of it before anything is computed: a file cannot
-make the broker spend minutes or gigabytes on one login. Nothing here ever puts a hash or a password into an error.
+A hash is recognised by its complete form. Its cost is checked before any computation, so that a file cannot make the
+broker spend minutes or gigabytes on one login. No error message contains a hash or a password.
 """
 
 import hashlib
@@ -21,22 +21,22 @@ Format = Literal["yaml", "mosquitto"]
 MAX_TEXT: Final = 512
 """Longest hash, in characters."""
 MAX_PASSWORD: Final = 4096
-"""Longest password that any scheme takes, in bytes."""
+"""Longest password for any scheme, in bytes."""
 MAX_MEMORY: Final = 256 << 20
-"""Most memory that verifying one password may take."""
+"""Most memory that verifying one password may take, in bytes."""
 MAX_ITERATIONS: Final = 5_000_000
 MAX_BCRYPT: Final = 14
 MAX_SHA512_ROUNDS: Final = 2_000_000
 MAX_PASSES: Final = 16
 MAX_LANES: Final = 16
 MOSQUITTO_ITERATIONS: Final = 210_000
-"""Of new hashes in a mosquitto file, which every mosquitto from 2.0 on can verify."""
+"""Iterations for new hashes in a mosquitto file. mosquitto 2.0 and newer can verify them."""
 _BCRYPT_BYTES: Final = 72
 
 
 @dataclass(frozen=True)
 class Argon2:
-    """What a new argon2id hash costs; the defaults are the second choice of RFC 9106."""
+    """The cost of a new argon2id hash. The defaults are the second recommended option of RFC 9106."""
 
     memory: Size = setting(64 << 20, "memory for one hash", minimum=1 << 20, maximum=MAX_MEMORY)
     passes: int = setting(3, "passes over the memory", minimum=1, maximum=MAX_PASSES)
@@ -49,7 +49,7 @@ class Argon2:
 
 @dataclass(frozen=True, slots=True)
 class Hash:
-    """A hash that was recognised and is within bounds. `cost` are the scheme's parameters."""
+    """A recognised hash within the cost limits. `cost` holds the scheme's parameters."""
 
     text: str = field(repr=False)
     scheme: str
@@ -80,13 +80,13 @@ SCHEMES: Final[dict[Format, tuple[str, ...]]] = {
     ),
     "mosquitto": ("mosquitto-pbkdf2", "mosquitto-sha512", "argon2"),
 }  # fmt: skip
-"""What a file of each format may hold; `$6$` is another thing in each."""
+"""The schemes of each file format. `$6$` means a different scheme in each format."""
 
 
 def read(text: str, format: Format) -> Hash:
-    """The hash that `text` is in a file of that format. Raises ValueError, which says why not and never what it is."""
+    """Parse the hash in `text`, from a file in the given format. Raises ValueError, without quoting `text`."""
     if len(text) > MAX_TEXT:
-        raise ValueError(f"longer than {MAX_TEXT} characters")
+        raise ValueError(f"the hash is longer than {MAX_TEXT} characters")
     for scheme in SCHEMES[format]:
         match = _FORMS[scheme].fullmatch(text)
         if match is not None:
@@ -116,30 +116,30 @@ def _too_dear(kibibytes: int, passes: int) -> bool:
 
 
 def _excess(hash: Hash) -> str | None:
-    """What is wrong with a hash's cost, or with what is encoded in it."""
+    """Return what is wrong with the cost or the encoding of a hash, or None."""
     scheme, cost = hash.scheme, hash.cost
     if scheme.startswith("argon2"):
         memory, passes, lanes = cost
         if not (1 <= passes <= MAX_PASSES and 1 <= lanes <= MAX_LANES):
-            return f"argon2 with t={passes},p={lanes}: both are 1 to 16 here"
+            return f"argon2 with t={passes},p={lanes}: both must be 1 to 16"
         if not 8 * lanes <= memory <= MAX_MEMORY >> 10:
-            return f"argon2 with m={memory}: that is not between {8 * lanes} and {MAX_MEMORY >> 10}"
+            return f"argon2 with m={memory}: m must be {8 * lanes} to {MAX_MEMORY >> 10}"
         if _too_dear(memory, passes):
-            return f"argon2 with m={memory},t={passes} costs too much"
+            return f"argon2 with m={memory},t={passes}: the cost is too high"
     elif scheme == "bcrypt":
         if not 4 <= cost[0] <= MAX_BCRYPT:
-            return f"bcrypt of cost {cost[0]}: 4 to {MAX_BCRYPT} are accepted"
+            return f"bcrypt with cost {cost[0]}: must be 4 to {MAX_BCRYPT}"
     elif scheme == "scrypt":
         logarithm, block, lanes = cost
         if not (1 <= logarithm <= 20 and block >= 1 and 1 <= lanes <= MAX_LANES):
-            return f"scrypt with ln={logarithm},r={block},p={lanes} is out of bounds"
+            return f"scrypt with ln={logarithm},r={block},p={lanes}: out of range"
         if (128 * block << logarithm) * lanes > MAX_MEMORY:
-            return f"scrypt with ln={logarithm},r={block},p={lanes} costs too much"
+            return f"scrypt with ln={logarithm},r={block},p={lanes}: the cost is too high"
     elif scheme == "sha512-crypt":
         if not 1000 <= cost[0] <= MAX_SHA512_ROUNDS:
-            return f"sha512-crypt with {cost[0]} rounds: 1000 to {MAX_SHA512_ROUNDS} are accepted"
+            return f"sha512-crypt with {cost[0]} rounds: must be 1000 to {MAX_SHA512_ROUNDS}"
     elif "pbkdf2" in scheme and not 1 <= cost[0] <= MAX_ITERATIONS:
-        return f"PBKDF2 with {cost[0]} iterations: 1 to {MAX_ITERATIONS} are accepted"
+        return f"PBKDF2 with {cost[0]} iterations: must be 1 to {MAX_ITERATIONS}"
     return _undecodable(hash)
 
 
@@ -148,11 +148,11 @@ def _undecodable(hash: Hash) -> str | None:
         if hash.scheme in ("salted-sha512", "mosquitto-sha512", "mosquitto-pbkdf2"):
             _, digest = _parts(hash)
             if len(digest) != 64:
-                return "its digest is not of 64 bytes"
+                return "the digest must have 64 bytes"
         else:
             handler(hash.scheme).from_string(hash.text)
     except ValueError:
-        return f"this is no well-formed {hash.scheme} hash"
+        return f"malformed {hash.scheme} hash"
     return None
 
 
@@ -161,13 +161,13 @@ def _unknown(text: str, format: Format) -> str:
     for scheme in SCHEMES[other]:
         if _FORMS[scheme].fullmatch(text):
             return (
-                "this is a hash of mosquitto: hookmq passwd import takes it over"
+                "this is a mosquitto hash; convert the file with hookmq passwd import"
                 if other == "mosquitto"
-                else f"this is {scheme}, which mosquitto's files do not have: format is yaml, or the file is mixed"
+                else f"this is a {scheme} hash, which mosquitto's format does not have; use format: yaml"
             )
     if text.startswith(("$", "{")):
-        return "a hash of an unknown kind, or a part of one is missing"
-    return "this is no hash: hookmq passwd add makes one"
+        return "unknown or incomplete hash"
+    return "this is not a hash; create one with hookmq passwd add"
 
 
 # verifying -------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def _unknown(text: str, format: Format) -> str:
 
 @cache
 def handler(scheme: str) -> Any:
-    """passlib's implementation."""
+    """Return passlib's implementation of a scheme."""
     from passlib import hash as schemes  # type: ignore[import-untyped]
 
     return {
@@ -191,7 +191,7 @@ def handler(scheme: str) -> Any:
 
 
 def prepare(schemes: set[str]) -> None:
-    """Have passlib choose its backends now: it does so at the first use, and not for two threads at once."""
+    """Let passlib choose its backends now. Otherwise it would do so at first use, which is not thread-safe."""
     for scheme in schemes:
         if scheme not in ("salted-sha512", "mosquitto-sha512", "mosquitto-pbkdf2"):
             get_backend: Callable[[], object] | None = getattr(handler(scheme), "get_backend", None)
@@ -200,7 +200,7 @@ def prepare(schemes: set[str]) -> None:
 
 
 def _parts(hash: Hash) -> tuple[bytes, bytes]:
-    """Salt and digest of a scheme that passlib does not have."""
+    """Return the salt and digest of a hash whose scheme passlib does not support."""
     match = _FORMS[hash.scheme].fullmatch(hash.text)
     assert match is not None
     if hash.scheme == "salted-sha512":
@@ -211,8 +211,11 @@ def _parts(hash: Hash) -> tuple[bytes, bytes]:
 
 
 def verify(hash: Hash, password: bytes) -> bool:
-    """Whether that is the password, of up to `MAX_PASSWORD` bytes. Blocks for as long as the hash costs; digests are
-    compared in constant time. Whatever a scheme cannot take is wrong, and takes as long."""
+    """Return whether the password is right. Blocks for as long as the hash takes.
+
+    `password` has at most `MAX_PASSWORD` bytes. Digests are compared in constant time. A password that the scheme
+    cannot process is treated as wrong, after the same time.
+    """
     scheme = hash.scheme
     if scheme in ("salted-sha512", "mosquitto-sha512"):
         salt, digest = _parts(hash)
@@ -223,18 +226,18 @@ def verify(hash: Hash, password: bytes) -> bool:
         return hmac.compare_digest(made, digest)
     possible = True
     if scheme == "bcrypt":
-        # Every bcrypt looks at that much; this one raises where others cut.
+        # bcrypt uses only the first bytes. This implementation would raise an error for longer passwords.
         password = password[:_BCRYPT_BYTES]
     if b"\0" in password and scheme in ("bcrypt", "sha512-crypt"):
         possible, password = False, password.replace(b"\0", b"0")
     return bool(handler(scheme).verify(password, hash.text)) and possible
 
 
-# making ----------------------------------------------------------------------------------------------------------
+# creating --------------------------------------------------------------------------------------------------------
 
 
 def make(password: bytes, format: Format, argon2: Argon2) -> str:
-    """A new hash for a file of that format: argon2id, or PBKDF2 as every mosquitto from 2.0 on reads it. Blocks."""
+    """Return a new hash for a file in the given format: argon2id, or PBKDF2 for mosquitto 2.0 and newer. Blocks."""
     if format == "mosquitto":
         salt = secrets.token_bytes(12)
         digest = hashlib.pbkdf2_hmac("sha512", password, salt, MOSQUITTO_ITERATIONS, 64)
@@ -249,7 +252,7 @@ def make(password: bytes, format: Format, argon2: Argon2) -> str:
 
 
 def outdated(hash: Hash, format: Format, argon2: Argon2) -> bool:
-    """Whether a hash is weaker than a new one would be."""
+    """Return whether a hash is weaker than a newly created one."""
     if hash.scheme == "argon2id":
         return format == "yaml" and (
             hash.cost[0] < argon2.memory >> 10 or hash.cost[1] < argon2.passes
@@ -258,7 +261,7 @@ def outdated(hash: Hash, format: Format, argon2: Argon2) -> bool:
 
 
 def to_yaml(hash: Hash) -> str:
-    """The same hash as a YAML file has it; nothing is lost: mosquitto's schemes have other names elsewhere."""
+    """Return the same hash in the notation of a YAML file. mosquitto's schemes have other names in YAML files."""
     if hash.scheme == "mosquitto-sha512":
         salt, digest = _parts(hash)
         return "{SSHA512}" + b64encode(digest + salt).decode()
@@ -269,5 +272,5 @@ def to_yaml(hash: Hash) -> str:
 
 
 def _ab64(data: bytes) -> str:
-    """passlib's base64: no padding, a point for a plus."""
+    """Return passlib's base64: no padding, and a point instead of a plus."""
     return b64encode(data).decode().rstrip("=").replace("+", ".")

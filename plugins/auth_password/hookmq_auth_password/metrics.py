@@ -1,4 +1,4 @@
-"""What is counted, and how it is exported."""
+"""The plugin's counters and their export as metrics."""
 
 from collections import Counter
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ RESULTS = (
 
 
 class Counts:
-    """Counters of one plugin; no label ever holds what a client sent."""
+    """The counters of one plugin object. No label contains a value that a client sent."""
 
     def __init__(self) -> None:
         self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
@@ -23,7 +23,7 @@ class Counts:
 
 
 class Decides(Protocol):
-    """The plugin, as far as it is of interest here."""
+    """The attributes of the plugin that are exported."""
 
     counts: Counts
     cache: Cache
@@ -41,43 +41,49 @@ class Decides(Protocol):
 
 
 def register(registry: Any, plugin: Decides) -> None:
-    """Add the families to a `hookmq.metric_registry.MetricRegistry`."""
+    """Add the metrics to a `hookmq.hooks.metric_registry.MetricRegistry`."""
     counts = plugin.counts
 
     def by(label: str, counter: Counter[str]) -> Any:
         return lambda: [({label: name}, value) for name, value in counter.items()]
 
     registry.counter(
-        "auth_password_connects_total", "Answers to CONNECT.", by("result", counts.results)
+        "auth_password_connects_total", "CONNECT packets, by result.", by("result", counts.results)
     )
     registry.summary(
         "auth_password_hash_seconds",
-        "Time of hashing a password in its thread.",
+        "Time to hash a password, without waiting.",
         lambda: [({}, *plugin.hashed)],
     )
     registry.gauge("auth_password_hashing", "Passwords being hashed.", lambda: plugin.hashing)
-    registry.gauge("auth_password_waiting", "Passwords that wait for it.", lambda: plugin.waiting)
-    registry.gauge("auth_password_cached", "Right passwords remembered.", lambda: len(plugin.cache))
+    registry.gauge(
+        "auth_password_waiting", "Passwords that wait to be hashed.", lambda: plugin.waiting
+    )
+    registry.gauge(
+        "auth_password_cached", "Accepted passwords in the cache.", lambda: len(plugin.cache)
+    )
     registry.gauge(
         "auth_password_users",
-        "Users by the kind of their hash.",
+        "Users, by the scheme of their hash.",
         lambda: [({"scheme": name}, n) for name, n in plugin.users.schemes.items()],
     )
     registry.gauge(
         "auth_password_file_good",
-        "1 while the file as it is now is in use.",
+        "1 while the users are those of the file, 0 after a failed reload.",
         lambda: int(plugin.good),
     )
     registry.counter(
         "auth_password_reloads_total",
-        "Times that a changed file was read.",
+        "Reloads of the changed file, by result.",
         by("result", counts.reloads),
     )
     registry.counter(
-        "auth_password_upgrades_total", "Hashes made stronger.", by("result", counts.upgrades)
+        "auth_password_upgrades_total",
+        "Weak hashes replaced, by result.",
+        by("result", counts.upgrades),
     )
     registry.counter(
         "auth_password_disconnected_total",
-        "Connections ended because the file changed.",
+        "Connections closed because the file changed.",
         lambda: counts.disconnected,
     )

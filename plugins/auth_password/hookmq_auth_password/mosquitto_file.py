@@ -1,17 +1,16 @@
-"""mosquitto's ``password_file``: a line for each user, ``name:hash``."""
+"""mosquitto's ``password_file``: one line for each user, ``name:hash``."""
 
 from collections.abc import Sequence
 
-from hookmq.config.problems import Place, Problems
+from hookmq.config.diagnostics import ConfigProblems, SourcePlace
 
 from hookmq_auth_password.hashes import read
 from hookmq_auth_password.users import User, bad_name
 
 
 def load(text: str, source: str) -> list[User]:
-    """The users in a file. Raises ConfigError that tells every mistake: a line that is not understood is no user, and no
-    reason to go on without it."""
-    problems = Problems()
+    """Return the users in a file. Raise ConfigError, which lists every mistake: invalid lines are never skipped."""
+    problems = ConfigProblems()
     users: dict[str, tuple[int, User]] = {}
     for number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
@@ -26,7 +25,7 @@ def load(text: str, source: str) -> list[User]:
             elif not rest:
                 problem = "this user has no hash"
             elif name in users:
-                problem = f"this user is there twice, first in line {users[name][0]}"
+                problem = f"this user is given twice, first in line {users[name][0]}"
             else:
                 problem = bad_name(name)
                 if not problem:
@@ -35,7 +34,7 @@ def load(text: str, source: str) -> list[User]:
         except ValueError as error:
             problem = str(error)
         if problem:
-            problems.add(Place(source, number, column), (), problem)
+            problems.add(SourcePlace(source, number, column), (), problem)
             if len(problems.errors) >= 20:
                 break
     problems.check()
@@ -43,7 +42,7 @@ def load(text: str, source: str) -> list[User]:
 
 
 def set_hash(text: str, changes: dict[str, str]) -> str:
-    """The text with other hashes for users that are there."""
+    """Return the text with new hashes for existing users."""
     lines = text.split("\n")
     for index, line in enumerate(lines):
         name, colon, _ = line.partition(":")
@@ -53,14 +52,14 @@ def set_hash(text: str, changes: dict[str, str]) -> str:
 
 
 def add(text: str, users: Sequence[User], hashes: Sequence[str]) -> str:
-    """The text with more users at its end."""
+    """Return the text with `users` added at its end."""
     if text and not text.endswith("\n"):
         text += "\n"
     return text + "".join(f"{u.name}:{h}\n" for u, h in zip(users, hashes, strict=True))
 
 
 def remove(text: str, name: str) -> str:
-    """The text without a user."""
+    """Return the text without the user `name`."""
     kept = [
         line for line in text.split("\n") if not line.startswith(f"{name}:") or line.startswith("#")
     ]

@@ -1,10 +1,9 @@
-"""The plugin: what the configuration's `use: auth_password` makes."""
+"""The plugin that ``use: auth_password`` creates."""
 
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final
 
-from hookmq.files import FileStamp, FileWatch
 from hookmq.plugin import (
     Accept,
     Admission,
@@ -17,6 +16,7 @@ from hookmq.plugin import (
     ReasonCode,
     hookimpl,
 )
+from hookmq_toolkit.files import FileStamp, FileWatch
 
 from hookmq_auth_password.book import load, uncollected
 from hookmq_auth_password.cache import Cache
@@ -34,8 +34,8 @@ _NOBODY: Final = Deny(ReasonCode.NOT_AUTHORIZED)
 _BUSY: Final = Deny(ReasonCode.SERVER_BUSY)
 _ANYBODY: Final = Accept()
 _LATER: Final = (5.0, 20.0, 60.0)
-"""Seconds after a change when connections are looked at again: a client may have been let in here before it, and have
-waited for another plugin or for its session."""
+"""Seconds after a change at which connections are checked again. A client accepted before the change may still have
+been waiting for another plugin or its session."""
 
 Answer = Accept | Deny | None
 
@@ -47,7 +47,7 @@ class AuthPasswordPlugin(Plugin):
     config: AuthPasswordConfig
 
     def __init__(self, config: AuthPasswordConfig, context: Context) -> None:
-        """Reads the file. Raises ConfigError."""
+        """Read the user file. Raises ConfigError."""
         super().__init__(config, context)
         self.counts = Counts()
         self.cache = Cache(config.cache_time, config.cache_size)
@@ -65,22 +65,22 @@ class AuthPasswordPlugin(Plugin):
 
     @property
     def hashing(self) -> int:
-        """Passwords being hashed."""
+        """Number of passwords being hashed."""
         return self._pool.running if self._pool is not None else 0
 
     @property
     def waiting(self) -> int:
-        """Passwords that wait to be hashed."""
+        """Number of passwords waiting to be hashed."""
         return self._pool.waiting if self._pool is not None else 0
 
     @property
     def hashed(self) -> tuple[int, float]:
-        """How many passwords were hashed, and the seconds that took."""
+        """How many passwords were hashed, and how many seconds that took."""
         return (self._pool.finished, self._pool.seconds) if self._pool is not None else (0, 0.0)
 
     @property
     def admission(self) -> Admission:
-        """The users of the file."""
+        """The clients that this plugin accepts, for ``hookmq check``."""
         config = self.config
         left = (config.unknown == "ignore", config.anonymous == "ignore")
         lacking = [
@@ -100,7 +100,7 @@ class AuthPasswordPlugin(Plugin):
 
     @hookimpl
     def on_startup(self, broker: BrokerHandle) -> None:
-        """Begins to watch the file."""
+        """Start watching the user file."""
         config, runtime = self.config, broker.runtime
         self._broker = broker
         self._pool = Pool(runtime, config.threads, config.queue)
@@ -113,12 +113,12 @@ class AuthPasswordPlugin(Plugin):
             config.path, config.reload_interval, self._stamp, self._load, self._took, self._failed, self._tick
         )  # fmt: skip
         self._watch.start(runtime)
-        # The clients of the object that was here before a reload may be nobody to this one.
+        # After a reload, clients accepted by the previous object may no longer be in the file.
         self._sweep_later()
 
     @hookimpl
     async def on_reload(self) -> None:
-        """SIGHUP: read the file now, and believe nobody without a look."""
+        """Reload the user file now and empty the cache."""
         self.cache.clear()
         watch, broker = self._watch, self._broker
         if watch is not None and broker is not None:
@@ -128,7 +128,7 @@ class AuthPasswordPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self) -> None:
-        """Writes the hashes that are still to be written."""
+        """Write any new hashes that have not been written yet."""
         if self._watch is not None:
             self._watch.stop()
         upgrades, broker = self._upgrades, self._broker
@@ -139,13 +139,13 @@ class AuthPasswordPlugin(Plugin):
         self.cache.clear()
         self._broker = None
 
-    # deciding --------------------------------------------------------------------------------------------------------
+    # decisions -------------------------------------------------------------------------------------------------------
 
     @hookimpl
     def on_connect(self, client: ClientInfo, connect: Connect) -> Answer | Awaitable[Answer]:
-        """Decides at once where nothing is to be hashed."""
+        """Accept or refuse a client. The verdict is returned at once if no hash must be computed."""
         if connect.properties.authentication_method is not None:
-            return None  # it was authenticated by the plugin that knows the method
+            return None  # the plugin that handles the method authenticates it
         name, password = client.username, connect.password
         if name is None:
             return self._anonymous(password)
@@ -157,7 +157,7 @@ class AuthPasswordPlugin(Plugin):
                 return self._told("unknown_user" if user is None else "disabled", _WRONG)
             return self._in(client, user, "accepted")
         if not password:
-            # Also the empty one: it is nobody's.
+            # An empty password is never right.
             if (
                 password is None
                 and user is not None
@@ -184,7 +184,7 @@ class AuthPasswordPlugin(Plugin):
         return self._told("no_user_name", _NOBODY)
 
     async def _verify(self, client: ClientInfo, name: str, password: bytes) -> Answer:
-        """Hash, and compare. It is as much work for a user that does not exist, or may not come in."""
+        """Verify a password. It takes just as long for unknown and disabled users."""
         for _ in range(2):
             user = self.users.get(name)
             hash = user.hash if user is not None else None
@@ -199,7 +199,7 @@ class AuthPasswordPlugin(Plugin):
                 return self._told("busy", _BUSY)
             user = self.users.get(name)
             if (user.hash if user is not None else None) != hash:
-                continue  # the file changed meanwhile: what it says now counts
+                continue  # the file has changed meanwhile: verify against the new hash
             if user is None or not user.enabled:
                 return self._told("unknown_user" if user is None else "disabled", _WRONG)
             if hash is None or not right:
@@ -224,10 +224,10 @@ class AuthPasswordPlugin(Plugin):
     def _now(self) -> float:
         return self._broker.now() if self._broker is not None else 0.0
 
-    # the file changed ------------------------------------------------------------------------------------------------
+    # changes of the file ---------------------------------------------------------------------------------------------
 
     def _load(self) -> tuple[FileStamp, Change]:
-        """In a thread."""
+        """Load the file and compare it with the current users, in a thread."""
         with uncollected():
             loaded = load(self.config.path, self.config.format)
             users = Users(loaded.users, self.config.argon2)
@@ -281,7 +281,7 @@ class AuthPasswordPlugin(Plugin):
                 self._broker.runtime.call_later(delay, self._sweep)
 
     def _sweep(self) -> None:
-        """End the connections of those that may not be here any more."""
+        """Disconnect clients whose user was removed or changed."""
         broker = self._broker
         if broker is None or self.config.disconnect == "never":
             return
@@ -289,7 +289,7 @@ class AuthPasswordPlugin(Plugin):
             was = client.state.get(self.id)
             if isinstance(was, Admitted) and self._stale(was):
                 self.counts.disconnected += 1
-                # Its will would be authorized by what it was allowed as whom it no longer is.
+                # The will would be authorized with the permissions of a user that the client no longer is.
                 broker.disconnect(client.client_id, ReasonCode.NOT_AUTHORIZED, drop_will=True)
 
     def _stale(self, was: Admitted) -> bool:
@@ -310,7 +310,7 @@ class AuthPasswordPlugin(Plugin):
                 self.counts.upgrades["ok"] += 1
         self.cache.forget(set(new))
         watch = self._watch
-        # Unless somebody else has written too: then it is to be read.
+        # If another writer has changed the file too, it must be loaded again.
         if watch is not None and stamps is not None and stamps[0] == watch.stamp:
             watch.stamp = stamps[1]
         self.log("info", "auth_password.upgraded", users=len(new))
@@ -323,7 +323,7 @@ class AuthPasswordPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: Any) -> None:
-        """Adds what `hookmq_auth_password.metrics` lists."""
+        """Add the metrics of `hookmq_auth_password.metrics`."""
         from hookmq_auth_password.metrics import register
 
         register(registry, self)
@@ -331,7 +331,7 @@ class AuthPasswordPlugin(Plugin):
     @staticmethod
     @hookimpl
     def register_cli(group: Any) -> None:
-        """Adds ``hookmq passwd``."""
+        """Add ``hookmq passwd``."""
         from hookmq_auth_password.cli import register
 
         register(group)

@@ -1,4 +1,4 @@
-"""Hashing in the runtime's threads: a few at a time, a bounded number waiting, everybody's turn in turn."""
+"""Run a few calls at a time in the runtime's threads, with a bounded queue that is fair to all hosts."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from ipaddress import IPv6Address
 from time import perf_counter
 from typing import Any
 
-from hookmq.runtime import Cancel, Done, Runtime
+from hookmq.model.runtime import Cancel, Done, Runtime
 
 
 class Busy(Exception):
-    """Too many wait already."""
+    """The queue is full."""
 
 
 class _Job:
@@ -24,11 +24,12 @@ class _Job:
 
 
 class Pool:
-    """At most `threads` calls run at once and `queue` wait. All methods are for the loop's thread.
+    """Run at most `threads` calls at the same time, while at most `queue` wait. Call the methods on the event loop's
+    thread.
 
-    Calls wait in a line for each host, and the lines are served in turn. When all places are taken, a newcomer takes that
-    of the last in the longest line, if that line is longer than its own: one host cannot keep others out, however many
-    connections it opens.
+    Each host has its own queue, and the queues take turns. If all places are taken, a new call replaces the last call
+    in the longest queue, provided that queue is longer than its own. One host therefore cannot lock others out, however
+    many connections it opens.
     """
 
     def __init__(self, runtime: Runtime, threads: int, queue: int) -> None:
@@ -40,16 +41,19 @@ class Pool:
         self.waiting = 0
         self.finished = 0
         self.seconds = 0.0
-        """Spent in calls that have finished."""
+        """Seconds spent in finished calls."""
 
     @property
     def idle(self) -> bool:
-        """Whether a call would run at once."""
+        """Whether a call would start without waiting."""
         return self.running < self._threads
 
     def submit(self, host: str, call: Callable[[], Any], done: Done) -> Cancel:
-        """Run `call` in a thread and tell `done`; to those that lose their place `Busy`. After the cancel `done` is never
-        called; what waits then never runs, and what runs goes on for nothing. Raises Busy."""
+        """Run `call` in a thread and pass its result to `done`. Return a function that cancels it. Raise Busy.
+
+        `done` receives `Busy` if the call loses its place in the queue. After it is cancelled, `done` is not called. A
+        waiting call then never runs; a running call continues, but its result is ignored.
+        """
         job = _Job(call, done, host)
         if self.idle:
             self._start(job)
@@ -82,7 +86,7 @@ class Pool:
 
     def _start(self, job: _Job) -> None:
         self.running += 1
-        # Never cancelled: the thread is taken until the call returns, whoever still wants to know.
+        # Never cancelled: the thread is busy until the call returns.
         self._runtime.run_blocking(partial(_timed, job.call), partial(self._ended, job))
 
     def _ended(self, job: _Job, timed: Any, error: BaseException | None) -> None:
@@ -96,7 +100,7 @@ class Pool:
             self._start(line.popleft())
             self.waiting -= 1
             if line:
-                self._lines[host] = line  # behind all others
+                self._lines[host] = line  # after all others
         done, job.done = job.done, None
         if done is not None:
             done(result, error)
@@ -109,7 +113,7 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def neighbours(host: str) -> str:
-    """Who shares a line with `host`: of IPv6 the whole /64, since one customer has that many addresses."""
+    """Return the key of the queue for `host`: the /64 of an IPv6 address, which usually belongs to one customer."""
     if ":" not in host:
         return host
     try:

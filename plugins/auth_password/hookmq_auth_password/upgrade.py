@@ -1,26 +1,30 @@
-"""Stronger hashes for those that log in: made when there is time, written together at the next look at the file."""
+"""Replace weak hashes when clients connect. New hashes are computed in idle threads and written at the next file
+check."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookmq.errors import HookMQError
-from hookmq.files import FileStamp
-from hookmq.runtime import Runtime
+from hookmq.model.runtime import Runtime
+from hookmq.mqtt.errors import HookMQError
+from hookmq_toolkit.files import FileStamp
 
 from hookmq_auth_password.book import rehash
 from hookmq_auth_password.hashes import Argon2, Format, Hash, make, read
 from hookmq_auth_password.pool import Pool
 
 MAX_WAITING = 1000
-"""New hashes that wait to be written."""
+"""Most new hashes that may wait to be written."""
 Written = Callable[[dict[str, tuple[Hash, Hash]], "tuple[FileStamp, FileStamp] | None"], None]
 
 
 class Upgrades:
-    """Collects new hashes and writes them. `written` is told old and new by user name, and the states of the file before
-    and after; `failed` why they could not be: then nothing more is tried until `again`."""
+    """Collect new hashes and write them to the file.
+
+    `written` receives the old and new hashes by user name, and the file's states before and after. `failed` receives
+    the reason for a failure; nothing more is written until `again` is called.
+    """
 
     def __init__(
         self,
@@ -46,11 +50,11 @@ class Upgrades:
         self._after: list[Callable[[], None]] = []
 
     def again(self) -> None:
-        """Try once more: the file has changed."""
+        """Allow writing again after a failure, because the file has changed."""
         self._off = False
 
     def want(self, name: str, old: Hash, password: bytes) -> None:
-        """That user's hash is weak, and this is the password. Left for the next login where there is no time."""
+        """Create a new hash for a user whose hash is weak. If no thread is idle, wait for the user's next login."""
         if self._off or not self._pool.idle or name in self._making or name in self._made:
             return
         if len(self._made) >= MAX_WAITING:
@@ -67,7 +71,7 @@ class Upgrades:
             self._fail(error)
 
     def flush(self, then: Callable[[], None]) -> None:
-        """Write what was made, then go on; also when it is being written already."""
+        """Write the new hashes and call `then`. If a write is in progress, wait for it first."""
         if not self._made and not self._flushing:
             then()
             return

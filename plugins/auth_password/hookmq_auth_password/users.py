@@ -1,4 +1,4 @@
-"""Users and the table of them."""
+"""Users, and a table of users."""
 
 import hashlib
 import hmac
@@ -19,7 +19,7 @@ NO_CLAIMS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One user. Without a `hash` there is no password that would be right."""
+    """One user. Without a `hash`, no password is accepted."""
 
     name: str
     hash: Hash | None = None
@@ -27,16 +27,16 @@ class User:
     claims: Mapping[str, Any] = field(default_factory=lambda: NO_CLAIMS)
     enabled: bool = True
     mark: str = field(default="", compare=False)
-    """Stays as long as the password does; says nothing about it."""
+    """A value that changes only when the password does, and reveals nothing about it."""
 
     def accept(self) -> Accept:
-        """What the broker is told of who comes in as this user."""
+        """Return the verdict that accepts a client as this user."""
         return Accept(self.name, {"groups": list(self.groups), **self.claims})
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """As whom a client came in."""
+    """The user that a client was accepted as."""
 
     name: str
     mark: str
@@ -45,26 +45,25 @@ class Admitted:
 
 
 def admitted(user: User) -> Admitted:
-    """What is kept of a user with the client that came in as it; no hash."""
+    """Return the facts about a user, without the hash, that are stored with each of the user's clients."""
     return Admitted(user.name, user.mark, user.groups, user.claims)
 
 
 def bad_name(name: str) -> str:
-    """Why no client can have that user name, or none should; '' for a good one."""
+    """Return why a user name is invalid, or ''."""
     if not name:
-        return "a user needs a name"
+        return "the user name is empty"
     if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME:
-        return "this name is longer than 65535 bytes"
+        return "the user name is longer than 65535 bytes"
     if any(
         ord(char) < 32 or 127 <= ord(char) < 160 or 0xD800 <= ord(char) < 0xE000 for char in name
     ):
-        return "a name holds no control characters"
+        return "the user name contains control characters"
     return ""
 
 
 class Users:
-    """A table of users by name, as they are written: no letter is made another one, "é" as one code point and as two are
-    two users."""
+    """Users by name. Names are not normalised: "é" as one code point and "é" as two are different users."""
 
     __slots__ = ("_argon2", "_by_name", "_decoys", "schemes")
 
@@ -73,7 +72,7 @@ class Users:
         self._argon2 = argon2 or Argon2()
         self._decoys = self._hashes()
         self.schemes = Counter(_scheme(user.hash) for user in self._by_name.values())
-        """How many users have which kind of hash."""
+        """Number of users by hash scheme."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -82,26 +81,29 @@ class Users:
         return iter(self._by_name.values())
 
     def get(self, name: str) -> User | None:
-        """The user of that name, disabled ones included."""
+        """Return the user with that name, or None. Disabled users are included."""
         return self._by_name.get(name)
 
     def decoy(self, key: bytes, name: str) -> Hash:
-        """A hash to verify in vain for a user that does not exist. It costs what those of the file cost, and for one name
-        always the same: with hashes of several kinds in a file, names that exist and names that do not look alike."""
+        """Return a hash to verify for a user that does not exist.
+
+        It costs as much as the hashes in the file, and is always the same for the same name. The duration of a login
+        therefore does not reveal whether a name exists, even if the file has several kinds of hashes.
+        """
         if not self._decoys:
             self._decoys = self._hashes()
         digest = hmac.digest(key, name.encode("utf-8", "surrogatepass"), "sha256")
         return self._decoys[int.from_bytes(digest[:8]) % len(self._decoys)]
 
     def follow(self, before: "Users") -> None:
-        """Keep the marks of users whose hash is as it was."""
+        """Copy the marks of users whose hash did not change."""
         for name, user in self._by_name.items():
             old = before._by_name.get(name)
             if old is not None and old.hash == user.hash and old.mark != user.mark:
                 self._by_name[name] = replace(user, mark=old.mark)
 
     def rehash(self, name: str, old: Hash, new: Hash) -> bool:
-        """Another hash of the same password. False where the user is another one by now."""
+        """Replace a hash with another hash of the same password. Return False if the user's hash is no longer `old`."""
         user = self._by_name.get(name)
         if user is None or user.hash != old:
             return False
@@ -117,7 +119,7 @@ class Users:
 
 
 class Change(NamedTuple):
-    """A new table, and the names of who is not in it any more and of who is another one."""
+    """A new table, the names of removed and of changed users, the number of new users, and the file's mode."""
 
     users: Users
     gone: set[str]
@@ -127,7 +129,7 @@ class Change(NamedTuple):
 
 
 def compare(before: Users, users: Users, mode: int) -> Change:
-    """The step from one table to the next. Takes its time with large ones: for a thread."""
+    """Return the changes from one table to the next. Slow for large tables, so call it in a thread."""
     users.follow(before)
     gone = {user.name for user in before if users.get(user.name) is None}
     changed = {
@@ -147,6 +149,6 @@ def _marked(user: User) -> User:
 
 
 def _nobody(argon2: Argon2) -> Hash:
-    """A hash of no password, of the cost of new ones."""
+    """Return a hash that matches no password and costs as much as a new one."""
     cost = f"m={argon2.memory >> 10},t={argon2.passes},p={argon2.lanes}"
     return read(f"$argon2id$v=19${cost}${'A' * 22}${'A' * 43}", "yaml")

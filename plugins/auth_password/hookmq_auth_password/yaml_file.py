@@ -1,136 +1,155 @@
-"""Users in YAML: read strictly, every mistake with its place, and edited so that all the rest stays as it was written."""
+"""Parse users from YAML strictly, reporting the position of each mistake; edit them without touching the other text."""
 
 import difflib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from hookmq.config.problems import Place, Problems
+from hookmq.config.diagnostics import ConfigProblems, SourcePlace
 from hookmq.plugin import ConfigError
+from hookmq_toolkit.yaml_places import Node, parse
 
 from hookmq_auth_password.hashes import read
-from hookmq_auth_password.tree import Item, parse
 from hookmq_auth_password.users import NO_CLAIMS, User, bad_name
 
 VERSION: Final = 1
 HEAD: Final = "version: 1\nusers:\n"
-"""What a new file begins with."""
+"""The start of a new file."""
 _TOP: Final = ("version", "users")
 _KEYS: Final = ("hash", "groups", "claims", "enabled")
+_MOST: Final = 20
+"""Most mistakes that are reported for one file."""
 
 
 def load(text: str, source: str) -> list[User]:
-    """The users in a file. Raises ConfigError that tells every mistake; hashes are never told."""
+    """Return the users in a file. Raise ConfigError, which lists every mistake and never quotes a hash."""
     return _Reader(source).users(parse(text, source))
 
 
 class _Reader:
     def __init__(self, source: str) -> None:
         self._source = source
-        self._problems = Problems()
+        self._problems = ConfigProblems()
 
-    def _wrong(self, item: Item, message: str, hint: str = "") -> None:
-        self._problems.add(Place(self._source, item.line, item.column), (), message, hint)
-        if len(self._problems.errors) >= 20:
+    def _wrong(self, node: Node, message: str, hint: str = "") -> None:
+        self._problems.add(SourcePlace(self._source, node.line, node.column), (), message, hint)
+        if len(self._problems.errors) >= _MOST:
             self._problems.check()
 
-    def users(self, root: Item | None) -> list[User]:
-        if root is None or not isinstance(root.value, dict):
+    def users(self, root: Node | None) -> list[User]:
+        if root is None or root.mapping is None:
             raise ConfigError(
-                "this is no file of users",
+                "this is not a user file",
                 source=self._source,
-                hint="it has the keys version and users",
+                hint="it must have the keys version and users",
             )
-        self._known(root, _TOP)
-        version = root.value.get("version")
+        self._known(root.mapping, _TOP)
+        version = root.mapping.get("version")
         if version is None:
             self._wrong(root, "the key version is missing", f"version: {VERSION}")
-        elif version[1].value != VERSION or version[1].value is True:
-            self._wrong(version[1], f"this is not version {VERSION}")
+        elif version.value != VERSION or version.value is True:
+            self._wrong(version, f"version must be {VERSION}")
         found: list[User] = []
-        entry = root.value.get("users")
-        if entry is None:
+        users = root.mapping.get("users")
+        if users is None:
             self._wrong(root, "the key users is missing")
-        elif isinstance(entry[1].value, dict):
-            for key, value in entry[1].value.values():
-                user = self._user(key, value)
+        elif users.mapping is not None:
+            for name, node in users.mapping.items():
+                user = self._user(name, node)
                 if user is not None:
                     found.append(user)
-        elif entry[1].value is not None:
-            self._wrong(
-                entry[1], "users is a mapping: a name, and below it hash, groups and claims"
-            )
+        elif users.items is not None or users.value is not None:
+            self._wrong(users, "users must be a mapping of names to users")
         self._problems.check()
         return found
 
-    def _known(self, item: Item, keys: Sequence[str]) -> None:
-        for name, (key, _) in item.value.items():
+    def _known(self, mapping: Mapping[str, Node], keys: Sequence[str]) -> None:
+        for name, node in mapping.items():
             if name not in keys:
                 close = difflib.get_close_matches(name, keys, 1, 0.6)
                 hint = f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(keys)
-                self._wrong(key, f"unknown key {name!r}", hint)
+                self._wrong(_key(node), f"unknown key {name!r}", hint)
 
-    def _user(self, key: Item, item: Item) -> User | None:
+    def _user(self, name: str, node: Node) -> User | None:
         before = len(self._problems.errors)
-        name = key.raw  # a number is a name as well
         problem = bad_name(name)
         if problem:
-            self._wrong(key, problem)
-        if not isinstance(item.value, dict):
-            self._wrong(item, "a user is a mapping with the key hash")
+            self._wrong(_key(node), problem)
+        entries = node.mapping
+        if entries is None:
+            self._wrong(node, "a user must be a mapping with the key hash")
             return None
-        self._known(item, _KEYS)
-        entries: dict[str, Item] = {name: value for name, (_, value) in item.value.items()}
+        self._known(entries, _KEYS)
         hash = None
-        if "hash" not in entries:
-            self._wrong(key, "this user has no hash", "hash: null for a user without a password")
-        elif entries["hash"].value is None and not entries["hash"].raw:
-            # A file that was cut short: taken for null, it would be a user who needs no password.
-            self._wrong(
-                entries["hash"], "nothing stands here", "null for a user without a password"
-            )
-        elif entries["hash"].value is not None:
-            text = entries["hash"].value
+        given = entries.get("hash")
+        if given is None:
+            hint = "hash: null for a user without a password"
+            self._wrong(_key(node), "this user has no hash", hint)
+        elif given.text == "" and given.plain:
+            # Truncation can cause this. Read as null, it would mean a user that needs no password.
+            self._wrong(given, "hash has no value", "null for a user without a password")
+        elif given.value is not None:
+            text = given.value
             try:
                 hash = read(text if isinstance(text, str) else "", "yaml")
             except ValueError as error:
-                self._wrong(entries["hash"], str(error))
+                self._wrong(given, str(error))
         groups = self._groups(entries.get("groups"))
         claims = self._claims(entries.get("claims"))
         enabled = entries["enabled"].value if "enabled" in entries else True
         if not isinstance(enabled, bool):
-            self._wrong(entries["enabled"], "enabled is true or false")
-        elif not enabled and not item.flow and list(entries).index("enabled") > _place(entries):
-            # A file that was cut short behind the hash is good YAML, and the user would be back.
-            self._wrong(entries["enabled"], "enabled stands behind hash", "put it before hash")
+            self._wrong(entries["enabled"], "enabled must be true or false")
+        elif not enabled and not node.flow and list(entries).index("enabled") > _place(entries):
+            # If such a file were truncated after the hash, it would be valid and the user enabled again.
+            self._wrong(entries["enabled"], "enabled comes after hash", "put it before hash")
         if len(self._problems.errors) > before:
             return None
         return User(name, hash, groups, claims, enabled)
 
-    def _groups(self, item: Item | None) -> tuple[str, ...]:
-        if item is None or item.value is None:
+    def _groups(self, node: Node | None) -> tuple[str, ...]:
+        if node is None or _is_null(node):
             return ()
-        if not isinstance(item.value, list):
-            self._wrong(item, "groups is a list of names")
+        if node.items is None:
+            self._wrong(node, "groups must be a list of names")
             return ()
-        for one in item.value:
-            if not isinstance(one.value, str) or not one.value:
-                self._wrong(one, "a group is a name; in quotes a number is one")
-        return tuple(dict.fromkeys(str(one.value) for one in item.value))
+        groups = [one.value for one in node.items]
+        for one, group in zip(node.items, groups, strict=True):
+            if not isinstance(group, str) or not group:
+                self._wrong(one, "a group must be a name; write a number in quotes")
+        return tuple(dict.fromkeys(str(group) for group in groups))
 
-    def _claims(self, item: Item | None) -> Mapping[str, Any]:
-        if item is None or item.value is None:
+    def _claims(self, node: Node | None) -> Mapping[str, Any]:
+        if node is None or _is_null(node):
             return NO_CLAIMS
-        if not isinstance(item.value, dict):
-            self._wrong(item, "claims is a mapping")
+        if node.mapping is None:
+            self._wrong(node, "claims must be a mapping")
             return NO_CLAIMS
-        if "groups" in item.value:
-            self._wrong(item.value["groups"][0], "groups stands beside claims, not in it")
-        claims: dict[str, Any] = item.plain()
+        if "groups" in node.mapping:
+            hint = "move it up, next to claims"
+            self._wrong(_key(node.mapping["groups"]), "groups is not a claim", hint)
+        self._finite(node)
+        claims: dict[str, Any] = node.value
         return claims
 
+    def _finite(self, node: Node) -> None:
+        """Report infinite numbers, which are not JSON."""
+        for one in (node.mapping or {}).values() if node.items is None else node.items:
+            if one.text is None:
+                self._finite(one)
+            elif isinstance(one.value, float) and not math.isfinite(one.value):
+                self._wrong(one, "an infinite number is not accepted")
 
-def _place(entries: Mapping[str, Item]) -> int:
+
+def _key(node: Node) -> Node:
+    return node.key or node
+
+
+def _is_null(node: Node) -> bool:
+    return node.text is not None and node.value is None
+
+
+def _place(entries: Mapping[str, Node]) -> int:
     return list(entries).index("hash") if "hash" in entries else len(entries)
 
 
@@ -138,14 +157,14 @@ def _place(entries: Mapping[str, Item]) -> int:
 
 
 def quoted(text: str) -> str:
-    """A scalar that is text wherever it stands: JSON's strings are YAML's."""
+    """Return `text` as a YAML scalar that is always read as text."""
     if text.isascii() and text.isprintable():
         return "'" + text.replace("'", "''") + "'"
     return json.dumps(text, ensure_ascii=False)
 
 
 def _named(text: str) -> str:
-    """A name without quotes where that is safe."""
+    """Return a name as a YAML scalar, without quotes if that is safe."""
     plain = (
         text[:1].isascii()
         and text[:1].isalpha()
@@ -157,12 +176,18 @@ def _named(text: str) -> str:
 _WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 
 
-def _root(text: str, source: str) -> tuple[Item, Item]:
-    """The document and its users."""
+def _root(text: str, source: str) -> tuple[Node, Node, dict[str, Node]]:
+    """Return the document's root, its node of users, and the users by name."""
     root = parse(text, source)
-    if root is None or not isinstance(root.value, dict) or "users" not in root.value:
-        raise ConfigError("this is no file of users", source=source)
-    return root, root.value["users"][1]
+    if root is None or root.mapping is None or "users" not in root.mapping:
+        raise ConfigError("this is not a user file", source=source)
+    users = root.mapping["users"]
+    return root, users, users.mapping or {}
+
+
+def _fields_of(user: Node) -> dict[str, Node]:
+    assert user.mapping is not None  # the file was loaded before
+    return user.mapping
 
 
 def _flow_list(names: Iterable[str]) -> str:
@@ -170,61 +195,65 @@ def _flow_list(names: Iterable[str]) -> str:
 
 
 def set_hash(text: str, source: str, changes: dict[str, str | None]) -> str:
-    """The text with other hashes for users that are there; None is no password. Raises ConfigError."""
-    _, users = _root(text, source)
+    """Return the text with new hashes for existing users. None means no password. Raises ConfigError."""
+    _, _, users = _root(text, source)
     spans: list[tuple[int, int, str]] = []
     for name, hash in changes.items():
-        item = users.value[name][1].value["hash"][1]
+        node = _fields_of(users[name])["hash"]
         written = "null" if hash is None else quoted(hash)
-        if item.end == item.start:  # nothing stands behind the colon
-            spans.append((item.start, item.start, f" {written}"))
+        if node.end == node.start:  # the key has no value
+            spans.append((node.start, node.start, f" {written}"))
         else:
-            spans.append((item.start, _written(text, item.end), written))
+            spans.append((node.start, _written(text, node.end), written))
     return _spliced(text, spans)
 
 
 def set_groups(text: str, source: str, name: str, groups: Sequence[str]) -> str:
-    """The text with other groups for a user that is there. Raises ConfigError."""
-    _, users = _root(text, source)
-    user: Item = users.value[name][1]
+    """Return the text with new groups for an existing user. Raises ConfigError."""
+    _, _, users = _root(text, source)
+    user = users[name]
+    fields = _fields_of(user)
     written = _flow_list(groups)
-    if "groups" in user.value:
-        key, old = user.value["groups"]
-        if old.flow or not isinstance(old.value, list):
+    if "groups" in fields:
+        old = fields["groups"]
+        if old.flow or old.items is None:
             return _spliced(text, [(old.start, old.end, written)])
-        # A block may begin on the key's own line or below it.
-        return _spliced(text, [(key.end, old.last(), f": {written}")])
-    key, hash = user.value["hash"]
+        # A block starts on the line of the key or below it.
+        return _spliced(text, [(_key(old).end, old.content_end, f": {written}")])
+    hash = fields["hash"]
+    key = _key(hash)
     if user.flow:
         return _spliced(text, [(hash.end, hash.end, f", groups: {written}")])
-    at, end = _line_after(text, hash.last())
+    at, end = _line_after(text, hash.content_end)
     return _spliced(text, [(at, at, f"{end}{' ' * (key.column - 1)}groups: {written}\n")])
 
 
 def add(text: str, source: str, users: Sequence[User], hashes: Sequence[str | None]) -> str:
-    """The text with more users at its end. Raises ConfigError."""
-    root, item = _root(text, source)
-    if item.flow and item.value:
+    """Return the text with `users` added at its end. Raises ConfigError."""
+    root, node, known = _root(text, source)
+    if node.flow and known:
         new = "".join(
             f"{_named(u.name)}: {{{', '.join(_fields(u, h))}}}, "
             for u, h in zip(users, hashes, strict=True)
         )
-        return _spliced(text, [(item.start + 1, item.start + 1, new)])
-    key = root.value["users"][0]
-    if not item.value:  # nothing, null or {}
+        return _spliced(text, [(node.start + 1, node.start + 1, new)])
+    key = _key(node)
+    if not known:  # nothing, null or {}
         if root.flow:
             raise ConfigError(
-                "users is empty and in braces: write users: on a line of its own", source=source
+                "users is empty and in braces",
+                hint="write users: on a line of its own",
+                source=source,
             )
         indent = key.column - 1 + 2
-        if item.end > item.start:
-            text = _spliced(text, [(key.end, item.end, ":")])
+        if node.end > node.start:
+            text = _spliced(text, [(key.end, node.end, ":")])
             at, end = _line_after(text, key.end + 1)
         else:
-            at, end = _line_after(text, max(key.end, item.start))
+            at, end = _line_after(text, max(key.end, node.start))
     else:
-        indent = next(iter(item.value.values()))[0].column - 1
-        at, end = _line_after(text, item.last())
+        indent = _key(next(iter(known.values()))).column - 1
+        at, end = _line_after(text, node.content_end)
     lines = []
     for user, hash in zip(users, hashes, strict=True):
         lines.append(f"{' ' * indent}{_named(user.name)}:\n")
@@ -238,28 +267,29 @@ def _fields(user: User, hash: str | None) -> list[str]:
 
 
 def remove(text: str, source: str, name: str) -> str:
-    """The text without a user. Raises ConfigError."""
-    _, users = _root(text, source)
-    key, value = users.value[name]
+    """Return the text without the user `name`. Raises ConfigError."""
+    _, users, by_name = _root(text, source)
+    value = by_name[name]
+    key = _key(value)
     if users.flow:
         rest = text[value.end :]
         comma = len(rest) - len(rest.lstrip()) if rest.lstrip().startswith(",") else -1
         end = value.end + comma + 1 if comma >= 0 else value.end
         return _spliced(text, [(key.start, end, "")])
     start = text.rfind("\n", 0, key.start) + 1
-    end, _ = _line_after(text, max(key.end, value.last()))
+    end, _ = _line_after(text, max(key.end, value.content_end))
     return _spliced(text, [(start, end, "")])
 
 
 def _written(text: str, position: int) -> int:
-    """Where what ends at `position` really ends: of a block scalar that is in the next line."""
+    """Return the end of the text before `position`, without line breaks: a block scalar ends on the next line."""
     while position and text[position - 1] in " \n":
         position -= 1
     return position
 
 
 def _line_after(text: str, position: int) -> tuple[int, str]:
-    """Where the line behind begins, and the line's end that is missing before it."""
+    """Return the start of the next line, and the line break to insert there if it is missing."""
     found = text.find("\n", _written(text, position))
     return (len(text), "" if text.endswith("\n") else "\n") if found < 0 else (found + 1, "")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.testing import Harness, make_plugin
 from hookmq_auth_password import plugin as plugin_module
 from hookmq_auth_password.plugin import AuthPasswordPlugin
+from hookmq_testing import Harness, make_plugin
 from passwords import CHEAP, USERS, Make, Verified
 
 

@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hookmq.codec import Connect
-from hookmq.hooks.entry import PluginInstance
-from hookmq.metric_registry import MetricRegistry
+from hookmq.hooks.instance import PluginInstance
+from hookmq.hooks.metric_registry import MetricRegistry
+from hookmq.model.client import Certificate, Peer, Scope
+from hookmq.mqtt.packets import Connect
 from hookmq.plugin import Accept, ConfigError
-from hookmq.testing import Harness, HookRecorder, PluginContract, make_plugin
-from hookmq.types import Certificate, Peer, Scope
 from hookmq_auth_password.config import AuthPasswordConfig
 from hookmq_auth_password.plugin import AuthPasswordPlugin
+from hookmq_testing import Harness, HookRecorder, PluginContract, make_plugin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from passwords import ALICE, CHEAP, USERS, Make, Verified, cheap, of

@@ -45,7 +45,7 @@ def test_a_yaml_file(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "why"),
     [
-        ("version: 1\nusers:\n  a:\n    hash: plain\n", "4:11", "this is no hash"),
+        ("version: 1\nusers:\n  a:\n    hash: plain\n", "4:11", "this is not a hash"),
         (f"version: 1\nusers:\n  a:\n    hash: '{SHA512}'\n", "4:11", "hookmq passwd import"),
         (
             f"version: 1\nusers:\n  a: {{hash: '{ALICE}', grups: [x]}}\n",
@@ -53,43 +53,51 @@ def test_a_yaml_file(file: Path) -> None:
             "did you mean 'groups'",
         ),
         ("version: 1\nusers:\n  a: {groups: [x]}\n", "3:3", "has no hash"),
-        ("version: 1\nusers:\n  a: {hash: 123}\n", "3:13", "no hash"),
-        ("version: 1\nusers:\n  a: secret\n", "3:6", "a user is a mapping"),
-        ("version: 1\nusers:\n  a:\n", "3:5", "a user is a mapping"),
-        (f"version: 1\nusers:\n  '': {{hash: '{ALICE}'}}\n", "3:3", "needs a name"),
+        ("version: 1\nusers:\n  a: {hash: 123}\n", "3:13", "not a hash"),
+        ("version: 1\nusers:\n  a: secret\n", "3:6", "a user must be a mapping"),
+        ("version: 1\nusers:\n  a:\n", "3:5", "a user must be a mapping"),
+        (f"version: 1\nusers:\n  '': {{hash: '{ALICE}'}}\n", "3:3", "user name is empty"),
         (f"version: 1\nusers:\n  \"a\\0b\": {{hash: '{ALICE}'}}\n", "3:3", "control characters"),
         (
             f"version: 1\nusers:\n  a: {{hash: '{ALICE}'}}\n  a: {{hash: '{BOB}'}}\n",
             "4:3",
             "given twice",
         ),
-        (f"version: 1\nusers:\n  a: {{hash: '{ALICE}', groups: x}}\n", "3:", "groups is a list"),
-        (f"version: 1\nusers:\n  a: {{hash: '{ALICE}', groups: [1]}}\n", "3:", "a group is a name"),
+        (
+            f"version: 1\nusers:\n  a: {{hash: '{ALICE}', groups: x}}\n",
+            "3:",
+            "groups must be a list",
+        ),
+        (
+            f"version: 1\nusers:\n  a: {{hash: '{ALICE}', groups: [1]}}\n",
+            "3:",
+            "a group must be a name",
+        ),
         (
             f"version: 1\nusers:\n  a: {{hash: '{ALICE}', claims: [1]}}\n",
             "3:",
-            "claims is a mapping",
+            "claims must be a mapping",
         ),
         (
             f"version: 1\nusers:\n  a: {{hash: '{ALICE}', claims: {{groups: [x]}}}}\n",
             "3:",
-            "beside claims",
+            "groups is not a claim",
         ),
         (
             f"version: 1\nusers:\n  a: {{hash: '{ALICE}', claims: {{x: .inf}}}}\n",
             "3:",
-            "without an end",
+            "infinite number",
         ),
         (f"version: 1\nusers:\n  a: {{hash: '{ALICE}', enabled: no}}\n", "3:", "true or false"),
         ("users: {}\n", "1:1", "version is missing"),
-        ("version: 2\nusers: {}\n", "1:10", "not version 1"),
-        ("version: true\nusers: {}\n", "1:10", "not version 1"),
+        ("version: 2\nusers: {}\n", "1:10", "version must be 1"),
+        ("version: true\nusers: {}\n", "1:10", "version must be 1"),
         ("version: 1\n", "1:1", "users is missing"),
         ("version: 1\nuser: {}\nusers: {}\n", "2:1", "did you mean 'users'"),
-        ("version: 1\nusers: [a]\n", "2:8", "users is a mapping"),
-        ("- a\n", "", "no file of users"),
-        ("# nothing\n", "", "no file of users"),
-        ("alice:$7$101$a$b\n", "", "no file of users"),
+        ("version: 1\nusers: [a]\n", "2:8", "users must be a mapping"),
+        ("- a\n", "", "not a user file"),
+        ("# nothing\n", "", "not a user file"),
+        ("alice:$7$101$a$b\n", "", "not a user file"),
         (f"version: 1\nusers:\n  a: &x {{hash: '{ALICE}'}}\n  b: *x\n", "3:6", "anchors"),
         (f"version: 1\nusers:\n  a: !!map {{hash: '{ALICE}'}}\n", "3:6", "tags"),
         ("version: 1\nusers:\n  [a]: {}\n", "3:3", "a key must be a word"),
@@ -129,11 +137,11 @@ def test_a_file_of_mosquitto() -> None:
     [
         ("alice", "2:1", "no colon"),
         ("alice:", "2:1", "has no hash"),
-        (f":{SHA512}", "2:1", "needs a name"),
+        (f":{SHA512}", "2:1", "user name is empty"),
         (f"a\tb:{SHA512}", "2:1", "control characters"),
-        ("alice:hunter2", "2:7", "no hash"),
-        (f"alice:{CRYPT}", "2:7", "this is sha512-crypt"),
-        (f"alice:{SHA512[:-20]}", "2:7", "part of one is missing"),
+        ("alice:hunter2", "2:7", "not a hash"),
+        (f"alice:{CRYPT}", "2:7", "this is a sha512-crypt hash"),
+        (f"alice:{SHA512[:-20]}", "2:7", "unknown or incomplete hash"),
         (f"first:{SHA512}", "2:1", "twice, first in line 1"),
     ],
 )
@@ -322,9 +330,9 @@ def test_no_file_that_was_cut_short_lets_anybody_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("user", "why"),
     [
-        ("{hash: }", "nothing stands here"),
-        ("\n    hash:", "nothing stands here"),
-        (f"\n    hash: '{ALICE}'\n    enabled: false", "enabled stands behind hash"),
+        ("{hash: }", "hash has no value"),
+        ("\n    hash:", "hash has no value"),
+        (f"\n    hash: '{ALICE}'\n    enabled: false", "enabled comes after hash"),
     ],
 )
 def test_what_a_cut_might_leave_is_refused(tmp_path: Path, user: str, why: str) -> None:
@@ -335,7 +343,7 @@ def test_what_a_cut_might_leave_is_refused(tmp_path: Path, user: str, why: str) 
     with pytest.raises(ConfigError, match=why):
         put(path, "yaml", [New("a", ALICE)])
     path.write_text(f"version: 1\nusers:\n  a: {{hash: '{ALICE}'}}")
-    with pytest.raises(ConfigError, match="the last line does not end"):
+    with pytest.raises(ConfigError, match="the last line has no line break"):
         load(path, "yaml")
     put(path, "yaml", [New("b", BOB)])
     assert list(names(path)) == ["a", "b"]

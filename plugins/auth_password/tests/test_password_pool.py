@@ -5,12 +5,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hookmq.runtime import Cancel
-from hookmq.testing.runtime import VirtualRuntime
+from hookmq.model.runtime import Cancel
 from hookmq_auth_password.cache import Cache
 from hookmq_auth_password.checker import Checker
 from hookmq_auth_password.hashes import read
 from hookmq_auth_password.pool import Busy, Pool, neighbours
+from hookmq_testing.runtime import VirtualRuntime
 from hypothesis import given
 from hypothesis import strategies as st
 from passwords import ALICE, BOB

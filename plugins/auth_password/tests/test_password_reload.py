@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.codec import Connack
+from hookmq.mqtt.packets import Connack
 from hookmq.plugin import Accept, ConfigError, PluginError
-from hookmq.testing import Harness, HookRecorder, MemoryClient, make_plugin, will
 from hookmq_auth_password import files
 from hookmq_auth_password.book import New, delete, put
 from hookmq_auth_password.hashes import verify as verify_password
 from hookmq_auth_password.plugin import AuthPasswordPlugin
+from hookmq_testing import Harness, HookRecorder, MemoryClient, make_plugin, will
 from passwords import ALICE, BOB, USERS, Make, Verified, cheap, of
 
 
@@ -93,7 +93,7 @@ def test_a_user_removed_while_there_are_no_descriptors_leaves(
     bob = harness.connect("b", username="bob", password=b"hunter2")
     delete(file, "yaml", "bob")
     with monkeypatch.context() as patch:
-        patch.setattr("hookmq.files._at_once", none_left)
+        patch.setattr("hookmq.server.files._at_once", none_left)
         harness.advance(30)
         bob.ping()
         assert not of(harness).good

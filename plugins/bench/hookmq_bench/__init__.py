@@ -1,1 +1,1 @@
-"""`hookmq bench`: a load test of any MQTT broker. The command is `hookmq_bench.cli`."""
+"""`hookmq bench`: a load test for any MQTT broker. `hookmq_bench.cli` defines the command."""

@@ -1,25 +1,26 @@
-"""Where the broker is: resolved and tried once, before any client exists. What can go wrong on the way."""
+"""Resolve the broker's address once, before any client exists. Also define the errors that end a run."""
 
 import contextlib
 import socket
 import ssl
 from dataclasses import dataclass
 
-from hookmq.cli.options import Target
-from hookmq.errors import ConfigError, HookMQError
+from hookmq.cli.options import ConnectTarget
+from hookmq.model.errors import ConfigError
+from hookmq.mqtt.errors import HookMQError
 
 
 class BenchError(HookMQError):
-    """The load test cannot go on; the text says why."""
+    """The load test cannot continue. The text gives the reason."""
 
 
 class Refused(BenchError):
-    """The broker refused a connection; the text is its reason alone."""
+    """The broker refused a connection. The text contains only the broker's reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to connect: a resolved address, TLS with the name of the certificate, the URL of a WebSocket."""
+    """Where to connect: a resolved address, and for TLS and WebSocket a context, the certificate's name and a URL."""
 
     host: str
     port: int
@@ -28,8 +29,9 @@ class Address:
     websocket: str | None = None
 
 
-def address_of(target: Target) -> Address:
-    """Where the broker is; asked of the resolver once, and tried once. Raises BenchError."""
+def address_of(target: ConnectTarget) -> Address:
+    """Resolve the broker's address and connect to it once. Blocks. Raises BenchError, or ConfigError for bad TLS
+    files."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -54,7 +56,7 @@ def address_of(target: Target) -> Address:
     return Address(host, port, tls, target.host if target.tls else None, websocket)
 
 
-def _context(target: Target) -> ssl.SSLContext:
+def _context(target: ConnectTarget) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=target.ca, capath=target.ca_folder)
         if target.tls_version == "tlsv1.3":  # the default is 1.2

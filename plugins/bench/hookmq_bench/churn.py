@@ -1,11 +1,10 @@
-"""A process of a run without messages: connections that are opened and held (connect), or closed and opened again
-(churn)."""
+"""One process of a run without messages. It holds connections open (connect) or keeps reopening them (churn)."""
 
 import asyncio
 import time
 from typing import Final
 
-from hookmq.properties import Properties
+from hookmq.mqtt.properties import Properties
 
 from hookmq_bench.address import BenchError, Refused
 from hookmq_bench.connection import Connection
@@ -16,11 +15,11 @@ from hookmq_bench.process import Process, calm
 from hookmq_bench.subscriber import Subscriber
 
 BREATH: Final = 0.05
-"""Seconds that a client waits after a failure, so that a broker that is gone is not asked a million times."""
+"""Seconds a client waits after a failure, so that it does not flood a broker that is down."""
 
 
 class Client:
-    """One that comes and goes."""
+    """A client that connects and disconnects repeatedly."""
 
     __slots__ = ("closes", "connection", "name", "number")
 
@@ -29,11 +28,11 @@ class Client:
         self.name = f"c{number}"
         self.connection: Connection | None = None
         self.closes = 0
-        """How often it left without DISCONNECT."""
+        """How often this client closed its connection without DISCONNECT."""
 
 
 class Churn:
-    """The clients of one process."""
+    """All clients that run in one process."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -51,7 +50,7 @@ class Churn:
         )
 
     async def run(self) -> Account:
-        """Everything, as the parent tells it."""
+        """Run each phase when the parent orders it, and return this process's account."""
         process, plan = self.process, self.plan
         if self._watches:
             await self._open_watcher()
@@ -90,7 +89,7 @@ class Churn:
 
     @property
     def _watches(self) -> bool:
-        """Whether wills are to come."""
+        """Whether this run expects wills to be published."""
         return self.plan.target.will is not None and self.plan.abrupt
 
     async def _open_watcher(self) -> None:
@@ -112,7 +111,7 @@ class Churn:
     # connections
 
     async def _open(self, client: Client) -> bool:
-        """Open a client's connection; whether it worked. What did not is counted by its reason."""
+        """Connect a client and return whether it succeeded. Failures are counted by reason."""
         process = self.process
         connection = Connection(process.turn, self.plan.target.version)
         will = self._will_of(client) if self._watches else b""
@@ -139,7 +138,7 @@ class Churn:
             connection.close()
 
     async def _connect(self) -> Mark:
-        """Open all, hold them; the counts when all were open."""
+        """Open all connections and hold them. Return the counts as they were once all connections were open."""
         process, plan = self.process, self.plan
 
         async def one(client: Client) -> None:
@@ -182,7 +181,7 @@ class Churn:
         return process.mark()
 
     async def _storms(self, until: int) -> Mark:
-        """All are there; all go at once and come back as fast as they can; again after a while."""
+        """Cut all connections at once, reconnect as fast as possible, and repeat at each `--storm` interval."""
         plan, process = self.plan, self.process
         count = share(plan.count, plan.processes, process.index) if plan.count else 1 << 62
 
@@ -204,7 +203,7 @@ class Churn:
         return process.mark()
 
     async def _pause(self, seconds: float) -> bool:
-        """Sleep, unless the parent wants an end; whether it does not."""
+        """Sleep for `seconds`. Return False immediately if the parent ends the run."""
         told = self.process.told
         waiting = asyncio.create_task(told.get())
         done, _ = await asyncio.wait([waiting], timeout=max(0.0, seconds))

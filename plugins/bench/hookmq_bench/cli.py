@@ -1,4 +1,4 @@
-"""``hookmq bench``: a load test of any MQTT broker."""
+"""The ``hookmq bench`` command: a load test for any MQTT broker."""
 
 import argparse
 import sys
@@ -6,22 +6,22 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
-from hookmq.errors import ConfigError
+from hookmq.model.errors import ConfigError
 
 from hookmq_bench.options import EXAMPLES, add_arguments, limits_of, plan_of
 from hookmq_bench.plan import SCENARIOS
 
-HELP = "load a broker, ours or another, and measure it"
+HELP = "load-test an MQTT broker"
 
 
 def register(group: Any) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`."""
+    """Add the command to `group`, a `hookmq.cli.commands.Group`."""
     width = max(map(len, SCENARIOS)) + 2
     scenarios = "\n".join(f"  {name:<{width}}{one.help}" for name, one in SCENARIOS.items())
     parser = group.add_parser(
         "bench",
         help=HELP,
-        description=f"Load a broker and measure it: rates, latencies, losses.\n\nscenarios:\n{scenarios}",
+        description=f"Load-test any MQTT broker: measure rates, latencies and losses.\n\nscenarios:\n{scenarios}",
         epilog=EXAMPLES,
         add_help=False,
     )
@@ -30,33 +30,34 @@ def register(group: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run it, tell, and write what was asked for."""
+    """Run the load test, print the result, and write the requested files. Return the exit code."""
     plan = plan_of(arguments)
     limits = limits_of(arguments)
     for path in (arguments.json, arguments.html):
         if path is None or str(path) == "-":
             continue
         if not path.absolute().parent.is_dir():
-            raise ConfigError(f"{path}: there is no folder {path.absolute().parent}")
+            raise ConfigError(f"{path}: the folder {path.absolute().parent} does not exist")
         if path.is_dir():
-            raise ConfigError(f"{path}: is a folder")
+            raise ConfigError(f"{path}: expected a file, found a folder")
     import json
 
-    from hookmq_bench import control
+    from hookmq_bench import control, native
     from hookmq_bench.address import address_of
     from hookmq_bench.page import page
     from hookmq_bench.result import conclude, to_json
     from hookmq_bench.text import Progress, headline, table, where
 
+    if plan.native:
+        native.words_of(plan)
     address = address_of(plan.target)
     progress = Progress(plan, sys.stderr)
     if not plan.target.quiet:
         print(f"hookmq bench {plan.scenario}: {headline(plan)}; {where(plan)}", file=sys.stderr)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        watched = control.run(
-            plan, address, (lambda _p, _at: None) if plan.target.quiet else progress
-        )
+        engine = native.run_plan if plan.native else control.run
+        watched = engine(plan, address, (lambda _p, _at: None) if plan.target.quiet else progress)
     finally:
         progress.end()
     result = conclude(plan, watched, started, limits)
@@ -72,6 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.html is not None:
             arguments.html.write_text(page(result, of_us), encoding="utf-8")
     finally:
-        # Also where a file could not be written: the run is over, and its figures were seen by nobody yet.
+        # Print the table even if a file cannot be written. Otherwise the figures would be lost.
         print(table(result), end="", file=sys.stderr if to_stdout else sys.stdout)
     return result.exit_code

@@ -1,11 +1,15 @@
-"""One MQTT connection of the generator: asyncio's protocol, with one write for each turn of the loop."""
+"""An MQTT connection for the asyncio engine. It writes at most once in each turn of the event loop."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from hookmq.codec import (
+from hookmq.mqtt.decoder import decode
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.framing import frame
+from hookmq.mqtt.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -15,13 +19,9 @@ from hookmq.codec import (
     Suback,
     Subscribe,
     SubscribeRequest,
-    decode,
-    encode,
-    frame,
 )
-from hookmq.errors import ProtocolError
-from hookmq.properties import Properties
-from hookmq.reason import ReasonCode
+from hookmq.mqtt.properties import Properties
+from hookmq.mqtt.reason_codes import ReasonCode
 
 from hookmq_bench.address import Address, BenchError, Refused
 
@@ -40,8 +40,7 @@ _PINGREQ: Final = encode(Pingreq(), 4)
 
 
 class Turn:
-    """What is to be done once in this turn of the loop, after everything was read: `before`, then each marked
-    connection's `turn`."""
+    """Work that runs once per turn of the event loop, after all reads: `before`, then each marked connection's `turn`."""
 
     __slots__ = ("_loop", "_marked", "_scheduled", "before", "buffer")
 
@@ -50,18 +49,18 @@ class Turn:
         self._marked: list[Connection] = []
         self._scheduled = False
         self.before: Callable[[], None] = _nothing
-        # A read is looked at before the next one begins, so that all connections can share it.
+        # Each read is processed before the next one starts, so all connections can share one buffer.
         self.buffer = memoryview(bytearray(READ))
 
     def mark(self, connection: "Connection") -> None:
-        """Call the connection's `turn`, once however often it is marked."""
+        """Call `connection.turn` once in this turn, however often the connection is marked."""
         if not connection.marked:
             connection.marked = True
             self._marked.append(connection)
             self.schedule()
 
     def schedule(self) -> None:
-        """Call at least `before`."""
+        """Run this turn's work even if no connection is marked."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
@@ -80,8 +79,11 @@ def _nothing() -> None:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """`out` is what the next turn writes. `lost` is called once with a reason when the connection ends without our having
-    closed it. CONNACK and SUBACK are waited for for `patience` seconds."""
+    """An MQTT connection. Put bytes into `out` to write them in the next turn.
+
+    `lost` is called once, with a reason, if the connection ends without our closing it. `patience` is how many seconds
+    to wait for CONNACK and SUBACK.
+    """
 
     patience = 30.0
 
@@ -93,11 +95,11 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.paused = False
         self.resumed = False
-        """Whether the broker had a session of the client."""
+        """Whether the broker still had a session for this client."""
         self.lost: Callable[[str], None] = _ignore
         self.transport: asyncio.Transport | None = None
         self.quiet = True
-        """Whether nothing was written since `keep_alive` was last called."""
+        """Whether nothing has been written since the last call to `keep_alive`."""
         self._websocket: WebSocket | None = None
         self._connect = b""
         self._partial = bytearray()
@@ -109,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
     # opening and closing
 
     async def open(self, address: Address, connect: Connect) -> Connack:
-        """Connect; the CONNACK. Raises Refused when the broker says no, BenchError otherwise."""
+        """Connect and return the CONNACK. Raises Refused if the broker refuses, or BenchError for any other failure."""
         loop = asyncio.get_running_loop()
         self._connect = encode(connect, self.version)
         if address.websocket is not None:
@@ -127,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         packet = await self._within(both(), "no CONNACK")
         if not isinstance(packet, Connack):
             self.abort()
-            raise BenchError(f"{type(packet).__name__.upper()} where CONNACK was due")
+            raise BenchError(f"expected CONNACK, got {type(packet).__name__.upper()}")
         self.resumed = packet.session_present
         if packet.code:
             self.abort()
@@ -135,13 +137,14 @@ class Connection(asyncio.BufferedProtocol):
         return packet
 
     async def subscribe(self, topic_filter: str, qos: int, properties: Properties) -> int:
-        """Subscribe; the granted QoS. Raises BenchError, Refused when the broker says no."""
+        """Subscribe and return the granted QoS. Raises Refused if the broker refuses, or BenchError for any other
+        failure."""
         answer = self._answer = asyncio.get_running_loop().create_future()
         request = SubscribeRequest(topic_filter, qos)
         self.put(encode(Subscribe(1, (request,), properties), self.version))
         packet = await self._within(_result(answer), "no SUBACK")
         if not isinstance(packet, Suback):
-            raise BenchError(f"{type(packet).__name__.upper()} where SUBACK was due")
+            raise BenchError(f"expected SUBACK, got {type(packet).__name__.upper()}")
         code = packet.codes[0]
         if code > 2:
             raise Refused(reason_of(code, packet.properties, 5))
@@ -159,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
             raise BenchError(str(error.strerror or error)) from None
 
     def close(self) -> None:
-        """Send DISCONNECT and close."""
+        """Send DISCONNECT and close the connection."""
         if self.closed or self.transport is None:
             return
         self.out.append(encode(Disconnect(), self.version))
@@ -168,15 +171,15 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.close()
 
     def abort(self) -> None:
-        """Close without DISCONNECT."""
+        """Close the connection without sending DISCONNECT."""
         self.closed = True
         if self.transport is not None:
             self.transport.abort()
 
-    # asyncio's side
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with CONNECT, or with the WebSocket's request."""
+        """Send CONNECT, or over WebSocket the HTTP request that opens it."""
         self.transport = cast("asyncio.Transport", transport)
         if self.closed:
             self.transport.abort()
@@ -186,11 +189,11 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.write(self._connect)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The worker's one buffer."""
+        """Return the read buffer that all connections of the process share."""
         return self.turns.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read."""
+        """Process the `nbytes` bytes that were read into the buffer."""
         data = bytes(self.turns.buffer[:nbytes])
         if self._websocket is not None:
             data = self._unwrap(data, self._websocket)
@@ -215,19 +218,19 @@ class Connection(asyncio.BufferedProtocol):
         return data
 
     def pause_writing(self) -> None:
-        """The broker takes no more for now."""
+        """Stop writing until `resume_writing`, because the transport's buffer is full."""
         self.paused = True
 
     def resume_writing(self) -> None:
-        """It takes more."""
+        """Resume writing."""
         self.paused = False
         self.turns.mark(self)
 
     def eof_received(self) -> None:
-        """The broker closed; so do we."""
+        """Close the connection, because the broker has closed its end."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell whoever waits."""
+        """Report the reason to the waiting call, and also to `lost` unless we closed the connection ourselves."""
         why = self._reason or (str(error) if error else "closed by the broker")
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
@@ -239,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
     # packets
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of MQTT, cut anywhere."""
+        """Process MQTT bytes. Packets may be split anywhere between calls."""
         partial = self._partial
         if partial:
             partial += data
@@ -254,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._need = len(data) - used + 1 if found is None else found[1] - used
                 self._partial += memoryview(data)[used:]
         except (ProtocolError, IndexError) as error:
-            self._fail(f"the broker sent what is no MQTT: {error}")
+            self._fail(f"the broker sent invalid MQTT: {error}")
 
     def _fail(self, why: str) -> None:
         self._reason = why
@@ -262,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def scan(self, data: bytes) -> int:
-        """Take the whole packets at the beginning of `data`; where the first is that is not whole."""
+        """Process the complete packets at the start of `data` and return the position after the last one."""
         pos, end = 0, len(data)
         while pos < end:
             found = frame(data, pos)
@@ -273,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
         return pos
 
     def packet(self, header: int, body: bytes) -> None:
-        """Take one packet. Raises ProtocolError."""
+        """Process one packet. Raises ProtocolError."""
         packet = decode(header, body, self.version, server=False)
         if isinstance(packet, Pingresp):
             if self._pings:
@@ -288,34 +291,34 @@ class Connection(asyncio.BufferedProtocol):
             self.other(packet)
 
     def other(self, packet: Packet) -> None:
-        """Take a packet that is none of the connection itself."""
+        """Process a packet that the connection does not handle itself."""
 
     def pong(self, mark: int) -> None:
-        """The broker has read all that was written before `ping(mark)`."""
+        """Record that the broker has read everything written before `ping(mark)`."""
 
     def ping(self, mark: int = 0) -> None:
-        """Put a PINGREQ."""
+        """Queue a PINGREQ in `out`."""
         self._pings.append(mark)
         self.out.append(_PINGREQ)
 
     def keep_alive(self) -> None:
-        """Ping if nothing was written since this was last called."""
+        """Send a PINGREQ if nothing has been written since the last call."""
         if self.quiet and not self.closed and not self._pings:
             self.ping()
             self.turns.mark(self)
         self.quiet = True
 
     def put(self, data: bytes) -> None:
-        """Write `data` in this turn."""
+        """Queue `data` to be written in this turn."""
         self.out.append(data)
         self.turns.mark(self)
 
     def turn(self) -> None:
-        """The turn of the loop."""
+        """Do this connection's work for the current turn."""
         self.flush()
 
     def flush(self) -> None:
-        """Write what is in `out`."""
+        """Write everything in `out`."""
         out = self.out
         if not out:
             return
@@ -338,7 +341,7 @@ def _ignore(reason: str) -> None:
 
 
 def reason_of(code: int, properties: Properties, version: int) -> str:
-    """A refusal in words."""
+    """Return a readable reason for a refusal."""
     if version < 5:
         return f"{_V3_REFUSALS.get(code, 'refused')} (return code {code})"
     try:

@@ -1,4 +1,4 @@
-"""The parent: starts the processes, lets them begin at one moment, watches, and decides when all has come."""
+"""The parent process. It starts the others, begins the load, watches progress, and decides when to stop."""
 
 import asyncio
 import contextlib
@@ -25,16 +25,20 @@ from hookmq_bench.plan import SECOND, Plan
 from hookmq_bench.process import Ended, Process, words
 
 POINT: Final = 0.5
-"""Seconds between two points of the series."""
+"""Seconds between two points of the time series."""
 LINGER: Final = 0.15
-"""Seconds to listen on for what comes twice when everything has come."""
+"""Seconds to listen for duplicates after everything has arrived."""
 AHEAD: Final = 0.05
-"""Seconds between telling when to begin and beginning."""
+"""Seconds between the order to begin and the actual start, so that all processes start together."""
 
 
 class Point(NamedTuple):
-    """A run at one moment: seconds since its start (warm-up included), counts since then, what is outstanding, latencies
-    since the point before in nanoseconds (0 where there were none), CPU time of all processes in nanoseconds."""
+    """A run's state at one moment.
+
+    `at` is in seconds since the start, warm-up included. Counts are totals since the start. `p50` and `p99` are in
+    nanoseconds and cover the time since the previous point; they are 0 if there were no latencies. `cpu` is the CPU
+    time of all processes in nanoseconds.
+    """
 
     at: float
     sent: int
@@ -51,18 +55,22 @@ class Point(NamedTuple):
 
 @dataclass(slots=True)
 class Watched:
-    """What came of a run."""
+    """The raw outcome of a run: each process's account, and the time series. If the run stalled, `stood_still` is the
+    number of seconds without progress after which it was ended; otherwise it is 0."""
 
     accounts: list[Account]
     points: list[Point] = field(default_factory=list)
     interrupted: bool = False
-    stood_still: bool = False
+    stood_still: float = 0.0
 
 
 def run(plan: Plan, address: Address, show: Callable[[str, Point], None]) -> Watched:
-    """Run `plan`; blocks until it is over. `show` is told a phase (connecting, warming up, running, draining) and how it
-    stands, several times a second. The first Ctrl-C ends the run early. Raises BenchError; KeyboardInterrupt while
-    connecting or at the second Ctrl-C."""
+    """Run `plan` and return the accounts of its processes. Blocks.
+
+    `show` is called several times a second with the phase (connecting, warming up, running, draining) and the current
+    state. The first Ctrl-C ends the run early. Raises BenchError. Raises KeyboardInterrupt for a second Ctrl-C, or for
+    one while connecting.
+    """
     _allow_files(plan)
     context = multiprocessing.get_context("fork")
     sockets = _sockets(plan)
@@ -106,8 +114,9 @@ def _work(
     sockets: list[dict[int, socket.socket]],
     parents: list[Pipe],
 ) -> None:
-    """A process's life. `parents` are the parent's ends of pipes: while anybody has them, nobody learns of its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells
+    """Run one child process. It closes `parents`, its copies of the parent's pipe ends. While a copy is open, no
+    process notices that the parent has exited."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     for pipe_end in parents:
         pipe_end.close()
     for row in sockets[:index] + sockets[index + 1 :]:
@@ -146,7 +155,7 @@ async def _live(
 
 
 def _sockets(plan: Plan) -> list[dict[int, socket.socket]]:
-    """A connection between any two processes."""
+    """Return a connected pair of sockets for every pair of processes."""
     count = plan.processes
     rows: list[dict[int, socket.socket]] = [{} for _ in range(count)]
     for one in range(count):
@@ -156,20 +165,20 @@ def _sockets(plan: Plan) -> list[dict[int, socket.socket]]:
 
 
 def _allow_files(plan: Plan) -> None:
-    """As many open files as a process needs. Raises BenchError where the system allows fewer."""
+    """Raise the open-file limit to what one process needs. Raises BenchError if the system does not allow that many."""
     clients = plan.publishers + plan.subscribers + plan.clients
     needed = -(-clients // plan.processes) + plan.processes**2 + 64
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard not in (-1, resource.RLIM_INFINITY) and needed > hard:
         raise BenchError(
-            f"a process may open {hard} files and would need {needed}: raise it (ulimit -n) or give --processes"
+            f"each process needs {needed} open files, the limit is {hard}: raise it (ulimit -n) or use more --processes"
         )
     if soft not in (-1, resource.RLIM_INFINITY) and needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class _Watch:
-    """The run as the parent sees it."""
+    """The parent's view of a run."""
 
     def __init__(self, plan: Plan, pipes: list[Pipe], show: Callable[[str, Point], None]) -> None:
         self._plan = plan
@@ -182,12 +191,12 @@ class _Watch:
         self._points: list[Point] = []
         self._idle: list[Point] = []
         self._start = 0
-        self._stood_still = False
+        self._stood_still = 0.0
         self._next_point = 0.0
         self._next_show = 0.0
 
     def run(self) -> Watched:
-        """Through all phases."""
+        """Take the run through all its phases and return the outcome."""
         plan = self._plan
         try:
             while len(self._ready) < len(self._pipes):
@@ -220,7 +229,7 @@ class _Watch:
         )
 
     def _until_sent(self) -> None:
-        """Wait until no process sends any more."""
+        """Wait until every process has stopped sending."""
         plan = self._plan
         enough = not plan.publishers and plan.count and not plan.kind.connects
         moved, since = (-1, -1, -1), time.monotonic()
@@ -235,12 +244,12 @@ class _Watch:
                 if (now.sent, now.acked, now.received) != moved:
                     moved, since = (now.sent, now.acked, now.received), time.monotonic()
                 elif now.outstanding and time.monotonic() - since > plan.timeout:
-                    # A broker that hangs would keep a run that a count ends for ever.
-                    self._stood_still = True
+                    # Without this, a run with --count would never end if the broker hangs.
+                    self._stood_still = plan.timeout
                     self._order("stop")
                     return
                 continue
-            # Subscribers alone: others send, so the time says when it is over, or the count.
+            # This run only subscribes. Others send, so the duration or the count ends it.
             over = time.monotonic_ns() - self._start > (plan.warm_up + plan.duration) * SECOND
             if enough and sum(one.received for one in self._samples) >= plan.count:
                 self._order("stop")
@@ -249,7 +258,7 @@ class _Watch:
                 return
 
     def _drain(self) -> None:
-        """Wait until everything has come, or nothing has come for a while."""
+        """Wait until every message has arrived, or until nothing more arrives for a while."""
         plan = self._plan
         seen = (-1, -1)
         since = time.monotonic()
@@ -270,7 +279,7 @@ class _Watch:
                 return
 
     def _read(self) -> None:
-        """Take what processes tell; waits a little for it. Raises BenchError."""
+        """Receive reports from the processes, waiting briefly for them. Raises BenchError."""
         for pipe in wait(self._pipes, 0.05):
             index = self._pipes.index(pipe)  # type: ignore[arg-type]
             try:
@@ -298,14 +307,14 @@ class _Watch:
                 self._points.append(point)
                 self._idle.clear()
             else:
-                self._idle.append(point)  # of interest only if something comes after it
+                self._idle.append(point)  # kept only if another change follows
             self._latencies.clear()
 
     def _seconds(self) -> float:
         return (time.monotonic_ns() - self._start) / SECOND if self._start else 0.0
 
     def _point(self) -> Point:
-        # Processes tell how they stand a quarter of a second ago at most: then was the point.
+        # The reports may be a quarter of a second old, so use their time, not the current one.
         times = [sample.at for sample in self._samples if sample.at]
         mean = sum(times) / len(times) if times else 0.0
         seconds = max(0.0, (mean - self._start) / SECOND) if self._start else 0.0

@@ -1,4 +1,4 @@
-"""What arrived is told to the publishers that wait for it, also where they live in other processes."""
+"""Report arrivals to the publishers waiting for them, in this process and in others."""
 
 import asyncio
 import socket
@@ -14,8 +14,8 @@ _RECORD: Final = struct.Struct(">IQ")
 
 
 class Credit:
-    """Collects arrivals of one turn of the loop and hands them on at its end. `others` are the sockets to the other
-    processes, by their numbers."""
+    """Collect arrivals during a turn of the event loop and report them when it ends. `others` maps each other process's
+    number to the socket that leads to it."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Credit:
         turn.before = self._settle
 
     async def start(self) -> None:
-        """Listen to the other processes."""
+        """Start listening for reports from the other processes."""
         loop = asyncio.get_running_loop()
         for process, other in self._others.items():
             transport, _ = await loop.create_connection(
@@ -42,13 +42,13 @@ class Credit:
             self._streams[process] = transport
 
     def arrived(self, publisher: int, gained: int) -> None:
-        """Messages of a publisher arrived here."""
+        """Record that a publisher's messages arrived in this process."""
         arrived = self._arrived
         arrived[publisher] = arrived.get(publisher, 0) + gained
         self._turn.schedule()
 
     def arrived_elsewhere(self, records: bytes) -> None:
-        """Messages arrived in another process."""
+        """Process another process's report of messages that arrived there."""
         for publisher, gained in _RECORD.iter_unpack(records):
             self._own[publisher].arrived(gained)
 
@@ -66,13 +66,13 @@ class Credit:
             self._streams[process].write(b"".join(records))
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening to the other processes."""
         for transport in self._streams.values():
             transport.close()
 
 
 class _Stream(asyncio.Protocol):
-    """Whole records out of a stream of bytes."""
+    """Split a byte stream into records."""
 
     def __init__(self, taken: Callable[[bytes], None]) -> None:
         self._taken = taken

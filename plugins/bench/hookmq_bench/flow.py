@@ -1,6 +1,6 @@
-"""The messages of one publisher as one subscriber sees them: which came, twice, late or never.
+"""One publisher's messages as one subscriber sees them: arrived, duplicated, late or missing.
 
-Numbers begin with 0. What is missing is kept as ranges, so that the account is exact however many are missing.
+Message numbers start at 0. Missing numbers are stored as ranges, so the counts are exact however many are missing.
 """
 
 from array import array
@@ -8,9 +8,12 @@ from bisect import bisect_right
 
 
 class Flow:
-    """`next` is the number that should come next. Whoever sees it arrive adds one to `next` himself; everything else goes
-    to `odd`. `first` is where counting began; `missing` tells how many below `next` have not come; `duplicates` and
-    `reordered` (late, but once) are counts."""
+    """The flow from one publisher to one subscriber. `next` is the message number expected next.
+
+    When the expected number arrives, the caller adds one to `next` itself. For any other number it calls `odd`.
+    Counting started at `first`. `missing` counts the numbers below `next` that have not arrived. `duplicates` counts
+    repeats, and `reordered` counts messages that arrived once but late.
+    """
 
     __slots__ = ("_ends", "_starts", "duplicates", "first", "missing", "next", "reordered")
 
@@ -24,7 +27,7 @@ class Flow:
         self._ends = array("Q")
 
     def odd(self, number: int) -> int:
-        """Take a number that is not `next`; how far it moves `next`."""
+        """Process a number other than `next` and return how far `next` advances."""
         expected = self.next
         if number >= expected:
             if number > expected:
@@ -59,5 +62,5 @@ class Flow:
 
     @property
     def received(self) -> int:
-        """How many have come, each counted once."""
+        """The number of distinct messages that have arrived."""
         return self.next - self.first - self.missing

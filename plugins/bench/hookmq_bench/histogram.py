@@ -1,7 +1,6 @@
-"""Counts of durations in log-linear buckets: 128 to every doubling, so that a value is told to within 0.8 %.
+"""Count durations in logarithmic buckets. Each doubling has 128 buckets, so values are accurate to 0.8 %.
 
-Durations are whole nanoseconds. A histogram has a fixed size whatever it counts, adds up with others, and its differences
-over time are histograms again.
+Durations are whole nanoseconds. All histograms have the same fixed size, so they can be added and subtracted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,11 +9,11 @@ from typing import Final
 BITS: Final = 7
 _STEPS: Final = 1 << BITS
 _LARGEST: Final = 1 << 44
-"""Nearly five hours; what takes longer is counted there."""
+"""Nearly five hours. Longer durations are counted in the last bucket."""
 
 
 def bucket(value: int) -> int:
-    """The number of the bucket that `value` (nanoseconds) belongs into; what is negative counts as 0."""
+    """Return the index of the bucket that counts `value` (nanoseconds). Negative values count as 0."""
     if value < _STEPS:
         return value if value > 0 else 0
     if value >= _LARGEST:
@@ -24,7 +23,7 @@ def bucket(value: int) -> int:
 
 
 def lower(number: int) -> int:
-    """The smallest value of a bucket, in nanoseconds."""
+    """Return a bucket's smallest value in nanoseconds."""
     if number < _STEPS:
         return number
     shift = (number >> BITS) - 1
@@ -32,7 +31,7 @@ def lower(number: int) -> int:
 
 
 def upper(number: int) -> int:
-    """The largest value of a bucket."""
+    """Return a bucket's largest value in nanoseconds."""
     return lower(number + 1) - 1
 
 
@@ -40,7 +39,7 @@ SIZE: Final = bucket(_LARGEST - 1) + 1
 
 
 class Histogram:
-    """How often durations occurred. `largest` and `total` are exact."""
+    """Counts of how often each duration occurred. `largest` and `total` are exact."""
 
     __slots__ = ("count", "counts", "largest", "total")
 
@@ -53,7 +52,7 @@ class Histogram:
     def add(self, value: int, times: int = 1) -> None:
         """Count `value` (nanoseconds) `times` times."""
         if value < 0:
-            value = 0  # clocks of two machines
+            value = 0  # the clocks of two machines disagree
         if value > self.largest:
             self.largest = value
         self.count += times
@@ -67,7 +66,7 @@ class Histogram:
         self.counts[(shift << BITS) + (value >> shift)] += times
 
     def merge(self, other: "Histogram") -> None:
-        """Add what `other` counted."""
+        """Add the counts of `other`."""
         self.count += other.count
         self.total += other.total
         self.largest = max(self.largest, other.largest)
@@ -77,26 +76,28 @@ class Histogram:
                 counts[number] += times
 
     def percentile(self, percent: float) -> int:
-        """The value (nanoseconds) that `percent` of the durations do not exceed: the end of its bucket, but never more
-        than the largest; 0 when nothing was counted."""
+        """Return the value in nanoseconds that `percent` of the durations do not exceed.
+
+        The result is the upper end of a bucket, capped at the largest duration. It is 0 if the histogram is empty.
+        """
         if not self.count:
             return 0
         return min(self.largest, percentile_of(self._pairs(), self.count, percent))
 
     @property
     def mean(self) -> float:
-        """The mean, in nanoseconds; 0 when nothing was counted."""
+        """The mean in nanoseconds, or 0 if the histogram is empty."""
         return self.total / self.count if self.count else 0.0
 
     def _pairs(self) -> Iterable[tuple[int, int]]:
         return ((number, times) for number, times in enumerate(self.counts) if times)
 
     def sparse(self) -> dict[int, int]:
-        """The counts by bucket, those of 0 left out."""
+        """Return the non-zero counts by bucket."""
         return dict(self._pairs())
 
     def since(self, before: list[int]) -> dict[int, int]:
-        """As `sparse`, less what `before`, an earlier copy of `counts`, has."""
+        """Return, by bucket, how many durations were counted since `before`, an earlier copy of `counts`."""
         return {
             number: now - then
             for number, (now, then) in enumerate(zip(self.counts, before, strict=True))
@@ -105,7 +106,7 @@ class Histogram:
 
 
 def percentile_of(counts: Iterable[tuple[int, int]], total: int, percent: float) -> int:
-    """The end of the bucket in which `percent` of `total` durations are reached. `counts` is in the order of buckets."""
+    """Return the upper end of the bucket that reaches `percent` of `total` durations. `counts` is sorted by bucket."""
     wanted = max(1, -(-total * percent // 100))
     seen = 0
     last = 0
@@ -118,7 +119,7 @@ def percentile_of(counts: Iterable[tuple[int, int]], total: int, percent: float)
 
 
 def percentile_of_sparse(counts: Mapping[int, int], percent: float) -> int:
-    """As `percentile_of`, of what `Histogram.since` gave; 0 when it is empty."""
+    """Return a percentile (nanoseconds) of the counts from `Histogram.since`, or 0 if there are none."""
     if not counts:
         return 0
     return percentile_of(sorted(counts.items()), sum(counts.values()), percent)

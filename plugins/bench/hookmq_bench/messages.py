@@ -1,4 +1,4 @@
-"""A process of a run with messages: its publishers and subscribers, from the first connection to the account."""
+"""One process of a run with messages. It runs publishers and subscribers, from connecting to the final account."""
 
 import asyncio
 import socket
@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from hookmq.codec import Publish, encode
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Publish
 
 from hookmq_bench.address import BenchError
 from hookmq_bench.connection import Connection
@@ -21,13 +22,13 @@ from hookmq_bench.subscriber import Subscriber, no_credit
 from hookmq_bench.ticks import Alarm
 
 STALL: Final = 1.0
-"""Seconds without an arrival after which a publisher at QoS 0 gives up what is outstanding."""
+"""Seconds without an arrival after which a QoS 0 publisher gives up its outstanding messages."""
 GRAIN: Final = 100_000
-"""Nanoseconds between two looks at what is due."""
+"""Nanoseconds between two checks for messages that are due."""
 
 
 class Messages:
-    """The clients that live in `process`; `others` are the sockets to the other processes."""
+    """The publishers and subscribers of `process`. `others` holds the sockets to the other processes."""
 
     def __init__(self, process: Process, others: Mapping[int, socket.socket]) -> None:
         plan = self.plan = process.plan
@@ -81,11 +82,11 @@ class Messages:
 
     @property
     def connections(self) -> list[Connection]:
-        """All of them."""
+        """All connections that this process opened."""
         return [*self.subscribers.values(), *self.publishers.values()]
 
     async def run(self) -> Account:
-        """Everything, as the parent tells it."""
+        """Run each phase when the parent orders it, and return this process's account."""
         process = self.process
         tasks = [process.sampling(self._look)]
         try:
@@ -114,7 +115,7 @@ class Messages:
         self.credit.close()
         return account
 
-    # before
+    # before the run
 
     async def _open_subscriber(self, number: int) -> None:
         subscriber = self.subscribers[number]
@@ -138,24 +139,24 @@ class Messages:
             raise BenchError(f"publisher {number}: {error}") from None
         maximum = 2 if told.maximum_qos is None else told.maximum_qos
         if plan.qos > maximum:
-            raise BenchError(f"the broker takes QoS {maximum} at most")
+            raise BenchError(f"the broker accepts at most QoS {maximum}")
         if plan.retain and told.retain_available == 0:
-            raise BenchError("the broker retains nothing")
+            raise BenchError("the broker does not support retained messages")
         largest = told.maximum_packet_size
         if largest is not None and plan.size >= largest:
-            raise BenchError(f"the broker takes packets of {largest} bytes at most")
+            raise BenchError(f"the broker accepts packets of at most {largest} bytes")
         receive_maximum = told.receive_maximum or 65_535
         self._receive_maximum = min(self._receive_maximum, receive_maximum)
         publisher.limit(receive_maximum)
 
-    # while it runs
+    # during the run
 
     async def _load(self, start: int) -> tuple[Mark, Mark]:
-        """Send until the time is up or everything is sent; the counts when measuring began and ended."""
+        """Send until time runs out or everything is sent. Return the counts at the start and end of the measured time."""
         plan, process = self.plan, self.process
         begin_at = start + int(plan.warm_up * SECOND)
         self._stop_at = begin_at + int(plan.duration * SECOND) if plan.duration else 1 << 62
-        # Without a warm-up everything counts, also what a timer sends a moment early.
+        # Without a warm-up, everything counts, even a message that a timer sends slightly early.
         process.tally.since = begin_at + process.offset if plan.warm_up else 0
         await process.until(start)
         if plan.rate:
@@ -168,16 +169,17 @@ class Messages:
             for publisher in self._order:
                 publisher.running = True
                 process.turn.mark(publisher)
-        ended = await self._or_all_sent(begin_at)  # all was sent before
+        ended = await self._or_all_sent(begin_at)  # not None if everything has been sent already
         begin = ended or process.mark()
         end = ended or await self._or_all_sent(self._stop_at) or process.mark()
         self._stop()
         return begin, end
 
     async def _or_all_sent(self, at: int) -> Mark | None:
-        """Sleep until `at`, or until nothing more is to be sent; the counts of the latter moment."""
+        """Sleep until `at`, or until everything is sent. In the latter case return the counts at that moment, otherwise
+        None."""
         if not self.publishers:
-            # Others decide when all is sent; the parent says so.
+            # Only the publishers' processes know when everything is sent, so wait for the parent to end the run.
             waiting = asyncio.create_task(self.process.told.get())
             done, _ = await asyncio.wait([waiting], timeout=(at - time.monotonic_ns()) / SECOND)
             if done:
@@ -209,7 +211,7 @@ class Messages:
             publisher.running = False
 
     def _tick(self) -> None:
-        """Hand out what is due."""
+        """Hand the publishers every message that is now due."""
         schedule, alarm = self._schedule, self._alarm
         if schedule is None or alarm is None or self._stopped:
             return
@@ -224,7 +226,7 @@ class Messages:
             alarm.set(max(following, now + GRAIN))
 
     async def _watch(self) -> None:
-        """What was lost at QoS 0 is never acknowledged: a publisher must not wait for it for ever."""
+        """Write off lost QoS 0 messages. No acknowledgement reports their loss, so publishers would wait forever."""
         seen = [-1] * len(self._order)
         while True:
             await asyncio.sleep(STALL)
@@ -262,7 +264,7 @@ class Messages:
             self.process.latencies(),
         )
 
-    # after
+    # after the run
 
     def _account(self, begin: Mark, end: Mark) -> Account:
         process = self.process
@@ -295,7 +297,7 @@ class Messages:
             connection.close()
 
     async def _clean_up(self) -> None:
-        """Leave nothing behind at the broker."""
+        """Remove this run's durable sessions and retained messages from the broker, unless `--keep` is set."""
         plan, process = self.plan, self.process
         for subscriber in self.subscribers.values():
             subscriber.close()

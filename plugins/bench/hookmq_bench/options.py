@@ -1,32 +1,40 @@
-"""The command line of ``hookmq bench``, and the plan that it describes."""
+"""The command-line options of ``hookmq bench``, and the plan built from them."""
 
 import argparse
 import secrets
 from pathlib import Path
 from typing import Final
 
-from hookmq.cli.options import PROPERTIES, Target, add_connection, count, qos, seconds, target_of
+from hookmq.cli.options import (
+    PROPERTIES,
+    ConnectTarget,
+    add_connection,
+    count,
+    qos,
+    seconds,
+    target_of,
+)
 from hookmq.config.units import parse_size
-from hookmq.errors import ConfigError
-from hookmq.properties import Properties
+from hookmq.model.errors import ConfigError
+from hookmq.mqtt.properties import Properties
 from hookmq.server.addresses import is_loopback
 
-from hookmq_bench.plan import SCENARIOS, STAMP, Limits, Plan, fill
+from hookmq_bench.plan import SCENARIOS, STAMP, TOPIC, Limits, Plan, fill
 
 EXAMPLES: Final = """\
 examples:
-  hookmq bench pair                                     50 publishers, 50 subscribers, as fast as 20 outstanding let
+  hookmq bench pair                                     50 publishers, 50 subscribers, as fast as a window of 20 permits
   hookmq bench fanin --rate 10000 -q 1 --max-p99 5ms    latency at a fixed rate; exit code 1 above 5 ms
   hookmq bench fanout --subscribers 1000 --html report.html
   hookmq bench connect --clients 5000 --connect-rate 500
-  hookmq bench churn --clients 2000 --storm 5s          all leave and come back at once, every 5 s
+  hookmq bench churn --clients 2000 --storm 5s          cut all connections every 5 s
   hookmq bench pair -L mqtts://broker.example --cafile ca.pem -V mqttv5 --yes-remote --fail-on-loss
 
-exit codes: 0 done, 1 failed, void, or a limit broken, 2 wrong options"""
+exit codes: 0 done; 1 failed, void or a limit exceeded; 2 wrong options"""
 
 WINDOW: Final = 20
 SNAKE: Final = {paho: name.replace("-", "_") for name, (paho, _) in PROPERTIES.items()}
-"""paho's names of properties to ours."""
+"""Maps paho's property names to HookMQ's."""
 ONLY: Final = {
     "shared": ("sub", "fanin", "fanout"),
     "abrupt": ("churn",),
@@ -45,11 +53,11 @@ ONLY: Final = {
     "warm_up": ("pub", "sub", "pair", "fanin", "fanout"),
     "count": ("pub", "sub", "pair", "fanin", "fanout", "churn"),
 }
-"""The scenarios that an option is for, where it is not for all."""
+"""For each option that only some scenarios support, those scenarios."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
+    """Add the command's arguments and options to `parser`."""
     listed = "; ".join(f"{name}: {one.help}" for name, one in SCENARIOS.items())
     parser.add_argument("scenario", choices=SCENARIOS, metavar="SCENARIO", help=listed)
     add = parser.add_argument_group("clients").add_argument
@@ -67,12 +75,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--clients", type=positive, metavar="N", help="connections (connect 1000, churn 100)")
     add("--processes", type=positive, default=1, metavar="N", help="processes of the generator (1)")
+    add(
+        "--native",
+        action="store_true",
+        help="use the generator in C: pair, fanin and fanout over plain TCP to 127.0.0.1, on Linux",
+    )
     add = parser.add_argument_group("messages").add_argument
     add(
         "--rate",
         type=number,
         metavar="N",
-        help="messages a second, of all publishers together; 0 (default): as fast as the window lets",
+        help="messages a second, of all publishers together; 0 (default): as fast as the window permits",
     )
     add(
         "--window",
@@ -91,26 +104,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--payload-file",
         type=Path,
         metavar="FILE",
-        help=f"a payload of {STAMP.size} bytes and what the file holds",
+        help=f"a payload of {STAMP.size} bytes and the content of this file",
     )
     add(
         "-t",
         "--topic",
         metavar="TEMPLATE",
-        help="topic of each publisher (hookmq-bench/{run}/{i}): {i} its number, {run} the run's",
+        help="topic of each publisher (hookmq-bench/{run}/{i}): {i} is its number, {run} the run's",
     )
     add(
         "-r",
         "--retain",
         action="store_true",
         default=None,
-        help="retain the messages; removed at the end",
+        help="publish retained messages; they are removed at the end",
     )
     add(
         "--shared",
         action="store_true",
         default=None,
-        help="one shared subscription of all subscribers",
+        help="let all subscribers share one subscription",
     )
     add = parser.add_argument_group("how long").add_argument
     add("--duration", type=seconds, metavar="TIME", help="measured time (10s; no end with --count)")
@@ -132,7 +145,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=2.0,
         metavar="TIME",
-        help="at the end, wait until nothing has come for this long (2s)",
+        help="at the end, how long to wait for a missing message (2s)",
     )
     add = parser.add_argument_group("connections").add_argument
     add(
@@ -140,7 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number,
         default=0.0,
         metavar="N",
-        help="connects a second; 0 (default): as fast as they go",
+        help="connects a second; 0 (default): as fast as possible",
     )
     add(
         "--connecting",
@@ -153,7 +166,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--storm",
         type=seconds,
         metavar="TIME",
-        help="churn: all connections at once, again and again after this time",
+        help="churn: cut all connections at this interval; they reconnect at once",
     )
     add(
         "--abrupt",
@@ -166,12 +179,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=30.0,
         metavar="TIME",
-        help="how long CONNACK and SUBACK may take, and a run may stand still (30s)",
+        help="how long to wait for CONNACK and SUBACK, and for any progress (30s)",
     )
     add(
         "--keep",
         action="store_true",
-        help="leave sessions (-c) and retained messages at the broker",
+        help="do not remove durable sessions (-c) and retained messages",
     )
     add(
         "--yes-remote",
@@ -184,8 +197,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("exit code 1 if").add_argument
     add("--fail-on-loss", action="store_true", help="a message or a connection was lost")
     add("--max-p50", type=seconds, metavar="TIME", help="the median latency is above this")
-    add("--max-p99", type=seconds, metavar="TIME", help="the 99th percentile is")
-    add("--max-p999", type=seconds, metavar="TIME", help="the 99.9th percentile is")
+    add("--max-p99", type=seconds, metavar="TIME", help="the 99th percentile is above this")
+    add("--max-p999", type=seconds, metavar="TIME", help="the 99.9th percentile is above this")
     add(
         "--min-rate",
         type=number,
@@ -196,21 +209,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """The plan that the options describe. Raises ConfigError."""
+    """Build the plan that the options describe. Raises ConfigError for invalid combinations."""
     scenario = arguments.scenario
     for name, scenarios in ONLY.items():
         if getattr(arguments, name) is not None and scenario not in scenarios:
             option = "--" + name.replace("_", "-")
-            raise ConfigError(f"{option} is for {', '.join(scenarios)}, not for {scenario}")
+            raise ConfigError(f"{option} is for {', '.join(scenarios)}, not {scenario}")
     if not (arguments.url or arguments.host):
         arguments.host = "127.0.0.1"
     if arguments.debug:
-        raise ConfigError("-d: a load test has too many packets to tell")
+        raise ConfigError("-d: a load test has too many packets to log")
     target = target_of(arguments)
     if not is_loopback(target.host) and not arguments.yes_remote:
         raise ConfigError(
-            f"{target.host} is not this machine: a load test may take a broker down, for everybody who uses it",
-            hint="--yes-remote if that is what you want",
+            f"{target.host} is not this machine, and a load test may overload a broker for all its users",
+            hint="use --yes-remote if you may load it",
         )
     kind = SCENARIOS[scenario]
     publishers = arguments.publishers or kind.publishers
@@ -224,22 +237,22 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     if window is None:
         window = 0 if rate else WINDOW
     if not window and not rate and publishers:
-        raise ConfigError("--window 0 needs a --rate: something must bound what is sent")
+        raise ConfigError("--window 0 needs --rate: otherwise nothing limits the messages")
     if window > 65_535:
-        raise ConfigError("--window: at most 65535, as many packet identifiers as there are")
+        raise ConfigError("--window: at most 65535, the number of packet ids")
     if arguments.ramp_up and not rate:
-        raise ConfigError("--ramp-up needs a --rate to rise to")
-    topic = arguments.topic or arguments.url_topic or "hookmq-bench/{run}/{i}"
+        raise ConfigError("--ramp-up needs --rate")
+    topic = arguments.topic or arguments.url_topic or TOPIC
     _check_topic(topic, scenario, arguments)
     if arguments.abrupt and target.will is not None and target.will.payload:
         raise ConfigError(
-            "--will-payload: wills that are counted (--abrupt) have a payload of ours"
+            "--will-payload: not with --abrupt, which needs its own payload to count wills"
         )
     duration = arguments.duration
     if duration is None:
         duration = 0.0 if arguments.count else 10.0
     if not duration and not arguments.count and scenario != "connect":
-        raise ConfigError("--duration 0 needs a --count: something must end it")
+        raise ConfigError("--duration 0 needs --count: otherwise the run never ends")
     warm_up = arguments.warm_up
     if warm_up is None:
         warm_up = 0.0 if arguments.count or kind.connects else max(1.0, arguments.ramp_up or 0.0)
@@ -272,11 +285,12 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         prefix=arguments.id or f"hookmq-bench-{run:06x}",
         properties=_properties(target),
         timeout=arguments.timeout,
+        native=arguments.native,
     )
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits:
-    """The limits that the options set."""
+    """Return the pass/fail limits that the options set."""
     return Limits(
         arguments.fail_on_loss,
         arguments.max_p50,
@@ -289,29 +303,27 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
 def _check_topic(topic: str, scenario: str, arguments: argparse.Namespace) -> None:
     wildcards = any(character in fill(topic, "0", 0) for character in "+#")
     if wildcards and scenario != "sub":
-        raise ConfigError(f"--topic: {topic!r} is a filter; messages are published to one topic")
+        raise ConfigError(f"--topic: {topic!r} is a filter; a topic has no wildcards")
     if "\0" in topic or len(fill(topic, "9" * 8, 0).encode()) > 65_000:
-        raise ConfigError("--topic: no topic")
+        raise ConfigError("--topic: invalid topic")
     if scenario == "pair" and "{i}" not in topic:
-        raise ConfigError("--topic: pair needs a topic for each: put {i} into it")
+        raise ConfigError("--topic: pair needs one topic for each publisher: use {i}")
     several = "{i}" in topic and not all(
         level == "{i}" or "{i}" not in level for level in topic.split("/")
     )
     if several and scenario in ("fanin", "fanout"):
-        raise ConfigError(
-            "--topic: {i} must be a level of its own here, so that one filter (+) matches all"
-        )
+        raise ConfigError(f"--topic: {scenario} needs {{i}} as a whole level, for a filter with +")
 
 
 MOST: Final = 268_000_000
-TOO_MUCH: Final = "--payload: MQTT has no packets above 256 MiB"
+TOO_MUCH: Final = "--payload: the largest packet of MQTT has 256 MiB"
 
 
 def _payload(arguments: argparse.Namespace) -> bytes:
-    """What follows the stamp."""
+    """Return the part of the payload that follows the stamp. Raises ConfigError."""
     if arguments.payload_file is not None:
         if arguments.payload is not None:
-            raise ConfigError("give --payload or --payload-file, not both")
+            raise ConfigError("use either --payload or --payload-file")
         try:
             with arguments.payload_file.open("rb") as file:
                 filler: bytes = file.read(MOST + 1)
@@ -323,9 +335,9 @@ def _payload(arguments: argparse.Namespace) -> bytes:
         wanted = 64 if arguments.payload is None else arguments.payload
         if wanted < STAMP.size:
             raise ConfigError(
-                f"--payload: at least {STAMP.size} bytes: each message says whose it is, its number and its time"
+                f"--payload: at least {STAMP.size} bytes, for the publisher, number and time of each message"
             )
-        if wanted > MOST:  # before so much is asked of the memory
+        if wanted > MOST:  # check the size before allocating
             raise ConfigError(TOO_MUCH)
         filler = b"x" * (wanted - STAMP.size)
     if len(filler) > MOST:
@@ -333,12 +345,12 @@ def _payload(arguments: argparse.Namespace) -> bytes:
     return filler
 
 
-def _properties(target: Target) -> dict[str, Properties]:
-    """What -D gave, by packet."""
+def _properties(target: ConnectTarget) -> dict[str, Properties]:
+    """Return the `-D` properties by packet type. Raises ConfigError."""
     found: dict[str, dict[str, object]] = {}
     for packet, paho_name, value in target.properties:
         if packet in ("unsubscribe", "disconnect"):
-            raise ConfigError(f"-D {packet}: a load test sends none")
+            raise ConfigError(f"-D {packet}: a load test sends no such packet")
         values = found.setdefault(packet, {})
         name = SNAKE[paho_name]
         if name in ("user_property", "subscription_identifier"):
@@ -351,7 +363,7 @@ def _properties(target: Target) -> dict[str, Properties]:
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     value = count(text)
     if not value:
         raise argparse.ArgumentTypeError(f"expected a whole number above 0, not {text!r}")
@@ -359,7 +371,7 @@ def positive(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """A number that is not negative."""
+    """Parse a number from 0 to 1e9."""
     try:
         value = float(text)
     except ValueError:
@@ -370,7 +382,7 @@ def number(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """A size in bytes."""
+    """Parse a size in bytes."""
     try:
         return parse_size(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What processes tell of themselves: samples while they run, and an account at the end."""
+"""What each process reports: samples during the run, and an account at the end."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -7,9 +7,12 @@ from hookmq_bench.tally import Tally
 
 
 class Sample(NamedTuple):
-    """A look at one process at `at`, nanoseconds of the monotonic clock: counts since the start, what is outstanding, CPU
-    time in nanoseconds, the latencies since the last sample by bucket. `progress` are deliveries counted once, with those
-    that were passed over; `missing` are these."""
+    """One process's state at monotonic time `at` (nanoseconds).
+
+    Counts are totals since the start, and `cpu` is in nanoseconds. `latencies` covers only the time since the last
+    sample, by bucket. `progress` counts each delivered message once, plus the skipped message numbers. `missing` counts
+    only the skipped ones.
+    """
 
     at: int = 0
     sent: int = 0
@@ -30,7 +33,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Mark:
-    """Counts at one moment: nanoseconds of the monotonic clock, CPU time of the process, messages, connects."""
+    """Counts at one moment. `at` is monotonic time and `cpu` is the process's CPU time, both in nanoseconds."""
 
     at: int
     cpu: int
@@ -42,7 +45,7 @@ class Mark:
 
 @dataclass(slots=True)
 class FlowSum:
-    """All flows of one publisher in one process: how many, what they received, counted once, and what they did not."""
+    """The sum of one publisher's flows in one process. `received` counts each message once."""
 
     flows: int = 0
     received: int = 0
@@ -54,8 +57,11 @@ class FlowSum:
 
 @dataclass(slots=True)
 class Account:
-    """What a process did. `sent` and `unacked` are by publisher, `flows` by key, `unsent` were due and never sent.
-    `offset` makes the monotonic clock that of stamps."""
+    """What one process did. `sent` and `unacked` are by publisher, `flows` is by publisher key. `unsent` counts
+    messages that were due but never sent.
+
+    Add `offset` to a monotonic time to get the corresponding stamp time.
+    """
 
     tally: Tally
     begin: Mark
@@ -73,8 +79,8 @@ class Account:
 
 @dataclass(slots=True)
 class Connects:
-    """What connect and churn count beside the tally: connections that were opened, that found their session, that were
-    refused; wills that were due and that came; storms, each the nanoseconds until all were back."""
+    """Additional counts for connect and churn. `resumed` counts connections that found their session. `storms` lists
+    how many nanoseconds each storm took until all clients had reconnected."""
 
     opened: int = 0
     resumed: int = 0

@@ -1,4 +1,4 @@
-"""The report of a run: one page of HTML that needs nothing else. All text that came from outside is escaped."""
+"""The HTML report: one self-contained page. All external text is escaped."""
 
 from html import escape
 from math import log10
@@ -53,7 +53,7 @@ th:first-child,td:first-child{text-align:left}tr{border-bottom:1px solid var(--r
 
 
 def page(result: Result, version: str) -> str:
-    """The whole page."""
+    """Return the report as a complete HTML page. `version` is HookMQ's version."""
     plan = result.plan
     title = f"{plan.scenario}: {described(plan)}"
     body = [
@@ -103,7 +103,7 @@ def _tiles(result: Result) -> str:
         odd = result.duplicates + (0 if plan.shared else result.reordered)
         tiles.append((f"{odd:,}", "duplicated or reordered", odd > 0))
     busiest = max(result.cores, default=0.0)
-    tiles.append((f"{busiest:.0%}", "of a core by the generator", busiest > 0.8))
+    tiles.append((f"{busiest:.0%}", "of a core used by the generator", busiest > 0.8))
     return (
         '<div class="tiles">'
         + "".join(
@@ -189,7 +189,7 @@ def _level(name: str, points: list[Point], field: str, drop: bool = False) -> Li
 
 
 def _bars(histogram: Histogram) -> list[tuple[float, float, int]]:
-    """The counts in about `BARS` steps of the same width on a logarithmic axis."""
+    """Regroup the counts into `BARS` bars of equal width on a logarithmic axis."""
     sparse = histogram.sparse()
     if not sparse:
         return []
@@ -205,7 +205,7 @@ def _bars(histogram: Histogram) -> list[tuple[float, float, int]]:
 
 
 def _curve(histogram: Histogram) -> list[tuple[float, float]]:
-    """Percentiles that get finer towards the end, as far as there are values."""
+    """Return points of the percentile curve, denser towards 100, as far as there are enough values."""
     found = []
     left = 1.0
     while left * histogram.count >= 1 and left > 1e-6:
@@ -215,7 +215,7 @@ def _curve(histogram: Histogram) -> list[tuple[float, float]]:
 
 
 def _time(value: float) -> str:
-    """A duration at an axis."""
+    """Format a duration as an axis label."""
     if not value:
         return "0"
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
@@ -249,9 +249,9 @@ def _counts(result: Result) -> str:
             rows.append(["found their session", f"{counts.resumed:,}", ""])
         if counts.wills_due:
             rows.append(["wills due", f"{counts.wills_due:,}", ""])
-            rows.append(["wills that came", f"{counts.wills_came:,}", ""])
+            rows.append(["wills received", f"{counts.wills_came:,}", ""])
         rows += [
-            [f"storm {number}: all back in", duration(took), ""]
+            [f"storm {number}: all connected again after", duration(took), ""]
             for number, took in enumerate(counts.storms[:50], 1)
         ]
         return _table(rows)
@@ -272,7 +272,7 @@ def _counts(result: Result) -> str:
 def _latencies(result: Result) -> str:
     found = latencies(result)
     if not found:
-        return "<p>None was measured.</p>"
+        return "<p>No latency was measured.</p>"
     rows = [["", *PERCENTILES, "max", "mean"]]
     for name, one in found:
         values = [one.percentile(percent) for percent in PERCENTILES.values()]
@@ -293,13 +293,16 @@ def _settings(result: Result) -> str:
         if plan.publishers:
             rows.append(["payload", payload(plan)])
             rows.append(
-                ["rate", f"{plan.rate:,g} a second" if plan.rate else "as fast as the window lets"]
+                [
+                    "rate",
+                    f"{plan.rate:,g} a second" if plan.rate else "as fast as the window permits",
+                ]
             )
             rows.append(["window", str(plan.window or "none")])
         rows.append(["topic", plan.topic])
-    rows.append(["sessions", "clean" if plan.target.clean_start else "kept"])
+    rows.append(["sessions", "clean" if plan.target.clean_start else "durable"])
     cores = ", ".join(f"{share:.0%}" for share in result.cores)
-    rows.append(["generator", f"processes: {plan.processes}; of a core: {cores}"])
+    rows.append(["generator", f"processes: {plan.processes}; cores used: {cores}"])
     if result.lag.count:
         rows.append(
             [

@@ -1,24 +1,27 @@
-"""What a run does: the load, checked, and who of its clients lives in which process."""
+"""A run's plan: its load, and the process in which each client runs."""
 
 import struct
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from hookmq.cli.options import Target
-from hookmq.properties import EMPTY, Properties
+from hookmq.cli.options import ConnectTarget
+from hookmq.mqtt.properties import EMPTY, Properties
 
 STAMP: Final = struct.Struct(">QQQ")
-"""What every payload begins with: whose message it is (`Plan.key`), its number (from 0), when it was due (nanoseconds
-since 1970)."""
+"""The layout of the stamp that starts every payload: the publisher's key (`Plan.key`), the message number (from 0), and
+the time when the message was due (nanoseconds since 1970)."""
+TOPIC: Final = "hookmq-bench/{run}/{i}"
 MAGIC: Final = 0x484B
-"""The upper 16 bits of every key; then come 24 bits for the run and 24 for the publisher."""
+"""The upper 16 bits of every key. They are followed by 24 bits for the run and 24 for the publisher."""
 SECOND: Final = 1_000_000_000
 NAMES: Final = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
 
 
 class Scenario(NamedTuple):
-    """A kind of load: what it is, how many clients it has unless told otherwise, whether its subscribers get the
-    messages of one publisher each (`paired`) or of all."""
+    """A kind of load, with the default number of each kind of client.
+
+    If `paired`, each subscriber receives one publisher's messages; otherwise it receives all publishers' messages.
+    """
 
     help: str
     publishers: int = 0
@@ -28,30 +31,31 @@ class Scenario(NamedTuple):
 
     @property
     def connects(self) -> bool:
-        """Whether it is about connections, without messages."""
+        """Whether the scenario only opens connections and sends no messages."""
         return bool(self.clients)
 
 
 SCENARIOS: Final[dict[str, Scenario]] = {
-    "pub": Scenario("publishers alone", publishers=10),
-    "sub": Scenario("subscribers alone; another `hookmq bench pub` sends", subscribers=10),
-    "pair": Scenario("as many subscribers as publishers, one each", 50, 50, paired=True),
-    "fanin": Scenario("many publishers, a subscriber to all of them", 50, 1),
-    "fanout": Scenario("a publisher, many subscribers", 1, 100),
+    "pub": Scenario("publishers only", publishers=10),
+    "sub": Scenario("subscribers only; another `hookmq bench pub` sends", subscribers=10),
+    "pair": Scenario("each publisher has its own subscriber", 50, 50, paired=True),
+    "fanin": Scenario("many publishers, one subscriber to all of them", 50, 1),
+    "fanout": Scenario("one publisher, many subscribers", 1, 100),
     "connect": Scenario("open connections and hold them", clients=1000),
-    "churn": Scenario(
-        "connect, disconnect, again and again; or all at once (--storm)", clients=100
-    ),
+    "churn": Scenario("connect and disconnect repeatedly, or all at once (--storm)", clients=100),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run. Durations are in seconds, `rate` and `connect_rate` per second and 0 for as fast as it goes. `window` is 0
-    for no bound, `count` 0 for no end but that of `duration`."""
+    """Everything that determines a run. Durations are in seconds.
+
+    `rate` and `connect_rate` are per second; 0 means as fast as possible. A `window` of 0 means no limit. If `count` is
+    0, only `duration` ends the run. `native` selects the engine written in C.
+    """
 
     scenario: str
-    target: Target
+    target: ConnectTarget
     run: int
     publishers: int
     subscribers: int
@@ -77,54 +81,55 @@ class Plan:
     prefix: str
     properties: dict[str, Properties] = field(default_factory=dict)
     timeout: float = 30.0
+    native: bool = False
 
     @property
     def kind(self) -> Scenario:
-        """Its scenario."""
+        """The scenario that this plan runs."""
         return SCENARIOS[self.scenario]
 
     @property
     def size(self) -> int:
-        """Bytes of a payload."""
+        """The payload size in bytes, including the stamp."""
         return STAMP.size + len(self.payload)
 
     def key(self, publisher: int) -> int:
-        """What the payloads of a publisher begin with."""
+        """Return a publisher's key, which all its payloads start with."""
         return MAGIC << 48 | self.run << 24 | publisher
 
     def properties_of(self, packet: str) -> Properties:
-        """What ``-D PACKET`` gave."""
+        """Return the properties given with ``-D PACKET``."""
         return self.properties.get(packet, EMPTY)
 
     def topic_of(self, publisher: int) -> str:
-        """What a publisher publishes to."""
+        """Return a publisher's topic."""
         return fill(self.topic, str(publisher), self.run)
 
     def filter_of(self, subscriber: int) -> str:
-        """What a subscriber subscribes to."""
+        """Return a subscriber's topic filter."""
         alone = self.kind.paired or not self.publishers
         found = fill(self.topic, str(subscriber) if alone else "+", self.run)
         return f"$share/{self.prefix}/{found}" if self.shared else found
 
     def sources_of(self, subscriber: int) -> range:
-        """The publishers whose messages a subscriber must get; none is known where others publish."""
+        """Return the publishers whose messages a subscriber must receive. Empty if this run does not publish."""
         if self.kind.paired:
             return range(subscriber, subscriber + 1)
         return range(self.publishers)
 
     @property
     def copies(self) -> int:
-        """How often a message is delivered."""
+        """The number of this run's subscribers that receive each message."""
         if self.kind.paired or self.shared:
             return min(self.subscribers, 1)
         return self.subscribers
 
     def homes(self) -> "Homes":
-        """Where the clients live."""
+        """Assign publishers and subscribers to processes."""
         count, publishers, subscribers = self.processes, self.publishers, self.subscribers
         if self.kind.paired or not (publishers and subscribers):
             return Homes(range(count), range(count))
-        # A few on one side have processes of their own, so that both sides have one to themselves.
+        # If one side has few clients, give them their own processes.
         if self.shared:
             subscribers = 1
         if subscribers < count:
@@ -136,7 +141,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What makes a run a failure; None for no limit. Latencies in seconds, the rate per second."""
+    """Limits that a run must meet to pass; None means no limit. Latencies are in seconds, the rate is per second."""
 
     fail_on_loss: bool = False
     p50: float | None = None
@@ -146,25 +151,25 @@ class Limits:
 
 
 class Homes(NamedTuple):
-    """The processes in which publishers and subscribers live, in turn."""
+    """The processes that run publishers and those that run subscribers. Clients are assigned in turn."""
 
     publishers: range
     subscribers: range
 
     def publisher(self, number: int) -> int:
-        """The process of a publisher."""
+        """Return the index of the process that runs a publisher."""
         return self.publishers[number % len(self.publishers)]
 
     def subscriber(self, number: int) -> int:
-        """The process of a subscriber."""
+        """Return the index of the process that runs a subscriber."""
         return self.subscribers[number % len(self.subscribers)]
 
 
 def fill(template: str, number: str, run: int) -> str:
-    """A topic with its ``{i}`` and ``{run}`` filled in."""
+    """Replace ``{i}`` and ``{run}`` in a topic template."""
     return template.replace("{i}", number).replace("{run}", f"{run:06x}")
 
 
 def share(count: int, parts: int, part: int) -> int:
-    """How many of `count` things fall to one of `parts`, dealt in turn."""
+    """Return how many of `count` items fall to part number `part` if they are dealt out in turn to `parts`."""
     return count // parts + (part < count % parts)

@@ -1,6 +1,6 @@
-"""Plots as SVG: lines over time, bars over a logarithmic axis. No fonts, no scripts, nothing from elsewhere.
+"""Draw SVG plots: lines over time, and bars over a logarithmic axis. They need no fonts, scripts or other files.
 
-Colours are classes, which the page's style sheet sets for light and dark.
+Colours are CSS classes. The page's style sheet defines them for light and dark mode.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,18 +15,18 @@ RIGHT: Final = 12
 TOP: Final = 10
 BOTTOM: Final = 30
 POINTS: Final = 300
-"""How many points a line has at most."""
+"""The most points drawn for one line."""
 
 
 class Line(NamedTuple):
-    """A line of a plot: its name and its points."""
+    """One line in a plot: its name and its points."""
 
     name: str
     points: Sequence[tuple[float, float]]
 
 
 class Axis:
-    """Places values along `start` to `end` in the picture; the values `ticks` are marked."""
+    """An axis drawn from position `start` to `end`, with marks at the values in `ticks`."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class Axis:
         self._start, self._end = start, end
 
     def __call__(self, value: float) -> float:
-        """Where `value` is."""
+        """Return the position of `value` on the axis."""
         part = (self._scale(value) - self._low) / self._span
         return self._start + part * (self._end - self._start)
 
 
 def linear(highest: float, start: float, end: float, count: int = 5) -> Axis:
-    """An axis from 0 to a round number that is not below `highest`."""
+    """Return an axis from 0 to a round number not below `highest`."""
     highest = highest or 1.0
     rough = highest / count
     power: float = 10 ** floor(log10(rough))
@@ -60,13 +60,13 @@ def linear(highest: float, start: float, end: float, count: int = 5) -> Axis:
 
 
 def spanning(highest: float, start: float, end: float) -> Axis:
-    """An axis from 0 to `highest` itself, with marks at round numbers."""
+    """Return an axis from 0 to exactly `highest`, with marks at round numbers."""
     ticks = [one for one in linear(highest, 0, 1).ticks if one <= highest * 1.0001]
     return Axis(0, highest or 1.0, start, end, ticks)
 
 
 def decades(lowest: float, highest: float, start: float, end: float) -> Axis:
-    """A logarithmic axis with marks at 1, 2 and 5 times powers of ten, fewer where it is long."""
+    """Return a logarithmic axis with marks at 1, 2 and 5 times powers of ten, or fewer over a wide range."""
     low, high = floor(log10(lowest)), ceil(log10(highest))
     factors = (1, 2, 5) if high - low <= 3 else (1,)
     ticks = [one * 10.0**power for power in range(low, high + 1) for one in factors]
@@ -77,7 +77,8 @@ def decades(lowest: float, highest: float, start: float, end: float) -> Axis:
 def lines(
     title: str, series: Sequence[Line], named: Callable[[float], str], begun: float = 0.0
 ) -> str:
-    """Lines over seconds; `named` writes the values of the vertical axis. At `begun`, if not 0, measuring began."""
+    """Plot lines over time in seconds. `named` formats vertical-axis values. Unless `begun` is 0, it marks the time
+    when measuring began."""
     drawn = [one for one in series if one.points]
     if not drawn:
         return ""
@@ -103,7 +104,8 @@ def bars(
     named: Callable[[float], str],
     marks: Sequence[tuple[str, float]] = (),
 ) -> str:
-    """Bars of (from, to, how many) over a logarithmic axis of values, which `named` writes; `marks` are lines across."""
+    """Plot bars, given as (from, to, count), over a logarithmic axis. `named` formats axis values. `marks` are labelled
+    lines drawn across the plot."""
     if not counts:
         return ""
     x = decades(max(counts[0][0], 1.0), max(counts[-1][1], 2.0), LEFT, WIDTH - RIGHT)
@@ -134,7 +136,7 @@ def bars(
 
 
 def curve(title: str, series: Sequence[Line], named: Callable[[float], str]) -> str:
-    """Values by percentile: each nine takes as much room as the one before. Points are (percentile, value)."""
+    """Plot values by percentile. Each additional nine takes the same width. Points are (percentile, value)."""
     drawn = [one for one in series if one.points]
     if not drawn:
         return ""
@@ -199,7 +201,7 @@ def _figure(title: str, names: Sequence[str], parts: Sequence[str]) -> str:
 
 
 def thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `POINTS` points: of each stretch the mean."""
+    """Reduce a line to at most `POINTS` points by averaging stretches of it."""
     if len(points) <= POINTS:
         return list(points)
     found = []

@@ -1,4 +1,4 @@
-"""The entry point: it brings a command and adds nothing to a broker."""
+"""The plugin's entry point. It adds a command and does not affect a broker."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from hookmq.plugin import Plugin, hookimpl
 
 
 class BenchPlugin(Plugin):
-    """``hookmq bench``."""
+    """A plugin that adds the ``hookmq bench`` command."""
 
     @staticmethod
     @hookimpl
     def register_cli(group: Any) -> None:
-        """Adds ``hookmq bench``."""
+        """Add ``hookmq bench`` to the command group."""
         from hookmq_bench.cli import register
 
         register(group)

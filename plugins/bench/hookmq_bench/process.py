@@ -1,4 +1,4 @@
-"""What every process of a run has: its loop, the pipe to the parent, opening and closing many connections."""
+"""What every process in a run shares: an event loop, a pipe to the parent, and code to manage many connections."""
 
 import asyncio
 import contextlib
@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, Final
 
-from hookmq.codec import Connect, WillFields
-from hookmq.properties import Properties
+from hookmq.mqtt.packets import Connect, WillFields
+from hookmq.mqtt.properties import Properties
 
 from hookmq_bench.address import Address, BenchError
 from hookmq_bench.connection import Connection, Turn
@@ -18,13 +18,13 @@ from hookmq_bench.plan import SECOND, Plan, share
 from hookmq_bench.tally import Tally
 
 SAMPLE: Final = 0.25
-"""Seconds between two samples."""
+"""Seconds between two samples during the run."""
 ENDING: Final = 0.05
-"""Likewise when nothing is sent any more, and the parent waits for what is still to come."""
+"""Seconds between two samples after the last message was sent, while the parent waits for messages to arrive."""
 
 
 class Process:
-    """The part of `plan` that falls to process `index`. `offset` makes the monotonic clock that of stamps."""
+    """The part of `plan` that process `index` runs. Add `offset` to a monotonic time to get the stamp time."""
 
     def __init__(self, plan: Plan, index: int, address: Address, pipe: Pipe, offset: int) -> None:
         self.plan = plan
@@ -43,7 +43,7 @@ class Process:
         self.loop.set_exception_handler(self._failed)
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A fault of ours in a callback: a run that goes on would tell anything."""
+        """End the run after an error in a callback, because its results would be worthless."""
         error = context.get("exception")
         if not isinstance(error, OSError):
             self.tell("failed", f"{context['message']}: {error!r}")
@@ -57,12 +57,12 @@ class Process:
             self.told.put_nowait(("finish", None))
 
     def tell(self, what: str, more: Any = None) -> None:
-        """Tell the parent."""
-        with contextlib.suppress(OSError):  # it is gone, and so shall we
+        """Send a report to the parent."""
+        with contextlib.suppress(OSError):  # the parent has exited, so this process will too
             self._pipe.send((what, more))
 
     async def wait_for(self, what: str) -> Any:
-        """What the parent tells with `what`. Raises Ended when it wants an end instead."""
+        """Wait for the parent's order `what` and return its argument. Raises Ended if the parent ends the run instead."""
         word, more = await self.told.get()
         if word != what:
             raise Ended
@@ -73,7 +73,8 @@ class Process:
     def connect_packet(
         self, name: str, clean: bool | None = None, will: bytes | None = b""
     ) -> Connect:
-        """A client's CONNECT; `will` is the payload of its will: b"" for the one that was given, None for no will."""
+        """Build a client's CONNECT. `will` is the will's payload: b"" for the payload in the options, None for no
+        will."""
         target = self.plan.target
         properties = self.plan.properties_of("connect")
         if target.session_expiry is not None:
@@ -99,7 +100,7 @@ class Process:
         )
 
     async def open(self, connection: Connection, packet: Connect) -> Properties:
-        """Open a connection and count it; the properties of the CONNACK. Raises BenchError."""
+        """Open a connection, count it, and return the CONNACK's properties. Raises BenchError."""
         began = time.monotonic_ns()
         connection.patience = self.plan.timeout
         connack = await connection.open(self._address, packet)
@@ -114,8 +115,7 @@ class Process:
         self.tally.lost_connections[reason] += 1
 
     async def each(self, things: Sequence[Any], work: Callable[[Any], Awaitable[None]]) -> None:
-        """Do `work` with all things, as many at once and so many in a second as the plan has it. The first that fails
-        fails all."""
+        """Run `work` on each of `things`, at the plan's rate and concurrency. The first failure cancels the rest."""
         processes = self.plan.processes
         gate = asyncio.Semaphore(max(1, share(self.plan.connecting, processes, self.index)))
         rate = self.plan.connect_rate / processes
@@ -137,28 +137,28 @@ class Process:
     def keep_alive_of(
         self, connections: Callable[[], Sequence[Connection]]
     ) -> "asyncio.Task[None]":
-        """A task that keeps alive what `connections` gives."""
+        """Start a task that sends PINGREQs to keep the given connections alive, and return it."""
 
         async def pinging() -> None:
             while self.keep_alive:
-                # Each is looked at twice in the time that it may be quiet [MQTT-3.1.2-20].
+                # Check each connection twice within its keep alive [MQTT-3.1.2-20].
                 await asyncio.sleep(self.keep_alive / 2.5)
                 for connection in connections():
                     connection.keep_alive()
 
         return asyncio.create_task(pinging())
 
-    # looking at it
+    # samples
 
     def latencies(self) -> dict[int, int]:
-        """Those since this was last called."""
+        """Return the latencies counted since the last call, by bucket."""
         latency = self.tally.connected if self.plan.kind.connects else self.tally.latency
         since = latency.since(self._seen)
         self._seen = list(latency.counts)
         return since
 
     def sampling(self, look: Callable[[], Sample]) -> "asyncio.Task[None]":
-        """A task that tells the parent what `look` sees."""
+        """Start a task that regularly sends the sample from `look` to the parent, and return it."""
 
         async def sampling() -> None:
             while True:
@@ -169,7 +169,7 @@ class Process:
         return asyncio.create_task(sampling())
 
     def mark(self) -> Mark:
-        """The counts of now."""
+        """Return the counts at this moment."""
         tally = self.tally
         return Mark(
             time.monotonic_ns(),
@@ -181,23 +181,23 @@ class Process:
         )
 
     async def until(self, at: int) -> None:
-        """Sleep until `at`, nanoseconds of the monotonic clock."""
+        """Sleep until monotonic time `at` (nanoseconds)."""
         await asyncio.sleep((at - time.monotonic_ns()) / SECOND)
 
 
 class Ended(Exception):
-    """The parent wants an end before anything began."""
+    """The parent ended the run before it began."""
 
 
 def calm() -> None:
-    """Keep the garbage collector from looking at what stays."""
+    """Exclude all existing objects from garbage collection, and make collections rare."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
 
 
 def words(error: BaseException) -> str:
-    """An error, or the first of a group, in words."""
+    """Return an error's text, or the first error's text if it is a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) if isinstance(error, BenchError) else repr(error)

@@ -1,24 +1,30 @@
-"""A publisher: as many messages outstanding as its window allows, or those that are due."""
+"""A publisher that either keeps its window full or sends messages when they are due."""
 
 import time
 from typing import Final
 
-from hookmq.codec import Packet, Puback, Pubcomp, Pubrec, encode_properties, encode_publish_parts
+from hookmq.mqtt.encoder import encode_publish_parts
+from hookmq.mqtt.packets import Packet, Puback, Pubcomp, Pubrec
+from hookmq.mqtt.property_section import encode_properties
 
 from hookmq_bench.connection import Connection, Turn, reason_of
 from hookmq_bench.plan import STAMP, Plan
 from hookmq_bench.tally import Tally
 
 UNBOUNDED: Final = 10_000
-"""How many messages may be written in one turn where no window bounds them."""
+"""The most messages written in one turn if there is no window."""
 BURST: Final = 1 << 20
-"""Bytes of payload that are put in one turn at most; the transport may then say that it has enough."""
+"""The most payload bytes written in one turn. Only after the turn can the transport pause the publisher."""
 _PUBREL: Final = b"\x62\x02"
 
 
 class Publisher(Connection):
-    """`waits` says what ends a message's being outstanding beside its acknowledgement: "arrival" at its subscribers, a
-    "pong" that follows it, or nothing. In a run at a fixed rate `due` is called, else it sends as long as `running`."""
+    """A connection that publishes.
+
+    A message is outstanding until it is acknowledged and the condition `waits` is met: "arrival" at its subscribers, a
+    later "pong", or nothing. At a fixed rate, the owner calls `due` for each message. Otherwise the publisher sends as
+    long as `running` is set.
+    """
 
     def __init__(
         self, turn: Turn, plan: Plan, number: int, tally: Tally, offset: int, waits: str = ""
@@ -29,7 +35,7 @@ class Publisher(Connection):
         self.running = False
         self.sent = 0
         self.quota = 0
-        """How many it may send at all; 0 for no bound."""
+        """The most messages to send, or 0 for no limit."""
         self.unacked: dict[int, int] = {}
         self.arrivals = 0
         self._copies = max(1, plan.copies)
@@ -51,13 +57,13 @@ class Publisher(Connection):
         self._burst = max(1, min(UNBOUNDED, BURST // plan.size))
 
     def limit(self, receive_maximum: int) -> None:
-        """Keep to the broker's Receive Maximum, too [MQTT-3.3.4-9]."""
+        """Keep the window within the broker's Receive Maximum [MQTT-3.3.4-9]."""
         if self._qos:
             self.window = min(self.window or 65_535, receive_maximum)
 
     @property
     def outstanding(self) -> int:
-        """How many messages are."""
+        """The number of outstanding messages."""
         waiting = len(self.unacked)
         if self._waits == "arrival":
             return max(waiting, self.sent - self.arrivals // self._copies)
@@ -67,38 +73,38 @@ class Publisher(Connection):
 
     @property
     def backlog(self) -> int:
-        """How many are due and not written."""
+        """The number of messages that are due but not yet written."""
         return len(self._backlog)
 
     def arrived(self, deliveries: int) -> None:
-        """Subscribers got messages."""
+        """Record that subscribers received some of this publisher's messages."""
         self.arrivals += deliveries
         self.turns.mark(self)
 
     def forgive(self) -> None:
-        """Wait no longer for what has not arrived."""
+        """Stop waiting for the arrival of outstanding messages."""
         self.arrivals = self.sent * self._copies
         self._ponged = self.sent
         self.turns.mark(self)
 
     def pong(self, mark: int) -> None:
-        """All up to `mark` was read."""
+        """Record that the broker has read all messages up to `mark`."""
         if mark > self._ponged:
             self._ponged = mark
             self.turns.mark(self)
 
     def due(self, time: int) -> None:
-        """A message is due at `time` (of stamps)."""
+        """Queue a message that is due at the stamp time `time`."""
         self._backlog.append(time)
         self.turns.mark(self)
 
     def turn(self) -> None:
-        """Send what may be sent."""
+        """Write every message that may be sent now."""
         self.pump()
         self.flush()
 
     def pump(self) -> None:
-        """Put as many messages as there is room for."""
+        """Put as many messages into `out` as the window allows."""
         if self.paused or self.closed:
             return
         window = self.window
@@ -114,7 +120,7 @@ class Publisher(Connection):
                 if self._backlog:
                     self.turns.mark(self)
             return
-        # A write for each message that gets free would make many small ones of few large ones.
+        # Wait until a quarter of the window is free: a few large writes cost less than many small ones.
         if self.running and room > 0 and (room >= window >> 2 or room == self.quota - self.sent):
             now = time.monotonic_ns() + self._offset
             self._send([now] * min(room, self._burst))
@@ -147,7 +153,8 @@ class Publisher(Connection):
             self.ping(number)
 
     def scan(self, data: bytes) -> int:
-        """As `Connection.scan`; the short acknowledgements, which are nearly all there is, are read in place."""
+        """Process packets as `Connection.scan` does. Short acknowledgements, which are nearly all packets, are parsed
+        in place."""
         now = time.monotonic_ns() + self._offset
         tally, unacked, out = self.tally, self.unacked, self.out
         since, latency = tally.since, tally.acknowledged
@@ -184,7 +191,7 @@ class Publisher(Connection):
         return pos
 
     def other(self, packet: Packet) -> None:
-        """The acknowledgements that say more than success."""
+        """Process acknowledgements that contain a reason code."""
         if not isinstance(packet, Puback | Pubrec | Pubcomp):
             return
         tally = self.tally
@@ -197,7 +204,7 @@ class Publisher(Connection):
         del self.unacked[packet.packet_id]
         tally.acked += 1
         if packet.code >= 0x10:
-            self.arrivals += self._copies  # which it never will
+            self.arrivals += self._copies  # this message will never arrive
         if packet.code >= 0x80:
             tally.refused[reason_of(packet.code, packet.properties, 5)] += 1
         elif packet.code == 0x10:

@@ -1,4 +1,4 @@
-"""From the accounts of the processes to figures, a verdict, and what failed. Nothing here does any I/O."""
+"""Turn the processes' accounts into figures, a verdict and a list of exceeded limits. No I/O."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,18 +10,21 @@ from hookmq_bench.outcome import Account, Connects, FlowSum
 from hookmq_bench.plan import NAMES, SECOND, Limits, Plan
 
 BUSY: Final = 0.8
-"""The share of a core above which the generator may be what limits a run."""
+"""The share of a core above which the generator itself may limit the results."""
 SUSTAINED: Final = 0.98
 LATE: Final = 1_000_000
-"""Nanoseconds by which the generator may be late at p99 before it says so."""
+"""The generator's own p99 delay, in nanoseconds, above which the report shows a warning."""
 PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
 
 
 @dataclass(slots=True)
 class Result:
-    """A run. `verdict` is "valid", "lossy" (messages were lost, and that is explained; of connects: connections failed or
-    were lost) or "void" (something happened that must not, so that the figures stand for nothing; `faults` say what).
-    `failures` are the limits that it broke."""
+    """A run's result.
+
+    `verdict` is "valid", "lossy" or "void". In a lossy run, messages are missing for a known reason, or in connect and
+    churn, connections failed or were lost. In a void run, something happened that must not happen; `faults` gives the
+    reasons, and the figures mean nothing. `failures` lists the limits that were exceeded.
+    """
 
     plan: Plan
     started: str
@@ -53,7 +56,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """What the figures are worth."""
+        """Whether the figures can be trusted: "valid", "lossy" or "void"."""
         if self.faults:
             return "void"
         counts = self.connections
@@ -62,19 +65,19 @@ class Result:
 
     @property
     def main(self) -> Histogram:
-        """The latencies that the run is about."""
+        """The scenario's most important latencies."""
         if self.plan.kind.connects:
             return self.connected
         return self.latency if self.plan.subscribers else self.acknowledged
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 when the run is void or a limit was broken."""
+        """1 if the run is void or exceeded a limit, else 0."""
         return 1 if self.faults or self.failures else 0
 
 
 def conclude(plan: Plan, watched: Watched, started: str, limits: Limits) -> Result:
-    """The result of a run."""
+    """Compute the result from a run's raw outcome. `started` is the time at which the run began."""
     result = Result(plan, started, watched.points, watched.interrupted)
     accounts = watched.accounts
     for account in accounts:
@@ -98,13 +101,15 @@ def conclude(plan: Plan, watched: Watched, started: str, limits: Limits) -> Resu
         _judge_messages(plan, accounts, result)
     _warn(plan, accounts, result)
     if watched.stood_still:
-        result.warnings.append(f"ended early: nothing moved for {plan.timeout:g} s (--timeout)")
+        option = "--drain" if plan.native else "--timeout"
+        seconds = f"{watched.stood_still:g} s"
+        result.warnings.append(f"ended early: no progress for {seconds} ({option})")
     _check(limits, result)
     return result
 
 
 def _measure(plan: Plan, accounts: list[Account], result: Result) -> None:
-    """The rates: over the measured time, or, where a count ends the run, until the last message came."""
+    """Compute the rates over the measured time. If a count ended the run, that time ends with the last arrival."""
     names = ["connects"] if plan.kind.connects else ["sent", "acked", "received"]
     if plan.count and not plan.kind.connects:
         begin = min(one.begin.at for one in accounts)
@@ -125,7 +130,7 @@ def _measure(plan: Plan, accounts: list[Account], result: Result) -> None:
 
 
 def _latest(account: Account) -> int:
-    """When the last thing happened, by the monotonic clock."""
+    """Return the monotonic time at which the last message or acknowledgement arrived."""
     tally = account.tally
     return max(tally.latest - account.offset if tally.latest else 0, account.begin.at)
 
@@ -146,9 +151,9 @@ def _count_connections(accounts: list[Account], result: Result) -> None:
     result.received = total.wills_came
     result.lost = total.wills_due - total.wills_came
     if total.failed and not total.opened:
-        result.faults.append("no connection was accepted at all")
+        result.faults.append("no connection was accepted")
     if result.lost < 0:
-        result.faults.append(f"{-result.lost:,} wills came that nobody had left")
+        result.faults.append(f"{-result.lost:,} more wills arrived than were due")
     for account in accounts:
         result.duplicates += sum(one.duplicates for one in account.flows.values())
 
@@ -161,7 +166,7 @@ def _longest(some: list[int], others: list[int]) -> list[tuple[int, int]]:
 
 
 def _count_messages(plan: Plan, accounts: list[Account], result: Result) -> None:
-    """Losses, duplicates and order, flow by flow."""
+    """Count lost, duplicated and reordered messages, flow by flow."""
     flows: dict[int, FlowSum] = {}
     sent: dict[int, int] = {}
     for account in accounts:
@@ -180,7 +185,7 @@ def _count_messages(plan: Plan, accounts: list[Account], result: Result) -> None
     never = 0
     for key, flow in flows.items():
         if not plan.publishers:
-            # Of others' messages only what was passed over is known to be lost.
+            # If others publish, only skipped message numbers are known to be lost.
             result.lost += flow.missing
             result.expected += flow.received + flow.missing
             continue
@@ -191,47 +196,47 @@ def _count_messages(plan: Plan, accounts: list[Account], result: Result) -> None
     if plan.subscribers and plan.publishers:
         result.lost = max(0, result.lost - refused * plan.copies)
     if never:
-        result.faults.append(f"{never:,} messages came that were never sent")
+        result.faults.append(f"{never:,} messages arrived that were never sent")
     if unmatched and plan.subscribers:
         result.faults.append(
-            f"the broker told of {unmatched:,} messages that nobody subscribed to them (0x10)"
+            f"the broker reported no matching subscriber for {unmatched:,} messages (0x10)"
         )
 
 
 def _judge_messages(plan: Plan, accounts: list[Account], result: Result) -> None:
-    """What happened and must not."""
+    """Record everything that happened but must not."""
     faults = result.faults
     qos = min([plan.qos, *(one.granted for one in accounts)])
     whole = not result.lost_connections
     if result.duplicates:
         why = {
             0: "QoS 0 sends once",
-            1: "QoS 1 sends again only to a connection that came back",
+            1: "QoS 1 resends only after a reconnect",
             2: "QoS 2 delivers once",
         }[qos]
         faults.append(f"{result.duplicates:,} duplicates: {why}")
     if result.reordered and not plan.shared:
-        faults.append(f"{result.reordered:,} messages out of order, of one topic at one QoS")
+        faults.append(f"{result.reordered:,} messages out of order, on one topic at one QoS")
     lost = result.lost - result.unacked * plan.copies
     if plan.publishers and qos and lost > 0 and whole:
         faults.append(
-            f"{lost:,} messages never came: the broker acknowledged them, and no connection was lost"
+            f"{lost:,} acknowledged messages never arrived, though no connection was lost"
         )
     wrong = sum(one.tally.wrong_qos for one in accounts)
     if wrong:
-        faults.append(f"{wrong:,} messages came at another QoS than {qos}")
+        faults.append(f"{wrong:,} messages arrived at another QoS than {qos}")
     stray = sum(one.tally.stray_acks for one in accounts)
     if stray:
-        faults.append(f"{stray:,} acknowledgements of what was not sent")
+        faults.append(f"{stray:,} packets that belong to no message of this run")
     if plan.publishers and plan.subscribers and not result.received:
-        faults.append("no message came at all")
+        faults.append("no message arrived")
     if result.lost and not faults:
         if not qos:
-            why = "QoS 0 may lose"
+            why = "QoS 0 may lose messages"
         elif not whole:
             why = "connections were lost"
         else:
-            why = "they were never acknowledged" if result.unacked else "nobody here knows why"
+            why = "they were never acknowledged" if result.unacked else "the reason is unknown"
         result.notes.append(f"{result.lost:,} messages were lost: {why}")
 
 
@@ -239,7 +244,7 @@ def _warn(plan: Plan, accounts: list[Account], result: Result) -> None:
     warnings, notes = result.warnings, result.notes
     for index, share in enumerate(result.cores, 1):
         if share > BUSY:
-            more = f"; try --processes {plan.processes * 2}"
+            more = "" if plan.native else f"; try --processes {plan.processes * 2}"
             warnings.append(
                 f"the generator is the limit, not the broker: its process {index} used {share:.0%} of a core{more}"
             )
@@ -249,7 +254,7 @@ def _warn(plan: Plan, accounts: list[Account], result: Result) -> None:
             unsent = sum(one.unsent for one in accounts)
             warnings.append(
                 f"only {result.rates['sent']:,.0f} of {asked:,.0f} messages a second were sent;"
-                f" {unsent:,} that were due never were, and are in no latency"
+                f" {unsent:,} due messages were never sent, and are in no latency"
             )
         due = result.rates["sent"] * plan.copies
         if plan.subscribers and result.rates["received"] < due * SUSTAINED and not plan.count:
@@ -259,10 +264,12 @@ def _warn(plan: Plan, accounts: list[Account], result: Result) -> None:
         late = result.lag.percentile(99)
         if late > LATE:
             warnings.append(
-                f"the generator itself was late by {late / 1e6:.1f} ms (p99); that is in the latencies"
+                f"the generator itself was late by {late / 1e6:.1f} ms (p99); the latencies include that"
             )
         if not all(one.precise for one in accounts):
-            notes.append("no precise timers here: latencies hold up to 1 ms of the generator's own")
+            notes.append(
+                "no precise timers on this system: latencies include up to 1 ms of the generator"
+            )
     for reason, count in result.lost_connections.most_common(5):
         warnings.append(f"{count:,} connections were lost: {reason}")
     for reason, count in result.refused.most_common(5):
@@ -274,17 +281,17 @@ def _warn(plan: Plan, accounts: list[Account], result: Result) -> None:
     stalls = sum(one.tally.stalls for one in accounts)
     if stalls:
         warnings.append(
-            f"publishers stood still {stalls:,} times for a second, waiting for messages that never came"
+            f"publishers stood still {stalls:,} times for a second, waiting for messages that never arrived"
         )
     granted = min(one.granted for one in accounts)
     if granted < plan.qos:
-        notes.append(f"the broker granted QoS {granted} only")
+        notes.append(f"the broker granted only QoS {granted}")
     receive_maximum = min(one.receive_maximum for one in accounts)
     if plan.qos and plan.publishers and receive_maximum < (plan.window or 65_535):
-        notes.append(f"the broker's Receive Maximum bounds the window to {receive_maximum}")
+        notes.append(f"the broker's Receive Maximum limits the window to {receive_maximum}")
     strangers = sum(one.tally.strangers for one in accounts)
     if strangers:
-        notes.append(f"{strangers:,} messages came that were not of this run")
+        notes.append(f"{strangers:,} messages of other runs arrived")
     if result.interrupted:
         notes.append("ended early by Ctrl-C")
 
@@ -316,7 +323,7 @@ def _check(limits: Limits, result: Result) -> None:
 
 
 def headline(result: Result) -> float:
-    """The rate that the run is about: connects, deliveries, or what publishers got rid of."""
+    """Return the scenario's main rate: connects, received messages, or acknowledged (at QoS 0, sent) messages."""
     rates = result.rates
     if result.plan.kind.connects:
         return rates["connects"]
@@ -326,7 +333,7 @@ def headline(result: Result) -> float:
 
 
 def to_json(result: Result, version: str) -> dict[str, Any]:
-    """The result for programs; seconds and messages, latencies in nanoseconds."""
+    """Return the result as a JSON document, with times in seconds and latencies in nanoseconds."""
     plan, connections = result.plan, result.connections
     return {
         "format": 1,
@@ -377,7 +384,11 @@ def to_json(result: Result, version: str) -> dict[str, Any]:
         "latency": _histogram(result.latency),
         "acknowledged": _histogram(result.acknowledged),
         "connected": _histogram(result.connected),
-        "generator": {"cores": result.cores, "late": _histogram(result.lag)},
+        "generator": {
+            "engine": "native" if plan.native else "asyncio",
+            "cores": result.cores,
+            "late": _histogram(result.lag),
+        },
         "refused": dict(result.refused),
         "lost_connections": dict(result.lost_connections),
         "connections": None

@@ -1,4 +1,4 @@
-"""When messages are due at a fixed rate. Pure arithmetic: no clock is read here."""
+"""Compute when messages are due at a fixed rate. Nothing here reads a clock."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -7,9 +7,12 @@ from hookmq_bench.plan import SECOND
 
 
 class Schedule:
-    """Message k of all is due when the rate, which rises evenly from 0 to `rate` per second in `ramp` seconds and stays
-    there, has made k messages; it is publisher k modulo `publishers`'s. Knows those of the publishers `own`, in order of
-    time. `begin` is in nanoseconds; `count` bounds k, 0 for no bound."""
+    """The schedule for the publishers in `own`, in order of time.
+
+    The rate rises evenly from 0 to `rate` per second over `ramp` seconds and then remains constant. Over all
+    publishers, message k is due when that rate has produced k messages, and publisher k modulo `publishers` sends it.
+    `begin` is in nanoseconds. `count` limits k; 0 means no limit.
+    """
 
     __slots__ = (
         "_at",
@@ -35,7 +38,7 @@ class Schedule:
         self.own = own
         self._rate = rate
         self._ramp = ramp
-        self._half = rate * ramp / 2  # what the ramp makes
+        self._half = rate * ramp / 2  # messages sent during the ramp
         self._publishers = publishers
         self._begin = begin
         self._count = count
@@ -43,7 +46,7 @@ class Schedule:
         self._at = 0
 
     def time(self, number: int) -> int:
-        """When message `number` is due, in nanoseconds."""
+        """Return when message `number` is due, in nanoseconds."""
         if number < self._half:
             seconds = sqrt(2 * self._ramp * number / self._rate)
         else:
@@ -55,7 +58,7 @@ class Schedule:
 
     @property
     def following(self) -> int | None:
-        """When the next message is due; None when there is none."""
+        """When the next message is due, in nanoseconds. None after the last message."""
         if not self.own:
             return None
         number = self._number()
@@ -64,7 +67,8 @@ class Schedule:
         return self.time(number)
 
     def due(self, now: int) -> list[tuple[int, int]]:
-        """The messages that are due by `now` and were not told before: place of the publisher in `own`, time."""
+        """Return the messages that have become due since the last call, up to `now`. Each is the publisher's index in
+        `own` and the due time."""
         found = []
         while (time := self.following) is not None and time <= now:
             found.append((self._at, time))

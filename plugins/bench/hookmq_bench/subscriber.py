@@ -1,10 +1,10 @@
-"""A subscriber: finds the stamps in what it is sent, and accounts for every message."""
+"""A subscriber that reads each message's stamp and accounts for every message."""
 
 import time
 from collections.abc import Callable
 from typing import Final
 
-from hookmq.codec import frame
+from hookmq.mqtt.framing import frame
 
 from hookmq_bench.connection import Connection, Turn
 from hookmq_bench.flow import Flow
@@ -18,13 +18,16 @@ _STAMP: Final = STAMP.size
 
 
 def no_credit(publisher: int, gained: int) -> None:
-    """For publishers that do not wait for arrivals."""
+    """Ignore an arrival that no publisher is waiting for."""
 
 
 class Subscriber(Connection):
-    """`flows` are those that it must get, by key; with `joins` it accounts for others, too, from the first message on.
-    `credit` is told that messages of a publisher arrived. `offset` makes the monotonic clock that of stamps. `qos` is the
-    one that messages must come at, -1 for any."""
+    """A connection that subscribes. `flows` has a flow for each expected publisher, by the publisher's key.
+
+    With `joins`, it also accounts for other publishers, starting with the first message it receives from each. `credit`
+    is called when a publisher's messages arrive. Add `offset` to a monotonic time to get the stamp time. `qos` is the
+    expected QoS, or -1 for any.
+    """
 
     def __init__(
         self,
@@ -45,7 +48,8 @@ class Subscriber(Connection):
         self._credit = credit
 
     def scan(self, data: bytes) -> int:
-        """As `Connection.scan`; PUBLISH is read in place, at a fifth of the price of decoding it."""
+        """Process packets as `Connection.scan` does. PUBLISH is parsed in place, at a fifth of what decoding it would
+        cost."""
         now = time.monotonic_ns() + self._offset
         tally, flows, out = self.tally, self.flows, self.out
         unpack = STAMP.unpack_from
@@ -80,7 +84,7 @@ class Subscriber(Connection):
             if five:
                 skipped = data[at]
                 shift = 7
-                while skipped >> shift:  # a section of 128 bytes or more
+                while skipped >> shift:  # 128 bytes or more
                     at += 1
                     skipped = skipped & (1 << shift) - 1 | data[at] << shift
                     shift += 7

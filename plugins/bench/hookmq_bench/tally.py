@@ -1,4 +1,4 @@
-"""What one process counts."""
+"""One process's running counts."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,8 +10,11 @@ NEVER = 1 << 63
 
 @dataclass(slots=True)
 class Tally:
-    """Counts since the start. Latencies are of messages that were due at `since` or later; `latest` is when the last
-    message or acknowledgement came, in the time of stamps."""
+    """One process's counts since the start.
+
+    Only messages due at `since` or later count in the latencies. `latest` is the stamp time at which the last message
+    or acknowledgement arrived.
+    """
 
     since: int = NEVER
     latest: int = 0

@@ -1,4 +1,4 @@
-"""A run as text: the line while it runs, the table at its end."""
+"""Text output for a run: the progress line, and the table at the end."""
 
 import os
 import time
@@ -13,15 +13,15 @@ from hookmq_bench.plan import NAMES, SECOND, Plan
 from hookmq_bench.result import PERCENTILES, Result
 
 SELDOM: Final = 5.0
-"""Seconds between two lines of progress where nobody looks."""
+"""Seconds between two progress lines if the output is not a terminal."""
 CELLS: Final = 10
-"""How long the bar is."""
+"""The width of the progress bar in characters."""
 SPARED: Final = "in flight ", "missing 0", "sent ", "missing "
-"""What a narrow terminal can do without, first what it misses least."""
+"""The parts of the progress line to omit on a narrow terminal, least important first."""
 
 
 def duration(nanoseconds: float) -> str:
-    """A time for people, in three digits."""
+    """Format a duration with three digits."""
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if nanoseconds >= factor:
             value = nanoseconds / factor
@@ -31,7 +31,7 @@ def duration(nanoseconds: float) -> str:
 
 
 def headline(plan: Plan) -> str:
-    """What the run is, in a line."""
+    """Describe the load in one line."""
     parts = []
     if plan.kind.connects:
         parts.append(f"{plan.clients:,} clients")
@@ -55,18 +55,18 @@ def headline(plan: Plan) -> str:
         if plan.shared:
             parts.append("shared subscription")
     if not plan.target.clean_start:
-        parts.append("kept sessions")
+        parts.append("durable sessions")
     return ", ".join(parts)
 
 
 def payload(plan: Plan) -> str:
-    """The size of a payload."""
+    """Describe the payload size."""
     found = format_size(plan.size)
     return f"{found} bytes" if found.isdigit() else found
 
 
 def where(plan: Plan) -> str:
-    """The broker and how it is spoken to."""
+    """Return the broker's URL and the MQTT version."""
     target = plan.target
     scheme = {
         (False, False): "mqtt",
@@ -85,7 +85,7 @@ def _several(count: int, what: str) -> str:
 
 
 class Progress:
-    """Tells how a run stands: on a terminal in one line that changes, elsewhere in a new line now and then."""
+    """Show a run's progress. On a terminal one line is updated; otherwise a new line is printed every few seconds."""
 
     def __init__(
         self, plan: Plan, out: TextIO, clock: Callable[[], float] = time.monotonic
@@ -93,14 +93,14 @@ class Progress:
         self._plan = plan
         self._out = out
         self._clock = clock
-        # A terminal that cannot go back in its line is told like a file.
+        # Treat a terminal that cannot rewrite a line like a file.
         self._live = out.isatty() and os.environ.get("TERM") != "dumb"
         self._next = clock() + SELDOM
         self._last: Point | None = None
         self._drawn = False
 
     def __call__(self, phase: str, point: Point) -> None:
-        """Show `point`."""
+        """Show the state `point` of the current phase."""
         last, self._last = self._last, point
         if not self._live:
             if self._clock() < self._next:
@@ -115,15 +115,15 @@ class Progress:
         self._drawn = self._live
 
     def _width(self) -> int:
-        """Columns of the terminal, which may change; 80 where it does not say."""
+        """Return the terminal's current width in columns, or 80 if unknown."""
         try:
             return os.get_terminal_size(self._out.fileno()).columns or 80
-        except OSError:  # also of what has no descriptor
+        except OSError:  # also raised if `out` has no descriptor
             return 80
 
     def bar(self, phase: str, point: Point) -> str:
-        """How much of the phase is over: of the connections while they are opened, then of the time or of the count,
-        whichever ends the run first."""
+        """Draw how much of the phase is complete. While running, this follows the time or the count, depending on which
+        will end the run first."""
         plan = self._plan
         if phase == "connecting":
             done = point.connected / max(1, plan.publishers + plan.subscribers + plan.clients)
@@ -140,14 +140,14 @@ class Progress:
         return f"[{'#' * full}{'-' * (CELLS - full)}]"
 
     def _whole(self) -> float:
-        """Seconds after which the run is over; 0 where only a count or Ctrl-C ends it."""
+        """Return how many seconds the run will last, or 0 if only a count or Ctrl-C ends it."""
         plan = self._plan
         if plan.kind.connects or not plan.duration:
             return plan.duration
         return plan.warm_up + plan.duration
 
     def line(self, phase: str, last: Point | None, point: Point) -> str:
-        """One line."""
+        """Compose one progress line."""
         plan = self._plan
         since = last or point
         passed = point.at - since.at
@@ -181,14 +181,14 @@ class Progress:
         return f"{phase} {at}  " + "  ".join(part for part in parts if part)
 
     def end(self) -> None:
-        """Leave the line."""
+        """Erase the progress line."""
         if self._drawn:
             self._out.write("\r\x1b[K")
             self._out.flush()
 
 
 def fit(text: str, width: int) -> str:
-    """`text` in `width` columns at most: a longer line would leave its beginning behind each time."""
+    """Shorten `text` to `width` columns. A longer line would wrap, and its first part could not be erased."""
     parts = text.split("  ")
     for spared in SPARED:
         if len("  ".join(parts)) > width:
@@ -197,12 +197,12 @@ def fit(text: str, width: int) -> str:
 
 
 def table(result: Result) -> str:
-    """The result."""
+    """Format the result as a text table."""
     plan = result.plan
     lines = [f"hookmq bench {plan.scenario}: {headline(plan)}", where(plan)]
     measured = f"measured {result.seconds:.1f} s"
     if plan.warm_up:
-        measured += f" after {format_duration(plan.warm_up)} of warm-up; totals hold both"
+        measured += f" after {format_duration(plan.warm_up)} of warm-up; totals include both"
     lines += [measured, ""]
     if plan.kind.connects:
         lines += _connects(result)
@@ -254,17 +254,17 @@ def _connects(result: Result) -> list[str]:
     if not result.plan.target.clean_start:
         lines.append(_row("found session", counts.resumed))
     if counts.wills_due:
-        lines += [_row("wills due", counts.wills_due), _row("wills came", counts.wills_came)]
+        lines += [_row("wills due", counts.wills_due), _row("wills received", counts.wills_came)]
     if counts.storms:
         worst = max(counts.storms)
         lines.append(
-            f"{len(counts.storms)} storms of {result.plan.clients:,}: all back within {worst / SECOND:.2f} s"
+            f"{len(counts.storms)} storms of {result.plan.clients:,}: all connected again within {worst / SECOND:.2f} s"
         )
     return lines
 
 
 def latencies(result: Result) -> list[tuple[str, Histogram]]:
-    """The histograms that hold anything, by what they are of."""
+    """Return the non-empty histograms with their names."""
     plan = result.plan
     acknowledgement = {1: "PUBACK", 2: "PUBCOMP"}.get(plan.qos, "")
     found = [
@@ -276,14 +276,14 @@ def latencies(result: Result) -> list[tuple[str, Histogram]]:
 
 
 def basis(plan: Plan) -> str:
-    """What latencies count from."""
+    """Describe the moment from which latencies are measured."""
     if plan.kind.connects:
         return "from opening the connection to CONNACK, TLS included"
     if plan.rate:
         return "from when a message was due, not from when it was sent: coordinated omission is corrected"
     return (
-        "from when a message was sent; there is no fixed rate, so a broker that stops is asked less:"
-        " compare latencies at a --rate"
+        "from when a message was sent; there is no fixed rate, so a broker that stops gets fewer messages:"
+        " to compare latencies, use --rate"
     )
 
 

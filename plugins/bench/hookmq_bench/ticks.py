@@ -1,6 +1,6 @@
-"""An alarm that is precise to some 50 microseconds where the kernel has timers that a loop can wait for (Linux).
+"""An alarm accurate to some 50 microseconds, on kernels with timers that an event loop can wait for (Linux).
 
-The timers of event loops are precise to a millisecond, which at a fixed rate would be told as latency of the broker.
+Event-loop timers are only accurate to a millisecond. At a fixed rate, that error would count as the broker's latency.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _FLAGS: Final = os.O_NONBLOCK | os.O_CLOEXEC if sys.platform != "win32" else 0
 
 
 class _Spec(ctypes.Structure):
-    """C's itimerspec: an interval, which stays 0, and a time."""
+    """The C struct `itimerspec`: an interval, always 0 here, and an expiry time."""
 
     _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "s", "ns")]
 
@@ -32,7 +32,7 @@ def _library() -> Any:
 
 
 class Alarm:
-    """Calls `callback` from `loop` when the time of `set` has come."""
+    """Call `callback` from the event loop at the time passed to `set`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None], precise: bool = True
@@ -49,11 +49,11 @@ class Alarm:
 
     @property
     def precise(self) -> bool:
-        """Whether it is the kernel's timer."""
+        """Whether the alarm uses the kernel's timer."""
         return self._fd >= 0
 
     def set(self, at: int) -> None:
-        """Ring at `at`, nanoseconds of `time.monotonic_ns`; forgets what was set before."""
+        """Set the alarm to `at`, in `time.monotonic_ns` nanoseconds. Replaces any earlier time."""
         if self._fd >= 0:
             spec = _Spec(0, 0, *divmod(max(at, 1), SECOND))
             self._library.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(spec), None)
@@ -64,12 +64,12 @@ class Alarm:
         self._handle = self._loop.call_later(max(0.0, delay), self._callback)
 
     def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it was set anew meanwhile
+        with contextlib.suppress(BlockingIOError):  # the alarm has been set again
             os.read(self._fd, 8)
             self._callback()
 
     def close(self) -> None:
-        """Never ring again."""
+        """Cancel the alarm for good."""
         if self._handle is not None:
             self._handle.cancel()
         if self._fd >= 0:

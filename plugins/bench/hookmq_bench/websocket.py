@@ -1,4 +1,4 @@
-"""MQTT over WebSocket as a client, without any I/O: bytes of the socket to bytes of MQTT and back."""
+"""MQTT over WebSocket on the client side. Converts socket bytes to MQTT bytes and back, without I/O."""
 
 from typing import Final
 
@@ -16,11 +16,11 @@ _DATA: Final = (Opcode.BINARY, Opcode.CONT)
 
 
 class WebSocketError(BenchError):
-    """The server refused the WebSocket or broke its protocol."""
+    """The server refused the WebSocket or violated the WebSocket protocol."""
 
 
 class WebSocket:
-    """A client's side of one WebSocket; `opened` tells that MQTT may begin."""
+    """The client side of a WebSocket. `opened` is true once MQTT may begin."""
 
     __slots__ = ("_protocol", "opened")
 
@@ -33,7 +33,7 @@ class WebSocket:
 
     @property
     def closing(self) -> str:
-        """Why no more can be sent; '' as long as it can."""
+        """Why the WebSocket can no longer send, or '' while it is open."""
         protocol = self._protocol
         if protocol.state in (State.CONNECTING, State.OPEN):
             return ""
@@ -41,12 +41,12 @@ class WebSocket:
         return f"the WebSocket was closed ({closed})" if closed else "the WebSocket was closed"
 
     def hello(self) -> bytes:
-        """The request that opens it."""
+        """Return the HTTP request that opens the WebSocket."""
         self._protocol.send_request(self._protocol.connect())
         return b"".join(self._protocol.data_to_send())
 
     def receive(self, data: bytes) -> bytes:
-        """The bytes of MQTT in what the socket gave. Raises WebSocketError."""
+        """Return the MQTT bytes contained in `data` from the socket. Raises WebSocketError."""
         protocol = self._protocol
         protocol.receive_data(data)
         parts = []
@@ -60,14 +60,14 @@ class WebSocket:
                     raise WebSocketError(f"no WebSocket: {failed}")
                 self.opened = True
         if protocol.parser_exc is not None:
-            raise WebSocketError(f"broken WebSocket: {protocol.parser_exc}")
+            raise WebSocketError(f"invalid WebSocket frame: {protocol.parser_exc}")
         return b"".join(parts)
 
     def wrap(self, data: bytes) -> bytes:
-        """`data` as one message."""
+        """Wrap `data` in one WebSocket message."""
         self._protocol.send_binary(data)
         return b"".join(self._protocol.data_to_send())
 
     def answers(self) -> bytes:
-        """What must be sent of itself: pongs, the end."""
+        """Return the control frames that must be sent: pongs and the close frame."""
         return b"".join(self._protocol.data_to_send())

@@ -1,17 +1,17 @@
-"""What the options of TLS make of the load test's connections."""
+"""The options of TLS, applied to the connections of the load test."""
 
 import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.cli.options import Target
-from hookmq.errors import ConfigError
+from hookmq.cli.options import ConnectTarget
+from hookmq.model.errors import ConfigError
 from hookmq_bench.address import _context
 
 
-def target(**options: Any) -> Target:
-    return Target("localhost", 8883, 4, 60, True, tls=True, **options)
+def target(**options: Any) -> ConnectTarget:
+    return ConnectTarget("localhost", 8883, 4, 60, True, tls=True, **options)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The parent: files, processes that end, and what it makes of samples. Its part in runs is in test_bench_run.py."""
+"""The parent process: open files, processes that end, samples. test_bench_run.py has whole runs."""
 
 import resource
 from multiprocessing import Pipe
@@ -25,12 +25,12 @@ def test_files_are_allowed_as_far_as_the_system_lets(monkeypatch: pytest.MonkeyP
     _allow_files(plan)
     assert len(allowed) == 1
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 2000))
-    with pytest.raises(BenchError, match=r"may open 2000 files and would need 2568.*--processes"):
+    with pytest.raises(BenchError, match=r"needs 2568 open files, the limit is 2000.*--processes"):
         _allow_files(plan)
 
 
 class Told:
-    """What processes that do not exist tell the parent, and what they were told."""
+    """The pipes of processes that do not exist: what they report, and the orders they get."""
 
     def __init__(self, plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shown: list[tuple[str, Point]] = []
@@ -51,7 +51,7 @@ class Told:
         monkeypatch.setattr("hookmq_bench.control.wait", passing)
 
     def sleep(self, seconds: float) -> None:
-        """Time passes when the parent waits."""
+        """Let time pass while the parent waits."""
         self.now += int(seconds * 1e9)
 
     def tell(self, process: int, what: str, more: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""A flow's account is that of a set of all numbers that came."""
+"""A flow counts the same as a set of all numbers that arrived."""
 
 from hookmq_bench.flow import Flow
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 
 def fed(flow: Flow, numbers: list[int]) -> int:
-    """Feed as a subscriber does; how far `next` moved."""
+    """Feed a number as a subscriber does; return by how much `next` moved."""
     moved = 0
     for number in numbers:
         if number == flow.next:

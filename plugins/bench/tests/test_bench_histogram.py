@@ -1,4 +1,4 @@
-"""Buckets tell a duration to within 0.8 %, and percentiles are those of the sorted durations."""
+"""Buckets are accurate to 0.8 %, and percentiles are those of the sorted durations."""
 
 from hookmq_bench.histogram import SIZE, Histogram, bucket, lower, percentile_of_sparse, upper
 from hypothesis import given

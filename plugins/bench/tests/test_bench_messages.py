@@ -10,7 +10,7 @@ from hookmq_bench.tally import Tally
 
 
 async def test_subscribers_alone_go_on_until_they_are_told_however_early_the_clock_rings() -> None:
-    """A timer may ring a moment before its time: that measuring seems to begin early is no end."""
+    """A timer may ring a moment early. That must not end the run."""
     start = time.monotonic_ns()
 
     async def until(at: int) -> None:
@@ -30,4 +30,4 @@ async def test_subscribers_alone_go_on_until_they_are_told_however_early_the_clo
     told.put_nowait(("stop", None))
     begin, end = await running
     assert (begin.at, end.at, end.received) == (start - 1, start + 5, 9)
-    assert told.get_nowait() == ("stop", None)  # for who waits for the end
+    assert told.get_nowait() == ("stop", None)  # for the task that waits for the end

@@ -1,4 +1,4 @@
-"""The command line: what it means, and what is told to who errs."""
+"""The command line: the plan of its options, and the error for each mistake."""
 
 import re
 import shlex
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from hookmq.cli import Parser
-from hookmq.errors import ConfigError
-from hookmq.properties import Properties
+from hookmq.model.errors import ConfigError
+from hookmq.mqtt.properties import Properties
 from hookmq_bench.options import EXAMPLES, add_arguments, limits_of, plan_of
 from hookmq_bench.plan import SCENARIOS, Limits, Plan
 from pages import blocks
@@ -118,30 +118,30 @@ def test_limits() -> None:
     [
         ("pair -h broker.example", "not this machine"),
         ("pair -L mqtt://10.0.0.1", "--yes-remote"),
-        ("pair --clients 5", "--clients is for connect, churn, not for pair"),
-        ("connect --publishers 5", "--publishers is for pub, pair, fanin, fanout, not for connect"),
-        ("pair --subscribers 5", "--subscribers is for sub, fanin, fanout, not for pair"),
-        ("connect --storm 5s", "--storm is for churn, not for connect"),
+        ("pair --clients 5", "--clients is for connect, churn, not pair"),
+        ("connect --publishers 5", "--publishers is for pub, pair, fanin, fanout, not connect"),
+        ("pair --subscribers 5", "--subscribers is for sub, fanin, fanout, not pair"),
+        ("connect --storm 5s", "--storm is for churn, not connect"),
         ("pair --abrupt", "--abrupt is for churn"),
         ("pair --shared", "--shared is for sub, fanin, fanout"),
         ("sub --rate 5", "--rate is for"),
-        ("pair --window 0", "--window 0 needs a --rate"),
+        ("pair --window 0", "--window 0 needs --rate"),
         ("pair --window 70000", "at most 65535"),
-        ("pair --ramp-up 5s", "--ramp-up needs a --rate"),
+        ("pair --ramp-up 5s", "--ramp-up needs --rate"),
         ("pair --payload 23", "at least 24 bytes"),
         ("pub --payload 300MiB", "256 MiB"),
         ("pub --payload 99999GiB", "256 MiB"),
-        ("pub --payload 64 --payload-file x", "not both"),
+        ("pub --payload 64 --payload-file x", "use either"),
         ("pub --payload-file /no/such/file", "No such file"),
         ("pub -t a/#", "is a filter"),
-        ("pair -t same", "pair needs a topic for each"),
-        ("fanin -t a/x{i}", "a level of its own"),
-        ("pair --duration 0", "needs a --count"),
+        ("pair -t same", "pair needs one topic for each"),
+        ("fanin -t a/x{i}", "as a whole level"),
+        ("pair --duration 0", "needs --count"),
         ("pair -d", "too many packets"),
         ("pair -c", "needs a client id"),
         ("pair -D publish user-property a b", "need -V mqttv5"),
-        ("pair -V 5 -D disconnect reason-string a", "sends none"),
-        ("churn --abrupt --will-topic w --will-payload x", "a payload of ours"),
+        ("pair -V 5 -D disconnect reason-string a", "sends no such packet"),
+        ("churn --abrupt --will-topic w --will-payload x", "needs its own payload"),
     ],
 )
 def test_what_cannot_be(words: str, told: str) -> None:
@@ -158,8 +158,8 @@ def test_what_cannot_be(words: str, told: str) -> None:
         ("pair --publishers 0", "expected a whole number above 0, not '0'"),
         ("pair --rate fast", "expected a number from 0 to 1e9, not 'fast'"),
         ("pair --payload big", "expected a size such as 512 or 16KiB, not 'big'"),
-        ("pair --duration long", "expected seconds, not 'long'"),
-        ("pair -q 3", "QoS is 0, 1 or 2, not '3'"),
+        ("pair --duration long", "expected a time such as 5s or 250ms, not 'long'"),
+        ("pair -q 3", "expected 0, 1 or 2, not '3'"),
         ("pair --publisher 3", "did you mean --publishers?"),
         ("pair -A 127.0.0.1", "unknown argument -A"),
         ("pair --bind 127.0.0.1", "unknown argument --bind"),
@@ -183,7 +183,7 @@ def test_who_confirms_may_load_another_machine() -> None:
 
 
 def shown() -> list[str]:
-    """Every command line of the manual."""
+    """Return every command line of the manual."""
     found = []
     for page in (ROOT / "plugins/bench/README.md", ROOT / "docs/how-to/load-test.md"):
         for block in blocks(page):

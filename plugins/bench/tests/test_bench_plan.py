@@ -1,7 +1,7 @@
-"""Who gets whose messages, and who lives where."""
+"""Which subscriber gets which messages, and in which process each client is."""
 
 import pytest
-from hookmq.topics import matches
+from hookmq.mqtt.topics import matches
 from hookmq_bench.plan import MAGIC, share
 from hypothesis import given
 from hypothesis import strategies as st

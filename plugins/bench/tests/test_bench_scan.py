@@ -1,22 +1,14 @@
-"""Subscribers and publishers fed with bytes, cut anywhere: what they count, answer and send."""
+"""Subscribers and publishers fed with bytes split anywhere: what they count, answer and send."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
-from hookmq.codec import (
-    Disconnect,
-    Packet,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    decode,
-    encode,
-    frame,
-)
-from hookmq.properties import Properties
+from hookmq.mqtt.decoder import decode
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.framing import frame
+from hookmq.mqtt.packets import Disconnect, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from hookmq.mqtt.properties import Properties
 from hookmq_bench.connection import Connection
 from hookmq_bench.flow import Flow
 from hookmq_bench.plan import STAMP, Plan
@@ -169,8 +161,8 @@ def test_what_is_no_mqtt_ends_the_connection(bench: Bench, data: bytes) -> None:
     feed(one, data)
     if wire.ended:
         one.connection_lost(None)
-        assert "what is no MQTT" in told[0]
-    else:  # a PUBLISH whose topic runs past its end is one that has no stamp
+        assert "sent invalid MQTT" in told[0]
+    else:  # a PUBLISH whose topic exceeds it has no stamp
         assert bench.tally.strangers == 1
 
 

@@ -1,4 +1,4 @@
-"""What is due when, without a clock."""
+"""Which messages are due when, without a clock."""
 
 import pytest
 from hookmq_bench.plan import SECOND

@@ -1,4 +1,4 @@
-"""The line of progress, on a terminal and elsewhere."""
+"""The line of progress, on a terminal and in a file."""
 
 import io
 
@@ -107,4 +107,4 @@ def test_phases_and_scenarios() -> None:
     kept = vary(
         4, {"clean_start": False}, retain=True, shared=True, subscribers=1, scenario="fanin"
     )
-    assert headline(kept).endswith("retained, shared subscription, kept sessions")
+    assert headline(kept).endswith("retained, shared subscription, durable sessions")

@@ -1,4 +1,4 @@
-"""Alarms ring, not before their time."""
+"""Alarms ring, and never early."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ async def test_an_alarm_rings_once_and_not_early(precise: bool) -> None:
         alarm.set(time.monotonic_ns() + 1_000_000_000_000)
         at = time.monotonic_ns() + 2_000_000
         alarm.set(at)
-        # Loops take what is due within their clock's resolution as due.
+        # Event loops run timers early by up to the resolution of their clock.
         assert await rung.get() >= at - (0 if precise else 1_000_000)
         alarm.set(1)  # long ago
         await rung.get()

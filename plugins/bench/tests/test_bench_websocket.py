@@ -1,7 +1,8 @@
-"""A WebSocket as a client, with the other side of the same library, and connections over it."""
+"""The client's side of a WebSocket against the server's side of the same library, and connections over it."""
 
 import pytest
-from hookmq.codec import Connack, Connect, encode
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Connack, Connect
 from hookmq_bench.connection import Connection
 from hookmq_bench.websocket import WebSocket, WebSocketError
 from unwired import Bench, Wire
@@ -11,7 +12,7 @@ from websockets.server import ServerProtocol
 
 
 class Server:
-    """The other side."""
+    """The server's side."""
 
     def __init__(self) -> None:
         self.protocol = ServerProtocol(subprotocols=["mqtt"])  # type: ignore[list-item]
@@ -66,7 +67,7 @@ def test_a_refusal_and_what_is_none() -> None:
     with pytest.raises(WebSocketError, match="404"):
         client.receive(server.sent())
     client, _ = opened()
-    with pytest.raises(WebSocketError, match="broken"):
+    with pytest.raises(WebSocketError, match="invalid WebSocket frame"):
         client.receive(b"\xff\xff\xff\xff")
 
 

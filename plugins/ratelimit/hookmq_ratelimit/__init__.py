@@ -1,1 +1,1 @@
-"""Rate limits, quotas and bans for HookMQ's clients. The plugin is `hookmq_ratelimit.plugin`."""
+"""Rate limits, quotas and bans for HookMQ clients. The plugin is in `hookmq_ratelimit.plugin`."""

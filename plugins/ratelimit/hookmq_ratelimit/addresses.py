@@ -1,4 +1,4 @@
-"""What keys are made of: addresses that count as one, and names that are not too long to be kept."""
+"""Bucket keys: the networks that addresses belong to, and names of limited length."""
 
 from functools import lru_cache
 from hashlib import sha256
@@ -7,11 +7,12 @@ from typing import Final
 from hookmq.server.addresses import Network, parse_address
 
 LONGEST: Final = 128
-"""Characters of a name that are kept; a client may choose one of 65,535 bytes."""
+"""Longest name in a key. A client can send a name of up to 65,535 bytes."""
 
 
 def short(name: str) -> str:
-    """`name`, or the beginning of it and a digest where it is long: memory is bounded by a count of keys."""
+    """Return `name`, or its beginning and a digest if it is long. A limit on the number of keys then also limits
+    memory."""
     if len(name) <= LONGEST:
         return name
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
@@ -20,7 +21,7 @@ def short(name: str) -> str:
 
 @lru_cache(4096)
 def network_of(host: str, ipv4_prefix: int, ipv6_prefix: int) -> str:
-    """The network that an address counts as, as text; what is no address (a Unix socket) counts as itself."""
+    """Return the network under which an address is counted. A host that is not an IP address is returned unchanged."""
     address = parse_address(host)
     if address is None:
         return host
@@ -33,6 +34,6 @@ def network_of(host: str, ipv4_prefix: int, ipv6_prefix: int) -> str:
 
 
 def contains(networks: tuple[Network, ...], host: str) -> bool:
-    """Whether an address lies in one of the networks."""
+    """Return whether an address is in one of the networks."""
     address = parse_address(host)
     return address is not None and any(address in network for network in networks)

@@ -1,8 +1,8 @@
-"""Attempts to come in whose outcome is not known yet.
+"""Connection attempts whose credentials have not been checked yet.
 
-An attempt takes a token of every `auth_failures` bucket it counts against before any credential is looked at. A wrong
-credential keeps the tokens, anything else gives them back. An attempt that finds no token waits while earlier ones are
-undecided, since they may give theirs back.
+An attempt takes a token from every `auth_failures` bucket that it counts against, before any plugin checks its
+credentials. If a credential is wrong, the tokens are used up; after any other outcome they are returned. An attempt
+that finds no token waits while earlier attempts are undecided, because those may return their tokens.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from hookmq_ratelimit.buckets import Bucket
 
 
 class Attempt:
-    """One attempt, and the tokens that it holds."""
+    """One attempt and its tokens."""
 
     __slots__ = ("_fulls", "buckets")
 
@@ -20,13 +20,12 @@ class Attempt:
         self._fulls: list[tuple[float, ...]] = []
         for bucket in buckets:
             bucket.use(now, 1)
-            bucket.trials.undecided(now)  # forgets those that lapsed
+            bucket.trials.undecided(now)  # removes lapsed attempts
             self._fulls.append(tuple(cell.full for cell in bucket.cells))
             bucket.trials.open[self] = now
 
     def settle(self, now: float, wrong: bool) -> None:
-        """End the attempt: keep its tokens if the credential was `wrong`, else return what of them has not come back
-        by itself."""
+        """End the attempt. Use up its tokens if the credential was `wrong`; otherwise return those not refilled yet."""
         for bucket, fulls in zip(self.buckets, self._fulls, strict=True):
             trials = bucket.trials
             trials.open.pop(self, None)

@@ -1,7 +1,7 @@
-"""Who is shut out, and until when.
+"""The table of banned clients.
 
-Bans are not what is forgotten when memory is short: a full table takes no more, so that nobody washes out his own ban by
-coming from many addresses.
+A full table refuses new bans rather than removing old ones. A client therefore cannot lift its own ban by connecting
+from many addresses.
 """
 
 from collections.abc import Iterator
@@ -11,15 +11,16 @@ from typing import Final
 
 Key = tuple[str, str, str]
 """(kind, name, user): ``("ip", "192.0.2.1", "")``, ``("user", "alice", "")`` or ``("client", client id, user name)``. A
-client id is banned for the user that bore it: another user's client of the same id is not. Where the user name that it
-gave is not who it is, ``("identity", identity, "")`` and ``("identity_client", client id, identity)``."""
+client id is banned together with its user, so another user's client with the same id is not banned. If the user name in
+CONNECT is not the identity, the keys are ``("identity", identity, "")`` and ``("identity_client", client id,
+identity)``."""
 EVERY: Final = 1.0
-"""Seconds between two searches of a full table for bans that are over."""
+"""Seconds between two searches of a full table for expired bans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Banned:
-    """One ban; `until` is in the runtime's monotonic seconds."""
+    """One ban. `until` is a time on the runtime's monotonic clock, in seconds."""
 
     id: int
     key: Key
@@ -28,7 +29,7 @@ class Banned:
 
 
 class Bans:
-    """All bans."""
+    """The table of bans."""
 
     __slots__ = ("_by_key", "_expired_at", "_next", "added", "most", "refused")
 
@@ -36,7 +37,7 @@ class Bans:
         self.most = most
         self.added = 0
         self.refused = 0
-        """Bans that found no room."""
+        """Number of bans not added because the table was full."""
         self._by_key: dict[Key, Banned] = {}
         self._next = 0
         self._expired_at = -inf
@@ -45,7 +46,7 @@ class Bans:
         return len(self._by_key)
 
     def add(self, key: Key, until: float, why: str, now: float) -> Banned | None:
-        """Ban; None where there is no room. A ban that lasts longer stays."""
+        """Add a ban and return it, or None if the table is full. An existing, longer ban is kept and returned."""
         known = self.find(key, now)
         if known is not None and known.until >= until:
             return known
@@ -61,7 +62,7 @@ class Bans:
         return ban
 
     def find(self, key: Key, now: float) -> Banned | None:
-        """The ban of `key`, if it holds."""
+        """Return the ban for `key`, or None if there is none or it has expired."""
         ban = self._by_key.get(key)
         if ban is not None and ban.until <= now:
             del self._by_key[key]
@@ -69,13 +70,13 @@ class Bans:
         return ban
 
     def expire(self, now: float) -> None:
-        """Forget what is over."""
+        """Remove expired bans."""
         self._expired_at = now
         for key in [key for key, ban in self._by_key.items() if ban.until <= now]:
             del self._by_key[key]
 
     def lift(self, id: int, now: float) -> Banned | None:
-        """End a ban; None if there is none of that number."""
+        """Lift the ban with this number and return it, or return None if there is no such ban."""
         for key, ban in self._by_key.items():
             if ban.id == id:
                 del self._by_key[key]
@@ -83,5 +84,5 @@ class Bans:
         return None
 
     def all(self, now: float) -> Iterator[Banned]:
-        """Every ban that holds, in no order that may be relied on."""
+        """Return the bans that have not expired, in any order."""
         return (ban for ban in list(self._by_key.values()) if ban.until > now)

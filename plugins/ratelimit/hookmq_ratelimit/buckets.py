@@ -1,7 +1,7 @@
-"""Token buckets, many of them, in bounded memory.
+"""Token buckets with limited memory.
 
-A bucket is kept as the time at which it will be full again (GCRA): one number for each window, no timer, and a rate that
-changes needs no conversion, since what was used of a window stays the same part of it.
+A bucket is stored as the time when it will be full again (GCRA): one number for each window, and no timer. A changed
+rate needs no conversion, because the used part of a window remains the same.
 """
 
 from collections import OrderedDict
@@ -11,24 +11,27 @@ from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from hookmq.config.units import Rate
-from hookmq.runtime import Promise, Runtime, Timer
+from hookmq.model.runtime import Promise, Runtime, Timer
 
 from hookmq_ratelimit.settings import Limit
 
 SLACK: Final = 1e-3
-"""Part of a token that rounding may be short of."""
+"""The fraction of a token that rounding may lose."""
 TINY: Final = 1e-9
-"""Seconds that are none."""
+"""Seconds that count as zero."""
 AT_ONCE: Final = 256
-"""Who waits is served in slices of so many."""
+"""Most waiting messages served in one slice."""
 LAPSE: Final = 60.0
-"""Seconds after which nobody waits for an attempt any more. Its connection ended undecided: its tokens stay taken."""
+"""Seconds after which an undecided attempt is abandoned. Its connection has ended, and its tokens are not returned."""
 
 
 class Cell:
-    """One window of a bucket. It is full at `full`, a token takes `interval` seconds, what is used may be worth `base`
-    seconds. `room` is that, and `spare` that less one token; while somebody waits for the bucket both are less than
-    any time, so that nobody overtakes."""
+    """One window of a bucket. It will be full at time `full`. One token is refilled every `interval` seconds, and all
+    tokens in `base` seconds.
+
+    `room` equals `base`, and `spare` is `base` less one token. While a message waits for the bucket, both are minus
+    infinity, so that no other message overtakes it.
+    """
 
     __slots__ = ("base", "full", "interval", "room", "spare")
 
@@ -41,29 +44,29 @@ class Cell:
 
 
 class Waiter(Protocol):
-    """Who waits in a line."""
+    """A message or delivery that waits in a `Line`."""
 
     def cost(self, bucket: "Bucket") -> float:
-        """How many tokens of `bucket` it needs."""
+        """Return the number of tokens that the waiter needs from `bucket`."""
 
     def turn(self, bucket: "Bucket", now: float) -> None:
-        """`bucket` has them."""
+        """Continue, because `bucket` has enough tokens."""
 
 
 class Line:
-    """Who waits for a bucket, first come first served, behind one timer."""
+    """The queue of a bucket: first come, first served, with one timer."""
 
     __slots__ = ("_serving", "bucket", "runtime", "timer", "waiters")
 
     def __init__(self, bucket: "Bucket", runtime: Runtime) -> None:
         self.bucket = bucket
         self.runtime = runtime
-        self.waiters: OrderedDict[Waiter, None] = OrderedDict()  # leaving must not cost a search
+        self.waiters: OrderedDict[Waiter, None] = OrderedDict()  # leave() in constant time
         self.timer: Timer | None = None
         self._serving = False
 
     def join(self, waiter: Waiter) -> None:
-        """Wait at the end."""
+        """Add `waiter` at the end of the queue."""
         self.waiters[waiter] = None
         for cell in self.bucket.cells:
             cell.room = cell.spare = -inf
@@ -71,7 +74,7 @@ class Line:
             self._arm()
 
     def leave(self, waiter: Waiter) -> None:
-        """Wait no more."""
+        """Remove `waiter` from the queue, if present."""
         if waiter not in self.waiters:
             return
         first = next(iter(self.waiters)) is waiter
@@ -84,7 +87,7 @@ class Line:
             self._arm()
 
     def _arm(self, delay: float = 0.0) -> None:
-        """Be called when the first can have what it needs, but not before `delay` seconds."""
+        """Set the timer for the first waiter in the queue, at least `delay` seconds from now."""
         if self._serving or not self.waiters:
             return
         bucket = self.bucket
@@ -92,7 +95,7 @@ class Line:
         self.timer = self.runtime.call_later(max(delay, needed), self.serve)
 
     def serve(self) -> None:
-        """Serve those whose tokens are there."""
+        """Serve the waiters whose tokens are available."""
         self.timer = None
         self._serving = True
         bucket, waiters = self.bucket, self.waiters
@@ -114,7 +117,7 @@ class Line:
 
 
 class Trials:
-    """Attempts under way against one bucket, oldest first, and those that wait for their outcome."""
+    """The undecided connection attempts of one bucket, oldest first, and the attempts that wait for them."""
 
     __slots__ = ("open", "waiting")
 
@@ -123,7 +126,7 @@ class Trials:
         self.waiting: dict[Promise, None] = {}
 
     def undecided(self, now: float) -> bool:
-        """Whether an attempt is under way that may give its token back."""
+        """Return whether any attempt is still undecided and may return its token."""
         while self.open:
             oldest = next(iter(self.open))
             if now - self.open[oldest] < LAPSE:
@@ -132,7 +135,7 @@ class Trials:
         return False
 
     def wake(self, count: int) -> None:
-        """Let the first `count` of those that wait look again."""
+        """Let the first `count` waiting attempts try again."""
         while count > 0 and self.waiting:
             promise = next(iter(self.waiting))
             del self.waiting[promise]
@@ -142,7 +145,7 @@ class Trials:
 
 
 class Bucket:
-    """The allowance of one key under one limit."""
+    """The tokens of one key under one limit."""
 
     __slots__ = ("__weakref__", "_trials", "cells", "key", "limit", "line", "told")
 
@@ -153,61 +156,63 @@ class Bucket:
         self.line: Line | None = None
         self._trials: Trials | None = None
         self.told = -inf
-        """When somebody was last told that it is used up."""
+        """The time when the bucket was last reported as exhausted."""
 
     @property
     def trials(self) -> Trials:
-        """Attempts whose outcome decides whether they count."""
+        """The undecided attempts that hold tokens of this bucket."""
         if self._trials is None:
             self._trials = Trials()
         return self._trials
 
     @property
     def gated(self) -> bool:
-        """Whether somebody waits for it."""
+        """Whether a message or delivery is waiting for this bucket."""
         return self.line is not None and bool(self.line.waiters)
 
     def open(self) -> None:
-        """Nobody waits any more."""
+        """Let messages pass again, since nothing is waiting any more."""
         for cell in self.cells:
             cell.room = cell.base
             cell.spare = cell.base - cell.interval
 
     def delay(self, now: float, cost: float) -> float:
-        """Seconds until it has `cost` tokens, or is full where it never holds so many."""
+        """Return the seconds until the bucket has `cost` tokens, or until it is full if it can never hold that many."""
         longest = 0.0
         for cell in self.cells:
             room = max(cell.base - cost * cell.interval, 0.0)
             longest = max(longest, cell.full - now - room)
-        # A timer may come a rounding too early.
+        # A rounding error can make a timer fire too early.
         return longest if longest > TINY else 0.0
 
     def use(self, now: float, cost: float) -> None:
-        """Take `cost` tokens, there or not."""
+        """Take `cost` tokens, available or not."""
         for cell in self.cells:
             full = cell.full
             cell.full = (full if full > now else now) + cost * cell.interval
 
     def take(self, now: float, cost: float = 1.0) -> bool:
-        """Take `cost` tokens if they are there."""
+        """Take `cost` tokens if they are available, and return whether they were."""
         if self.gated or self.delay(now, cost) > 0.0:
             return False
         self.use(now, cost)
         return True
 
     def wait(self, waiter: Waiter, runtime: Runtime) -> None:
-        """Join the line for it."""
+        """Queue `waiter` for this bucket."""
         if self.line is None:
             self.line = Line(self, runtime)
         self.line.join(waiter)
 
     def idle(self, now: float) -> bool:
-        """Whether it is full, so that forgetting it changes nothing."""
+        """Return whether the bucket is full and can therefore be deleted."""
         return all(cell.full <= now for cell in self.cells)
 
     def inherit(self, other: "Bucket", now: float) -> None:
-        """Go on where `other`, of the same key under an earlier configuration, stands: as much of each window is
-        used, the windows being compared from the shortest on."""
+        """Continue from `other`, the bucket for the same key under the previous configuration.
+
+        The same part of each window remains used. Windows are paired in order, from the shortest to the longest.
+        """
         last = len(other.cells) - 1
         for index, cell in enumerate(self.cells):
             full = other.cells[min(index, last)].full
@@ -215,8 +220,10 @@ class Bucket:
 
 
 class Allowance:
-    """A limit at work: its windows and the buckets of its keys, `most` of them and those in use. Which key was used
-    longest ago is forgotten first."""
+    """A limit and the buckets for its keys.
+
+    At most `most` buckets are stored, in addition to those in use. The least recently used bucket is removed first.
+    """
 
     __slots__ = (
         "_lru", "_used", "burst", "bytes", "evicted", "limit", "mode", "most", "name", "per", "rates", "rule", "what",
@@ -225,7 +232,7 @@ class Allowance:
     def __init__(self, limit: Limit, rule: str, most: int) -> None:
         self.limit = limit
         self.rule = rule
-        """As `on_dropped` and `on_denied` name it."""
+        """The limit's name in `on_dropped` and `on_denied`."""
         self.name = limit.name
         self.what = limit.what
         self.per = limit.per
@@ -235,16 +242,16 @@ class Allowance:
         self.bytes = limit.what == "bytes"
         self.most = most
         self.evicted = 0
-        """Keys forgotten while something of their allowance was used."""
+        """Number of keys removed while their bucket was not full."""
         self._lru: OrderedDict[str, Bucket] = OrderedDict()
         self._used: WeakValueDictionary[str, Bucket] = WeakValueDictionary()
 
     def __len__(self) -> int:
-        """How many keys are remembered, at most `most`."""
+        """The number of stored keys, at most `most`."""
         return len(self._lru)
 
     def find(self, key: str) -> Bucket | None:
-        """The bucket of a key that is known."""
+        """Return the bucket for a key, or None."""
         bucket = self._lru.get(key)
         if bucket is not None:
             self._lru.move_to_end(key)
@@ -252,7 +259,8 @@ class Allowance:
         return self._used.get(key)
 
     def get(self, key: str, now: float, before: "Allowance | None" = None) -> Bucket:
-        """The bucket of `key`; `before` is where to look for what an earlier configuration left."""
+        """Return the bucket for `key`. A new bucket continues from the bucket in `before`, the limit before a
+        reload."""
         bucket = self._lru.get(key)
         if bucket is not None:
             self._lru.move_to_end(key)
@@ -268,18 +276,18 @@ class Allowance:
             name, oldest = self._lru.popitem(last=False)
             if not oldest.idle(now):
                 self.evicted += 1
-            # A client that is connected may hold it: then whoever shares it finds it again.
+            # A connected client may still use it. Other clients with the same key must get the same bucket.
             self._used[name] = oldest
         return bucket
 
     def inherit(self, before: "Allowance", now: float) -> None:
-        """Take over what is in use of an earlier configuration's buckets."""
+        """Continue from the buckets of `before` that are not full."""
         for key, old in list(before._lru.items()):
             if key not in self._lru and not old.idle(now):
                 self.get(key, now, before)
 
     def buckets(self) -> Iterable[Bucket]:
-        """All that are remembered."""
+        """Return the stored buckets."""
         return self._lru.values()
 
 

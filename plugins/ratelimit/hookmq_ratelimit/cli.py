@@ -1,4 +1,4 @@
-"""``hookmq ratelimit``: which limits hold for whom."""
+"""``hookmq ratelimit``: print the limits that apply to a client."""
 
 import argparse
 import json
@@ -6,12 +6,13 @@ import sys
 from functools import partial
 from typing import Any, Final, Protocol
 
-from hookmq.cli.source import add_source, config_of
-from hookmq.errors import ConfigError, ProtocolError
+from hookmq.cli.config_args import add_source, config_of
+from hookmq.model.client import Scope
+from hookmq.model.errors import ConfigError
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.topics import validate_topic
 from hookmq.plugin import ClientInfo, Peer
 from hookmq.server.addresses import parse_address
-from hookmq.topics import validate_topic
-from hookmq.types import Scope
 
 from hookmq_ratelimit.buckets import Allowance
 from hookmq_ratelimit.settings import Per
@@ -22,14 +23,17 @@ examples:
   hookmq ratelimit explain -c hookmq.yaml
   hookmq ratelimit explain -c hookmq.yaml --user alice --ip 2001:db8::1 --topic alarms/fire
 
-exit codes: 0 done, 2 wrong usage or configuration"""
+exit codes: 0 done, 2 usage error or invalid configuration"""
 
 
 class Limits(Protocol):
-    """The plugin, as far as it is of use here."""
+    """The attributes of the plugin that the command uses."""
 
-    allowances: tuple[Allowance, ...]
-    by_topic: ByTopic | None
+    @property
+    def allowances(self) -> tuple[Allowance, ...]: ...
+
+    @property
+    def by_topic(self) -> ByTopic | None: ...
 
     def key(self, per: Per | None, client: ClientInfo) -> str: ...
 
@@ -39,36 +43,36 @@ class Limits(Protocol):
 
 
 def register(group: Any, kind: type[Limits]) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`; `kind` is the plugin's class."""
+    """Add ``hookmq ratelimit`` to a `hookmq.cli.commands.Group`. `kind` is the plugin's class."""
     parser = group.add_parser(
         "ratelimit",
-        help="say which rate limits hold for whom",
+        help="print the rate limits that apply to a client",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     one = commands.add_parser(
         "explain",
-        help="the limits of a configuration that concern a client",
-        description="The limits that concern a client: what is counted by what, and what becomes of more.",
+        help="print the limits that apply to a client",
+        description="Print the limits that apply to a client, and what happens above each.",
     )
     add_source(one)
     one.add_argument("--client", default="a-client", metavar="ID", help="its client id")
-    one.add_argument("--user", metavar="NAME", help="its user, once it was let in")
+    one.add_argument("--user", metavar="NAME", help="its user, once accepted")
     one.add_argument("--ip", default="192.0.2.1", metavar="ADDRESS", help="its address")
-    one.add_argument("--listener", metavar="NAME", help="the listener it comes by; else the first")
-    one.add_argument("--topic", help="a topic it publishes to; without it, every limit by topic")
-    one.add_argument("--plugin", metavar="ID", help="the plugin's id, where there is more than one")
+    one.add_argument("--listener", metavar="NAME", help="its listener; the first by default")
+    one.add_argument("--topic", help="a topic it publishes to; all limits by topic by default")
+    one.add_argument("--plugin", metavar="ID", help="the plugin's id, if there are several")
     one.add_argument("--json", action="store_true", help="print JSON")
     one.set_defaults(run=partial(explain, kind))
 
 
 def explain(kind: type[Limits], arguments: argparse.Namespace) -> int:
-    """Print the limits that concern a client."""
+    """Run ``hookmq ratelimit explain``: print the limits that apply to a client."""
     from hookmq.config.plugins import build
 
     if parse_address(arguments.ip) is None:
-        raise ConfigError(f"option --ip: {arguments.ip!r} is no address")
+        raise ConfigError(f"option --ip: {arguments.ip!r} is not an IP address")
     if arguments.topic is not None:
         try:
             validate_topic(arguments.topic)
@@ -81,8 +85,8 @@ def explain(kind: type[Limits], arguments: argparse.Namespace) -> int:
     listener = arguments.listener or (listeners[0] if listeners else "default")
     if arguments.listener is not None and arguments.listener not in listeners:
         raise ConfigError(
-            f"option --listener: there is no listener {arguments.listener!r}",
-            hint=", ".join(listeners),
+            f"option --listener: unknown listener {arguments.listener!r}",
+            hint=f"known: {', '.join(listeners)}",
         )
     client = ClientInfo(
         arguments.client, 5, arguments.user, Peer(arguments.ip), Scope(name=listener)
@@ -147,7 +151,7 @@ def _rows(plugin: Limits, client: ClientInfo, topic: str | None) -> list[dict[st
 
 def _print(rows: list[dict[str, Any]]) -> None:
     if not rows:
-        print("no limit concerns it")
+        print("no limit applies")
         return
     names = [name for name in rows[0] if any(row[name] not in ("", []) for row in rows)]
     cells = [names, *([_cell(row[name]) for name in names] for row in rows)]

@@ -1,18 +1,18 @@
-"""Bans over HTTP: ``GET /plugins/ID/bans``, ``DELETE /plugins/ID/bans/NUMBER``. The listener sees to who may ask."""
+"""Bans over HTTP: ``GET /plugins/ID/bans``, ``DELETE /plugins/ID/bans/NUMBER``. The listener controls access."""
 
 from typing import Any, Final, Protocol
 
 from aiohttp import web
-from hookmq.runtime import Runtime
+from hookmq.model.runtime import Runtime
 
 from hookmq_ratelimit.bans import Banned, Bans
 
 MOST: Final = 1000
-"""Bans in one answer."""
+"""Most bans in one response."""
 
 
 class Banning(Protocol):
-    """The plugin, as far as it is of use here."""
+    """The attributes of the plugin that the routes use."""
 
     runtime: Runtime
     bans: Bans
@@ -41,7 +41,7 @@ def register(router: Any, plugin: Banning) -> None:
 
     async def unban(request: web.BaseRequest, id: str) -> web.Response:
         if not id.isascii() or not id.isdigit() or plugin.unban(int(id[:18])) is None:
-            raise web.HTTPNotFound(text="there is no such ban\n")
+            raise web.HTTPNotFound(text="unknown ban\n")
         return web.Response(status=204)
 
     router.add("GET", "/bans", bans)

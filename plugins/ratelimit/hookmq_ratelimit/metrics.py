@@ -1,4 +1,4 @@
-"""What the plugin counts, for the exporter."""
+"""The plugin's metrics."""
 
 from typing import Any, Protocol
 
@@ -7,21 +7,23 @@ from hookmq_ratelimit.buckets import Allowance
 
 
 class Counts(Protocol):
-    """The plugin, as far as it is of interest here."""
+    """The attributes of the plugin that are exported."""
 
-    allowances: tuple[Allowance, ...]
     bans: Bans
     counts: dict[tuple[str, str], int]
     waits: dict[str, tuple[int, float]]
     waiting: int
     turned_away: int
 
+    @property
+    def allowances(self) -> tuple[Allowance, ...]: ...
+
 
 def register(registry: Any, plugin: Counts) -> None:
-    """Add the families to a `hookmq.metric_registry.MetricRegistry`."""
+    """Add the metrics to a `hookmq.hooks.metric_registry.MetricRegistry`."""
     registry.counter(
         "ratelimit_limited_total",
-        "What was over a limit, by the limit and by what became of it.",
+        "Messages, subscriptions and connections over a limit, by limit and outcome.",
         lambda: [
             ({"limit": limit, "outcome": outcome}, count)
             for (limit, outcome), count in plugin.counts.items()
@@ -29,26 +31,28 @@ def register(registry: Any, plugin: Counts) -> None:
     )
     registry.summary(
         "ratelimit_wait_seconds",
-        "How long what was throttled waited before it went on, by the limit.",
+        "Time that throttled messages waited, by limit.",
         lambda: [({"limit": limit}, *waits) for limit, waits in plugin.waits.items()],
     )
-    registry.gauge("ratelimit_waiting", "What is throttled now.", lambda: plugin.waiting)
+    registry.gauge("ratelimit_waiting", "Clients whose messages wait now.", lambda: plugin.waiting)
     registry.gauge(
         "ratelimit_keys",
-        "Clients, users or addresses that a limit remembers.",
+        "Clients, users or addresses that a limit stores.",
         lambda: [({"limit": one.name}, len(one)) for one in plugin.allowances],
     )
     registry.counter(
         "ratelimit_evicted_total",
-        "Keys forgotten for lack of room while something of their allowance was used.",
+        "Keys removed from a full table while part of their allowance was used.",
         lambda: [({"limit": one.name}, one.evicted) for one in plugin.allowances],
     )
     registry.gauge(
-        "ratelimit_bans", "Bans, those included that just ended.", lambda: len(plugin.bans)
+        "ratelimit_bans", "Bans, including those that have just expired.", lambda: len(plugin.bans)
     )
-    registry.counter("ratelimit_banned_total", "Bans begun.", lambda: plugin.bans.added)
+    registry.counter("ratelimit_banned_total", "Bans added.", lambda: plugin.bans.added)
     registry.counter(
-        "ratelimit_bans_refused_total", "Bans that found no room.", lambda: plugin.bans.refused
+        "ratelimit_bans_refused_total",
+        "Bans not added because the table was full.",
+        lambda: plugin.bans.refused,
     )
     registry.counter(
         "ratelimit_turned_away_total",

@@ -1,21 +1,21 @@
-"""What the configuration says: limits, bans, exemptions."""
+"""The configuration: limits, bans and exemptions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from hookmq.config.units import Rate, parse_rate
-from hookmq.errors import ProtocolError
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.topics import SHARE_PREFIX, validate_filter
 from hookmq.plugin import ConfigError, Seconds, setting
 from hookmq.server.addresses import parse_networks
-from hookmq.topics import SHARE_PREFIX, validate_filter
 
 What = Literal["connections", "auth_failures", "publishes", "bytes", "subscriptions", "deliveries"]
 Per = Literal["client", "user", "ip", "listener", "broker"]
 Mode = Literal["throttle", "reject", "drop", "disconnect"]
 
 PER: Final[Mapping[What, tuple[Per, ...]]] = {
-    # Who a client says it is counts for nothing before it was believed.
+    # Before authentication, the names that a client sends prove nothing.
     "connections": ("ip", "listener", "broker"),
     "auth_failures": ("ip", "user"),
     "publishes": get_args(Per),
@@ -23,7 +23,7 @@ PER: Final[Mapping[What, tuple[Per, ...]]] = {
     "subscriptions": get_args(Per),
     "deliveries": get_args(Per),
 }
-"""What may be counted by what; the first is the default."""
+"""The values of `per` for each kind; the first is the default."""
 MODES: Final[Mapping[What, tuple[Mode, ...]]] = {
     "connections": ("reject",),
     "auth_failures": ("reject",),
@@ -32,14 +32,16 @@ MODES: Final[Mapping[What, tuple[Mode, ...]]] = {
     "subscriptions": ("reject",),
     "deliveries": ("throttle", "drop"),
 }
-"""What may become of what is over a limit; the first is the default."""
+"""The modes of each kind; the first is the default."""
 SHORTEST: Final = 1e-10
-"""Seconds: no token comes faster."""
+"""Shortest time in which a token may be refilled, in seconds."""
 
 
 def parse_rates(text: str) -> tuple[Rate, ...]:
-    """The windows of ``100/s``, ``100/s, 5000/min`` or ``1MiB/s``, all of which must hold. Raises ValueError that says
-    what is wrong."""
+    """Parse a rate and return its windows: ``100/s``, ``1MiB/s``, or several that all apply, as in ``100/s, 5000/min``.
+
+    Raise ValueError if the text is not a rate.
+    """
     if not isinstance(text, str) or not text.strip():
         raise ValueError("expected a rate such as 100/s, or several as in 100/s, 5000/min")
     found: list[Rate] = []
@@ -48,14 +50,14 @@ def parse_rates(text: str) -> tuple[Rate, ...]:
             rate = parse_rate(part)
         except ValueError:
             raise ValueError(
-                f"{part.strip()!r} is no rate: write 100/s, 5000/min, 10/5s or 1MiB/s"
+                f"{part.strip()!r} is not a rate; expected 100/s, 5000/min, 10/5s or 1MiB/s"
             ) from None
         if rate.count <= 0:
-            raise ValueError(f"{part.strip()!r} lets nothing pass: forbid it with an ACL")
+            raise ValueError(f"{part.strip()!r} allows nothing; deny it with access rules instead")
         if rate.per_seconds / rate.count < SHORTEST:
-            raise ValueError(f"{part.strip()!r} is above ten billion a second: no limit at all")
+            raise ValueError(f"{part.strip()!r} is more than ten billion per second")
         if any(other.per_seconds == rate.per_seconds for other in found):
-            raise ValueError(f"{part.strip()!r}: there are two rates for the same time")
+            raise ValueError(f"{part.strip()!r} is a second rate for the same time")
         found.append(rate)
     return tuple(sorted(found, key=lambda rate: rate.per_seconds))
 
@@ -64,25 +66,27 @@ T = TypeVar("T")
 
 
 def _made(kind: type[T], value: Any) -> T:
-    """For whoever embeds it: a mapping in place of an object."""
+    """Convert a mapping to the dataclass `kind`, for configurations created in code."""
     return kind(**value) if isinstance(value, Mapping) else value
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: how often what may happen, counted by what, and what becomes of more."""
+    """One limit: what is counted and per what, how much is allowed, and what happens above the limit."""
 
     what: What = setting("publishes", "what is counted")
     per: Per | None = setting(
-        None, "what has an allowance of its own; none given is ip for connections, else client"
+        None, "what has its own allowance; by default ip for connections, otherwise client"
     )
-    rate: str = setting("", "how many in which time: `100/s`, or several that all hold")
-    burst: float = setting(0, "how many at once, where there is one rate; 0 is that rate's number")
-    mode: Mode | None = setting(None, "what becomes of more")
+    rate: str = setting("", "the allowed rate, such as `100/s`, or several that all apply")
+    burst: float = setting(0, "how many at once, with a single rate; 0 for the rate's number")
+    mode: Mode | None = setting(None, "what happens above the rate")
     filters: tuple[str, ...] = setting(
-        (), "topic filters it is about, for publishes and bytes; without it all", nonempty=True
+        (),
+        "topic filters the limit applies to, for publishes and bytes; all topics by default",
+        nonempty=True,
     )
-    name: str = setting("", "what logs and metrics call it; none given is WHAT-per-PER")
+    name: str = setting("", "its name in logs and metrics; WHAT-per-PER by default")
 
     def __post_init__(self) -> None:
         if self.what not in get_args(What):
@@ -98,21 +102,27 @@ class Limit:
         if self.mode is None:
             object.__setattr__(self, "mode", modes[0])
         if self.mode not in modes:
-            raise ConfigError(f"mode: of {self.what} it is {' or '.join(modes)}, not {self.mode}")
+            raise ConfigError(
+                f"mode: {self.what} can be limited by {' or '.join(modes)}, not {self.mode}"
+            )
         try:
             rates = parse_rates(self.rate)
         except ValueError as error:
             raise ConfigError(f"rate: {error}") from None
         if self.burst and len(rates) > 1:
-            raise ConfigError("burst: with several rates each allows its own number at once")
+            raise ConfigError(
+                "burst: not allowed with several rates; each allows its own number at once"
+            )
         if self.burst and self.burst < 1:
-            raise ConfigError(f"burst: {self.burst:g} lets nothing pass")
+            raise ConfigError(f"burst: {self.burst:g} allows nothing; expected 1 or more")
         if self.filters and self.what not in ("publishes", "bytes"):
             raise ConfigError(f"filters: {self.what} are not counted by topic")
         object.__setattr__(self, "filters", tuple(self.filters))
         for filter in self.filters:
             if filter.startswith(SHARE_PREFIX):
-                raise ConfigError(f"filters: {filter!r} is a shared subscription")
+                raise ConfigError(
+                    f"filters: {filter!r} is a shared subscription; expected a topic filter"
+                )
             try:
                 validate_filter(filter)
             except ProtocolError as error:
@@ -122,7 +132,7 @@ class Limit:
 
     @property
     def rates(self) -> tuple[Rate, ...]:
-        """The windows, the shortest first."""
+        """The windows, shortest first."""
         return parse_rates(self.rate)
 
 
@@ -136,10 +146,10 @@ def _after(text: str | None) -> None:
 
 @dataclass(frozen=True)
 class Ban:
-    """Shutting out who breaks limits again and again."""
+    """Bans of clients that exceed limits repeatedly."""
 
     after: str | None = setting(
-        None, "more refusals than this rate ban: `20/min`; none given: never"
+        None, "a rate of refusals, such as `20/min`; above it, a ban; never by default"
     )
     duration: Seconds = setting(300.0, "how long a ban lasts", minimum=1)
 
@@ -149,10 +159,11 @@ class Ban:
 
 @dataclass(frozen=True)
 class Flapping:
-    """Shutting out who comes and goes again and again."""
+    """Bans of clients that reconnect too often."""
 
     after: str | None = setting(
-        None, "a client id that comes in more often is banned: `15/min`; none given: never"
+        None,
+        "a rate of connections of one client id, such as `15/min`; above it, a ban; never by default",
     )
     duration: Seconds = setting(300.0, "how long a ban lasts", minimum=1)
 
@@ -162,12 +173,16 @@ class Flapping:
 
 @dataclass(frozen=True)
 class Exempt:
-    """Who is not limited."""
+    """Clients that are not limited."""
 
-    networks: tuple[str, ...] = setting((), "networks or addresses: of nothing at all")
-    listeners: tuple[str, ...] = setting((), "listeners: of nothing at all")
-    users: tuple[str, ...] = setting((), "users, once they are let in; `*` stands for any letters")
-    client_ids: tuple[str, ...] = setting((), "client ids, likewise")
+    networks: tuple[str, ...] = setting((), "networks or addresses without any limit")
+    listeners: tuple[str, ...] = setting((), "listeners without any limit")
+    users: tuple[str, ...] = setting(
+        (), "users without limits once accepted; `*` matches any characters"
+    )
+    client_ids: tuple[str, ...] = setting(
+        (), "client ids without limits once accepted; `*` matches any characters"
+    )
 
     def __post_init__(self) -> None:
         for name in ("networks", "listeners", "users", "client_ids"):
@@ -180,22 +195,22 @@ class Exempt:
 
 @dataclass(frozen=True)
 class RateLimitConfig:
-    """Limits, and what holds for all of them."""
+    """Limits, and the settings that apply to all of them."""
 
-    limits: tuple[Limit, ...] = setting((), "the limits; all that concern something hold")
-    ban: Ban = setting(Ban(), "shutting out who breaks limits again and again")
-    flapping: Flapping = setting(Flapping(), "shutting out who comes and goes again and again")
-    exempt: Exempt = setting(Exempt(), "who is not limited")
+    limits: tuple[Limit, ...] = setting((), "the limits; all that match apply")
+    ban: Ban = setting(Ban(), "bans of clients that exceed limits repeatedly")
+    flapping: Flapping = setting(Flapping(), "bans of clients that reconnect too often")
+    exempt: Exempt = setting(Exempt(), "clients that are not limited")
     ipv4_prefix: int = setting(
         32, "bits of an IPv4 address that make one `ip`", minimum=8, maximum=32
     )
     ipv6_prefix: int = setting(
         64, "bits of an IPv6 address that make one `ip`", minimum=16, maximum=128
     )
-    max_keys: int = setting(
-        65536, "clients, users or addresses remembered by each limit", minimum=1
+    max_keys: int = setting(65536, "clients, users or addresses that each limit stores", minimum=1)
+    max_bans: int = setting(
+        65536, "most bans at the same time; further ones are not added", minimum=1
     )
-    max_bans: int = setting(65536, "bans at once; beyond it nobody more is banned", minimum=1)
 
     def __post_init__(self) -> None:
         made = tuple(_made(Limit, limit) for limit in self.limits)
@@ -207,6 +222,6 @@ class RateLimitConfig:
         for limit in made:
             if limit.name in names:
                 raise ConfigError(
-                    f"limits: two are called {limit.name!r}", hint="give each a `name` of its own"
+                    f"limits: two have the name {limit.name!r}", hint="give each its own `name`"
                 )
             names.add(limit.name)

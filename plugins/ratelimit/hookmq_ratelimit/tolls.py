@@ -1,53 +1,65 @@
-"""What one client's messages are charged to: the buckets of all limits that concern them, taken from together or not at
-all, and waiting where one of them is empty."""
+"""The rate limiter for one client.
+
+A message takes tokens from the buckets of all limits that apply, or from none of them. If a bucket has too few tokens,
+the message waits or is refused.
+"""
 
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final, Protocol
 
-from hookmq.plugin import Charge, ClientInfo, Deny, Drop, Meter, Over, Pace, ReasonCode
-from hookmq.router import Router
-from hookmq.runtime import Cancel, Runtime
+from hookmq.model.runtime import Cancel, Runtime
+from hookmq.plugin import (
+    ClientInfo,
+    DeliveryLimit,
+    Deny,
+    Drop,
+    LimitExceeded,
+    PublishLimit,
+    RateLimiter,
+    ReasonCode,
+)
+from hookmq.routing.subscription_tree import SubscriptionTree
 
 from hookmq_ratelimit.buckets import Allowance, Bucket, Cell, Clock
 
 _NEVER: Final = -inf
 _REMEMBERED: Final = 64
-"""Charges that one client's meter remembers."""
-Go = Callable[[Over | None], None]
+"""Most tolls that one client's rate limiter caches."""
+Go = Callable[[LimitExceeded | None], None]
 
 
-class Office(Protocol):
-    """Who is told what became of what was over a limit."""
+class LimitOwner(Protocol):
+    """The plugin, which counts and reports the outcomes of its limits."""
 
     runtime: Runtime
 
     def limited(self, bucket: Bucket, client: ClientInfo, outcome: str) -> None:
-        """Something of `client` was over a limit: ``throttled``, ``rejected``, ``dropped`` or ``disconnected``."""
+        """Report that `client` was over a limit: ``throttled``, ``rejected``, ``dropped`` or ``disconnected``."""
 
     def waited(self, bucket: Bucket, seconds: float) -> None:
-        """Something that was throttled goes on."""
+        """Report that a wait ended after `seconds`."""
 
     def gave_up(self) -> None:
-        """Something that was throttled is waited for no more."""
+        """Report that a wait was cancelled."""
 
     def bucket(self, allowance: Allowance, client: ClientInfo) -> Bucket:
-        """A client's bucket under a limit."""
+        """Return a client's bucket for a limit."""
 
 
 def _worst(late: Sequence[tuple[Bucket, float]]) -> Bucket:
     return max(late, key=lambda one: one[1])[0]
 
 
-class Toll(Charge):
-    """What each PUBLISH to a topic is charged to."""
+class Toll(PublishLimit):
+    """The limits for PUBLISH packets to one topic."""
 
-    __slots__ = ("buckets", "client", "clock", "counts", "office", "sizes")
+    __slots__ = ("buckets", "client", "clock", "counts", "owner", "sizes")
 
-    def __init__(self, office: Office, client: ClientInfo, buckets: Sequence[Bucket]) -> None:
-        self.office = office
+    def __init__(self, owner: LimitOwner, client: ClientInfo, buckets: Sequence[Bucket]) -> None:
+        self.owner = owner
         self.client = client
-        self.clock: Clock = office.runtime.now
+        self.clock: Clock = owner.runtime.now
         self.buckets = tuple(buckets)
         self.counts: tuple[Cell, ...] = tuple(
             cell for bucket in buckets if not bucket.limit.bytes for cell in bucket.cells
@@ -57,7 +69,7 @@ class Toll(Charge):
         )
 
     def take(self, size: int) -> bool:
-        """As `hookmq.plugin.Charge.take`."""
+        """See `hookmq.plugin.PublishLimit.take`."""
         now = self.clock()
         counts = self.counts
         for cell in counts:
@@ -67,7 +79,7 @@ class Toll(Charge):
         for cell in sizes:
             late = cell.full - now
             room = cell.room - size * cell.interval
-            # What is larger than the whole window passes where nothing of it is used.
+            # A message larger than the window passes if the window is unused.
             if late > room and (late > 0.0 or room == _NEVER):
                 return False
         for cell in counts:
@@ -79,8 +91,10 @@ class Toll(Charge):
         return True
 
     def late(self, now: float, size: int, passed: Sequence[Bucket]) -> list[tuple[Bucket, float]]:
-        """The buckets that have not enough, each with the seconds until it has. Whose line was stood in already
-        (`passed`) is not stood in again."""
+        """Return the buckets that have too few tokens, each with the seconds until it has enough.
+
+        Other messages that wait for a bucket are served first, unless this message has already waited for it (`passed`).
+        """
         found = []
         for bucket in self.buckets:
             delay = bucket.delay(now, size if bucket.limit.bytes else 1)
@@ -89,42 +103,44 @@ class Toll(Charge):
         return found
 
     def use(self, now: float, size: int) -> None:
-        """Count a PUBLISH."""
+        """Take the tokens for a PUBLISH."""
         for bucket in self.buckets:
             bucket.use(now, size if bucket.limit.bytes else 1)
 
-    def over(self, size: int, qos: int, go: Go) -> Cancel | Over:
-        """As `hookmq.plugin.Charge.over`."""
+    def over(self, size: int, qos: int, go: Go) -> Cancel | LimitExceeded:
+        """See `hookmq.plugin.PublishLimit.over`."""
         now = self.clock()
-        # Nothing may be late any more, since the clock went on: then it waits for no time at all.
+        # By now all buckets may have enough tokens. The PUBLISH then resumes in the next turn.
         late = self.late(now, size, ()) or [(self.buckets[0], 0.0)]
         refusal = self.refusal(late, qos)
         if refusal is not None:
             return refusal
         waiter = _Publish(self, size, qos, go, now)
-        self.office.limited(_worst(late), self.client, "throttled")
+        self.owner.limited(_worst(late), self.client, "throttled")
         waiter.join(_worst(late))
         return waiter.cancel
 
-    def refusal(self, late: Sequence[tuple[Bucket, float]], qos: int) -> Over | None:
-        """The refusal, where one of the limits does not wait."""
+    def refusal(self, late: Sequence[tuple[Bucket, float]], qos: int) -> LimitExceeded | None:
+        """Return the refusal by the first limit that refuses instead of waiting, or None."""
         for bucket, _ in late:
             limit = bucket.limit
             if limit.mode == "reject":
-                self.office.limited(bucket, self.client, "rejected" if qos else "dropped")
-                return Over(limit.rule, Deny(ReasonCode.QUOTA_EXCEEDED, f"over {limit.name}"))
+                self.owner.limited(bucket, self.client, "rejected" if qos else "dropped")
+                return LimitExceeded(
+                    limit.rule, Deny(ReasonCode.QUOTA_EXCEEDED, f"over {limit.name}")
+                )
             if limit.mode == "disconnect":
-                self.office.limited(bucket, self.client, "disconnected")
+                self.owner.limited(bucket, self.client, "disconnected")
                 deny = Deny(ReasonCode.MESSAGE_RATE_TOO_HIGH, f"over {limit.name}", disconnect=True)
-                return Over(limit.rule, deny)
+                return LimitExceeded(limit.rule, deny)
             if limit.mode == "drop" and qos == 0:
-                self.office.limited(bucket, self.client, "dropped")
-                return Over(limit.rule, Drop())
+                self.owner.limited(bucket, self.client, "dropped")
+                return LimitExceeded(limit.rule, Drop())
         return None
 
 
 class _Publish:
-    """A PUBLISH that waits."""
+    """A PUBLISH that waits for a bucket."""
 
     __slots__ = ("bucket", "go", "passed", "qos", "since", "size", "toll")
 
@@ -139,20 +155,20 @@ class _Publish:
 
     def join(self, bucket: Bucket) -> None:
         self.bucket = bucket
-        bucket.wait(self, self.toll.office.runtime)
+        bucket.wait(self, self.toll.owner.runtime)
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
-        self.toll.office.gave_up()
+        """Stop waiting."""
+        self.toll.owner.gave_up()
         if self.bucket.line is not None:
             self.bucket.line.leave(self)
 
     def cost(self, bucket: Bucket) -> float:
-        """Tokens that it needs of `bucket`."""
+        """Return the tokens that the PUBLISH needs from `bucket`."""
         return self.size if bucket.limit.bytes else 1
 
     def turn(self, bucket: Bucket, now: float) -> None:
-        """`bucket` has enough; have the others?"""
+        """Resume if all other buckets have enough tokens, otherwise wait for the next one."""
         toll = self.toll
         self.passed.append(bucket)
         late = toll.late(now, self.size, self.passed)
@@ -161,32 +177,32 @@ class _Publish:
             if refusal is None:
                 self.join(_worst(late))
                 return
-            toll.office.gave_up()
+            toll.owner.gave_up()
             self.go(refusal)
             return
         toll.use(now, self.size)
-        toll.office.waited(bucket, now - self.since)
+        toll.owner.waited(bucket, now - self.since)
         self.go(None)
 
 
-class Outgoing(Pace):
-    """What each message that leaves for a client is charged to."""
+class Outgoing(DeliveryLimit):
+    """The limits for messages sent to a client."""
 
-    __slots__ = ("_buckets", "_cells", "_client", "_clock", "_granted", "_mixed", "_office")
+    __slots__ = ("_buckets", "_cells", "_client", "_clock", "_granted", "_mixed", "_owner")
 
-    def __init__(self, office: Office, client: ClientInfo, buckets: Sequence[Bucket]) -> None:
-        self._office = office
+    def __init__(self, owner: LimitOwner, client: ClientInfo, buckets: Sequence[Bucket]) -> None:
+        self._owner = owner
         self._client = client
-        self._clock: Clock = office.runtime.now
+        self._clock: Clock = owner.runtime.now
         self._buckets = tuple(buckets)
         self._cells = tuple(cell for bucket in buckets for cell in bucket.cells)
         self._granted = 0
-        """Messages that waited and were counted, and have not left yet."""
+        """Number of messages that waited and were counted, but are not sent yet."""
         self._mixed = {bucket.limit.mode for bucket in buckets}
 
     @property
     def drops(self) -> bool:  # type: ignore[override]
-        """Whether a limit that is used up drops messages of QoS 0."""
+        """Whether an exhausted limit drops QoS 0 messages."""
         if len(self._mixed) == 1:
             return "drop" in self._mixed
         return any(bucket.limit.mode == "drop" for bucket in self._late())
@@ -196,14 +212,14 @@ class Outgoing(Pace):
         return [bucket for bucket in self._buckets if bucket.gated or bucket.delay(now, 1) > 0.0]
 
     def ready(self) -> bool:
-        """As `hookmq.plugin.Pace.ready`."""
+        """See `hookmq.plugin.DeliveryLimit.ready`."""
         if self._granted:
             return True
         now = self._clock()
         return all(cell.full - now <= cell.spare for cell in self._cells)
 
     def sent(self) -> None:
-        """As `hookmq.plugin.Pace.sent`."""
+        """See `hookmq.plugin.DeliveryLimit.sent`."""
         if self._granted:
             self._granted -= 1
             return
@@ -213,64 +229,64 @@ class Outgoing(Pace):
             cell.full = (full if full > now else now) + cell.interval
 
     def wait(self, go: Callable[[], None]) -> Cancel:
-        """As `hookmq.plugin.Pace.wait`."""
+        """See `hookmq.plugin.DeliveryLimit.wait`."""
         late = self._late()
         waiter = _Leaving(self, go)
         bucket = late[0] if late else self._buckets[0]
-        self._office.limited(bucket, self._client, "throttled")
+        self._owner.limited(bucket, self._client, "throttled")
         waiter.join(bucket)
         return waiter.cancel
 
     def dropped(self) -> str:
-        """As `hookmq.plugin.Pace.dropped`."""
+        """See `hookmq.plugin.DeliveryLimit.dropped`."""
         late = self._late() or list(self._buckets)
         bucket = next((one for one in late if one.limit.mode == "drop"), late[0])
-        self._office.limited(bucket, self._client, "dropped")
+        self._owner.limited(bucket, self._client, "dropped")
         return bucket.limit.rule
 
 
 class _Leaving:
-    """A client whose messages wait to leave."""
+    """Deliveries to a client that wait for a bucket."""
 
-    __slots__ = ("bucket", "go", "pace", "passed", "since")
+    __slots__ = ("bucket", "delivery_limit", "go", "passed", "since")
 
-    def __init__(self, pace: Outgoing, go: Callable[[], None]) -> None:
-        self.pace = pace
+    def __init__(self, delivery_limit: Outgoing, go: Callable[[], None]) -> None:
+        self.delivery_limit = delivery_limit
         self.go = go
         self.passed: list[Bucket] = []
-        self.bucket = pace._buckets[0]
-        self.since = pace._clock()
+        self.bucket = delivery_limit._buckets[0]
+        self.since = delivery_limit._clock()
 
     def join(self, bucket: Bucket) -> None:
         self.bucket = bucket
-        bucket.wait(self, self.pace._office.runtime)
+        bucket.wait(self, self.delivery_limit._owner.runtime)
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
-        self.pace._office.gave_up()
+        """Stop waiting."""
+        self.delivery_limit._owner.gave_up()
         if self.bucket.line is not None:
             self.bucket.line.leave(self)
 
     def cost(self, bucket: Bucket) -> float:
-        """One message."""
+        """Return the tokens that one message needs."""
         return 1
 
     def turn(self, bucket: Bucket, now: float) -> None:
-        """`bucket` has one; have the others?"""
+        """Resume if all other buckets have a token, otherwise wait for the next one."""
         self.passed.append(bucket)
-        for other in self.pace._buckets:
+        for other in self.delivery_limit._buckets:
             if other.delay(now, 1) > 0.0 or (other.gated and other not in self.passed):
                 self.join(other)
                 return
-        for other in self.pace._buckets:
+        for other in self.delivery_limit._buckets:
             other.use(now, 1)
-        self.pace._granted += 1
-        self.pace._office.waited(bucket, now - self.since)
+        self.delivery_limit._granted += 1
+        self.delivery_limit._owner.waited(bucket, now - self.since)
         self.go()
 
 
 class Matched:
-    """The limits whose topic filters match a topic; what the router keeps."""
+    """The limits whose topic filters match a topic, as cached by the router."""
 
     __slots__ = ("allowances", "valid")
 
@@ -279,36 +295,36 @@ class Matched:
         self.allowances = allowances
 
 
-ByTopic = Router[Allowance, int, Matched]
+ByTopic = SubscriptionTree[Allowance, int, Matched]
 
 
-class ClientMeter(Meter):
-    """What one client is measured by."""
+class ClientRateLimiter(RateLimiter):
+    """The limits of one client."""
 
     __slots__ = (
-        "_by_match", "_by_topic", "_client", "_fixed", "_office", "_plain", "_subscriptions", "pace",
+        "_by_match", "_by_topic", "_client", "_fixed", "_owner", "_plain", "_subscriptions", "delivery_limit",
     )  # fmt: skip
 
     def __init__(
         self,
-        office: Office,
+        owner: LimitOwner,
         client: ClientInfo,
         publishes: Sequence[Bucket],
         by_topic: ByTopic | None,
         subscriptions: Sequence[Bucket],
         deliveries: Sequence[Bucket],
     ) -> None:
-        self._office = office
+        self._owner = owner
         self._client = client
         self._fixed = tuple(publishes)
-        self._plain = Toll(office, client, publishes) if publishes else None
+        self._plain = Toll(owner, client, publishes) if publishes else None
         self._by_topic = by_topic
         self._by_match: dict[tuple[Allowance, ...], Toll] = {}
         self._subscriptions = tuple(subscriptions)
-        self.pace = Outgoing(office, client, deliveries) if deliveries else None
+        self.delivery_limit = Outgoing(owner, client, deliveries) if deliveries else None
 
-    def charge(self, topic: str) -> Charge | None:
-        """As `hookmq.plugin.Meter.charge`."""
+    def publish_limit(self, topic: str) -> PublishLimit | None:
+        """See `hookmq.plugin.RateLimiter.publish_limit`."""
         if self._by_topic is None:
             return self._plain
         matched = self._by_topic.lookup(topic).allowances
@@ -318,22 +334,24 @@ class ClientMeter(Meter):
         if toll is None:
             if len(self._by_match) >= _REMEMBERED:
                 self._by_match.clear()
-            buckets = [self._office.bucket(allowance, self._client) for allowance in matched]
+            buckets = [self._owner.bucket(allowance, self._client) for allowance in matched]
             toll = self._by_match[matched] = Toll(
-                self._office, self._client, (*self._fixed, *buckets)
+                self._owner, self._client, (*self._fixed, *buckets)
             )
         return toll
 
-    def subscribe(self, filter: str) -> Over | None:
-        """As `hookmq.plugin.Meter.subscribe`."""
+    def subscribe(self, filter: str) -> LimitExceeded | None:
+        """See `hookmq.plugin.RateLimiter.subscribe`."""
         if not self._subscriptions:
             return None
-        now = self._office.runtime.now()
+        now = self._owner.runtime.now()
         for bucket in self._subscriptions:
             if bucket.delay(now, 1) > 0.0:
-                self._office.limited(bucket, self._client, "rejected")
+                self._owner.limited(bucket, self._client, "rejected")
                 limit = bucket.limit
-                return Over(limit.rule, Deny(ReasonCode.QUOTA_EXCEEDED, f"over {limit.name}"))
+                return LimitExceeded(
+                    limit.rule, Deny(ReasonCode.QUOTA_EXCEEDED, f"over {limit.name}")
+                )
         for bucket in self._subscriptions:
             bucket.use(now, 1)
         return None

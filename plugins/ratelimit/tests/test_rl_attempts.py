@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hookmq.model.client import Scope
+from hookmq.model.runtime import Promise
 from hookmq.plugin import (
     Accept,
     BrokerHandle,
@@ -15,11 +17,10 @@ from hookmq.plugin import (
     ReasonCode,
     hookimpl,
 )
-from hookmq.runtime import Promise
-from hookmq.testing import Harness, make_plugin
-from hookmq.testing.client import MemoryClient
-from hookmq.types import Scope
-from hookmq_ratelimit.plugin import PATIENCE, RateLimitPlugin
+from hookmq_ratelimit.login_guard import PATIENCE
+from hookmq_ratelimit.plugin import RateLimitPlugin
+from hookmq_testing import Harness, make_plugin
+from hookmq_testing.client import MemoryClient
 
 PEER = Peer("203.0.113.66")
 

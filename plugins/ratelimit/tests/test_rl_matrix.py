@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from hookmq.codec import Connack, Disconnect, Puback, Pubcomp, Pubrec
+from hookmq.model.client import Peer
+from hookmq.mqtt.packets import Connack, Disconnect, Puback, Pubcomp, Pubrec
 from hookmq.plugin import Direction, DropReason
-from hookmq.testing import Harness, HookRecorder, make_plugin
-from hookmq.types import Peer
 from hookmq_ratelimit.plugin import RateLimitPlugin
+from hookmq_testing import Harness, HookRecorder, make_plugin
 
 
 def limited(*limits: dict[str, Any], **config: Any) -> Any:
@@ -305,7 +305,7 @@ def test_who_is_exempt() -> None:
             "listeners": ("inside",),
         },
     )
-    from hookmq.types import Scope
+    from hookmq.model.client import Scope
 
     with Harness([plugin]) as harness:
         clients = [

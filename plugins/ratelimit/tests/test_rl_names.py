@@ -14,8 +14,8 @@ from hookmq.plugin import (
     ReasonCode,
     hookimpl,
 )
-from hookmq.testing import Harness, make_plugin
 from hookmq_ratelimit.plugin import RateLimitPlugin
+from hookmq_testing import Harness, make_plugin
 
 BAD = Peer("203.0.113.66")
 GOOD = Peer("192.0.2.7")

@@ -74,7 +74,9 @@ def test_more_than_is_held_stays_on_the_wire(broker: Served) -> None:
     port = broker.ports["slow"]
     with Client(port, "big-r") as receiver, Client(port, "big-s") as sender:
         receiver.subscribe("big", 0)
-        sent = [b"%d" % number + bytes(4000) for number in range(200)]  # thrice `hold_bytes`
+        sent = [
+            b"%d" % number + bytes(4000) for number in range(200)
+        ]  # thrice `max_held_inbound_bytes`
         for payload in sent:
             sender.post("big", payload)
         sender.disconnect()  # said behind them, and heard when its turn comes

@@ -1,4 +1,4 @@
-"""Messages of HookMQ in a log that Apache Spark reads by offset, exactly once.
+"""Stores HookMQ's messages in a log that Apache Spark reads by offset, exactly once.
 
-The plugin is `hookmq_spark_sink.plugin`.
+The plugin class is in `hookmq_spark_sink.plugin`.
 """

@@ -1,4 +1,4 @@
-"""The read API over HTTP: PROTOCOL.md in aiohttp's terms. Runs in the reader's process."""
+"""The HTTP read API, as specified in PROTOCOL.md. It runs in the reader process."""
 
 import asyncio
 import hmac
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
-from hookmq.errors import HookMQError, ProtocolError, StoreError
+from hookmq.model.errors import StoreError
+from hookmq.mqtt.errors import HookMQError, ProtocolError
 
 from hookmq_spark_sink import block
 from hookmq_spark_sink.config import ANY, NAME
@@ -25,7 +26,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Refusal(Exception):
-    """An answer that is an error."""
+    """Rejects a request with an error response."""
 
     def __init__(self, status: int, code: str, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -33,13 +34,13 @@ class Refusal(Exception):
         self.body = {"error": code, "message": message, **facts}
 
     def response(self) -> web.Response:
-        """As it is sent."""
+        """Return the error as an HTTP response."""
         headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(self.status)
         return web.json_response(self.body, status=self.status, headers=headers)
 
 
 class Served:
-    """A stream and what is known of it."""
+    """A stream and its open readers."""
 
     def __init__(self, given: dict[str, Any], boot: bytes) -> None:
         self.name: str = given["name"]
@@ -51,7 +52,7 @@ class Served:
 
 
 class Counts:
-    """What the broker's exporter shows."""
+    """Counters for the broker's metrics."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -62,7 +63,7 @@ class Counts:
 
 
 class Api:
-    """The application. `given` is what the broker's side says (`hookmq_spark_sink.process`)."""
+    """The HTTP application. `given` contains the settings that the broker sent (`hookmq_spark_sink.process`)."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         boot = bytes.fromhex(given["boot"])
@@ -76,7 +77,7 @@ class Api:
         self._pool = ThreadPoolExecutor(4, "reader")
 
     def application(self) -> web.Application:
-        """With its routes."""
+        """Return the aiohttp application with its routes."""
         made = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY)
         get, stream = made.router.add_get, "/v1/streams/{stream}"
         get("/v1/health", self._health, allow_head=False)
@@ -107,25 +108,25 @@ class Api:
             found.headers["Allow"] = allowed
             return found
         except web.HTTPNotFound:
-            return Refusal(404, "not_found", "there is nothing of that path").response()
+            return Refusal(404, "not_found", "no such path").response()
         except (StoreError, OSError) as error:
             return Refusal(500, "damaged", str(error)).response()
 
-    # who may what -----------------------------------------------------------------------------------------------------
+    # permissions -----------------------------------------------------------------------------------------------------
 
     def _who(self, request: web.Request) -> dict[str, Any]:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         given = token.strip().encode("utf-8", "replace") if scheme.lower() == "bearer" else b""
         found: dict[str, Any] | None = None
         for one in self._access:
-            # All are compared, so that time does not tell which.
+            # Compare every token, so that the response time does not reveal which one matches.
             if one["token"] and hmac.compare_digest(one["token"].encode(), given):
                 found = one
         if found is None:
             name = _common_name(request)
             found = next((one for one in self._access if name and one["common_name"] == name), None)
         if found is None:
-            raise Refusal(401, "unauthorized", "bring a token: Authorization: Bearer TOKEN")
+            raise Refusal(401, "unauthorized", "send a token: Authorization: Bearer TOKEN")
         return found
 
     def _stream(self, request: web.Request, commit: bool = False) -> Served:
@@ -134,7 +135,7 @@ class Api:
         if ANY not in who["streams"] and name not in who["streams"]:
             raise Refusal(403, "forbidden", f"not allowed to read {name}", stream=name)
         if name not in self._streams:
-            raise Refusal(404, "no_such_stream", f"there is no stream {name}", stream=name)
+            raise Refusal(404, "no_such_stream", f"no stream {name}", stream=name)
         if commit and not who["commit"]:
             raise Refusal(403, "forbidden", f"not allowed to commit in {name}", stream=name)
         return self._streams[name]
@@ -216,7 +217,7 @@ class Api:
             del facts["end"]
             raise Refusal(410, "trimmed", f"offsets begin at {earliest}", **facts)
         if self._reading >= self._max_requests:
-            raise Refusal(503, "unavailable", f"{self._reading} requests are served already")
+            raise Refusal(503, "unavailable", f"{self._reading} requests are already being served")
         self._reading += 1
         try:
             wanted = Wanted(partition, start, end, columns, match)
@@ -237,7 +238,9 @@ class Api:
     async def _send(
         self, request: web.Request, blocks: Iterator[bytes], headers: dict[str, str]
     ) -> web.StreamResponse:
-        chunk = await self._run(_chunk, blocks)  # before it says 200: that may fail
+        chunk = await self._run(
+            _chunk, blocks
+        )  # read before sending status 200, because the first read may fail
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         self.counts.reads += 1
@@ -248,7 +251,7 @@ class Api:
                 self.counts.bytes += len(chunk)
                 chunk = await self._run(_chunk, blocks)
         except (StoreError, OSError, TimeoutError, Removed) as error:
-            # The end of the answer is missing, so that nobody takes it for whole.
+            # The end of the response is missing, so the client can tell that the response is incomplete.
             if request.transport is not None:
                 request.transport.abort()
             if not isinstance(error, TimeoutError):
@@ -283,7 +286,7 @@ class Api:
         await self._refreshed(stream)
         known = await self._run(stream.reader.consumers)
         if name not in known:
-            raise Refusal(404, "no_such_consumer", f"{name} committed nothing", consumer=name)
+            raise Refusal(404, "no_such_consumer", f"{name} has committed nothing", consumer=name)
         return _committed(stream, name, known[name].offsets)
 
     async def _delete(self, request: web.Request) -> web.Response:
@@ -293,7 +296,9 @@ class Api:
         async with stream.lock:
             await self._run(stream.reader.refresh)
             if not await self._run(stream.reader.forget, name):
-                raise Refusal(404, "no_such_consumer", f"{name} committed nothing", consumer=name)
+                raise Refusal(
+                    404, "no_such_consumer", f"{name} has committed nothing", consumer=name
+                )
         return web.json_response({"deleted": True})
 
     async def _commit(self, request: web.Request) -> web.Response:
@@ -321,13 +326,13 @@ class Api:
                     raise Refusal(410, "trimmed", f"offsets begin at {earliest}", **facts)
             known = await self._run(stream.reader.consumers)
             if name not in known and len(known) >= _MAX_CONSUMERS:
-                raise Refusal(400, "bad_request", f"there are {len(known)} consumers already")
+                raise Refusal(400, "bad_request", f"there are already {len(known)} consumers")
             consumer = await self._run(stream.reader.commit, name, offsets)
         return _committed(stream, name, consumer.offsets)
 
 
 def _common_name(request: web.Request) -> str:
-    """Of the client's certificate, which was verified; '' without one."""
+    """Return the common name of the verified client certificate, or '' if there is no certificate."""
     transport = request.transport
     certificate = transport.get_extra_info("peercert") if transport is not None else None
     for part in (certificate or {}).get("subject", ()):
@@ -338,16 +343,17 @@ def _common_name(request: web.Request) -> str:
 
 
 def _known(request: web.Request, *names: str) -> dict[str, list[str]]:
-    """The query's parameters. Raises Refusal for one that is not among `names`, or there twice, but for `topics`."""
+    """Return the query parameters. Raises Refusal for a parameter that is not in `names`, or that is repeated. Only
+    `topics` may be repeated."""
     found: dict[str, list[str]] = {}
     for name, value in request.query.items():
         if name not in names:
             known = ", ".join(names) or "none"
             raise Refusal(
-                400, "bad_request", f"unknown parameter {name}; there are: {known}", parameter=name
+                400, "bad_request", f"unknown parameter {name}; expected: {known}", parameter=name
             )
         if name in found and name != "topics":
-            raise Refusal(400, "bad_request", f"{name} is there twice", parameter=name)
+            raise Refusal(400, "bad_request", f"{name} is given twice", parameter=name)
         found.setdefault(name, []).append(value)
     return found
 
@@ -357,7 +363,7 @@ def _number(query: dict[str, list[str]], name: str) -> int | None:
         return None
     text = query[name][0]
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _MAX_NUMBER):
-        raise Refusal(400, "bad_request", f"{name}: {text[:40]!r} is no number", parameter=name)
+        raise Refusal(400, "bad_request", f"{name}: {text[:40]!r} is not a number", parameter=name)
     return int(text)
 
 
@@ -378,7 +384,7 @@ def _columns(given: list[str] | None) -> frozenset[int] | None:
             raise Refusal(
                 400,
                 "bad_request",
-                f"no column {name[:40]!r}; there are: {known}",
+                f"no column {name[:40]!r}; expected: {known}",
                 parameter="columns",
             )
     return frozenset(block.COLUMNS[name] for name in names)
@@ -396,7 +402,7 @@ def _match(given: list[str] | None) -> Callable[[bytes], bool] | None:
 
 
 def _chunk(blocks: Iterator[bytes]) -> bytes:
-    """The next blocks, about a megabyte of them; empty at the end. Blocks."""
+    """Return about a megabyte of blocks, or b'' at the end. Blocks."""
     parts: list[bytes] = []
     size = 0
     for one in blocks:
@@ -411,7 +417,7 @@ def _same_log(given: str | None, stream: Served) -> None:
     log_id = stream.reader.log_id
     if given is not None and given != log_id:
         raise Refusal(
-            409, "log_replaced", f"the log of {stream.name} is {log_id} now: its offsets are others",
+            409, "log_replaced", f"the log of {stream.name} is now {log_id}: its offsets differ",
             log_id=log_id,
         )  # fmt: skip
 

@@ -1,7 +1,8 @@
-"""Blocks: records of one partition as the buffers of Arrow's columns. PROTOCOL.md says what each byte means.
+"""Encodes and decodes blocks: records of one partition, stored as Arrow column buffers. PROTOCOL.md describes each
+byte.
 
-Built and taken apart with the standard library, column by column, so that nothing here is done per record but what
-`list`, `map` and `join` do. What a reader gets are the bytes that were written.
+The code needs only the standard library. It processes whole columns, so that `list`, `map` and `join` do the work for
+each record. Readers get the bytes exactly as they were written.
 """
 
 import struct
@@ -19,9 +20,9 @@ Data = bytes | bytearray | memoryview
 
 MAGIC: Final = b"HqAB"
 HEADER: Final = struct.Struct("<4sIQHHIQQIIqq")
-"""magic, crc, length, version, buffers, partition, base, end, count, flags, min_timestamp, max_timestamp"""
+"""The fields magic, crc, length, version, buffers, partition, base, end, count, flags, min_timestamp, max_timestamp."""
 _ENTRY: Final = struct.Struct("<HHIQQ")
-"""column, role, nulls, position, length"""
+"""The fields column, role, nulls, position, length."""
 _CHECKED: Final = 8
 VERSION: Final = 1
 SPARSE: Final = 1
@@ -41,18 +42,18 @@ _TEXT: Final = frozenset({TOPIC, CLIENT_ID, CONTENT_TYPE, RESPONSE_TOPIC})
 
 MAX_ROWS: Final = 1 << 16
 MAX_BYTES: Final = 4 << 20
-"""Bytes of a block beyond which another one is begun; one record may be larger."""
+"""Size in bytes at which a new block begins. A single record may be larger."""
 
 Buffers = dict[tuple[int, int], Data]
-"""By column and role."""
+"""A block's buffers by column and role."""
 
 
 class Damaged(ValueError):
-    """Bytes that are no block."""
+    """The bytes are not a valid block."""
 
 
 class Head(NamedTuple):
-    """What a block's header says."""
+    """A block's header."""
 
     length: int
     buffers: int
@@ -67,7 +68,7 @@ class Head(NamedTuple):
 
 @dataclass(slots=True)
 class Block:
-    """A block that was taken apart; the buffers are views of its bytes. `nulls` are counted by column."""
+    """A decoded block. The buffers are views of its bytes. `nulls` contains each column's number of nulls."""
 
     partition: int
     base: int
@@ -81,7 +82,7 @@ class Block:
 
 
 def little(numbers: "array[int]") -> bytes:
-    """The bytes of an array, little endian."""
+    """Return the numbers in an array as little-endian bytes."""
     if sys.byteorder == "big":
         numbers = numbers[:]
         numbers.byteswap()
@@ -89,7 +90,7 @@ def little(numbers: "array[int]") -> bytes:
 
 
 def numbers(kind: str, data: Data) -> "array[int]":
-    """Little endian numbers as an array."""
+    """Return an array of the little-endian numbers in `data`."""
     found: array[int] = array(kind)
     found.frombytes(data)
     if sys.byteorder == "big":
@@ -98,7 +99,7 @@ def numbers(kind: str, data: Data) -> "array[int]":
 
 
 def assemble(block: Block) -> bytes:
-    """The bytes of a block."""
+    """Encode a block as bytes."""
     at = HEADER.size + _ENTRY.size * len(block.buffers)
     table: list[bytes] = []
     parts: list[Data] = []
@@ -124,7 +125,7 @@ def assemble(block: Block) -> bytes:
 
 
 def read_head(data: Data, position: int = 0) -> Head:
-    """The header at `position`. Raises Damaged."""
+    """Decode the header at `position`. Raises Damaged if it is invalid."""
     if len(data) - position < HEADER.size:
         raise Damaged("less than a header")
     (
@@ -133,20 +134,20 @@ def read_head(data: Data, position: int = 0) -> Head:
     if magic != MAGIC or length < HEADER.size + buffers * _ENTRY.size or length % 8:
         raise Damaged("not a block")
     if version != VERSION:
-        raise Damaged(f"a block of version {version}; this reads version {VERSION}")
+        raise Damaged(f"a block of version {version}; expected version {VERSION}")
     return Head(
         length, buffers, partition, base, end, count, bool(flags & SPARSE), minimum, maximum
     )
 
 
 def parse(data: Data, verify: bool = True) -> Block:
-    """Take a block apart: exactly one, all of it. Raises Damaged."""
+    """Decode exactly one block. Raises Damaged if it is invalid."""
     head = read_head(data)
     view = memoryview(data)
     if head.length != len(view):
-        raise Damaged(f"a block of {head.length} bytes in {len(view)}")
+        raise Damaged(f"a block of {head.length} bytes, but there are {len(view)}")
     if verify and crc32(view[_CHECKED:]) != int.from_bytes(view[4:8], "little"):
-        raise Damaged("its checksum is wrong")
+        raise Damaged("wrong checksum")
     found: Buffers = {}
     nulls: dict[int, int] = {}
     for number in range(head.buffers):
@@ -154,7 +155,7 @@ def parse(data: Data, verify: bool = True) -> Block:
             view, HEADER.size + number * _ENTRY.size
         )
         if at + size > head.length:
-            raise Damaged("a buffer outside of it")
+            raise Damaged("a buffer is outside the block")
         found[column, role] = view[at : at + size]
         if missing:
             nulls[column] = missing
@@ -167,7 +168,7 @@ def parse(data: Data, verify: bool = True) -> Block:
 
 
 def utf8(text: str) -> bytes:
-    """UTF-8, always: what a plugin made up may hold half of a surrogate pair, which is nothing that UTF-8 has."""
+    """Encode text as valid UTF-8. Half a surrogate pair, which a plugin's text may contain, is replaced."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -175,7 +176,7 @@ def utf8(text: str) -> bytes:
 
 
 def weight(message: Message) -> int:
-    """About the bytes that a message takes in a block, not less than its variable ones."""
+    """Return the approximate size of a message in a block, in bytes. It is never less than the variable fields need."""
     size = 32 + len(message.payload) + 4 * len(message.topic) + 4 * len(message.sender or "")
     properties = message.properties
     if properties is not EMPTY:
@@ -187,7 +188,7 @@ def weight(message: Message) -> int:
 
 
 def split(messages: Sequence[Message], weights: Sequence[int]) -> Iterator[Sequence[Message]]:
-    """Messages as runs, each for a block."""
+    """Split messages into runs that fit into one block each."""
     if len(messages) <= MAX_ROWS and sum(weights) <= MAX_BYTES:
         yield messages
         return
@@ -201,7 +202,7 @@ def split(messages: Sequence[Message], weights: Sequence[int]) -> Iterator[Seque
 
 
 def encode(partition: int, base: int, messages: Sequence[Message]) -> bytes:
-    """A block of messages, at least one, the first of which has offset `base`."""
+    """Encode messages as a block. The first message has the offset `base`. There must be at least one message."""
     count = len(messages)
     times = array("q", [int(m.received_at * 1e6) for m in messages])
     buffers: Buffers = {(TIMESTAMP, VALUES): little(times)}
@@ -272,11 +273,12 @@ def _headers(buffers: Buffers, rows: Sequence[Sequence[tuple[Data, Data]]]) -> N
     buffers[HEADERS, VALUE_VALUES] = b"".join(values)
 
 
-# taking apart ---------------------------------------------------------------------------------------------------------
+# decoding
+# --------------------------------------------------------------------------------------------------------------
 
 
 def column(block: Block, wanted: int) -> list[bytes | None]:
-    """The values of a column of bytes or text, by row."""
+    """Return the values of a bytes or text column, by row."""
     offsets = block.buffers.get((wanted, OFFSETS))
     if offsets is None:
         return [None] * block.count
@@ -296,12 +298,12 @@ def _slices(offsets: Data, data: Data) -> list[bytes]:
 
 
 def fixed(block: Block, wanted: int) -> "array[int]":
-    """The values of a column of numbers, by row."""
+    """Return the values of a numeric column, by row."""
     return numbers("q" if wanted in (TIMESTAMP, OFFSET) else "b", block.buffers[wanted, VALUES])
 
 
 def headers(block: Block) -> list[list[tuple[bytes, bytes]]]:
-    """The user properties, by row."""
+    """Return the user properties, by row."""
     found = block.buffers
     if (HEADERS, OFFSETS) not in found:
         return [[] for _ in range(block.count)]
@@ -313,12 +315,12 @@ def headers(block: Block) -> list[list[tuple[bytes, bytes]]]:
 
 
 def offsets(block: Block) -> Sequence[int]:
-    """The offset of each row."""
+    """Return each row's offset."""
     return fixed(block, OFFSET) if block.sparse else range(block.base, block.base + block.count)
 
 
 def project(block: Block, wanted: frozenset[int]) -> Block:
-    """The block with those columns only, and `offset` where it is sparse."""
+    """Return the block with only the `wanted` columns, plus `offset` if it is sparse."""
     return Block(
         block.partition, block.base, block.end, block.count, block.sparse, block.min_timestamp, block.max_timestamp,
         {
@@ -329,7 +331,7 @@ def project(block: Block, wanted: frozenset[int]) -> Block:
 
 
 def take(block: Block, rows: Sequence[int], base: int, end: int) -> Block:
-    """A sparse block of some rows that covers `base` to `end`."""
+    """Return a sparse block with the given rows, which covers the offsets from `base` to `end`."""
     there = {key[0] for key in block.buffers}
     buffers: Buffers = {}
     nulls: dict[int, int] = {}
@@ -359,13 +361,13 @@ def take(block: Block, rows: Sequence[int], base: int, end: int) -> Block:
 
 
 def empty(partition: int, base: int, end: int) -> Block:
-    """A block that says only that nothing from `base` to `end` passed a filter."""
+    """Return a block without rows. It means that no record from `base` to `end` passed the filter."""
     buffers: Buffers = {(OFFSET, VALUES): b""}
     return Block(partition, base, end, 0, True, 0, 0, buffers, {})
 
 
 def merge(blocks: Sequence[Block]) -> Block:
-    """One block of several that follow one another in one partition, none of them sparse."""
+    """Merge consecutive blocks of one partition. None of them may be sparse."""
     first, last = blocks[0], blocks[-1]
     count = sum(block.count for block in blocks)
     buffers: Buffers = {}
@@ -412,7 +414,8 @@ def _merge_variable(
 
 
 def _shifted(blocks: Sequence[Block], name: int, role: int) -> bytes:
-    """Places that go on where those of the block before ended; a block without the column has rows without length."""
+    """Concatenate the blocks' positions, each continuing from the previous block. If a block lacks the column, its
+    rows are empty."""
     joined = array("i", [0])
     for block in blocks:
         reached = joined[-1]
@@ -425,7 +428,7 @@ def _shifted(blocks: Sequence[Block], name: int, role: int) -> bytes:
 
 
 def rows(block: Block) -> Iterator[dict[str, Any]]:
-    """The rows of a whole block, for people: by the names of the columns, with `partition` and `offset`."""
+    """Yield the rows of a complete block for display, by column name, with `partition` and `offset`."""
 
     def text(value: bytes | None) -> str | None:
         return None if value is None else value.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""``hookmq spark``: looking at streams on the disk, also beside a running broker."""
+"""The ``hookmq spark`` command: inspect and export streams on disk, even while a broker runs."""
 
 import argparse
 import base64
@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from hookmq.cli.options import seconds
 from hookmq.config.units import parse_size
-from hookmq.errors import HookMQError, StoreError
+from hookmq.model.errors import StoreError
+from hookmq.mqtt.errors import HookMQError
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.index import StreamIndex, parse, raise_file_limit
@@ -24,16 +25,16 @@ examples:
   hookmq spark check /var/lib/hookmq/spark
   hookmq spark export /var/lib/hookmq/spark /mnt/lake/mqtt --follow --tail --consumer landing
 
-All of them may be used beside a running broker, and change nothing in its streams. They see what readers see: what the
-broker's store has committed, as of the last word of the broker that used the folder.
-exit codes: 0 done, 1 a stream is damaged or cannot be read, 2 wrong usage, 3 exported but for what retention had
-removed"""
+All of them work while a broker runs, and change nothing in its streams. They see what readers see: what the
+broker's store has committed, as last reported by the broker that used the folder.
+exit codes: 0 done, 1 a stream is damaged or cannot be read, 2 wrong usage, 3 exported, but retention had removed
+messages"""
 EXPORT: Final = """\
-Files are TARGET/STREAM/LOG/PARTITION-FIRST-LAST.parquet, with the columns of Spark's format("mqtt"). Each is there whole
-or not at all, and _manifest/ beside them says what is in them. Started again after any end it goes on where it was: no
-message is missing, none is there twice. It needs the extra `export`: in a checkout of HookMQ,
-uv pip install './plugins/spark_sink[export]'. For s3:// it needs s3fs, for gs:// gcsfs, for abfs:// adlfs, which learn
-from their own configuration and environment how to log in.
+Files are TARGET/STREAM/LOG/PARTITION-FIRST-LAST.parquet, with the columns of Spark's format("mqtt"). Each appears
+whole, and _manifest/ next to them lists their contents. A restarted export continues where it stopped: no message is
+missing or written twice. The command needs the extra `export`: in a checkout of HookMQ,
+uv pip install './plugins/spark_sink[export]'. For s3:// it needs s3fs, for gs:// gcsfs, for abfs:// adlfs. They take
+credentials from their own configuration and environment.
 
 examples:
   hookmq spark export /var/lib/hookmq/spark /mnt/lake/mqtt
@@ -47,7 +48,7 @@ def register(group: Any) -> None:
     """Add the command to a `hookmq.cli.commands.Group`."""
     parser = group.add_parser(
         "spark",
-        help="look at the streams that Spark reads",
+        help="inspect the streams that Spark reads",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -63,47 +64,55 @@ def register(group: Any) -> None:
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        one.add_argument("folder", type=Path, help="the folder that `path` of the plugin names")
+        one.add_argument(
+            "folder", type=Path, help="the folder of the streams, as in `path` of the plugin"
+        )
         one.set_defaults(run=_guarded(run))
         return one
 
-    one = add("streams", streams, "what each stream holds, and how far its consumers are")
-    one.add_argument("--json", action="store_true", help="as a line of JSON for each stream")
+    one = add("streams", streams, "show the contents of each stream and the lag of its consumers")
+    one.add_argument("--json", action="store_true", help="print a line of JSON for each stream")
     one = add("read", read, "print messages as lines of JSON")
     one.add_argument("stream", help="name of the stream")
-    one.add_argument("--partition", type=_natural, help="only this one; all if left out")
+    one.add_argument("--partition", type=_natural, help="only this partition; default: all")
     one.add_argument("--start", type=_natural, default=0, help="first offset")
     one.add_argument("--end", type=_natural, help="offset after the last one")
     one.add_argument("--topics", action="append", default=[], help="topic filter; may be repeated")
-    one.add_argument("--count", type=_natural, help="end after so many messages")
-    one = add("check", check, "look at every byte of every stream")
-    one.add_argument("stream", nargs="?", help="only this one")
+    one.add_argument("--count", type=_natural, help="stop after this many messages")
+    one = add("check", check, "check every byte of every stream")
+    one.add_argument("stream", nargs="?", help="only this stream")
 
-    one = add("export", export, "write what is in the streams as Parquet files", EXPORT)
+    one = add("export", export, "write the streams as Parquet files", EXPORT)
     one.add_argument("target", help="a folder, or a URL of an object store: s3://, gs://, abfs://")
-    one.add_argument("--stream", action="append", default=[], help="only this one; may be repeated")
+    one.add_argument(
+        "--stream", action="append", default=[], help="only this stream; may be repeated"
+    )
     mode = one.add_mutually_exclusive_group()
-    mode.add_argument("--once", action="store_true", help="end when all is exported (default)")
-    mode.add_argument("--follow", action="store_true", help="go on with what comes until SIGTERM")
+    mode.add_argument(
+        "--once", action="store_true", help="end when everything is exported (default)"
+    )
+    mode.add_argument(
+        "--follow", action="store_true", help="continue with new messages until SIGTERM"
+    )
     one.add_argument(
         "--tail",
         action="store_true",
-        help="export also from the log's newest file, which is still written to",
+        help="also export from the log's newest file, which is still being written",
     )
     one.add_argument(
         "--roll-time",
         type=seconds,
         default=60.0,
-        help="of the newest file, make one of what waited for so long (default 60s)",
+        help="with --tail, write a file when messages have waited this long (default 60s)",
     )
     one.add_argument(
         "--file-size",
         type=_size,
         default=64 << 20,
-        help="bytes of the log for one file, about (default 64MiB)",
+        help="approximate bytes of the log for one file (default 64MiB)",
     )
     one.add_argument(
-        "--consumer", default="", help="name under which the log is told how far it is exported"
+        "--consumer", default="", help="name of a consumer that records the exported offsets"
     )
     one.add_argument(
         "--compression",
@@ -111,7 +120,7 @@ def register(group: Any) -> None:
         default="zstd",
         help="of Parquet",
     )
-    one.add_argument("--metrics", type=Path, help="file to keep metrics for Prometheus in")
+    one.add_argument("--metrics", type=Path, help="file for Prometheus metrics")
 
 
 def _size(text: str) -> int:
@@ -125,7 +134,7 @@ def _size(text: str) -> int:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Write Parquet files. Nothing of it is imported before."""
+    """Export messages as Parquet files. Only this command imports the exporter."""
     from hookmq_spark_sink.export import run
 
     run.lower_priority()
@@ -134,7 +143,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 def _natural(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return int(text)
 
 
@@ -149,12 +158,12 @@ def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
 
 
 class _Found:
-    """A stream's folder as it is now."""
+    """The current contents of a stream's folder."""
 
     def __init__(self, folder: Path) -> None:
         described = files.read_description(folder)
         if described is None:
-            raise StoreError(f"{folder} holds no stream")
+            raise StoreError(f"{folder} contains no stream")
         self.folder = folder
         self.described = described
         raise_file_limit()
@@ -162,11 +171,13 @@ class _Found:
         self.state = files.read_state(folder)
         self.index.refresh(self.state)
         if self.index.segments and self.index.log_id != described.log_id:
-            raise StoreError(f"{folder}: {files.STREAM} is about another log: folders were swapped")
+            raise StoreError(
+                f"{folder}: {files.STREAM} describes another log: folders were swapped"
+            )
         if self.state is not None:
             self.earliest, self.latest = list(self.state.earliest), list(self.state.latest)
             return
-        # No broker said how far: after a power cut, or in a copy.
+        # The readable offsets are unknown: this is a copy, or no broker has run since a power cut.
         trimmed = files.read_trimmed(folder, described.log_id)
         ends = self.index.ends()
         self.earliest, self.latest = [], []
@@ -177,7 +188,7 @@ class _Found:
             self.latest.append(max(at, last))
 
     def lags(self) -> dict[str, int]:
-        """By consumer."""
+        """Return the lag of each consumer."""
         known = files.read_consumers(self.folder, self.described.log_id)
         return {
             name: sum(
@@ -193,19 +204,19 @@ class _Found:
 def _folders(folder: Path) -> list[Path]:
     found = [one for one in sorted(folder.iterdir()) if (one / files.STREAM).exists()]
     if not found:
-        raise StoreError(f"{folder} holds no streams")
+        raise StoreError(f"{folder} contains no streams")
     return found
 
 
 def _one(folder: Path, name: str) -> Path:
     if not (folder / name / files.STREAM).exists():
         known = ", ".join(one.name for one in _folders(folder))
-        raise StoreError(f"{folder} holds no stream {name}; there are: {known}")
+        raise StoreError(f"{folder} contains no stream {name}, only: {known}")
     return folder / name
 
 
 def streams(arguments: argparse.Namespace) -> int:
-    """Print what there is."""
+    """Print a table of the streams."""
     for folder in _folders(arguments.folder):
         found = _Found(folder)
         size = sum(path.stat().st_size for path in (folder / files.LOG).glob("*.segment"))
@@ -238,7 +249,7 @@ def streams(arguments: argparse.Namespace) -> int:
 
 
 def read(arguments: argparse.Namespace) -> int:
-    """Print messages."""
+    """Print a stream's messages."""
     found = _Found(_one(arguments.folder, arguments.stream))
     partitions = found.described.partitions
     if arguments.partition is not None and arguments.partition >= partitions:
@@ -274,7 +285,8 @@ def _rows(
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """As JSON has it: what is not UTF-8 as base64, under a name that says so; what is not there left out."""
+    """Convert a row to JSON values. A value that is not UTF-8 becomes base64 under another name; a missing value is
+    omitted."""
     shown: dict[str, Any] = {}
     for name, value in row.items():
         if value is None or value == []:
@@ -293,14 +305,14 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Read all."""
+    """Read and check all records."""
     folder: Path = arguments.folder
     chosen = [_one(folder, arguments.stream)] if arguments.stream else _folders(folder)
     damaged = 0
     for one in chosen:
         try:
             records, size = _check(one)
-            print(f"{one.name}: {records:,} records in {size:,} bytes are whole")
+            print(f"{one.name}: {records:,} records in {size:,} bytes are intact")
         except (StoreError, block.Damaged) as error:
             damaged += 1
             print(f"{one.name}: {error}")
@@ -308,7 +320,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _check(folder: Path) -> tuple[int, int]:
-    """Records and bytes. Raises StoreError, block.Damaged."""
+    """Return the number of records and bytes. Raises StoreError or block.Damaged if a record cannot be read."""
     found = _Found(folder)
     records = size = 0
     ends: dict[int, int] = {}

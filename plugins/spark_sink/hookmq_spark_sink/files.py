@@ -1,9 +1,9 @@
-"""A stream's folder: what describes it, what retention removed, how far its consumers are, and how far readers may go.
+"""The files in a stream's folder.
 
-NAME/stream.json      what the stream is; written once
-NAME/trimmed.json     where each partition begins, written before what lies below is deleted
-NAME/consumers.json   how far each consumer is, written by the process that serves readers
-NAME/state            how far readers may go, written after each commit; of no use when the broker is gone
+NAME/stream.json      the stream's description; written once
+NAME/trimmed.json     where each partition begins; written before older records are deleted
+NAME/consumers.json   each consumer's offsets; written by the reader process
+NAME/state            how far readers may read; written after each commit, invalid after the broker has ended
 NAME/log/*.segment    the records
 """
 
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
+from hookmq_toolkit.durable_files import write_atomically
 
 STREAM: Final = "stream.json"
 TRIMMED: Final = "trimmed.json"
@@ -28,12 +29,12 @@ FORMAT: Final = 1
 KNOWN: Final = frozenset({STREAM, TRIMMED, CONSUMERS, STATE, LOG})
 _STATE_MAGIC: Final = b"HqSt"
 _STATE: Final = struct.Struct("<4sI16sQQI4x")
-"""magic, CRC of the rest, boot, generation, readable, partitions; then earliest and latest of each"""
+"""Magic, CRC of the rest, boot, generation, readable, partitions; then each partition's earliest and latest offset."""
 _TRIES: Final = 100
 
 
 class Description(NamedTuple):
-    """What a stream is for good."""
+    """The properties of a stream that never change."""
 
     name: str
     partitions: int
@@ -41,44 +42,17 @@ class Description(NamedTuple):
 
 
 class State(NamedTuple):
-    """How far readers may go. `boot` is of one life of the broker; `generation` grows when segments are replaced or
-    deleted; `readable` is the log's; then by partition."""
+    """How far readers may read.
+
+    `boot` identifies one run of the broker. `generation` increases when segments are replaced or deleted. `readable`
+    is a record number in the log. `earliest` and `latest` are offsets by partition.
+    """
 
     boot: bytes
     generation: int
     readable: int
     earliest: tuple[int, ...]
     latest: tuple[int, ...]
-
-
-def write_atomically(path: Path, data: bytes, sync: bool = True) -> None:
-    """Replace a file: after a crash it is the old one or the new one, whole. Raises OSError."""
-    new = path.with_name(path.name + ".new")
-    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(file, view) :]
-        if os.geteuid() == 0:
-            # Root may run a command here, the broker somebody else, who is to read it.
-            owner = os.stat(path.parent)
-            os.fchown(file, owner.st_uid, owner.st_gid)
-        if sync:
-            os.fsync(file)
-    finally:
-        os.close(file)
-    new.replace(path)
-    if sync:
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder safe. Raises OSError."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
@@ -89,12 +63,14 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise StoreError(f"{path} cannot be read: {error}") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise StoreError(f"{path} is not of format {FORMAT}: it is damaged, or of a newer version")
+        raise StoreError(
+            f"{path} does not have format {FORMAT}: it is damaged, or from a newer version"
+        )
     return found
 
 
 def read_description(folder: Path) -> Description | None:
-    """What a stream's folder holds; None where nothing says so. Raises StoreError."""
+    """Read a stream's description. Return None if there is none. Raises StoreError if it is invalid."""
     path = folder / STREAM
     found = _read_json(path)
     if found is None:
@@ -106,13 +82,13 @@ def read_description(folder: Path) -> Description | None:
 
 
 def write_description(folder: Path, described: Description) -> None:
-    """Raises OSError."""
+    """Write a stream's description. Raises OSError if that fails."""
     text = json.dumps({"format": FORMAT, **described._asdict()})
-    write_atomically(folder / STREAM, text.encode())
+    write_atomically(folder / STREAM, text.encode(), owner_of_folder=True)
 
 
 def read_trimmed(folder: Path, log_id: str) -> dict[int, int]:
-    """Where partitions begin from which something was removed. Raises StoreError."""
+    """Return the first offset of each trimmed partition. Raises StoreError if the file is invalid."""
     path = folder / TRIMMED
     found = _read_json(path)
     if found is None:
@@ -126,17 +102,17 @@ def read_trimmed(folder: Path, log_id: str) -> dict[int, int]:
 
 
 def write_trimmed(folder: Path, log_id: str, earliest: dict[int, int]) -> None:
-    """Raises OSError."""
+    """Write the first offset of each trimmed partition. Raises OSError if that fails."""
     text = {
         "format": FORMAT,
         "log_id": log_id,
         "earliest": {str(k): v for k, v in earliest.items()},
     }
-    write_atomically(folder / TRIMMED, json.dumps(text).encode())
+    write_atomically(folder / TRIMMED, json.dumps(text).encode(), owner_of_folder=True)
 
 
 class StateFile:
-    """`state`, for who writes it."""
+    """Writes the `state` file."""
 
     def __init__(self, folder: Path, boot: bytes) -> None:
         self._boot = boot
@@ -145,7 +121,8 @@ class StateFile:
         )
 
     def write(self, generation: int, readable: int, earliest: list[int], latest: list[int]) -> None:
-        """Tell readers. A write into the page cache; never synced. Raises OSError."""
+        """Publish how far readers may read. It writes to the page cache and never syncs. Raises OSError if that
+        fails."""
         count = len(earliest)
         rest = struct.pack(
             f"<16sQQI4x{2 * count}Q", self._boot, generation, readable, count, *earliest, *latest
@@ -153,14 +130,14 @@ class StateFile:
         os.pwrite(self._file, _STATE_MAGIC + crc32(rest).to_bytes(4, "little") + rest, 0)
 
     def close(self) -> None:
-        """Let go."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 def read_state(folder: Path) -> State | None:
-    """How far readers may go; None where nobody says so. A write may be under way: then it is read again."""
+    """Return how far readers may read, or None if that is unknown. Retries while a write is in progress."""
     path = folder / STATE
     for _ in range(_TRIES):
         try:
@@ -181,14 +158,14 @@ def read_state(folder: Path) -> State | None:
 
 
 class Consumer(NamedTuple):
-    """How far one is, by partition, and since when (epoch seconds)."""
+    """A consumer's offsets by partition, and the time of their last update (epoch seconds)."""
 
     offsets: dict[int, int]
     updated: float
 
 
 def read_consumers(folder: Path, log_id: str) -> dict[str, Consumer]:
-    """By name. Those of another log are none of ours. Raises StoreError."""
+    """Return the consumers by name, without those of another log. Raises StoreError if the file is invalid."""
     path = folder / CONSUMERS
     found = _read_json(path)
     if found is None or found.get("log_id") != log_id:
@@ -206,8 +183,8 @@ def read_consumers(folder: Path, log_id: str) -> dict[str, Consumer]:
 
 @contextmanager
 def consumers_locked(folder: Path) -> Iterator[None]:
-    """Nobody else changes how far consumers are: the process that serves readers does, and so does the export. Raises
-    OSError."""
+    """Lock the consumers' offsets, which both the reader process and the export update. Raises OSError if that
+    fails."""
     file = os.open(folder / STREAM, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -217,7 +194,7 @@ def consumers_locked(folder: Path) -> Iterator[None]:
 
 
 def write_consumers(folder: Path, log_id: str, consumers: dict[str, Consumer]) -> None:
-    """Raises OSError."""
+    """Write the consumers' offsets. Raises OSError if that fails."""
     text = {
         "format": FORMAT,
         "log_id": log_id,
@@ -226,4 +203,4 @@ def write_consumers(folder: Path, log_id: str, consumers: dict[str, Consumer]) -
             for name, one in consumers.items()
         },
     }
-    write_atomically(folder / CONSUMERS, json.dumps(text).encode())
+    write_atomically(folder / CONSUMERS, json.dumps(text).encode(), owner_of_folder=True)

@@ -1,5 +1,5 @@
-"""Where the blocks of a stream are: found by reading the headers in its segments. For whoever reads a stream's folder,
-the broker at its start included; no payload is looked at."""
+"""Finds a stream's blocks by reading the headers in its segments, but not the payloads. The broker uses it at start,
+and all readers of the stream's folder use it."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from hookmq.errors import StoreError
-from hookmq.segments.frame import HEADER as FRAME
-from hookmq.segments.frame import MAGIC as FRAME_MAGIC
-from hookmq.segments.segment import SUFFIX
+from hookmq.model.errors import StoreError
+from hookmq_toolkit.segment_log.frame import HEADER as FRAME
+from hookmq_toolkit.segment_log.frame import MAGIC as FRAME_MAGIC
+from hookmq_toolkit.segment_log.segment import SUFFIX
 
 from hookmq_spark_sink import block
 from hookmq_spark_sink.files import LOG, State
@@ -28,7 +28,7 @@ _FILES: Final = 1 << 16
 
 
 class Place(NamedTuple):
-    """A block: what it covers, and where it is in its segment's file."""
+    """The offset range of a block, and its position in the segment's file."""
 
     base: int
     end: int
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Part:
-    """The blocks of one partition in one segment, in columns."""
+    """The blocks of one partition in one segment, stored by column."""
 
     __slots__ = ("bases", "end", "highs", "lengths", "positions")
 
@@ -46,11 +46,11 @@ class Part:
         self.positions = array("q")
         self.lengths = array("q")
         self.highs = array("q")
-        """The largest timestamp up to and with each block."""
+        """For each block, the largest timestamp in that block and all earlier ones."""
         self.end = 0
 
     def add(self, head: block.Head, position: int, length: int) -> None:
-        """Take note of the next block."""
+        """Add the next block."""
         high = head.max_timestamp
         if self.highs and self.highs[-1] > high:
             high = self.highs[-1]
@@ -61,20 +61,20 @@ class Part:
         self.end = head.end
 
     def place(self, number: int) -> Place:
-        """Where one is."""
+        """Return the offset range and position of a block."""
         end = self.bases[number + 1] if number + 1 < len(self.bases) else self.end
         return Place(self.bases[number], end, self.positions[number], self.lengths[number])
 
     def find(self, offset: int) -> int:
-        """The number of the block that holds `offset`, which is in one."""
+        """Return the number of the block that contains `offset`. There must be such a block."""
         return bisect_right(self.bases, offset) - 1
 
 
 class SegmentIndex:
-    """The blocks of one segment. Keeps its file open, so that it can be read also after it was replaced or deleted."""
+    """The blocks of one segment. Its file remains open, so it can be read after it has been replaced or deleted."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StoreError, OSError."""
+        """Open the segment. Raises StoreError or OSError if it cannot be read."""
         self.path = path
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -100,10 +100,11 @@ class SegmentIndex:
                 self.position = _HEAD.size + length
                 self.salt = crc32(self.log.encode())
                 return
-        raise StoreError(f"{self.path} does not begin as a segment does: it is damaged")
+        raise StoreError(f"{self.path} does not begin like a segment: it is damaged")
 
     def extend(self, readable: int | None = None) -> None:
-        """Take note of the blocks up to record `readable` of the log, or of all that are whole. Raises StoreError."""
+        """Add the log's blocks up to record `readable`, or all complete blocks if it is None. Raises StoreError for
+        a damaged block."""
         size = os.fstat(self.file).st_size
         while readable is None or self.end < readable:
             header = os.pread(self.file, FRAME.size + block.HEADER.size, self.position)
@@ -119,9 +120,7 @@ class SegmentIndex:
             except block.Damaged as error:
                 raise StoreError(f"{self.path}, byte {self.position}: {error}") from None
             if offset != self.end or head.length != length or head.rows != records:
-                raise StoreError(
-                    f"{self.path}, byte {self.position}: not the block that belongs there"
-                )
+                raise StoreError(f"{self.path}, byte {self.position}: not the expected block")
             if readable is not None and offset + records > readable:
                 return
             part = self.parts.get(head.partition)
@@ -140,26 +139,26 @@ class SegmentIndex:
             raise StoreError(f"{self.path} is damaged at byte {self.position}")
 
     def read(self, place: Place) -> bytes:
-        """The bytes of a block. Raises StoreError, OSError."""
+        """Read the bytes of a block. Raises StoreError or OSError if that fails."""
         data = os.pread(self.file, place.length, place.position)
         if len(data) != place.length:
-            raise StoreError(f"{self.path} is shorter than it was")
+            raise StoreError(f"{self.path} has become shorter")
         return data
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
 
     def __del__(self) -> None:
-        # Answers under way hold on to what was replaced meanwhile: whoever is the last of them lets go of it.
+        # Responses in progress may still use a replaced index. The last one closes its file.
         if getattr(self, "file", -1) >= 0:
             self.close()
 
 
 class StreamIndex:
-    """All segments of one stream's folder, brought up to date by `refresh`."""
+    """All segments in a stream's folder, updated by `refresh`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -168,7 +167,8 @@ class StreamIndex:
         self._generation: tuple[bytes, int] | None = None
 
     def refresh(self, state: State | None) -> None:
-        """Look for what is new up to what `state` allows; without one all that is there. Raises StoreError, OSError."""
+        """Add new blocks that `state` allows to be read, or all new blocks if there is no state. Raises StoreError
+        or OSError if a segment cannot be read."""
         readable = None if state is None else state.readable
         known = None if state is None else (state.boot, state.generation)
         if known is None or known != self._generation:
@@ -181,13 +181,11 @@ class StreamIndex:
                 self.segments[-1].extend(readable)
             if readable is None or not self.segments or self.segments[-1].end >= readable:
                 return
-            # What is missing is in a segment that was begun meanwhile.
+            # The missing records are in a segment that was started in the meantime.
             before, reached = self.segments[-1].base, self.segments[-1].end
             self._list()
             if not self.segments or self.segments[-1].base <= before:
-                raise StoreError(
-                    f"{self.folder}: the records from {reached} to {readable} are missing"
-                )
+                raise StoreError(f"{self.folder}: records {reached} to {readable} are missing")
 
     def _list(self) -> None:
         paths = sorted((self.folder / LOG).glob(f"*{SUFFIX}"))
@@ -197,7 +195,7 @@ class StreamIndex:
             try:
                 one = known.get((path.name, path.stat().st_ino)) or SegmentIndex(path)
             except FileNotFoundError:
-                continue  # deleted a moment ago
+                continue  # retention just deleted it
             found.append(one)
         for one in found[:-1]:
             one.extend()
@@ -206,7 +204,7 @@ class StreamIndex:
             self.log_id = found[-1].log
 
     def blocks(self, partition: int, start: int, end: int) -> Iterator[tuple[SegmentIndex, Place]]:
-        """The blocks of a partition that hold anything from `start` to `end`, in order."""
+        """Yield a partition's blocks that contain any offset from `start` to `end`, in order."""
         for segment in list(self.segments):
             part = segment.parts.get(partition)
             if part is None or part.end <= start:
@@ -220,8 +218,10 @@ class StreamIndex:
                 number += 1
 
     def at(self, partition: int, timestamp: int, earliest: int, latest: int) -> int | None:
-        """The smallest offset from `earliest` to below `latest` whose timestamp (µs) is at or after `timestamp`. Raises
-        StoreError."""
+        """Return the smallest offset whose timestamp (µs) is not before `timestamp`, or None if there is none.
+
+        Searches the offsets from `earliest` to just before `latest`. Raises StoreError for a damaged block.
+        """
         for segment in list(self.segments):
             part = segment.parts.get(partition)
             if part is None or part.end <= earliest or part.highs[-1] < timestamp:
@@ -240,7 +240,7 @@ class StreamIndex:
         return None
 
     def ends(self) -> dict[int, tuple[int, int]]:
-        """The first and the last but one offset of each partition that has a block."""
+        """Return each partition's first offset and end. Partitions without blocks are omitted."""
         found: dict[int, tuple[int, int]] = {}
         for segment in self.segments:
             for number, part in segment.parts.items():
@@ -249,14 +249,14 @@ class StreamIndex:
         return found
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self.segments = []
         self._generation = None
 
 
 def closed_indexes(folder: Path) -> list[SegmentIndex]:
-    """What is in each segment of a stream's folder that nobody writes to, without a file that stays open. Raises
-    StoreError, OSError."""
+    """Return an index for each segment that is no longer written to, with its file closed. Raises StoreError or
+    OSError if a segment cannot be read."""
     found: list[SegmentIndex] = []
     for path in sorted((folder / LOG).glob(f"*{SUFFIX}")):
         one = SegmentIndex(path)
@@ -269,7 +269,7 @@ def closed_indexes(folder: Path) -> list[SegmentIndex]:
 
 
 def raise_file_limit() -> None:
-    """A reader has a file open for each segment: have the system allow as many as it may."""
+    """Raise this process's limit on open files to the maximum, because a reader opens a file for each segment."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
@@ -278,7 +278,7 @@ def raise_file_limit() -> None:
 
 
 def parse(segment: SegmentIndex, place: Place) -> block.Block:
-    """A block taken apart, its checksum verified. Raises StoreError."""
+    """Decode a block and verify its checksum. Raises StoreError if it is damaged."""
     try:
         return block.parse(segment.read(place))
     except block.Damaged as error:

@@ -1,7 +1,7 @@
-"""A sealed segment written anew with the small blocks of each partition merged.
+"""Rewrites a sealed segment, merging each partition's small blocks.
 
-``python -P -m hookmq_spark_sink.merge SEGMENT TARGET`` is a process of its own, so that the broker's event loop does not
-wait for the interpreter lock meanwhile.
+``python -P -m hookmq_spark_sink.merge SEGMENT TARGET`` runs in a separate process, so that it does not compete for
+the interpreter lock with the broker's event loop.
 """
 
 import ctypes
@@ -13,40 +13,41 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from hookmq.segments.frame import Frame, encode
-from hookmq.segments.segment import beginning, read, write
+from hookmq_toolkit.durable_files import write_all
+from hookmq_toolkit.segment_log.frame import Frame, encode
+from hookmq_toolkit.segment_log.segment import beginning, read
 
 from hookmq_spark_sink import block
 
 BYTES: Final = 2 << 20
-"""Bytes of what is merged into one block."""
+"""Target size of a merged block in bytes."""
 ROWS: Final = 1 << 16
 NICE: Final = 10
 _DEATH_SIGNAL: Final = 1
-"""PR_SET_PDEATHSIG"""
+"""The value of PR_SET_PDEATHSIG."""
 
 
 def worthwhile(blocks: int, partitions: int, size: int) -> bool:
-    """Whether that many blocks in `size` bytes are too many."""
+    """Return whether to merge this number of blocks, which have `size` bytes in total."""
     return blocks > 2 * (partitions + size // BYTES)
 
 
 def merge(source: Path, target: Path) -> None:
-    """Write `target`, safe on the disk when this returns. Raises OSError, StoreError, block.Damaged."""
+    """Write the merged segment to `target` and sync it. Raises OSError, StoreError or block.Damaged if that fails."""
     segment = read(source, False, verify=False)
     blocks: dict[int, list[block.Block]] = {}
     for _, frame in segment.frames(segment.head):
-        one = block.parse(frame.payload, verify=False)  # the frame's checksum was verified
+        one = block.parse(frame.payload, verify=False)  # the frame's checksum has been verified
         blocks.setdefault(one.partition, []).append(one)
     file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        write(file, beginning(segment.log, segment.store, segment.base))
+        write_all(file, beginning(segment.log, segment.store, segment.base))
         offset = segment.base
         for partition in sorted(blocks):
             for group in groups(blocks[partition]):
                 data = block.assemble(block.merge(group))
                 count = sum(one.count for one in group)
-                write(file, encode(Frame(offset, count, segment.commit, 0, data), segment.salt))
+                write_all(file, encode(Frame(offset, count, segment.commit, 0, data), segment.salt))
                 offset += count
         os.fsync(file)
     finally:
@@ -54,7 +55,7 @@ def merge(source: Path, target: Path) -> None:
 
 
 def groups(blocks: list[block.Block]) -> Iterator[list[block.Block]]:
-    """Blocks that follow one another, as many as one block may hold."""
+    """Yield groups of consecutive blocks. Each group fits into one block."""
     group: list[block.Block] = []
     size = rows = 0
     for one in blocks:
@@ -70,13 +71,14 @@ def groups(blocks: list[block.Block]) -> Iterator[list[block.Block]]:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the broker dies: the next one finds nobody who writes into its folder."""
+    """Have the kernel kill this process when the broker dies. Otherwise it could write to a folder that the next broker
+    uses."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def main() -> int:
-    """The exit code."""
+    """Merge the segment named on the command line. Return the exit code."""
     die_with_parent()
     os.nice(NICE)
     merge(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,9 +1,9 @@
-"""What the exporter shows of the streams and of their readers."""
+"""The metrics for the streams and the reader process."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 
 from hookmq_spark_sink.process import ReaderProcess
 from hookmq_spark_sink.stream import Stream
@@ -15,16 +15,16 @@ _COUNTERS = {
     "spark_sink_removed_total": ("removed", "Messages removed by retention."),
     "spark_sink_dropped_total": (
         "dropped",
-        "Messages removed that a declared consumer had not committed.",
+        "Removed messages that a declared consumer had not committed.",
     ),
-    "spark_sink_refused_total": ("refused", "Times that a stream had no room for a message."),
+    "spark_sink_refused_total": ("refused", "Messages refused because a stream was full."),
     "spark_sink_merged_total": ("merged", "Segments whose small blocks were merged."),
 }
 _READER = {
-    "spark_sink_reader_requests_total": ("requests", "Requests."),
+    "spark_sink_reader_requests_total": ("requests", "Requests to the read API."),
     "spark_sink_reader_refused_total": ("refused", "Requests answered with an error."),
     "spark_sink_reader_reads_total": ("reads", "Requests for records that were answered."),
-    "spark_sink_reader_failed_total": ("failed", "Answers that were broken off."),
+    "spark_sink_reader_failed_total": ("failed", "Answers that were cut off."),
     "spark_sink_reader_bytes_total": ("bytes", "Bytes of records sent."),
 }
 
@@ -32,7 +32,7 @@ _READER = {
 def register(
     registry: Any, streams: Callable[[], list[Stream]], reader: Callable[[], ReaderProcess | None]
 ) -> None:
-    """Add the metrics to a `hookmq.metric_registry.MetricRegistry`."""
+    """Add the metrics to a `hookmq.hooks.metric_registry.MetricRegistry`."""
 
     def each(read: Callable[[Stream], float]) -> list[tuple[dict[str, str], float]]:
         return [({"stream": one.config.name}, read(one)) for one in streams()]
@@ -62,14 +62,16 @@ def register(
     )
     registry.summary(
         "spark_sink_flush_seconds",
-        "From a commit's end to the word that its blocks are safe.",
+        "Time from the end of a commit until its blocks are safe.",
         lambda: [
             ({"stream": one.config.name}, one.counts.flushes, one.counts.flush_seconds)
             for one in streams()
         ],
     )
     registry.gauge(
-        "spark_sink_consumer_lag", "Messages that a consumer did not commit.", lambda: list(lags())
+        "spark_sink_consumer_lag",
+        "Messages that a consumer has not committed.",
+        lambda: list(lags()),
     )
 
     def lags() -> Iterator[tuple[dict[str, str], int]]:
@@ -94,6 +96,6 @@ def register(
 
     registry.gauge("spark_sink_reader_up", "1 while readers are served.", lambda: attribute("up"))
     registry.counter(
-        "spark_sink_reader_restarts_total", "Times that the reader process was started again.",
+        "spark_sink_reader_restarts_total", "Restarts of the reader process.",
         lambda: attribute("restarts"),
     )  # fmt: skip

@@ -1,13 +1,13 @@
-"""The plugin: what the configuration's `use: spark_sink` makes."""
+"""The `spark_sink` plugin."""
 
 import os
 from typing import Any, Final
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
+from hookmq.model.runtime import Timer
 from hookmq.plugin import BrokerHandle, Context, Plugin, PluginError, hookimpl
-from hookmq.runtime import Timer
 from hookmq.server.tls import server_context
-from hookmq.store import Journal
+from hookmq.storage.protocols import Journal
 
 from hookmq_spark_sink import files
 from hookmq_spark_sink.config import SparkSinkConfig
@@ -18,7 +18,7 @@ STOP: Final = 5.0
 
 
 class SparkSinkPlugin(Plugin):
-    """Messages of HookMQ in a log that Apache Spark reads by offset, exactly once."""
+    """Stores messages in a log that Apache Spark reads by offset, exactly once."""
 
     Config = SparkSinkConfig
     config: SparkSinkConfig
@@ -26,7 +26,7 @@ class SparkSinkPlugin(Plugin):
     def __init__(self, config: SparkSinkConfig, context: Context) -> None:
         super().__init__(config, context)
         if config.api is not None and config.api.tls is not None:
-            server_context(config.api.tls)  # `hookmq check` looks at the files, too
+            server_context(config.api.tls)  # `hookmq check` loads the files too
         self.streams: list[Stream] = []
         self.reader: ReaderProcess | None = None
         self._boot = os.urandom(16)
@@ -35,7 +35,7 @@ class SparkSinkPlugin(Plugin):
 
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> tuple[Journal, ...]:
-        """One for each stream. Raises StoreError for folders that no stream is configured for."""
+        """Return a journal for each stream. Raises StoreError if a folder contains a stream that is not configured."""
         self._strange()
         self._broker = broker
         self.streams = [
@@ -60,13 +60,13 @@ class SparkSinkPlugin(Plugin):
         for folder in sorted(path.iterdir()):
             if folder.name not in known and (folder / files.STREAM).exists():
                 raise StoreError(
-                    f"{folder} holds a stream that is not configured: if it was renamed, give it its name back; if it is "
-                    "not wanted any more, move the folder away"
+                    f"{folder} contains a stream that is not configured: if it was renamed, restore its name; if it is "
+                    "no longer needed, move the folder away"
                 )
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
-        """Starts the process that serves readers."""
+        """Start the reader process."""
         self._broker = broker
         if self.config.api is not None:
             self.reader = ReaderProcess(self.config.api, self.streams, self._boot, self.log)
@@ -85,7 +85,7 @@ class SparkSinkPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """Ends the reader process and lets go of the streams: all is committed by now."""
+        """End the reader process and close the streams. Everything has been committed by then."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -100,7 +100,7 @@ class SparkSinkPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: Any) -> None:
-        """Adds what `hookmq_spark_sink.metrics` lists."""
+        """Add the metrics of `hookmq_spark_sink.metrics`."""
         from hookmq_spark_sink.metrics import register
 
         register(registry, lambda: self.streams, lambda: self.reader)
@@ -108,7 +108,7 @@ class SparkSinkPlugin(Plugin):
     @staticmethod
     @hookimpl
     def register_cli(group: Any) -> None:
-        """Adds ``hookmq spark``."""
+        """Add ``hookmq spark``."""
         from hookmq_spark_sink.cli import register
 
         register(group)

@@ -1,5 +1,4 @@
-"""The broker's side of the process that serves readers: it starts it, starts it again when it died, and hears what it
-counts."""
+"""Runs the reader process for the broker: starts it, restarts it if it dies, and receives its counters."""
 
 import asyncio
 import json
@@ -9,19 +8,20 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 
 from hookmq_spark_sink.config import ApiConfig, address
 from hookmq_spark_sink.stream import Stream
 
 START: Final = 30.0
-"""Seconds that it may take until it listens."""
+"""Seconds that the process may take to start listening."""
 LONGEST: Final = 30.0
 COUNTS: Final = ("requests", "refused", "reads", "failed", "bytes")
 
 
 class ReaderProcess:
-    """`start` and `stop` on a running loop. `counts` are of all its lives together; `port` is where it listens."""
+    """Manages the reader process. Call `start` and `stop` on a running event loop. `counts` includes all restarts;
+    `port` is the port that the process listens on."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class ReaderProcess:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was counted."""
+        """Return the reader's counters, by name."""
         return {name: self._before[name] + self._now[name] for name in COUNTS}
 
     async def start(self) -> None:
-        """Listens when this returns. Raises StoreError with why it does not."""
+        """Start the process, and wait until it listens. Raises StoreError with the reason if it fails to start."""
         process = await self._spawn()
         self._task = asyncio.get_running_loop().create_task(self._watch(process))
 
@@ -95,7 +95,7 @@ class ReaderProcess:
             await process.wait()
             why = told.get("failed", "the reader process ended")
             raise StoreError(f"{self._host}:{self._given['port']}: {why}")
-        # The same port in its next life, whatever it was in the first one.
+        # The process keeps its port when it is restarted, even a port that the system chose.
         self.port = self._given["port"] = told["port"]
         self.up = True
         return process
@@ -127,7 +127,7 @@ class ReaderProcess:
                 break
 
     async def stop(self, deadline: float) -> None:
-        """End it: it has `deadline` seconds for what it is sending."""
+        """End the process. It has `deadline` seconds to complete its responses."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

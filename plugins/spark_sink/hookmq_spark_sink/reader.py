@@ -1,8 +1,8 @@
-"""The process that serves readers: ``python -P -m hookmq_spark_sink.reader``, started by `hookmq_spark_sink.process`.
+"""The reader process: ``python -P -m hookmq_spark_sink.reader``, started by `hookmq_spark_sink.process`.
 
-It shares the streams' files with the broker and nothing else: no interpreter lock and no event loop. What it is to do
-comes as one line of JSON on its standard input (so that no token is seen in a list of processes); that it listens, and
-then what it counted, goes out as lines of JSON. It ends when its standard input does: with the broker.
+It shares only the streams' files with the broker, not the interpreter lock or the event loop. It gets its settings as
+one line of JSON on standard input, so that tokens do not appear in a process list. It writes lines of JSON: first
+that it listens, then its counters. It ends when its standard input closes, which happens when the broker ends.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from aiohttp import web
-from hookmq.errors import ConfigError
+from hookmq.model.errors import ConfigError
 from hookmq.server.settings import TlsSettings
 from hookmq.server.tls import server_context
 
@@ -28,17 +28,17 @@ TELL_EVERY: Final = 1.0
 TRIES: Final = 50
 AGAIN: Final = 0.1
 NICE: Final = 5
-"""Beside the broker on a busy machine, the broker goes first."""
+"""Niceness of the reader process, which gives the broker priority on a busy machine."""
 
 
 def tell(**what: Any) -> None:
-    """One line to the broker."""
+    """Send one line to the broker."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
 
 def context_of(given: dict[str, Any] | None) -> ssl.SSLContext | None:
-    """For https. Raises ConfigError."""
+    """Return the TLS context for https, or None for http. Raises ConfigError if the files cannot be used."""
     if given is None:
         return None
     known = {one.name for one in fields(TlsSettings)}
@@ -48,8 +48,11 @@ def context_of(given: dict[str, Any] | None) -> ssl.SSLContext | None:
 async def listen(
     runner: web.AppRunner, host: str, port: int, context: ssl.SSLContext | None
 ) -> None:
-    """Listen there. Raises OSError. Who starts at once after a broker was killed may find its reader still there,
-    which lets go as soon as it notices: an address that is taken is tried `TRIES` times, each `AGAIN` seconds later."""
+    """Listen on `host` and `port`. Raises OSError if that fails.
+
+    The reader of a killed broker may hold the address for a moment. If the address is in use, try `TRIES` times, with
+    `AGAIN` seconds in between.
+    """
     for left in reversed(range(TRIES)):
         try:
             await web.TCPSite(runner, host, port, ssl_context=context).start()
@@ -62,7 +65,7 @@ async def listen(
 
 
 async def serve(given: dict[str, Any]) -> int:
-    """Until standard input ends. The exit code."""
+    """Serve requests until standard input ends. Return the exit code."""
     api = Api(given)
     ended = asyncio.Event()
     runner = web.AppRunner(
@@ -96,9 +99,9 @@ async def serve(given: dict[str, Any]) -> int:
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the reader process. Return the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Signals to the whole group are the broker's; it ends this by closing the pipe.
+        # Only the broker handles signals to the process group. It ends this process by closing the pipe.
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
         os.nice(NICE)

@@ -1,13 +1,13 @@
-"""Reading a stream for others: what may be read, and the blocks of a range with what a reader asked to leave out. Nothing
-here is asynchronous; all of it may block on the disk."""
+"""Reads a stream for clients: how far they may read, and a range's blocks without the data they did not request. Every
+function here may block on the disk."""
 
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from hookmq import topics
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
+from hookmq.mqtt import topics
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.files import Consumer, State
@@ -15,15 +15,15 @@ from hookmq_spark_sink.index import StreamIndex, parse
 
 _REMEMBERED: Final = 1 << 16
 _SILENCE: Final = 16 << 20
-"""Bytes looked at in vain after which a reader is told how far that was."""
+"""Bytes to search without a matching record before an empty block reports the progress."""
 
 
 class Unavailable(Exception):
-    """The broker did not say yet how far readers may go."""
+    """The broker has not yet reported how far readers may read."""
 
 
 class Removed(Exception):
-    """Retention was faster: the partition begins with `earliest` now."""
+    """Retention has removed the records. The partition now begins at `earliest`."""
 
     def __init__(self, earliest: int) -> None:
         super().__init__(f"offsets begin at {earliest}")
@@ -31,7 +31,7 @@ class Removed(Exception):
 
 
 class Wanted(NamedTuple):
-    """What of a partition is asked for. `columns` and `match` are None where nothing is left out."""
+    """A request for a range of a partition. If `columns` or `match` is None, it leaves nothing out."""
 
     partition: int
     start: int
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 
 
 class Matcher:
-    """Whether a topic, as bytes, matches any of some filters. Raises ProtocolError for what is no filter."""
+    """Matches topics, given as bytes, against filters. Raises ProtocolError for an invalid filter."""
 
     def __init__(self, filters: list[str]) -> None:
         for one in filters:
@@ -60,8 +60,11 @@ class Matcher:
 
 
 class StreamReader:
-    """One stream's folder. `refresh` before everything else; one call at a time, but for `blocks`, which may go on beside
-    others. `boot` is the life of the broker that readers may trust; None trusts whatever is there."""
+    """Reads one stream's folder.
+
+    Call `refresh` first. Make one call at a time, except for `blocks`, which may run in parallel. `boot` identifies the
+    run of the broker whose state to trust; None trusts any run.
+    """
 
     def __init__(self, folder: Path, boot: bytes | None) -> None:
         self.folder = folder
@@ -70,7 +73,8 @@ class StreamReader:
         self._boot = boot
 
     def refresh(self) -> State:
-        """How far readers may go now. Raises Unavailable, StoreError, OSError."""
+        """Return how far readers may read now. Raises Unavailable if that is unknown, and StoreError or OSError if
+        the files cannot be read."""
         state = files.read_state(self.folder)
         if state is None or (self._boot is not None and state.boot != self._boot):
             raise Unavailable
@@ -80,11 +84,12 @@ class StreamReader:
 
     @property
     def log_id(self) -> str:
-        """Of the log that was read."""
+        """Return the id of the log."""
         return self.index.log_id
 
     def at(self, state: State, timestamp: int) -> list[int | None]:
-        """By partition the smallest offset at or after `timestamp` (µs). Raises StoreError."""
+        """Return each partition's smallest offset that is not before `timestamp` (µs), or None. Raises StoreError
+        for a damaged block."""
         ends = zip(state.earliest, state.latest, strict=True)
         return [
             self.index.at(place, timestamp, earliest, latest)
@@ -92,8 +97,10 @@ class StreamReader:
         ]
 
     def blocks(self, wanted: Wanted, max_bytes: int) -> Iterator[bytes]:
-        """The blocks of a range, as PROTOCOL.md has them, ending after about `max_bytes`. Raises StoreError where they
-        are not what was written, Removed where retention was here since `refresh`."""
+        """Yield the blocks of a range, as specified in PROTOCOL.md, up to about `max_bytes`.
+
+        Raises StoreError for a damaged block, and Removed if retention deleted the records after `refresh`.
+        """
         reached = seen = wanted.start
         sent = silent = 0
         for segment, place in self.index.blocks(wanted.partition, wanted.start, wanted.end):
@@ -130,22 +137,22 @@ class StreamReader:
             yield block.assemble(block.empty(wanted.partition, reached, wanted.end))
 
     def _missing(self, wanted: Wanted, start: int, end: int) -> Exception:
-        # It is said there before anything is deleted, and in the state only afterwards.
+        # Retention updates this file before it deletes anything, and the state only after that.
         earliest = files.read_trimmed(self.folder, self.log_id).get(wanted.partition, 0)
         if earliest > start:
             return Removed(earliest)
         return StoreError(
-            f"{self.folder}: partition {wanted.partition} has nothing from offset {start} to {end}"
+            f"{self.folder}: partition {wanted.partition} has no block from offset {start} to {end}"
         )
 
     # consumers --------------------------------------------------------------------------------------------------------
 
     def consumers(self) -> dict[str, Consumer]:
-        """By name. Raises StoreError."""
+        """Return the consumers by name. Raises StoreError if the file is invalid."""
         return files.read_consumers(self.folder, self.log_id)
 
     def commit(self, name: str, offsets: dict[int, int]) -> Consumer:
-        """Note how far a consumer is; safe when this returns. Raises StoreError, OSError."""
+        """Record a consumer's offsets durably. Raises StoreError or OSError if that fails."""
         with files.consumers_locked(self.folder):
             known = self.consumers()
             before = known[name].offsets if name in known else {}
@@ -154,7 +161,7 @@ class StreamReader:
         return known[name]
 
     def forget(self, name: str) -> bool:
-        """Whether there was such a consumer. Raises StoreError, OSError."""
+        """Remove a consumer. Return whether it existed. Raises StoreError or OSError if that fails."""
         with files.consumers_locked(self.folder):
             known = self.consumers()
             if known.pop(name, None) is None:
@@ -164,7 +171,8 @@ class StreamReader:
 
 
 def _filtered(one: block.Block, wanted: Wanted, reached: int) -> Iterator[block.Block]:
-    """What of a block passes; nothing if no row does. What was reached before it is part of what is covered."""
+    """Yield a block with the rows that pass the filter, or nothing. The block also covers the offsets from
+    `reached`."""
     assert wanted.match is not None
     first = max(0, wanted.start - one.base)
     last = min(one.count, wanted.end - one.base)

@@ -1,4 +1,4 @@
-"""What goes and what is merged, in a thread beside the broker's work."""
+"""Deletes and merges segments in a thread."""
 
 import os
 import subprocess
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from hookmq.errors import StoreError
-from hookmq.segments import SegmentLog
-from hookmq.segments.segment import SUFFIX, UNNAMED
+from hookmq.model.errors import StoreError
+from hookmq_toolkit.segment_log import SegmentLog
+from hookmq_toolkit.segment_log.segment import SUFFIX, UNNAMED
 
 from hookmq_spark_sink import files, merge
 from hookmq_spark_sink.config import StreamConfig
@@ -18,7 +18,7 @@ from hookmq_spark_sink.index import SegmentIndex
 
 
 class Sealed(Protocol):
-    """A segment that nothing is added to, all of it committed (`hookmq_spark_sink.stream.Summary`)."""
+    """A complete and committed segment (`hookmq_spark_sink.stream.Summary`)."""
 
     base: int
     end: int
@@ -29,7 +29,7 @@ class Sealed(Protocol):
 
 
 class Plan(NamedTuple):
-    """What `keep_up` works on: copies, but for the log."""
+    """The input of `keep_up`. Everything except the log is a copy."""
 
     config: StreamConfig
     folder: Path
@@ -43,8 +43,11 @@ class Plan(NamedTuple):
 
 @dataclass
 class Upkeep:
-    """What was done. `earliest` is by partition, where it changed; `dropped` counts records that a declared consumer had
-    not committed; `merged` are segments with their blocks and bytes now."""
+    """The result of `keep_up`.
+
+    `earliest` contains the changed partitions. `dropped` is the number of removed records that a declared consumer had
+    not committed. `merged` contains the merged segments with their new number of blocks and bytes.
+    """
 
     removed: list[Sealed] = field(default_factory=list)
     earliest: dict[int, int] = field(default_factory=dict)
@@ -56,8 +59,10 @@ class Upkeep:
 
 
 def held(plan: Plan) -> dict[int, int]:
-    """The first offset that a declared consumer did not commit, by partition; empty where nobody holds anything back.
-    Raises StoreError."""
+    """Return each partition's first offset that some declared consumer has not committed.
+
+    The result is empty if there are no declared consumers. Raises StoreError if their file is invalid.
+    """
     if not plan.config.consumers:
         return {}
     known = files.read_consumers(plan.folder, plan.log.id)
@@ -71,14 +76,14 @@ def held(plan: Plan) -> dict[int, int]:
 
 
 def unread(one: Sealed, hold: dict[int, int]) -> int:
-    """Records of a segment that a declared consumer did not commit."""
+    """Return how many of a segment's records some declared consumer has not committed."""
     if not hold:
         return 0
     return sum(max(0, end - max(first, hold[place])) for place, (first, end) in one.parts.items())
 
 
 def choose(plan: Plan, hold: dict[int, int], size: int, free: int) -> tuple[list[Sealed], int]:
-    """The segments to remove, oldest first, and how many of their records a consumer had not committed."""
+    """Return the segments to remove, oldest first, and how many of their records a consumer had not committed."""
     config = plan.config
     oldest = (plan.time - config.retention_time) * 1e6 if config.retention_time else float("-inf")
     removed: list[Sealed] = []
@@ -97,7 +102,8 @@ def choose(plan: Plan, hold: dict[int, int], size: int, free: int) -> tuple[list
 
 
 def keep_up(plan: Plan) -> Upkeep:
-    """Remove what is due, then merge what is worthwhile. Blocks. What fails is told, and tried again another time."""
+    """Remove the segments that are due, then merge others. Blocks. Failures are part of the result, and retried
+    later."""
     done = Upkeep()
     try:
         free = plan.log.free()
@@ -121,7 +127,7 @@ def keep_up(plan: Plan) -> Upkeep:
 
 
 def merge_beside(source: Path, target: Path) -> None:
-    """`merge.merge` in a process of its own. Raises OSError, StoreError, subprocess.SubprocessError."""
+    """Run `merge.merge` in a separate process. Raises OSError, StoreError or subprocess.SubprocessError if it fails."""
     result = subprocess.run(
         [sys.executable, "-P", "-m", "hookmq_spark_sink.merge", str(source), str(target)],
         stdin=subprocess.DEVNULL,
@@ -137,7 +143,7 @@ def merge_beside(source: Path, target: Path) -> None:
 
 
 def _remove(plan: Plan, removed: list[Sealed], done: Upkeep) -> None:
-    """First it is safe where each partition begins, then what lies below goes."""
+    """Record where each partition begins, and only then delete older records."""
     earliest = {place: end for one in removed for place, (_, end) in one.parts.items()}
     trimmed = dict(enumerate(plan.earliest)) | earliest
     files.write_trimmed(plan.folder, plan.log.id, trimmed)
@@ -150,7 +156,7 @@ def _merge(plan: Plan, one: Sealed, done: Upkeep) -> None:
     source = next((s.path for s in plan.log.segments if s.base == one.base), None)
     if source is None:
         return
-    # In the log's folder: a name that moves within one folder is there once, whatever a power cut does.
+    # Use the log's folder: a rename within a folder is atomic, even during a power cut.
     target = source.with_name(f"{source.stem}.{os.getpid()}{SUFFIX}{UNNAMED}")
     try:
         plan.merge(source, target)
@@ -163,7 +169,7 @@ def _merge(plan: Plan, one: Sealed, done: Upkeep) -> None:
             index.extend()
             found = {number: (part.bases[0], part.end) for number, part in index.parts.items()}
             if found != one.parts:
-                raise StoreError(f"{source} was merged into something else")
+                raise StoreError(f"{source} was merged into different records")
             done.merged.append((one, index.blocks, index.position))
         finally:
             index.close()

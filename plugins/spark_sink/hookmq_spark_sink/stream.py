@@ -1,5 +1,8 @@
-"""A stream: the journal that keeps its messages in a segmented log. One log per stream, so that a commit costs one fsync
-however many partitions it touches; a frame of it is a block of one partition."""
+"""A stream: a journal that stores its messages in a segmented log.
+
+All partitions of a stream share one log, so a commit costs one fsync, regardless of the number of partitions. Each
+frame of the log contains a block of one partition.
+"""
 
 import os
 from collections import deque
@@ -10,12 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from hookmq import topics
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
+from hookmq.model.runtime import Runtime, Timer
+from hookmq.mqtt import topics
 from hookmq.plugin import Message
-from hookmq.runtime import Runtime, Timer
-from hookmq.segments import Fill, SegmentLog
-from hookmq.store import CommitId, StoreFailed
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import CommitId
+from hookmq_toolkit.segment_log import Fill, SegmentLog
+from hookmq_toolkit.state_folder import make_folder, refuse_foreign
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.config import StreamConfig
@@ -23,15 +28,15 @@ from hookmq_spark_sink.index import SegmentIndex, closed_indexes
 from hookmq_spark_sink.retention import Plan, Upkeep, keep_up, merge_beside
 
 PER_RECORD: Final = 64
-"""Bytes that a message costs beside topic and payload, about."""
+"""Estimated size of a message in bytes, without its topic and payload."""
 _REMEMBERED: Final = 1 << 16
-"""Topics whose partition is remembered."""
+"""Number of topics whose partition is cached."""
 Rows = dict[int, list[Message]]
 
 
 @dataclass(slots=True)
 class Summary:
-    """What is in one segment, by partition its first offset and the one after its last; `newest` is a timestamp, µs."""
+    """Summary of a segment: each partition's first offset and end. `newest` is a timestamp in µs."""
 
     base: int
     end: int
@@ -41,7 +46,7 @@ class Summary:
     size: int = 0
 
     def add(self, head: block.Head) -> None:
-        """Another block."""
+        """Add a block to the summary."""
         first = self.parts.get(head.partition, (head.base, 0))[0]
         self.parts[head.partition] = (first, head.end)
         self.newest = max(self.newest, head.max_timestamp)
@@ -50,7 +55,7 @@ class Summary:
 
 
 def summary(index: SegmentIndex) -> Summary:
-    """Of an indexed segment."""
+    """Return a summary of an indexed segment."""
     parts = {number: (part.bases[0], part.end) for number, part in index.parts.items()}
     newest = max((part.highs[-1] for part in index.parts.values()), default=0)
     return Summary(index.base, index.end, parts, newest, index.blocks, index.position)
@@ -58,7 +63,7 @@ def summary(index: SegmentIndex) -> Summary:
 
 @dataclass
 class Counts:
-    """What the exporter shows."""
+    """Counters for the metrics."""
 
     records: int = 0
     bytes: int = 0
@@ -72,7 +77,8 @@ class Counts:
 
 
 class Stream:
-    """One stream. `hookmq.store.Journal`, `Readable` and `Bounded`; `recover` opens it, `close` lets go."""
+    """A stream, which implements `Journal`, `Readable` and `Bounded` of `hookmq.storage.protocols`. Open it with
+    `recover` and close it with `close`."""
 
     def __init__(
         self,
@@ -98,13 +104,13 @@ class Stream:
         )
         self.earliest = [0] * config.partitions
         self.next = [0] * config.partitions
-        """The offset that the next record of each partition gets."""
+        """The next offset of each partition."""
         self.latest = [0] * config.partitions
-        """How far readers may go."""
+        """The end of the readable offsets of each partition."""
         self.summaries: list[Summary] = []
         self.low_disk = False
         self.merge: Callable[[Path, Path], None] = merge_beside
-        """How a segment's small blocks are merged."""
+        """Merges a segment's small blocks."""
         self.generation = 0
         self._runtime = runtime
         self._min_free = min_free
@@ -116,7 +122,7 @@ class Stream:
         self._unread: deque[tuple[int, dict[int, int]]] = deque()
         self._stored = 0
         self._pending = 0
-        """Bytes, about, that were appended and not yet written."""
+        """Estimated size in bytes of the messages that are buffered but not yet written."""
         self._state: files.StateFile | None = None
         self._state_failed = False
         self._last_flush = float("-inf")
@@ -128,16 +134,16 @@ class Stream:
         self._quiet: list[Callable[[], None]] = []
         self._began = 0.0
 
-    # hookmq.store.Journal ---------------------------------------------------------------------------------------------
+    # Journal ---------------------------------------------------------------------------------------------
 
     def wants(self, topic: str) -> bool:
-        """Whether any of the stream's filters matches."""
+        """Return whether any of the stream's filters matches `topic`."""
         return any(matches(topic) for matches in self._filters)
 
     @property
     def full(self) -> bool:
-        """Whether to refuse messages: the hard limit is reached and nothing may be deleted for new ones, or the disk has
-        no room left."""
+        """Return whether to refuse messages. They are refused if the disk is full, or if the stream has reached its
+        hard limit and nothing may be deleted."""
         if self.no_room:
             self.counts.refused += 1
             self._fill.look(1.0)
@@ -146,7 +152,7 @@ class Stream:
 
     @property
     def fill(self) -> float:
-        """How much of `max_bytes` is used; with `on_full: reject` nothing is taken from 1.0 on."""
+        """Return the used fraction of `max_bytes`. With `on_full: reject`, messages are refused from 1.0 upwards."""
         return (self._stored + self._pending) / self.config.max_bytes
 
     def _look_at_fill(self) -> None:
@@ -164,14 +170,14 @@ class Stream:
 
     @property
     def no_room(self) -> bool:
-        """As `full`, which also counts."""
+        """Return the same value as `full`, without counting a refused message."""
         return self.low_disk or (
             self._stored + self._pending >= self.config.max_bytes
             and self.config.on_full == "reject"
         )
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Buffer a message. Becomes part of a block at the flush."""
+        """Buffer a message. `flush` writes it as part of a block."""
         topic = message.topic
         place = self._places.get(topic)
         if place is None:
@@ -194,13 +200,13 @@ class Stream:
         return place
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
-        """Make blocks of what was appended, write and fsync them: all of them at once."""
+        """Write all buffered messages as blocks with a single fsync."""
         groups, self._groups = self._groups, []
         if not groups:
             self.log.flush(done)
             return
         pending, self._pending = self._pending, 0
-        self._stored += pending  # until it is known exactly
+        self._stored += pending  # an estimate until the blocks are written
         wait = self._last_flush + self.config.flush_window - self._runtime.now()
         if wait > 0:
             self._waiting = self._runtime.call_later(
@@ -243,7 +249,7 @@ class Stream:
         self.log.flush(written)
 
     def _written(self, made: list[tuple[int, block.Head]]) -> None:
-        """On the loop; nothing else is being written yet."""
+        """Update the summaries on the event loop, before the next write starts."""
         segment = self.log.segments[-1]
         sealed = False
         if self.summaries[-1].base != segment.base:
@@ -263,7 +269,7 @@ class Stream:
             self.look()
 
     def committed(self, commit: CommitId) -> None:
-        """Whoever published is going to be told: now readers may see it."""
+        """Make the messages of `commit` visible to readers. Their publishers are acknowledged next."""
         self.log.committed(commit)
         moved = False
         while self._unread and self._unread[0][0] <= commit.number:
@@ -280,14 +286,17 @@ class Stream:
             self._state.write(self.generation, self.log.readable, self.earliest, self.latest)
             self._state_failed = False
         except OSError as error:
-            # Readers see less than they could; nothing is lost.
+            # Readers see fewer messages than they could, but nothing is lost.
             if not self._state_failed:
                 self._log("error", "spark_sink.state_not_written", reason=str(error.strerror))
             self._state_failed = True
 
     def recover(self, last: CommitId) -> None:
-        """Open the folder, which is made if it is not there, and drop what the store did not commit. Blocks. Raises
-        StoreError: damage, another stream's folder, another number of partitions, another process that has it."""
+        """Open the folder, creating it if necessary, and drop records that the store did not commit. Blocks.
+
+        Raises StoreError if the folder is damaged, belongs to another stream, has a different number of partitions,
+        or is in use by another process.
+        """
         try:
             self._open(last)
         except OSError as error:
@@ -298,14 +307,11 @@ class Stream:
             raise
 
     def _open(self, last: CommitId) -> None:
-        make_folders(self.folder)
+        make_folder(self.folder)
+        make_folder(self.folder / files.LOG)
         for left in (*self.folder.glob("*.new"),):
             left.unlink()
-        strange = sorted(set(os.listdir(self.folder)) - files.KNOWN)
-        if strange:
-            raise StoreError(
-                f"{self.folder} holds files of something else: {', '.join(strange[:3])}"
-            )
+        refuse_foreign(self.folder, os.listdir(self.folder), files.KNOWN.__contains__)
         described = files.read_description(self.folder)
         self._check_name(described)
         self.log.open()
@@ -330,13 +336,13 @@ class Stream:
             return
         if described.name != config.name:
             raise StoreError(
-                f"{self.folder} holds the stream {described.name!r}, not {config.name!r}: it was renamed, or folders "
-                "were swapped; give it its name back, or move the folder away for a new stream"
+                f"{self.folder} contains the stream {described.name!r}, not {config.name!r}: it was renamed, or folders "
+                "were swapped; restore its name, or move the folder away for a new stream"
             )
         if described.partitions != config.partitions:
             raise StoreError(
-                f"{self.folder} has {described.partitions} partitions, the configuration says {config.partitions}: that "
-                "would break the order per topic; put the number back, or make a stream with another name"
+                f"{self.folder} has {described.partitions} partitions, but the configuration says {config.partitions}:"
+                " that would break the order per topic; restore the number, or create a stream with another name"
             )
 
     def _check_log(self, described: files.Description | None) -> None:
@@ -344,17 +350,17 @@ class Stream:
         if described is None:
             if log.next or any(segment.base for segment in log.segments):
                 raise StoreError(
-                    f"{self.folder / files.STREAM} is missing, but there are records: put it back"
+                    f"{self.folder / files.STREAM} is missing, but there are records; restore it"
                 )
             return
         if not log.segments:
             raise StoreError(
-                f"{self.folder / files.LOG} is empty, but {files.STREAM} says that there is a log: put it back, or move "
+                f"{self.folder / files.LOG} is empty, but {files.STREAM} describes a log; restore it, or move "
                 "the whole folder away for a new stream"
             )
         if log.id != described.log_id:
             raise StoreError(
-                f"{self.folder / files.LOG} is another log than the one {files.STREAM} is about: folders were swapped"
+                f"{self.folder / files.LOG} is not the log that {files.STREAM} describes: folders were swapped"
             )
 
     def _take_up(self, segments: list[SegmentIndex], trimmed: dict[int, int]) -> None:
@@ -368,10 +374,12 @@ class Stream:
         for one in segments:
             for number, part in one.parts.items():
                 if number >= self.config.partitions:
-                    raise StoreError(f"{one.path} has a partition {number}: there are fewer")
+                    raise StoreError(
+                        f"{one.path} has a partition {number}, but the stream has fewer"
+                    )
                 expected = ends.get(number, trimmed.get(number, 0))
                 begins = part.bases[0]
-                # Retention may have been interrupted before it deleted all that it was going to.
+                # Retention may have been interrupted before it deleted every segment that was due.
                 if begins > expected or (begins != expected and number in ends):
                     raise StoreError(
                         f"{one.path}: partition {number} goes from offset {expected} to {begins}"
@@ -387,10 +395,10 @@ class Stream:
             self.earliest[number] = max(at, first_of.get(number, 0))
             self.next[number] = self.latest[number] = max(ends.get(number, 0), at)
 
-    # keeping up -------------------------------------------------------------------------------------------------------
+    # retention and merging -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Have retention look, and merge small blocks of sealed segments; in a thread, one at a time."""
+        """Run retention, and merge the small blocks of sealed segments. It runs in a thread, one run at a time."""
         if self._keeping:
             self._again = True
             return
@@ -457,7 +465,7 @@ class Stream:
         self._look_at_fill()
 
     def quiet(self, done: Callable[[], None]) -> None:
-        """Have `done` called when nothing is at work in a thread; no retention and no merging from now on."""
+        """Stop retention and merging. Call `done` after the last thread has finished."""
         self._closed = True
         if self._keeping:
             self._quiet.append(done)
@@ -465,7 +473,10 @@ class Stream:
             done()
 
     def lag(self) -> dict[str, int]:
-        """Records that each consumer did not commit, declared ones first. Reads a small file. Raises StoreError."""
+        """Return the number of records that each consumer has not committed, declared consumers first.
+
+        Reads a small file. Raises StoreError if the file is damaged.
+        """
         known = files.read_consumers(self.folder, self.log.id)
         found: dict[str, int] = {}
         for name in (*self.config.consumers, *known):
@@ -480,14 +491,14 @@ class Stream:
 
     @property
     def size(self) -> int:
-        """Bytes, of what is buffered about."""
+        """Return the stored size in bytes, including an estimate for buffered messages."""
         return self._stored + self._pending
 
     def _log(self, level: str, event: str, **fields: object) -> None:
         self._runtime.log(level, event, plugin=self._plugin, stream=self.config.name, **fields)
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the stream."""
         self._closed = True
         if self._waiting is not None:
             self._waiting.cancel()
@@ -495,17 +506,3 @@ class Stream:
             self._state.close()
             self._state = None
         self.log.close()
-
-
-def make_folders(folder: Path) -> None:
-    """Make a folder and those above it, each of them safe. Raises OSError."""
-    missing: list[Path] = []
-    at = folder.absolute()
-    while not at.exists():
-        missing.append(at)
-        at = at.parent
-    for one in reversed(missing):
-        one.mkdir(mode=0o700)
-        files.sync_folder(one.parent)
-    (folder / files.LOG).mkdir(mode=0o700, exist_ok=True)
-    files.sync_folder(folder)

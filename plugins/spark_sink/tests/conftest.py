@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from hookmq.plugin import EMPTY, Message, Properties
-from hookmq.store import CommitId, StoreFailed
-from hookmq.testing.runtime import VirtualRuntime
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import CommitId
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.index import StreamIndex, parse
 from hookmq_spark_sink.merge import merge
 from hookmq_spark_sink.stream import Stream
+from hookmq_testing.runtime import VirtualRuntime
 
 BOOT = bytes(range(16))
 

@@ -139,7 +139,7 @@ def test_less_than_a_block_is_none(cut: int) -> None:
 def test_a_newer_version_says_so() -> None:
     data = bytearray(block.encode(0, 0, [Message("t", b"")]))
     data[16] = 2
-    with pytest.raises(Damaged, match="version 2; this reads version 1"):
+    with pytest.raises(Damaged, match="version 2; expected version 1"):
         block.parse(bytes(data))
 
 

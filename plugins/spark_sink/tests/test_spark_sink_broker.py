@@ -18,7 +18,8 @@ from zlib import crc32
 import aiomqtt
 import mqttbytes as m
 import pytest
-from brokercut.lines import TCPLine, kind, packet_id, reason
+from brokercut.lines import kind, packet_id, reason
+from byteclient import ByteClient
 from hookmq_spark_sink import block
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
@@ -116,17 +117,17 @@ def test_a_full_stream_refuses_and_other_topics_go_on(tmp_path: Path) -> None:
         tmp_path, max_bytes=65536, retention_bytes=0, segment_size=4096, consumers=["etl"]
     )
     with serving("-c", config) as served:
-        line = TCPLine(served.ports["tcp"])
+        line = ByteClient(served.ports["tcp"])
         line.send(m.connect("dev"))
-        assert kind(line.receive()) == 2
+        assert kind(line.frame()) == 2
         codes = []
         for number in range(1, 31):
             line.send(m.publish("t/a", b"x" * 4000, 1, number))
-            codes.append(reason(line.receive()))
+            codes.append(reason(line.frame()))
         assert codes[0] == 0x00 or codes[0] == 0x10
         assert codes[-1] == 0x97
         line.send(m.publish("other", b"x", 1, 100))
-        assert reason(line.receive()) in (0x00, 0x10)
+        assert reason(line.frame()) in (0x00, 0x10)
         line.close()
         accepted = sum(code != 0x97 for code in codes)
         assert len(rows(served)) == accepted
@@ -134,17 +135,17 @@ def test_a_full_stream_refuses_and_other_topics_go_on(tmp_path: Path) -> None:
 
 def test_a_reader_process_that_dies_is_started_again(tmp_path: Path) -> None:
     with serving("-c", write(tmp_path)) as served:
-        line = TCPLine(served.ports["tcp"])
+        line = ByteClient(served.ports["tcp"])
         line.send(m.connect("dev"))
-        line.receive()
+        line.frame()
         line.send(m.publish("t/a", b"1", 1, 1))
-        line.receive()
+        line.frame()
         assert len(rows(served)) == 1
         (child,) = readers_of(served.process.pid)
         os.kill(child, signal.SIGKILL)
         served.wait_for("spark_sink.reader_started")
         line.send(m.publish("t/a", b"2", 1, 2))
-        line.receive()
+        line.frame()
         assert len(rows(served)) == 2
         line.close()
         (child,) = readers_of(served.process.pid)
@@ -213,10 +214,10 @@ class Publisher:
 
     def run(self, port: int, messages: int) -> None:
         """Publish so many; the last are not waited for."""
-        line = TCPLine(port)
+        line = ByteClient(port)
         clean = not self.sent
         line.send(m.connect(self.name, clean=clean, properties=m.session_expiry(3600)))
-        assert kind(line.receive()) == 2
+        assert kind(line.frame()) == 2
         for id, number in self.open.items():
             line.send(m.pubrel(id) if id in self.recs else self.packet(id, number, True))
         left = messages
@@ -227,13 +228,13 @@ class Publisher:
                 id = next(id for id in range(1, 100) if id not in self.open)
                 self.open[id] = self.sent
                 line.send(self.packet(id, self.sent, False))
-            self.took(line, line.receive())
+            self.took(line, line.frame())
         line.close()
 
     def packet(self, id: int, number: int, dup: bool) -> bytes:
         return m.publish(f"t/{self.name}", b"%d" % number, self.qos, id, dup=dup)
 
-    def took(self, line: TCPLine, frame: bytes) -> None:
+    def took(self, line: ByteClient, frame: bytes) -> None:
         id = packet_id(frame)
         if kind(frame) == 5:
             self.acked.add(self.open[id])

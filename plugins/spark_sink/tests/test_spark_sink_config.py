@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hookmq.config.model import load
 from hookmq.config.plugins import accepts, build
-from hookmq.errors import HookMQError
 from hookmq.hooks.discovery import find
 from hookmq.hooks.discovery import load as load_plugin
+from hookmq.mqtt.errors import HookMQError
 from hookmq.plugin import HOOK_API
 from hookmq_spark_sink.plugin import SparkSinkPlugin
 
@@ -52,26 +52,26 @@ ACCESS = [{"token": TOKEN}]
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"streams": []}, "there is none"),
-        ({"streams": [STREAM, {**STREAM, "name": "ALL"}]}, "stands there twice"),
-        ({"streams": [{**STREAM, "name": "../x"}]}, "is no name"),
+        ({"streams": []}, "at least one is required"),
+        ({"streams": [STREAM, {**STREAM, "name": "ALL"}]}, "is listed twice"),
+        ({"streams": [{**STREAM, "name": "../x"}]}, "is not a name"),
         ({"streams": [{**STREAM, "topics": []}]}, "has no topic filter"),
-        ({"streams": [{**STREAM, "topics": ["a/#/b"]}]}, "is no topic filter"),
-        ({"streams": [{**STREAM, "topics": ["$share/g/a"]}]}, "a stream has no share"),
+        ({"streams": [{**STREAM, "topics": ["a/#/b"]}]}, "is not a topic filter"),
+        ({"streams": [{**STREAM, "topics": ["$share/g/a"]}]}, "cannot use a shared subscription"),
         ({"streams": [{**STREAM, "partitions": 0}]}, "partitions"),
         ({"streams": [{**STREAM, "on_full": "drop"}]}, "on_full"),
         ({"streams": [{**STREAM, "max_bytes": "1MiB"}]}, "quarter of max_bytes"),
         ({"streams": [{**STREAM, "retention_bytes": "20GiB"}]}, "more than max_bytes"),
-        ({"streams": [{**STREAM, "consumers": ["a b"]}]}, "is no name"),
+        ({"streams": [{**STREAM, "consumers": ["a b"]}]}, "is not a name"),
         ({"streams": [{**STREAM, "consumers": ["a", "a"]}]}, "twice"),
         ({"streams": [{**STREAM, "partition": 2}]}, "partitions"),
-        ({"api": {}}, "nobody may read"),
-        ({"api": {"access": [{}]}}, "one of token and common_name"),
+        ({"api": {}}, "nobody could read"),
+        ({"api": {"access": [{}]}}, "either token or common_name"),
         ({"api": {"access": [{"token": "short"}]}}, "at least 16 characters"),
-        ({"api": {"access": [{"common_name": "spark"}]}}, "no client is asked"),
+        ({"api": {"access": [{"common_name": "spark"}]}}, "clients are not asked"),
         ({"api": {"access": [*ACCESS, *ACCESS]}}, "the same token"),
-        ({"api": {"access": [{"token": TOKEN, "streams": ["x"]}]}}, "there is no stream x"),
-        ({"api": {"access": ACCESS, "bind": "0.0.0.0:1"}}, "shows tokens to the network"),
+        ({"api": {"access": [{"token": TOKEN, "streams": ["x"]}]}}, "no stream x"),
+        ({"api": {"access": ACCESS, "bind": "0.0.0.0:1"}}, "would reveal tokens to the network"),
         ({"api": {"access": ACCESS, "bind": "localhost"}}, "not HOST:PORT"),
         ({"api": {"access": ACCESS, "tls": {"certificate": "/nowhere.pem"}}}, "nowhere.pem"),
     ],

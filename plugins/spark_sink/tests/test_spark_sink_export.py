@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import fsspec  # type: ignore[import-untyped]
 import pytest
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 from hookmq_spark_sink import block, cli, files
 from hookmq_spark_sink.export import manifest as manifests
 from hookmq_spark_sink.export import run
@@ -295,7 +295,7 @@ def test_another_log_is_another_folder(exports: Exports) -> None:
     assert sorted(exports.target.folders()) == sorted([old, new])
     assert [row[2] for row in exports.target.rows(new)] == ["7" * 100]
     assert len(exports.target.rows(old)) == 2
-    assert exports.said == [f"the log is another one now: {new}"]
+    assert exports.said == [f"the log was replaced; its id is now {new}"]
 
 
 def test_a_manifest_does_not_grow_for_ever(
@@ -366,12 +366,12 @@ def test_consumers_that_commit_at_once(exports: Exports) -> None:
         (
             1,
             b'{"hookmq.log_id": "other"}\n{}\n{}\n',
-            "does not hold what its name says: move it away",
+            "does not contain what its name says; move it away",
         ),
         (
             2,
             b'{"hookmq.log_id": "LOG"}\n{}\n{}\n',
-            "does not hold what its name says: move it away",
+            "does not contain what its name says; move it away",
         ),
     ],
 )
@@ -398,7 +398,9 @@ def test_a_file_beyond_what_was_exported(exports: Exports) -> None:
     exports.all()
     name = f"00000-{1000:020d}-{1001:020d}.parquet"
     put(exports.place, f"all/{exports.kept.stream.log.id}/{name}", b"x")
-    with pytest.raises(StoreError, match=f"{name} is not where the export goes on, offset"):
+    with pytest.raises(
+        StoreError, match=f"{name} does not continue the export, which is at offset"
+    ):
         exports.all()
 
 
@@ -413,7 +415,7 @@ def test_a_manifest_that_is_gone_or_damaged(exports: Exports) -> None:
         exports.all()
     for name in ("000001", "000002"):
         put(exports.place, f"all/{log}/_manifest/{name}.json", b"")
-    with pytest.raises(StoreError, match=r"is damaged .*counted anew"):
+    with pytest.raises(StoreError, match=r"is damaged .*counted again"):
         exports.all()
     again = Exports(exports.kept, Without(exports.place, "_manifest"))
     done = again.all()
@@ -526,7 +528,7 @@ def test_a_store_that_does_not_answer(keep: Keep, place: Place, how: str) -> Non
 def test_one_at_a_time(place: Place) -> None:
     with (
         place.locked(),
-        pytest.raises(UsageError, match="another hookmq spark export writes there"),
+        pytest.raises(UsageError, match="another hookmq spark export is writing there"),
         place.locked(),
     ):
         pass
@@ -614,9 +616,9 @@ def test_a_gap_is_an_exit_code(
     assert "hookmq_spark_export_failures_total 0\n" in shown
     assert command(kept.path, lake, "--tail") == 0
     (kept.stream.folder / "state").unlink()
-    with pytest.raises(StoreError, match="no broker said how far readers may go: start it"):
+    with pytest.raises(StoreError, match="no broker has said how far to read; start the broker"):
         command(kept.path, lake)
-    with pytest.raises(UsageError, match="holds no stream other"):
+    with pytest.raises(UsageError, match="contains no stream other"):
         command(kept.path, lake, "--stream", "other")
 
 
@@ -627,7 +629,7 @@ def test_what_waits_is_told_to_who_tries_it(
     fill(kept, *range(10))
     assert command(kept.path, lake) == 0
     assert (
-        "all: no files yet; 10 wait in the log's newest file, from which --tail"
+        "all: no files yet; 10 messages wait in the log's newest file, which --tail"
         in capsys.readouterr().err
     )
     assert command(kept.path, lake, "--tail") == 0
@@ -659,7 +661,7 @@ def test_it_goes_on_when_a_place_failed(
     words = ("--follow", "--tail", "--roll-time", "0", "--metrics", metrics)
     assert command(kept.path, "lake", *words) == 0
     said = capsys.readouterr().err
-    assert said.count("no answer; it is tried again") == 1  # of the same failure
+    assert said.count("no answer; trying again") == 1  # of the same failure
     assert "hookmq_spark_export_failures_total 3\n" in metrics.read_text()
     assert Target(store).rows() == expected(kept)
 
@@ -692,16 +694,16 @@ def test_it_waits_for_a_stream_that_comes(
 
     monkeypatch.setattr(run.Job, "round", watched)
     words = ("--follow", "--tail", "--roll-time", "0")
-    with pytest.raises(UsageError, match="is no folder" if not there else "holds no streams"):
+    with pytest.raises(UsageError, match="is not a folder" if not there else "contains no streams"):
         command(later, lake, "--tail")
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="file is no folder"):  # nor will it ever be one
+    with pytest.raises(UsageError, match="file is not a folder"):  # nor will it ever be one
         command(tmp_path / "file", lake, *words)
     wanted = expected(kept)
     assert command(later, lake, *words) == 0
     said = capsys.readouterr().err
-    what = "holds no streams" if there else "is no folder"
-    assert said.count(f"later {what} yet: it waits for a broker to make it\n") == 1
+    what = "contains no streams" if there else "is not a folder"
+    assert said.count(f"later {what} yet; waiting for a broker to create it\n") == 1
     assert Target(Folder(lake)).rows() == wanted
 
 

@@ -13,7 +13,8 @@ from zlib import crc32
 
 import mqttbytes as m
 import pytest
-from brokercut.lines import TCPLine, kind, packet_id, reason
+from brokercut.lines import kind, packet_id, reason
+from byteclient import ByteClient
 from hookmq_spark_sink import block
 from serving import HOOKMQ, Served, serving
 
@@ -46,18 +47,18 @@ def config(tmp_path: Path, *streams: dict[str, Any], **broker: Any) -> str:
     return str(path)
 
 
-def connected(served: Served, name: str = "dev") -> TCPLine:
-    line = TCPLine(served.ports["tcp"])
+def connected(served: Served, name: str = "dev") -> ByteClient:
+    line = ByteClient(served.ports["tcp"])
     line.send(m.connect(name))
-    assert kind(line.receive()) == 2
+    assert kind(line.frame()) == 2
     return line
 
 
-def publish(line: TCPLine, *messages: tuple[bytes | str, bytes]) -> None:
+def publish(line: ByteClient, *messages: tuple[bytes | str, bytes]) -> None:
     """QoS 1, and all acknowledged."""
     for number, (topic, payload) in enumerate(messages, 1):
         line.send(m.publish(topic, payload, 1, number))
-    codes = [(packet_id(one), reason(one)) for one in (line.receive() for _ in messages)]
+    codes = [(packet_id(one), reason(one)) for one in (line.frame() for _ in messages)]
     assert [number for number, _ in codes] == list(range(1, len(messages) + 1))
     assert {code for _, code in codes} <= {0x00, 0x10}
 
@@ -113,11 +114,19 @@ def test_a_stream_that_is_not_the_one_of_the_configuration(tmp_path: Path) -> No
         publish(line, ("t/1", b"1"), ("o/1", b"2"))
         line.close()
     wrongs: list[tuple[tuple[dict[str, Any], ...], Callable[[Path], None], str]] = [
-        (({"name": "new"}, other), nothing, "all holds a stream that is not configured: if it was"),
-        ((ALL,), nothing, "other holds a stream that is not configured: if it was renamed"),
-        (({**ALL, "partitions": 3}, other), nothing, "has 2 partitions, the configuration says 3"),
-        ((ALL, other), swap, "holds the stream 'other', not 'all': it was renamed, or folders"),
-        ((ALL, other), swap_logs, "another log than the one stream.json is about: folders were"),
+        (
+            ({"name": "new"}, other),
+            nothing,
+            "all contains a stream that is not configured: if it was",
+        ),
+        ((ALL,), nothing, "other contains a stream that is not configured: if it was renamed"),
+        (
+            ({**ALL, "partitions": 3}, other),
+            nothing,
+            "has 2 partitions, but the configuration says 3",
+        ),
+        ((ALL, other), swap, "contains the stream 'other', not 'all': it was renamed, or folders"),
+        ((ALL, other), swap_logs, "is not the log that stream.json describes: folders were"),
     ]
     for streams, change, said in wrongs:
         change(tmp_path)
@@ -160,7 +169,7 @@ def test_a_disk_without_room_ends_the_broker_and_nothing_acknowledged_is_lost(
         payload = number.to_bytes(4, "big") * 20_000
         line.send(m.publish("t/1", payload, 1, number))
         try:
-            answer = line.receive()
+            answer = line.frame()
         except (AssertionError, OSError):
             break
         if kind(answer) != 4:
@@ -217,7 +226,7 @@ def test_a_packet_beyond_the_limit_is_refused_before_it_is_kept(tmp_path: Path) 
         line = connected(served)
         publish(line, ("t/1", b"before"))
         line.send(b"\x32" + m.varint(LONGEST) + m.text("t/1") + b"\x00\x09\x00" + bytes(100_000))
-        answer = line.receive()
+        answer = line.frame()
         assert (kind(answer), answer[2]) == (14, 0x95)
         assert re.search(rb"packet of \d+ bytes", answer)
         line.close()
@@ -236,7 +245,7 @@ def test_the_largest_message_of_all_is_one_record(tmp_path: Path) -> None:
     with serving("-c", config(tmp_path, max_packet_size=LONGEST + 5)) as served:
         line = connected(served)
         line.send(packet)
-        assert (kind(answer := line.receive()), reason(answer)) == (4, 0x00)
+        assert (kind(answer := line.frame()), reason(answer)) == (4, 0x00)
         publish(line, ("t/1", b"after"))
         line.close()
     large, after = kept(tmp_path)["t/1"]

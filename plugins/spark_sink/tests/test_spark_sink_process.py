@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 import trustme
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 from hookmq.server.settings import TlsSettings
 from hookmq_spark_sink.config import Access, ApiConfig, SparkSinkConfig, StreamConfig
 from hookmq_spark_sink.plugin import SparkSinkPlugin
@@ -113,6 +113,6 @@ def test_a_stream_that_is_not_configured_any_more(keep: Keep, tmp_path: Path) ->
     class Handle:
         runtime = kept.runtime
 
-    with pytest.raises(StoreError, match="all holds a stream that is not configured"):
+    with pytest.raises(StoreError, match="all contains a stream that is not configured"):
         plugin.provide_journal(Handle())  # type: ignore[arg-type]
     assert json.loads((kept.stream.folder / "stream.json").read_text())["name"] == "all"

@@ -9,17 +9,18 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 from hookmq.plugin import Message
-from hookmq.store import Bounded, CommitId, Journal, Readable, StoreFailed
-from hookmq.testing.contracts import JournalContract
-from hookmq.testing.runtime import VirtualRuntime
+from hookmq.storage.protocols import Bounded, Journal, Readable, StoreFailed
+from hookmq.storage.records import CommitId
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.files import read_state
 from hookmq_spark_sink.index import StreamIndex, parse
 from hookmq_spark_sink.retention import merge_beside
 from hookmq_spark_sink.stream import Stream
+from hookmq_testing.contracts import JournalContract
+from hookmq_testing.runtime import VirtualRuntime
 
 Keep = Callable[..., Any]
 
@@ -376,15 +377,15 @@ def flip(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (rename, "holds the stream 'old', not 'all': it was renamed, or folders were swapped"),
+        (rename, "contains the stream 'old', not 'all': it was renamed, or folders were swapped"),
         (lambda f: (f / "stream.json").unlink(), "stream.json is missing, but there are records"),
         (lambda f: (f / "stream.json").write_text("{"), "stream.json cannot be read"),
         (lambda f: (f / "stream.json").write_text('{"format": 1}'), "does not describe a stream"),
-        (lambda f: (f / "stream.json").write_text('{"format": 2}'), "not of format 1"),
-        (lambda f: shutil.rmtree(f / "log"), "log is empty, but stream.json says"),
-        (other_log, "another log than the one stream.json is about"),
+        (lambda f: (f / "stream.json").write_text('{"format": 2}'), "does not have format 1"),
+        (lambda f: shutil.rmtree(f / "log"), "log is empty, but stream.json describes"),
+        (other_log, "is not the log that stream.json describes"),
         (lambda f: (f / "trimmed.json").unlink(), "trimmed.json is missing"),
-        (lambda f: (f / "trimmed.json").write_text("[]"), "trimmed.json is not of format 1"),
+        (lambda f: (f / "trimmed.json").write_text("[]"), "trimmed.json does not have format 1"),
         (
             lambda f: (f / "trimmed.json").write_text('{"format": 1, "log_id": "x"}'),
             "another log",
@@ -392,7 +393,7 @@ def flip(folder: Path) -> None:
         (lambda f: (f / "consumers.json").write_text("?"), "consumers.json cannot be read"),
         (lambda f: min((f / "log").glob("*.segment")).unlink(), "partition 0 goes from offset"),
         (flip, "is damaged at byte"),
-        (lambda f: (f / "mosquitto.db").touch(), "something else: mosquitto.db"),
+        (lambda f: (f / "mosquitto.db").touch(), "unknown files: mosquitto.db"),
     ],
 )
 def test_what_is_not_right_is_refused_and_left_alone(
@@ -412,7 +413,7 @@ def test_what_is_not_right_is_refused_and_left_alone(
 def test_other_partitions_are_refused(keep: Keep) -> None:
     kept = keep(partitions=2)
     kept.publish(b"1")
-    with pytest.raises(StoreError, match="has 2 partitions, the configuration says 3"):
+    with pytest.raises(StoreError, match="has 2 partitions, but the configuration says 3"):
         kept.open(partitions=3)
     kept.open(partitions=2)
     assert sum(kept.stream.latest) == 1

@@ -1,1 +1,1 @@
-"""HookMQ's state on disk: sessions, queues and retained messages in SQLite. The plugin is `hookmq_storage.plugin`."""
+"""Stores HookMQ's sessions, queues and retained messages in SQLite. The plugin class is in `hookmq_storage.plugin`."""

@@ -1,6 +1,6 @@
-"""A batch of records, reduced to what it comes to: what is put and taken away in one batch never touches the disk.
+"""Reduces a batch of records to its net effect. A row that the same batch adds and removes is never written.
 
-The broker's records come as plain tuples, their kind first (`hookmq_storage.rows`): they cross a pipe.
+Records cross a socket, so they are plain tuples that begin with their kind (`hookmq_storage.rows`).
 """
 
 from collections.abc import Iterable
@@ -21,15 +21,18 @@ DROP_RETAINED: Final = 11
 PUT_PUBLISHER: Final = 13
 DROP_PUBLISHER: Final = 14
 QUEUED: Final = 12
-"""A message and its first entry, which nearly always is its only one: owner, seq, message, size, packet id, released,
-payload, received_at, expires_at, and the columns of `hookmq_storage.inline.Head`."""
+"""A message and its first entry, which is usually its only one.
+
+Fields: owner, seq, message, size, packet id, released, payload, received_at, expires_at, then the fields of
+`hookmq_storage.inline.Head`.
+"""
 
 Operation = tuple[Any, ...]
 
 
 class Plan:
-    """What a batch changes. Ended sessions come first, then what is removed, then what is put; messages that were left
-    by their entries go last."""
+    """The changes in a batch, applied in this order: ended sessions, removals, additions, and messages that have lost
+    their last entry."""
 
     __slots__ = (
         "dequeued", "dropped", "entries", "foreign", "messages", "next_message", "publishers", "received",
@@ -40,27 +43,29 @@ class Plan:
         self.messages: dict[int, Operation] = {}
         self.next_message = 0
         self.foreign: set[int] = set()
-        """Messages of earlier batches that got another entry."""
+        """Ids of messages from earlier batches that get another entry."""
         self.entries: dict[str, dict[int, list[Any] | Operation]] = {}
-        """By owner and seq: seq, message, qos, size, retain, identifiers, filter, group, sent; or a whole `QUEUED`, whose
-        message is not in `messages`."""
+        """Entries by owner and seq: seq, message, qos, size, retain, identifiers, filter, group, sent.
+
+        The value may also be a complete `QUEUED` operation, whose message is not in `messages`.
+        """
         self.dequeued: dict[str, set[int]] = {}
         self.sent: dict[str, dict[int, int]] = {}
         self.sessions: dict[str, Operation] = {}
         self.dropped: set[str] = set()
-        """Owners that ended."""
+        """Owners whose sessions ended."""
         self.subscriptions: dict[str, dict[str, Operation]] = {}
         self.subscriptions_gone: dict[str, set[str]] = {}
         self.received: dict[str, set[int]] = {}
         self.received_gone: dict[str, set[int]] = {}
         self.publishers: dict[int, Operation | None] = {}
-        """By id; None to forget it."""
+        """Publishers by id; None removes the publisher."""
         self.retained: dict[str, Operation | None] = {}
-        """By topic; None to clear it."""
+        """Retained messages by topic; None clears the topic."""
 
 
 def reduce(operations: Iterable[Operation]) -> Plan:
-    """What `operations`, in their order, come to."""
+    """Return the net effect of `operations`."""
     plan = Plan()
     entries, messages, dequeued, sent = plan.entries, plan.messages, plan.dequeued, plan.sent
     first: dict[int, Operation] = {}
@@ -131,7 +136,7 @@ def reduce(operations: Iterable[Operation]) -> Plan:
 
 
 def put_message(queued: Operation) -> Operation:
-    """The `PUT_MESSAGE` in a `QUEUED`."""
+    """Return the message of a `QUEUED` operation as a `PUT_MESSAGE` operation."""
     _, _, _, message, _, _, _, payload, received_at, expires_at, *_ = queued
     topic, flags, properties, sender, origin = queued[15:]
     return (
@@ -140,7 +145,7 @@ def put_message(queued: Operation) -> Operation:
 
 
 def entry_row(queued: Operation) -> list[Any]:
-    """The entry in a `QUEUED`, as in `Plan.entries`."""
+    """Return the entry of a `QUEUED` operation, in the format of `Plan.entries`."""
     _, _, seq, message, size, packet_id, released, *_ = queued
     qos, retain, identifiers, filter, group = queued[10:15]
     return [
@@ -150,7 +155,8 @@ def entry_row(queued: Operation) -> list[Any]:
 
 
 def _apart(plan: Plan, message: int, first: dict[int, Operation]) -> None:
-    """Another entry of this batch has the message of a `QUEUED` as well: that is a message and its entry from now on."""
+    """Split a `QUEUED` operation into a message and its entry, because the message gets a second entry in this
+    batch."""
     queued = first[message]
     if message in plan.messages:
         return
@@ -189,7 +195,7 @@ def _rare(plan: Plan, operation: Operation) -> None:
         taken = plan.received.get(owner)
         if taken is not None and number in taken:
             taken.discard(number)
-        # It may be there from before as well: taking an id twice is one id.
+        # An earlier batch may have stored the same id. Storing an id twice has no effect.
         plan.received_gone.setdefault(owner, set()).add(number)
     elif kind == PUT_PUBLISHER:
         plan.publishers[operation[1]] = operation
@@ -204,7 +210,7 @@ def _rare(plan: Plan, operation: Operation) -> None:
 
 
 def _forget_unused(plan: Plan) -> None:
-    """Drop messages of the batch that no entry of it points to any more: nobody else can know of them."""
+    """Drop this batch's messages that no entry refers to. No other batch can refer to them."""
     if not plan.messages:
         return
     used = {

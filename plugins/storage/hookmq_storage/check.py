@@ -1,4 +1,4 @@
-"""Looking at every row: is it what was written, and does what it points to exist?"""
+"""Checks the checksum of every row, and that the rows it refers to exist."""
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +18,11 @@ from hookmq_storage.schema import (
 )  # fmt: skip
 
 Progress = Callable[[str, int, int], None]
-"""Told (table, rows looked at, rows in all)."""
+"""A callback that receives the table's name, the number of checked rows and the total number of rows."""
 STEP: Final = 5000
 
 _HELD: Final = "owner, seq, message, size, qos, retain, identifiers, filter, share_group"
-"""The columns of an entry besides; the last ones are empty where the body has them."""
+"""The remaining columns of an entry that contains its message. The body replaces the last ones, which are NULL."""
 _NOTHING: Final = (None,) * 5
 _LOST: Final = (
     (
@@ -45,10 +45,10 @@ _LOST: Final = (
         "sessions without a client id",
         "SELECT count(*) FROM session WHERE owner NOT IN (SELECT id FROM owner WHERE name IS NOT NULL)",
     ),
-    # A row of this table has no checksum, but its name is on the disk twice: here and in the index.
+    # The rows of this table have no checksum. Each name is stored twice instead: in the table and in its index.
     (
         "owner",
-        "owners that are not who the index says",
+        "owners whose name differs from the index",
         "SELECT count(*) FROM owner AS one NOT INDEXED WHERE name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM owner AS two"
         " INDEXED BY sqlite_autoindex_owner_1 WHERE two.name = one.name AND two.id = one.id)",
     ),
@@ -56,7 +56,7 @@ _LOST: Final = (
 
 
 def row_ok(table: str, row: Sequence[Any]) -> bool:
-    """Whether a row of `COLUMNS[table]` has the checksum that it says."""
+    """Return whether the checksum of a row of `COLUMNS[table]` is right."""
     crc = row[-1]
     try:
         if table == "entry":
@@ -67,12 +67,12 @@ def row_ok(table: str, row: Sequence[Any]) -> bool:
             return bool(crc == message_crc(row[:-1]))
         return bool(crc == checksum(*row[:-1]))
     except (TypeError, IndexError, StructError):
-        return False  # a value is of another type than was written
+        return False  # the type of a value has changed
 
 
 def _whole(sent: int, crc: int, body: bytes, rest: Sequence[Any]) -> bool:
-    """Whether an entry that holds its message is what was written; `rest` is `_HELD` after the body. TypeError as
-    `_right`."""
+    """Return whether an entry that contains its message is intact. `rest` are the columns in `_HELD`. Raises TypeError
+    like `_right`."""
     found = crc32(body, crc32(KEY.pack(*rest[:4])))
     return found + sent * SENT_CHECK == crc and rest[4:] == _NOTHING
 
@@ -80,7 +80,7 @@ def _whole(sent: int, crc: int, body: bytes, rest: Sequence[Any]) -> bool:
 def problems(
     db: sqlite3.Connection, thorough: bool = False, progress: Progress | None = None
 ) -> Iterator[str]:
-    """What is wrong, in words, as it is found. `thorough` also compares every index with its table."""
+    """Yield a description of each problem as it is found. `thorough` also compares every index with its table."""
     try:
         pragma = "integrity_check" if thorough else "quick_check"
         for (text,) in db.execute(f"PRAGMA {pragma}(20)"):
@@ -105,8 +105,8 @@ def problems(
 
 
 def _picked(table: str, publishers: bool) -> str:
-    """The columns of a table as `_right` takes them: what its checksum treats apart, the checksum, the others in their
-    order. So no row is taken apart to be looked at."""
+    """Return the columns of a table in the order for `_right`: the payload, the checksum, then the others. Rows in this
+    order need not be sliced."""
     names = COLUMNS[table].split(", ")[:-1]
     if table == "retained" and not publishers:
         names.remove("publisher")
@@ -119,8 +119,8 @@ def _picked(table: str, publishers: bool) -> str:
 
 
 def _right(apart: Any, crc: int, rest: tuple[Any, ...]) -> bool:
-    """Whether a row has the checksum that it says; as `row_ok`, three times as fast. TypeError if a value is of another
-    type than was written."""
+    """Return whether a row's checksum is right, three times as fast as `row_ok`. Raises TypeError if the type of a
+    value has changed."""
     found = crc32(ascii(rest).encode())
     if apart is None:
         return found == crc
@@ -128,7 +128,7 @@ def _right(apart: Any, crc: int, rest: tuple[Any, ...]) -> bool:
 
 
 def _right_entry(sent: int, crc: int, body: bytes | None, rest: tuple[Any, ...]) -> bool:
-    """As `_right`, of entries."""
+    """Return whether an entry's checksum is right, like `_right`."""
     if body is not None:
         return _whole(sent, crc, body, rest)
     owner, seq, message, size, qos, *others = rest
@@ -141,7 +141,7 @@ def _rows(
 ) -> Iterator[str]:
     done = 0
     total = 0
-    # A NULL where there must be something is no reason to look no further.
+    # An unexpected NULL must not abort the check.
     whole = table not in ("message", "retained")
     held = table == "entry"
     try:

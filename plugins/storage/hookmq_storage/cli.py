@@ -1,4 +1,4 @@
-"""``hookmq storage``: looking at a store, checking, repairing and moving it."""
+"""The ``hookmq storage`` command: inspect, check, repair, move and back up a store."""
 
 import argparse
 import json
@@ -8,12 +8,13 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final
 
-from hookmq.errors import HookMQError, StoreError
-from hookmq.files import open_private
+from hookmq.model.errors import StoreError
+from hookmq.mqtt.errors import HookMQError
+from hookmq_toolkit.durable_files import replacing, sync_file, sync_folder
+from hookmq_toolkit.state_folder import lock_folder, lock_holder
 
 from hookmq_storage import portable
 from hookmq_storage.check import problems
@@ -22,17 +23,15 @@ from hookmq_storage.engine import Engine
 from hookmq_storage.fields import References
 from hookmq_storage.folder import (
     BUILT,
+    CURE,
     DATABASE,
     MARK,
     begin_building,
     end_building,
     finish_building,
-    holder,
-    lock,
     prepare,
     read_mark,
     saved_folder,
-    sync_folder,
 )
 from hookmq_storage.schema import APPLICATION_ID, VERSION
 
@@ -43,7 +42,7 @@ examples:
   hookmq storage check /var/lib/hookmq
   hookmq storage export /var/lib/hookmq -o state.jsonl
 
-info, check, export and backup may be used beside a running broker; repair, import and vacuum may not.
+info, check, export and backup work while a broker runs; stop it before repair, import and vacuum.
 exit codes: 0 done, 1 the store is damaged or cannot be used, 2 wrong usage"""
 
 
@@ -54,7 +53,7 @@ def register(group: Any) -> None:
     """Add the command to a `hookmq.cli.commands.Group`."""
     parser = group.add_parser(
         "storage",
-        help="look at, check, repair, move and back up a store",
+        help="inspect, check, repair, move and back up a store",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -62,29 +61,33 @@ def register(group: Any) -> None:
 
     def add(name: str, run: Callable[[argparse.Namespace], int], help: str) -> Any:
         one = commands.add_parser(name, help=help, description=f"{help[:1].upper()}{help[1:]}.")
-        one.add_argument("folder", type=Path, help="the folder that `path` of the plugin names")
+        one.add_argument("folder", type=Path, help="the store's folder, as in `path` of the plugin")
         one.set_defaults(run=_guarded(run))
         return one
 
-    one = add("info", info, "what a store holds, and how much room it takes")
-    one.add_argument("--json", action="store_true", help="as a JSON object")
-    add("check", check, "look at every row, index and page")
-    one = add("repair", repair, "save what is readable, after a copy")
+    one = add("info", info, "show the contents and size of a store")
+    one.add_argument("--json", action="store_true", help="print a JSON object")
+    add("check", check, "check every row, index and page")
+    one = add("repair", repair, "copy the files, then save the readable rows")
     one.add_argument(
-        "--accept", action="store_true", help="take a whole database that lacks its last commits"
+        "--accept",
+        action="store_true",
+        help="accept an intact database that lacks its last commits",
     )
     one = add("export", export, "write everything as lines of JSON")
     one.add_argument(
         "-o",
         "--output",
         type=Path,
-        help="file to write, with mode 0600; - or none: standard output",
+        help="output file, with mode 0600; default, or -: standard output",
     )
-    one = add("import", import_, "fill a new store with what export wrote")
-    one.add_argument("source", type=Path, nargs="?", help="file to read; - or none: standard input")
-    add("vacuum", vacuum, "make the file as small as what it holds")
-    one = add("backup", backup, "copy a store as it is at one moment, also while the broker runs")
-    one.add_argument("target", type=Path, help="a new folder; the plugin can use it as it is")
+    one = add("import", import_, "fill a new store from an export")
+    one.add_argument(
+        "source", type=Path, nargs="?", help="file to read; default, or -: standard input"
+    )
+    add("vacuum", vacuum, "shrink the database file to its contents")
+    one = add("backup", backup, "copy a store as of one moment, even while the broker runs")
+    one.add_argument("target", type=Path, help="a new folder, which the plugin can use")
 
 
 def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -98,7 +101,7 @@ def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
 
 
 class Bar:
-    """A line on a terminal that tells how far something is; nothing elsewhere."""
+    """A progress bar for terminals. It prints nothing if standard error is not a terminal."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -106,7 +109,7 @@ class Bar:
         self._drawn = False
 
     def __call__(self, name: str, done: int, total: int) -> None:
-        """Show `done` of `total`."""
+        """Draw the bar for `done` of `total` rows of the table `name`."""
         if not self._shown:
             return
         part = min(1.0, done / total) if total else 1.0
@@ -117,19 +120,19 @@ class Bar:
         self._drawn = True
 
     def end(self) -> None:
-        """Leave the line."""
+        """Erase the bar."""
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
 
 
 @contextmanager
 def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
-    """A store to look at, whoever uses it. Raises StoreError when it is none of ours."""
+    """Open a store for reading, even while a broker uses it. Raises StoreError if it is not a HookMQ store."""
     if not (folder / DATABASE).exists():
-        raise StoreError(f"{folder} holds no store")
-    if (folder / BUILT).exists() and holder(folder) is None:
+        raise StoreError(f"{folder} contains no store")
+    if (folder / BUILT).exists() and lock_holder(folder) is None:
         raise StoreError(
-            f"{folder}: a repair or an import was killed; a start of the broker, or hookmq storage repair, ends it"
+            f"{folder}: a repair or import was killed; start the broker or run hookmq storage repair to complete it"
         )
     with closing(connect_reading(folder)) as db:
         application: int = db.execute("PRAGMA application_id").fetchone()[0]
@@ -137,16 +140,18 @@ def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
             raise StoreError(f"{folder / DATABASE} belongs to another program")
         version: int = db.execute("PRAGMA user_version").fetchone()[0]
         if version > VERSION:
-            raise StoreError(f"{folder / DATABASE} is of version {version}: install a newer one")
+            raise StoreError(
+                f"{folder / DATABASE} has version {version}: install a newer hookmq-storage"
+            )
         yield db
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """A store to change: nobody else may have it."""
+    """Lock a store in order to change it. Raises StoreError if it is in use."""
     if not (folder / DATABASE).exists() and not (folder / BUILT).exists():
-        raise StoreError(f"{folder} holds no store")
-    held = lock(folder, cure=_STOP)
+        raise StoreError(f"{folder} contains no store")
+    held = lock_folder(folder, in_use=_STOP, cure=CURE)
     try:
         finish_building(folder)
         yield
@@ -155,7 +160,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def info(arguments: argparse.Namespace) -> int:
-    """Print what there is."""
+    """Print the store's contents and size."""
     folder: Path = arguments.folder
     with _reading(folder) as db:
         found = state(db)
@@ -180,12 +185,12 @@ def info(arguments: argparse.Namespace) -> int:
         ):
             shown[name] = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         if shown["version"] > 2:
-            # Those that entries hold themselves.
+            # Also count the messages that are stored inside entries.
             shown["messages"] += db.execute("SELECT count(body) FROM entry").fetchone()[0]
         shown["ended_owners"] = db.execute(
             "SELECT count(*) FROM owner WHERE name IS NULL"
         ).fetchone()[0]
-    shown["in_use_by"] = holder(folder)
+    shown["in_use_by"] = lock_holder(folder)
     if arguments.json:
         print(json.dumps(shown))
         return 0
@@ -203,7 +208,7 @@ def _size(path: Path) -> int:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Print what is wrong."""
+    """Print the store's problems. Return 1 if there are any."""
     folder: Path = arguments.folder
     bar = Bar("checking")
     count = 0
@@ -212,7 +217,7 @@ def check(arguments: argparse.Namespace) -> int:
             bar.end()
             print(problem)
             if count == 100:
-                print("… and maybe more")
+                print("… there may be more")
                 break
         mark = read_mark(folder)
         if not count:
@@ -222,14 +227,14 @@ def check(arguments: argparse.Namespace) -> int:
                 print(f"commit {mark.number} was safe, but the database ends at {found.number}")
     bar.end()
     if count:
-        print(f"{folder} is damaged: hookmq storage repair saves what is readable")
+        print(f"{folder} is damaged; hookmq storage repair saves the readable rows")
         return 1
-    print(f"{folder} is whole")
+    print(f"{folder} is intact")
     return 0
 
 
 def repair(arguments: argparse.Namespace) -> int:
-    """Build the store anew from what can be read. The damaged files are kept in a folder inside."""
+    """Rebuild the store from its readable rows. The damaged files are kept in a subfolder."""
     folder: Path = arguments.folder
     with _alone(folder):
         if arguments.accept:
@@ -238,9 +243,9 @@ def repair(arguments: argparse.Namespace) -> int:
             if not problem:
                 (folder / MARK).unlink(missing_ok=True)
                 with closing(connect(folder)) as db:
-                    # It is not what journals know under its name any more.
+                    # Journals must not mistake this store for the one they know.
                     db.execute("UPDATE state SET inode = NULL")
-                print(f"{folder} is taken as it is")
+                print(f"{folder} is accepted as it is")
                 return 0
         saved = saved_folder(folder, "repair")
         lost: list[str] = []
@@ -253,13 +258,13 @@ def repair(arguments: argparse.Namespace) -> int:
                     _copy_file(folder / name, damaged / name)
             for made in (damaged, saved, folder):
                 sync_folder(made)
-            # Read where it lies: SQLite would move the log of a copy into it, and the copy is to stay what was found.
+            # Read the original: SQLite would merge the log into a copy, and the saved copy must remain unchanged.
             with closing(connect_reading(folder)) as db, _new(begin_building(folder)) as engine:
                 count = portable.put(engine, portable.trusted(portable.lines(db, lost.append, bar)))
                 engine.number = _last_number(db)
             bar.end()
         except BaseException:
-            shutil.rmtree(saved, ignore_errors=True)  # nothing was changed
+            shutil.rmtree(saved, ignore_errors=True)  # the store is unchanged
             raise
         end_building(folder)
     for text in lost[:100]:
@@ -271,11 +276,8 @@ def repair(arguments: argparse.Namespace) -> int:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    with source.open("rb") as file, target.open("wb") as out:
-        while chunk := file.read(1 << 20):
-            out.write(chunk)
-        out.flush()
-        os.fsync(out.fileno())
+    shutil.copyfile(source, target)
+    sync_file(target)
 
 
 def _last_number(db: sqlite3.Connection) -> int:
@@ -287,7 +289,7 @@ def _last_number(db: sqlite3.Connection) -> int:
 
 @contextmanager
 def _new(folder: Path) -> Iterator[Engine]:
-    """An engine on a new store. What an import commits need not be safe one by one."""
+    """Yield an engine for a new store. The individual commits of an import need not be durable."""
     db, found = open_store(folder, durability="os")
     engine = Engine(folder, db, found, "os")
     try:
@@ -303,17 +305,17 @@ def _new(folder: Path) -> Iterator[Engine]:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Write the lines."""
+    """Write the store as lines of JSON."""
     bad: list[str] = []
     bar = Bar("exporting")
     output: Path | None = arguments.output
     with _reading(arguments.folder) as db:
-        db.execute("BEGIN")  # all of it as of one moment
+        db.execute("BEGIN")  # a snapshot
         lines = portable.lines(db, bad.append, bar)
         if output is None or str(output) == "-":
             _write(lines, sys.stdout)
         elif output.exists() and not output.is_file():
-            with output.open("w", encoding="utf-8") as file:  # a pipe, as it may be
+            with output.open("w", encoding="utf-8") as file:  # such as a pipe
                 _write(lines, file)
         else:
             _write_whole(lines, output)
@@ -324,19 +326,13 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def _write_whole(lines: Iterable[dict[str, Any]], output: Path) -> None:
-    """All lines, or what was there before."""
-    part = output.with_name(f"{output.name}.part")
-    try:
-        # Every message, user name and claim is in it.
-        with TextIOWrapper(open_private(part), encoding="utf-8") as file:
-            _write(lines, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, output)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    sync_folder(output.absolute().parent)
+    """Write all lines to `output`. If that fails, `output` remains unchanged."""
+    # Mode 0600, because the lines contain messages, user names and claims.
+    with (
+        replacing(output.absolute(), output.absolute().with_name(f"{output.name}.part")) as number,
+        open(number, "w", encoding="utf-8", closefd=False) as file,
+    ):
+        _write(lines, file)
 
 
 def _write(lines: Iterable[dict[str, Any]], file: Any) -> None:
@@ -345,12 +341,12 @@ def _write(lines: Iterable[dict[str, Any]], file: Any) -> None:
 
 
 def import_(arguments: argparse.Namespace) -> int:
-    """Fill a new store."""
+    """Fill a new store from exported lines."""
     folder: Path = arguments.folder
     if (folder / DATABASE).exists():
-        raise StoreError(f"{folder} holds a store already: import into a new folder")
+        raise StoreError(f"{folder} already contains a store; import into a new folder")
     prepare(folder)
-    held = lock(folder, cure=_STOP)
+    held = lock_folder(folder, in_use=_STOP, cure=CURE)
     source: Path | None = arguments.source
     bar = Bar("importing")
 
@@ -363,7 +359,7 @@ def import_(arguments: argparse.Namespace) -> int:
     try:
         finish_building(folder)
         if (folder / DATABASE).exists() or read_mark(folder) is not None:
-            raise StoreError(f"{folder} held a store: import into a new folder")
+            raise StoreError(f"{folder} contained a store before; import into a new folder")
         building = begin_building(folder)
         try:
             known = References()
@@ -388,7 +384,7 @@ def import_(arguments: argparse.Namespace) -> int:
 
 
 def vacuum(arguments: argparse.Namespace) -> int:
-    """Shrink the file."""
+    """Shrink the database file to the size of its contents."""
     folder: Path = arguments.folder
     with _alone(folder):
         before = _size(folder / DATABASE)
@@ -402,7 +398,7 @@ def vacuum(arguments: argparse.Namespace) -> int:
 
 
 def backup(arguments: argparse.Namespace) -> int:
-    """Copy the store into a new folder."""
+    """Copy a store to a new folder."""
     target: Path = arguments.target
     bar = Bar("copying")
     with _reading(arguments.folder) as db:

@@ -1,13 +1,13 @@
-"""A client as JSON: the part of a session's record that says who the client is and how it came in.
+"""Converts a client to and from JSON: who the client is and how it connected. A session's record includes this JSON.
 
-`client_id`, `version` and `connected_at` are columns of their own.
+`client_id`, `version` and `connected_at` have columns of their own.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hookmq.reason import ReasonCode
-from hookmq.types import Certificate, ClientRecord, Peer
+from hookmq.model.client import Certificate, ClientRecord, Peer
+from hookmq.mqtt.reason_codes import ReasonCode
 
 ADDED: Final[Mapping[str, Any]] = {
     "vouched_by": None,
@@ -20,11 +20,11 @@ ADDED: Final[Mapping[str, Any]] = {
     "expiry_code": int(ReasonCode.MAXIMUM_CONNECT_TIME),
     "revoked": [],
 }
-"""What versions 1 to 3 of the schema did not store, with the values that say so."""
+"""Fields that schema versions 1 to 3 did not store, with values that mean "unknown"."""
 
 
 def complete(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `data` of any version of the schema as this version writes it."""
+    """Return `data` with all fields of the current version. Any version of the schema may have written it."""
     return {**data, **{name: value for name, value in ADDED.items() if name not in data}}
 
 
@@ -60,7 +60,7 @@ def client_data(client: ClientRecord) -> dict[str, Any]:
 def client_of(
     client_id: str, version: int, connected_at: float, data: Mapping[str, Any]
 ) -> ClientRecord:
-    """Return the client of `client_data`."""
+    """Return the client described by `data`, which `client_data` wrote."""
     kept = data["certificate"]
     certificate = None
     if kept is not None:

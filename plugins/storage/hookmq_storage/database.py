@@ -1,4 +1,4 @@
-"""Opening the database: is it ours, is it whole, is it the newest."""
+"""Opens the database after checking that it belongs to HookMQ, is intact, and is not older than the mark."""
 
 import os
 import secrets
@@ -6,11 +6,12 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
+from hookmq_toolkit.durable_files import move_into_place, sync_file, sync_folder
 
 from hookmq_storage import schema
 from hookmq_storage.folder import (
@@ -20,7 +21,6 @@ from hookmq_storage.folder import (
     prepare,
     read_mark,
     saved_folder,
-    sync_folder,
 )
 
 Durability = Literal["memory", "os", "group"]
@@ -28,7 +28,7 @@ MIN_SQLITE: Final = (3, 24, 0)
 
 
 class Limits(NamedTuple):
-    """What the files and the memory for them may take, in bytes; 0 for no limit."""
+    """Size limits in bytes for the files and the page cache; 0 means no limit."""
 
     page_cache: int = 32 << 20
     wal: int = 16 << 20
@@ -39,28 +39,28 @@ USUAL: Final = Limits()
 
 
 class State(NamedTuple):
-    """What the database says of itself."""
+    """The contents of the `state` table."""
 
     identity: str
     number: int
     next_message: int
     at: float
-    """Wall clock of the newest commit."""
+    """Wall clock time of the newest commit."""
     fresh: bool
-    """Whether the identity is new: an empty database, or a copy of another."""
+    """Whether the identity is new, because the database was empty or is a copy."""
 
 
 def wrong(folder: Path, error: BaseException) -> StoreError:
-    """The error of SQLite or the system, as ours: with the path, and with what helps where that is known."""
+    """Convert an SQLite or system error to a StoreError with the path and, if possible, advice."""
     text = str(error)
     path = folder / DATABASE
     if isinstance(error, sqlite3.Error):
         if "not a database" in text:
-            return StoreError(f"{path} is not a database of SQLite; {CURE}")
+            return StoreError(f"{path} is not an SQLite database; {CURE}")
         if "full" in text:
             text += f" ({_free(folder)} free)"
         if "malformed" in text or "corrupt" in text:
-            text += "; hookmq storage repair saves what is readable"
+            text += "; hookmq storage repair saves the readable rows"
         if "readonly" in text or "unable to open" in text:
             text += f"; {folder} must be writable for this user"
     elif isinstance(error, OSError) and error.strerror:
@@ -81,13 +81,14 @@ def _free(folder: Path) -> str:
 def connect(
     folder: Path, limits: Limits = USUAL, durability: Durability = "group"
 ) -> sqlite3.Connection:
-    """A connection that may write. Checkpoints are the caller's: see `hookmq_storage.engine`."""
+    """Return a connection for writing. The caller runs the checkpoints; see `hookmq_storage.engine`."""
     db = sqlite3.connect(
         folder / DATABASE, timeout=10.0, isolation_level=None, check_same_thread=False
     )
     try:
         if not db.execute("PRAGMA page_count").fetchone()[0]:
-            # Before the first table: deleted pages can be given back to the disk. Later it would only write.
+            # Set this before the first table is created, or it has no effect. It lets free pages be returned to the
+            # disk.
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'group' else 'NORMAL'}")
@@ -106,7 +107,7 @@ def connect(
 
 
 def connect_reading(folder: Path, page_cache: int = 8 << 20) -> sqlite3.Connection:
-    """A connection that only reads; beside a writer it sees every commit that is done."""
+    """Return a read-only connection. It sees every finished commit of a concurrent writer."""
     path = (folder / DATABASE).absolute()
     db = sqlite3.connect(
         path.as_uri() + "?mode=ro",
@@ -128,10 +129,12 @@ def open_store(
     migrations: Mapping[int, schema.Migration] = schema.MIGRATIONS,
     version: int = schema.VERSION,
 ) -> tuple[sqlite3.Connection, State]:
-    """The database of a folder that is locked already, made, migrated or taken as it is. Raises StoreError when it is of
-    another program or a newer version, cannot be written to, or lacks commits that were safe."""
+    """Open the database in a locked folder. Create or migrate it if necessary.
+
+    Raises StoreError if it belongs to another program or a newer version, cannot be written, or lacks safe commits.
+    """
     if sqlite3.sqlite_version_info < MIN_SQLITE:
-        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: 3.24 is needed")
+        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; 3.24 or newer is needed")
     prepare(folder)
     db: sqlite3.Connection | None = None
     try:
@@ -139,27 +142,27 @@ def open_store(
         mark = read_mark(folder)
         if not _check_header(folder) and mark is not None:
             raise StoreError(
-                f"{folder} lacks {DATABASE}, in which commit {mark.number} was safe: put it back, or name a backup;"
-                " to begin anew, remove the whole folder"
+                f"{folder} lacks {DATABASE}, which contained commit {mark.number}: restore it, or name a backup;"
+                " for an empty store, remove the whole folder"
             )
         if durability == "group":
             _sync_log(folder)
         db = connect(folder, limits, durability)
         fresh = _claim(db, folder, token, now, migrations, version)
-        # Each time: the process that made the files may have been killed before it did this.
+        # Sync at each start: the process that created the files may have been killed before it synced them.
         sync_folder(folder)
         found = state(db)
         if mark is not None and mark.identity == found.identity and mark.number > found.number:
             raise StoreError(
                 f"{folder / DATABASE} ends at commit {found.number}, but commit {mark.number} was safe: an older copy was"
-                " put back, or the disk lost writes; hookmq storage repair --accept takes it as it is"
+                " restored, or the disk lost writes; hookmq storage repair --accept accepts it"
             )
         inode = os.stat(folder / DATABASE).st_ino
         if not fresh and db.execute("SELECT inode FROM state").fetchone()[0] != inode:
-            # A copy must not pass for the original: journals would drop what only the original knows of.
+            # A copy needs its own identity. Otherwise, journals would drop messages that only the original contains.
             fresh = True
             db.execute("UPDATE state SET identity = ?, inode = ?", (token(16), inode))
-        # Shared subscriptions that nobody waits for any more.
+        # Shared subscriptions that have no waiting messages.
         db.execute(
             "DELETE FROM owner WHERE name >= 'g/' AND name < 'g0'"
             " AND NOT EXISTS (SELECT 1 FROM entry WHERE entry.owner = owner.id)"
@@ -176,29 +179,25 @@ def open_store(
 
 
 def state(db: sqlite3.Connection, fresh: bool = False) -> State:
-    """What the database says of itself. Raises StoreError where it says nothing."""
+    """Return the database's state. Raises StoreError if the database contains no state."""
     row = db.execute("SELECT identity, number, next_message, at FROM state").fetchone()
     if row is None:
-        raise StoreError("the table `state` is empty; hookmq storage repair saves what is readable")
+        raise StoreError(
+            "the table `state` is empty; hookmq storage repair saves the readable rows"
+        )
     identity, number, next_message, at = row
     return State(identity, number, next_message, at, fresh)
 
 
 def _sync_log(folder: Path) -> None:
-    """Make safe what a writer that was killed had written and not synced, or one of ``durability: os``: from now on it is
-    taken for committed, and may be acknowledged without another commit."""
-    try:
-        descriptor = os.open(folder / f"{DATABASE}-wal", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Sync the log of a writer that was killed or ran with ``durability: os``. From now on its commits count as
+    safe, so the broker may acknowledge them without another commit."""
+    with suppress(FileNotFoundError):
+        sync_file(folder / f"{DATABASE}-wal")
 
 
 def _check_header(folder: Path) -> bool:
-    """Refuse the file of another program before SQLite writes to it; whether there is a database with anything in it."""
+    """Refuse another program's file before SQLite writes to it. Return whether the database has any content."""
     path = folder / DATABASE
     try:
         with path.open("rb") as file:
@@ -208,9 +207,9 @@ def _check_header(folder: Path) -> bool:
     if not header:
         return False  # a crash before the first commit
     if path.stat().st_size <= 4096 and (folder / f"{DATABASE}-journal").exists():
-        return False  # a power cut while the first page was made, which holds no table yet: SQLite takes it back
+        return False  # a power cut while the first page was written, before any table existed: SQLite rolls it back
     if not header.startswith(b"SQLite format 3\0"):
-        raise StoreError(f"{path} is not a database of SQLite; {CURE}")
+        raise StoreError(f"{path} is not an SQLite database; {CURE}")
     application = int.from_bytes(header[68:72], "big")
     if application == 0:
         with closing(connect_reading(folder)) as db:
@@ -234,7 +233,7 @@ def _claim(
     migrations: Mapping[int, schema.Migration],
     version: int,
 ) -> bool:
-    """Make the tables or migrate them; whether they were made."""
+    """Create or migrate the tables. Return whether they were created."""
     application: int = db.execute("PRAGMA application_id").fetchone()[0]
     if application == 0:
         db.execute("BEGIN IMMEDIATE")
@@ -244,17 +243,18 @@ def _claim(
     found: int = db.execute("PRAGMA user_version").fetchone()[0]
     if found > version:
         raise StoreError(
-            f"{folder / DATABASE} is of version {found}, this hookmq-storage knows up to {version}: install a newer one"
+            f"{folder / DATABASE} has version {found}, but this hookmq-storage supports up to {version}:"
+            " install a newer one"
         )
     if found < version:
         missing = next((one for one in range(found, version) if one not in migrations), None)
         if missing is not None:
-            raise StoreError(f"{folder / DATABASE}: nothing leads from version {missing} on")
+            raise StoreError(f"{folder / DATABASE}: there is no migration from version {missing}")
         saved = saved_folder(folder, f"version{found}")
         try:
             copy(db, saved / DATABASE)
         except BaseException:
-            # A service manager tries again and again: it must not fill the disk with parts.
+            # A service manager may retry often, so failed attempts must not fill the disk.
             shutil.rmtree(saved, ignore_errors=True)
             raise
         schema.migrate(db, found, migrations, version)
@@ -267,9 +267,11 @@ def copy(
     progress: Callable[[int, int], None] | None = None,
     pages: int = -1,
 ) -> None:
-    """Copy the database as it is at one moment to the file `target`, while others write; `progress` is told pages done
-    and in all. The copy has no identity of its own yet: whoever opens it gives it one. Until it is whole and safe it has
-    another name, which no broker takes for a database."""
+    """Copy the database to the file `target` as of one moment, while other processes write to it.
+
+    `progress` is called with the number of copied pages and the total. The copy has a temporary name until it is
+    complete and synced, so that no broker opens it too early. It gets a new identity when it is first opened.
+    """
     with_progress = None
     if progress is not None:
         report = progress
@@ -280,7 +282,7 @@ def copy(
     part = target.with_name(f"{target.name}.part")
     other = sqlite3.connect(part, isolation_level=None)
     try:
-        # One moment for all pages: else each commit of another process would make the copy begin again.
+        # Read all pages from one snapshot. Otherwise, a commit by another process would restart the copy.
         db.execute("BEGIN")
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         try:
@@ -292,10 +294,4 @@ def copy(
         other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         other.close()
-    descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(part, target)
-    sync_folder(target.parent)
+    move_into_place(part, target)

@@ -1,6 +1,7 @@
-"""What is done to the database: commits, checkpoints and marks; `pages` reads it, `sweep` takes away what has ended.
+"""The database's writer: commits, checkpoints and marks. `pages` reads queues; `sweep` removes leftover rows.
 
-In a broker it runs in a process of its own (`hookmq_storage.writer`); in tests with a virtual clock, in the broker's.
+In a running broker the engine has a process of its own (`hookmq_storage.writer`). In tests with a virtual clock it
+runs in the broker's process.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 
 from hookmq_storage.batch import Operation, Plan, entry_row, put_message, reduce
 from hookmq_storage.database import USUAL, Durability, Limits, State
@@ -30,7 +31,7 @@ from hookmq_storage.schema import (
 from hookmq_storage.sweep import FREE, SLICE, give_back, sweep
 
 OWNERS_KNOWN: Final = 100_000
-"""Ids of owners remembered; about 15 MB."""
+"""Number of owner ids to cache, about 15 MB."""
 
 
 def _insert(table: str, columns: str) -> str:
@@ -40,21 +41,21 @@ def _insert(table: str, columns: str) -> str:
 
 _PUT: Final = {table: _insert(table, columns) for table, columns in COLUMNS.items()}
 INLINE: Final = "owner, seq, message, size, sent, crc, body"
-"""What an entry that holds its message has."""
+"""The columns of an entry that contains its message."""
 _PUT_INLINE: Final = _insert("entry", INLINE)
 HELD: Final = (
     "SELECT e.owner, e.seq, e.message, e.qos, e.size, e.retain, e.identifiers, e.filter, e.share_group, e.sent, e.body,"
     " e.crc FROM entry e WHERE e.body IS NOT NULL AND e.message IN (SELECT value FROM json_each(?))"
 )
-"""Entries that hold one of some messages themselves: every entry is looked at."""
+"""Selects the entries that contain one of the given messages. Scans the whole table."""
 
 
 Rows = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], list[tuple[Any, ...]]]
 
 
 def queue_rows(plan: Plan, owner_of: Callable[[str], int], heads: Heads) -> Rows:
-    """What a plan puts into queues: rows of messages, of entries, and of entries that hold their messages, for
-    `_PUT_INLINE`."""
+    """Return the rows that a plan adds to queues, in three lists: messages, entries, and entries that contain their
+    message. The last list is for `_PUT_INLINE`."""
     messages = list(plan.messages.values())
     entries: list[tuple[Any, ...]] = []
     inline: list[tuple[Any, ...]] = []
@@ -63,12 +64,12 @@ def queue_rows(plan: Plan, owner_of: Callable[[str], int], heads: Heads) -> Rows
         if not queue:
             continue
         owner = owner_of(name)
-        # What waits for a share group goes to the queues of its members.
+        # Messages queued for a shared subscription may later move to the queues of its members.
         alone = name.startswith("c/")
         for row in queue.values():
             if type(row) is tuple:
                 _, _, seq, message, size, sent, released, payload, received_at, expires_at, *_ = row
-                # What expires is found by the index of `message`.
+                # Expiring messages need a row of their own, because an index on the message table finds them.
                 held = alone and expires_at is None and len(payload) <= LARGEST
                 head = heads[row[10:]] if held else None
                 if head is not None and type(received_at) is float:
@@ -88,7 +89,7 @@ def queue_rows(plan: Plan, owner_of: Callable[[str], int], heads: Heads) -> Rows
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Which file has that name now; None for none, or one that cannot be told."""
+    """Return the device and inode of the file at `path`, or None if it is not accessible."""
     try:
         found = os.stat(path)
     except OSError:
@@ -97,7 +98,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 class Engine:
-    """The one that writes. `db` is its connection and `state` what the database said when it was opened."""
+    """The database's only writer. `db` is its connection, and `state` is the stored state at the time of opening."""
 
     def __init__(
         self,
@@ -125,16 +126,18 @@ class Engine:
         self._wal = f"{self._path}-wal"
         self._files = _identity(self._path), _identity(self._wal)
         self.ended = bool(db.execute("SELECT 1 FROM owner WHERE name IS NULL").fetchone())
-        """Whether there is something to sweep away."""
+        """Whether ended sessions or expired messages are left to sweep."""
         self._loose: list[int] = []
-        """Messages that lost an entry in the commit at work."""
+        """Ids of messages that lost an entry in the current commit."""
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
     def commit(self, operations: Iterable[Operation]) -> int:
-        """Make a batch durable, all or none; the commit's number. Raises sqlite3.Error, or StoreError where the files are
-        not those that were opened, after which nobody knows what is on the disk, and nothing may be done with this
-        object but `abandon`."""
+        """Commit a batch, all or nothing, and return the commit's number.
+
+        Raises sqlite3.Error if the commit fails, or StoreError if the files were replaced. What is on the disk is then
+        unknown, and you may only call `abandon`.
+        """
         plan = reduce(operations)
         db = self.db
         db.execute("BEGIN IMMEDIATE")
@@ -146,9 +149,9 @@ class Engine:
             (self.number, self.next_message, self._now(), self.identity),
         )
         if alone.rowcount != 1:
-            # The lock was taken away, and somebody else writes: what the broker knows is not what is stored any more.
+            # The lock was removed and another process wrote. The broker's state no longer matches the database.
             db.execute("ROLLBACK")
-            raise StoreError("another process wrote to it: two brokers cannot share a folder")
+            raise StoreError("another process wrote to it; two brokers cannot share a folder")
         db.execute("COMMIT")
         self._still_there()
         if self.durability == "group":
@@ -156,7 +159,7 @@ class Engine:
         return self.number
 
     def put_messages(self, operations: Iterable[Operation]) -> None:
-        """Put messages whose entries come in later commits, as an import has them; `drop_unused` ends that."""
+        """Store messages whose entries follow in later commits, as in an import. Call `drop_unused` at the end."""
         self.db.execute("BEGIN IMMEDIATE")
         rows = [
             (*row[1:], checksum_payload(row[3], row[1], row[2], *row[4:])) for row in operations
@@ -167,20 +170,20 @@ class Engine:
         self.db.execute("COMMIT")
 
     def drop_unused(self) -> None:
-        """Drop messages that no entry points to."""
+        """Delete messages that no entry refers to."""
         self.db.execute(
             "DELETE FROM message WHERE id NOT IN (SELECT message FROM entry WHERE body IS NULL)"
         )
 
     def _still_there(self) -> None:
-        """Raise StoreError if who starts next will not find what is written: it goes into open files, which may have been
-        removed or replaced under their names, or their folder may."""
+        """Raise StoreError if the files or their folder were removed or replaced. The next start would not find what is
+        written to the open files."""
         found = _identity(self._path), _identity(self._wal)
         if found != self._files:
             if self._files[1] is None and None not in found and found[0] == self._files[0]:
-                self._files = found  # SQLite makes the log when it needs it
+                self._files = found  # SQLite creates the log on demand
                 return
-            raise StoreError("it was removed, replaced or locked away while the broker ran")
+            raise StoreError("it was removed, replaced or made inaccessible while the broker ran")
 
     def _apply(self, plan: Plan) -> None:
         db = self.db
@@ -229,7 +232,7 @@ class Engine:
             loose.clear()
 
     def _share(self, ids: set[int]) -> None:
-        """Messages get entries in a later batch than their first: an entry that holds one of them gives it away."""
+        """Move messages that get a second entry into rows of their own."""
         db = self.db
         found = "SELECT 1 FROM message WHERE id = ?"
         missing = [id for id in ids if db.execute(found, (id,)).fetchone() is None]
@@ -286,7 +289,7 @@ class Engine:
     def _dequeue(self, owner: int, seqs: list[int]) -> None:
         db = self.db
         if len(seqs) > 1 and seqs[-1] - seqs[0] == len(seqs) - 1:
-            # A queue is acknowledged in order, so this is what happens; two statements for all of them.
+            # Clients acknowledge a queue in order, so most batches remove one range: two statements are enough.
             where, args = "owner = ? AND seq BETWEEN ? AND ?", (owner, seqs[0], seqs[-1])
             found = db.execute(f"SELECT message FROM entry WHERE {where} AND body IS NULL", args)
             self._loose += [message for (message,) in found]
@@ -303,7 +306,7 @@ class Engine:
                 db.execute("DELETE FROM entry WHERE owner = ? AND seq = ?", pair)
 
     def _end(self, name: str) -> None:
-        """End an owner: one row, however much it has; `sweep` does the rest."""
+        """Mark an owner as ended by updating one row, however large its queue is. `sweep` removes the rest."""
         owner = self._find(name)
         if owner is not None:
             self.db.execute("UPDATE owner SET name = NULL WHERE id = ?", (owner,))
@@ -334,34 +337,34 @@ class Engine:
         self._owners[name] = owner
         return owner
 
-    # --- what nobody waits for ----------------------------------------------------------------------------------------
+    # --- background work ----------------------------------------------------------------------------------------------
 
     def sweep(self, seconds: float = SLICE) -> bool:
-        """One slice of taking away what has ended; whether more is left."""
+        """Sweep one slice, and return whether more work is left."""
         self.ended = sweep(self.db, self.durability, self._now(), seconds)
         return self.ended
 
     def give_back(self) -> bool:
-        """Give some free pages back to the disk where many are free; whether to go on."""
+        """Return free pages to the disk if there are many. Return whether to call it again."""
         return give_back(self.db, self.durability)
 
     def mark(self, at_once: bool = False) -> None:
-        """Note outside the database what is safe in it, once a second at most: to be called when the newest commit is
-        known to be on the disk."""
+        """Record the newest commit in the mark file, at most once a second. Call it only after that commit is on
+        disk."""
         now = time.monotonic()
         if self._marked != self.number and (at_once or now - self._marked_at >= 1.0):
             write_mark(self._mark, Mark(self.identity, self.number))
             self._marked, self._marked_at = self.number, now
 
     def wal_size(self) -> int:
-        """Bytes of the log; above `limits.wal` it is time for a checkpoint."""
+        """Return the size of the log in bytes. If it exceeds `limits.wal`, a checkpoint is due."""
         try:
             return os.stat(self._wal).st_size
         except FileNotFoundError:
             return 0
 
     def checkpoint(self, mode: str = "PASSIVE") -> bool:
-        """Move the log into the database; whether all of it was."""
+        """Move the log into the database. Return whether the whole log was moved."""
         _, log, done = self.db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         whole: bool = log == done
         if whole:
@@ -369,18 +372,18 @@ class Engine:
         return whole
 
     def size(self) -> int:
-        """Bytes of the database without its log."""
+        """Return the size of the database in bytes, without its log."""
         pages: int = self.db.execute("PRAGMA page_count").fetchone()[0]
         page: int = self.db.execute("PRAGMA page_size").fetchone()[0]
         return pages * page
 
     def close(self) -> None:
-        """Move the whole log into the database and let go."""
+        """Move the whole log into the database, and close the connection."""
         if self.checkpoint("TRUNCATE"):
             self.mark(at_once=True)
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go, after a failure."""
+        """Close the connection after a failure, without a checkpoint."""
         os.close(self._mark)
         self.db.close()

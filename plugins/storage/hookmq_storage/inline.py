@@ -1,12 +1,13 @@
-"""A message that waits in one queue only, and the entry that it waits in, as one row: `body` of the table `entry` has
-what the columns of `message` and the rest of those of `entry` would have.
+"""The `body` column of an entry, which contains the entry and its message in one row. No other entry uses that
+message.
+
+The layout, with little-endian numbers:
 
     text size (2 bytes), property section size (2), text, section, received_at (8), payload
 
-Numbers are little-endian. The text is UTF-8, its fields stand between NULs, which nothing in MQTT has: three digits
-(flags of the message, QoS and retain of the entry), topic, filter, origin, identifiers, and the sender if there is one.
-Such a row's `crc` is that of `body`, which goes on from that of `KEY`, plus `sent` times `SENT_CHECK`: no text is made of
-it.
+The text is UTF-8. Its fields are separated by NUL, which MQTT strings cannot contain: three digits (the message's
+flags, the entry's QoS and retain flag), topic, filter, origin, identifiers, and the sender if there is one. The row's
+`crc` is the CRC of `KEY` followed by `body`, plus `sent` times `SENT_CHECK`.
 """
 
 from collections.abc import Sequence
@@ -17,22 +18,25 @@ from zlib import crc32
 from hookmq_storage.schema import SENT_CHECK
 
 KEY: Final = Struct("<qqqq")
-"""owner, seq, message, size."""
+"""The entry's owner, seq, message and size."""
 _SIZES: Final = Struct("<HH")
 _TIME: Final = Struct("<d")
 LARGEST: Final = 512
-"""Bytes of a payload in a row of a queue: larger ones would go into pages of their own there."""
+"""Largest payload, in bytes, to store in an entry's row. Larger payloads would need overflow pages."""
 _LARGEST_HEAD: Final = 320
 _HEADS: Final = 16384
-"""Heads remembered: what a publisher's messages have in common."""
+"""Number of heads to cache. A head is the part of the body that a publisher's messages share."""
 
 Head = tuple[int, bool, tuple[int, ...], str, str, str, int, bytes | None, str | None, str]
-"""qos, retain, identifiers, filter, group, topic, flags, properties, sender, origin."""
+"""The fields qos, retain, identifiers, filter, group, topic, flags, properties, sender, origin."""
 
 
 def head_of(one: Head) -> bytes | None:
-    """What comes before `received_at`; None where the message must have a row of its own: one of a share group may go to
-    another queue, and strange or long text is for those who can find it there."""
+    """Return the part of a body that precedes `received_at`, or None if the message needs a row of its own.
+
+    A message needs its own row in three cases: it may move between the queues of a shared subscription, its text is
+    long, or its text contains NUL.
+    """
     qos, retain, identifiers, filter, group, topic, flags, properties, sender, origin = one
     if group:
         return None
@@ -50,7 +54,7 @@ def head_of(one: Head) -> bytes | None:
 
 
 class Heads(dict[Head, bytes | None]):
-    """`head_of`, remembered."""
+    """A cache for `head_of`."""
 
     def __missing__(self, one: Head) -> bytes | None:
         if len(self) >= _HEADS:
@@ -60,18 +64,18 @@ class Heads(dict[Head, bytes | None]):
 
 
 def body_of(head: bytes, received_at: float, payload: bytes) -> bytes:
-    """The column `body`."""
+    """Return the value of the `body` column."""
     return head + _TIME.pack(received_at) + payload
 
 
 def inline_crc(owner: int, seq: int, message: int, size: int, sent: int, body: bytes) -> int:
-    """The `crc` of an entry with a body."""
+    """Return the `crc` of an entry that has a body."""
     return crc32(body, crc32(KEY.pack(owner, seq, message, size))) + sent * SENT_CHECK
 
 
 def parts_of(body: bytes) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """What is in a body: of the entry qos, retain, identifiers, filter, group; and the columns of the message after its
-    id. Both as a row has them."""
+    """Unpack a body. Return the entry's qos, retain, identifiers, filter and group, and the message's columns after its
+    id."""
     size, section = _SIZES.unpack_from(body)
     start = _SIZES.size + size
     end = start + section
@@ -94,7 +98,9 @@ def parts_of(body: bytes) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def spread(row: Sequence[Any]) -> tuple[Any, ...]:
-    """An entry with a body (the columns `COLUMNS["entry"]`) as one without, up to `sent`, and the columns of its message
-    after its id."""
+    """Split an entry that has a body (`COLUMNS["entry"]`).
+
+    Return the columns of an entry without a body, up to `sent`, followed by the message's columns after its id.
+    """
     (qos, *rest), message = parts_of(row[10])
     return (*row[:3], qos, row[4], *rest, row[9], *message)

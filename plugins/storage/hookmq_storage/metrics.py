@@ -1,4 +1,4 @@
-"""What the exporter shows of the store."""
+"""The storage metrics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,10 @@ from hookmq_storage.store import SQLiteStore, Stats
 
 
 def register(registry: Any, durability: str, store: Callable[[], SQLiteStore | None]) -> None:
-    """Add the metrics of `store`, which is there from the broker's start on, to a
-    `hookmq.metric_registry.MetricRegistry`."""
+    """Add the storage metrics to a `hookmq.hooks.metric_registry.MetricRegistry`.
+
+    `store` returns None until the broker has started.
+    """
 
     def stats() -> Stats:
         found = store()
@@ -16,25 +18,29 @@ def register(registry: Any, durability: str, store: Callable[[], SQLiteStore | N
 
     registry.gauge(
         "storage_durability",
-        "What an acknowledgement promises: memory, os or group; always 1.",
+        "Always 1; the label says what an acknowledgement survives: memory, os or group.",
         lambda: [({"durability": durability}, 1)],
     )
-    registry.counter(
-        "storage_records_total", "Records given to the store.", lambda: stats().records
-    )
+    registry.counter("storage_records_total", "Records committed.", lambda: stats().records)
     registry.counter("storage_pages_total", "Pages of queues read.", lambda: stats().pages)
     registry.summary(
         "storage_commit_seconds",
-        "From a batch's end to the word that it is safe.",
+        "Time from the end of a batch until it is safe.",
         lambda: [({}, stats().commits, stats().seconds)],
     )
     registry.summary(
         "storage_disk_seconds",
-        "What of that SQLite and the disk took.",
+        "Part of the commit time spent in SQLite and on the disk.",
         lambda: [({}, stats().commits, stats().disk_seconds)],
     )
     registry.gauge(
-        "storage_last_commit_seconds", "The newest commit's time.", lambda: stats().last_seconds
+        "storage_last_commit_seconds",
+        "Duration of the newest commit.",
+        lambda: stats().last_seconds,
     )
-    registry.gauge("storage_database_bytes", "The database.", lambda: stats().database_bytes)
-    registry.gauge("storage_log_bytes", "Its log.", lambda: stats().log_bytes)
+    registry.gauge(
+        "storage_database_bytes",
+        "Size of the database without its log.",
+        lambda: stats().database_bytes,
+    )
+    registry.gauge("storage_log_bytes", "Size of the database's log.", lambda: stats().log_bytes)

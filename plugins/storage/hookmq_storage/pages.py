@@ -1,11 +1,11 @@
-"""Queues as they are read: a page at a time, each row checked, on a connection that never waits for a commit."""
+"""Reads queues one page at a time and checks each row, on a connection that never waits for a commit."""
 
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 
 from hookmq_storage.database import connect_reading
 from hookmq_storage.inline import inline_crc, spread
@@ -18,7 +18,7 @@ PAGE: Final = (
     " m.topic, m.payload, m.flags, m.properties, m.sender, m.origin, m.received_at, m.expires_at, m.crc, e.body"
     " FROM entry e LEFT JOIN message m ON m.id = CASE WHEN e.body IS NULL THEN e.message END"
 )
-"""An entry and its message, as `unfold` and `checked` take them."""
+"""Selects entries and their messages, as rows for `unfold` and `checked`."""
 EXPIRED: Final = (
     "SELECT expires_at, id FROM message WHERE expires_at <= ? AND (expires_at, id) >= (?, ?)"
     " ORDER BY expires_at, id LIMIT ?"
@@ -30,13 +30,13 @@ EXPIRED_ENTRIES: Final = (
 )
 _LAST: Final = (1 << 63) - 1
 Place = tuple[float, int, int, int]
-"""An entry of a message: expires_at, message, owner, seq."""
+"""An entry's position in the expiry order: expires_at, message, owner, seq."""
 Lapsed = tuple[list[tuple[str, int, int, int]], Place | None]
 
 
 def unfold(row: Sequence[Any]) -> Sequence[Any]:
-    """A row of `PAGE`; that of an entry which holds its message, as of one that does not. Raises ValueError where it
-    cannot be trusted."""
+    """Return a row of `PAGE` with its body, if any, unpacked into columns. Raises ValueError if a body's checksum is
+    wrong."""
     body = row[20]
     if body is None:
         return row
@@ -47,7 +47,7 @@ def unfold(row: Sequence[Any]) -> Sequence[Any]:
 
 
 def checked(row: Sequence[Any]) -> Sequence[Any]:
-    """As `unfold`, of all rows."""
+    """Unpack a row like `unfold`, and check the checksum of every row, with or without a body."""
     if row[20] is not None:
         return unfold(row)
     if row[10] != entry_crc(row[0], row[1:10]):
@@ -60,13 +60,14 @@ def checked(row: Sequence[Any]) -> Sequence[Any]:
 
 
 class Pages:
-    """The one that reads queues, on a connection of its own, so that it never waits for a commit."""
+    """Reads queues on its own connection, which never waits for a commit."""
 
     def __init__(self, folder: Path) -> None:
         self.db = connect_reading(folder)
 
     def read(self, owner: str, after: int, max_count: int, max_size: int) -> Page:
-        """Rows of `PAGE` in order; see `hookmq.store.Store.read`. Raises StoreError for what cannot be trusted."""
+        """Return rows of `PAGE` in order; see `hookmq.storage.protocols.Store.read`. Raises StoreError for a damaged
+        row."""
         page: Page = []
         size = 0
         found = self.db.execute("SELECT id FROM owner WHERE name = ?", (owner,)).fetchone()
@@ -84,14 +85,16 @@ class Pages:
                 page.append(tuple(checked(row)))
             except ValueError as error:
                 raise StoreError(
-                    f"{owner}: {error}; hookmq storage repair saves what is readable"
+                    f"{owner}: {error}; hookmq storage repair saves the readable rows"
                 ) from error
         rows.close()
         return page
 
     def expired(self, now: float, place: Place | None, max_count: int) -> Lapsed:
-        """See `hookmq.store.ExpiringStore.expired`. Looks at `max_count` messages at most, so that whoever waits for a
-        page waits for no more than that."""
+        """Return expired entries; see `hookmq.storage.protocols.ExpiringStore.expired`.
+
+        One call examines at most `max_count` messages, so that page requests need not wait long.
+        """
         at, first, owner, seq = place or (-inf, 0, 0, -_LAST)
         found: list[tuple[str, int, int, int]] = []
         messages = self.db.execute(EXPIRED, (now, at, first, max_count)).fetchall()
@@ -108,5 +111,5 @@ class Pages:
         return found, None
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection."""
         self.db.close()

@@ -1,47 +1,50 @@
-"""The plugin: its configuration, and what it adds to the broker."""
+"""The `storage` plugin: its settings and hooks."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from hookmq.plugin import BrokerHandle, ConfigError, Plugin, Size, hookimpl, setting
-from hookmq.store import MemoryStore, Store
+from hookmq.storage.memory_store import MemoryStore
+from hookmq.storage.protocols import Store
+from hookmq_toolkit.state_folder import default_folder
 
 from hookmq_storage.database import Durability, Limits
-from hookmq_storage.folder import DATABASE, default_folder
+from hookmq_storage.folder import CURE, DATABASE
 from hookmq_storage.store import SQLiteStore
 
 
 @dataclass(frozen=True)
 class StorageConfig:
-    """Where the broker's state lies, and what an acknowledgement promises."""
+    """Where the broker's state is stored, and what an acknowledgement survives."""
 
     path: Path = field(
-        default_factory=default_folder,
-        metadata={"help": "folder of the database; made if it is not there"},
+        default_factory=partial(default_folder, "storage", cure=CURE),
+        metadata={"help": "folder of the database; created if missing"},
     )
     durability: Durability = setting(
         "group",
-        "what PUBACK promises: memory (nothing), os (survives the end of the process), group (survives a power cut)",
+        "what an acknowledged message survives: memory (nothing), os (the end of the process), group (a power cut)",
     )
-    page_cache: Size = setting(32 << 20, "memory for pages of the database", minimum=1 << 20)
+    page_cache: Size = setting(32 << 20, "memory for cached database pages", minimum=1 << 20)
     wal_size: Size = setting(
-        16 << 20, "size of the log above which it is moved into the database", minimum=1 << 16
+        16 << 20, "size of the log from which it is moved into the database", minimum=1 << 16
     )
     max_size: Size = setting(
-        0, "largest database; beyond it commits fail and the broker stops; 0 for no limit"
+        0, "largest database; beyond it commits fail and the broker stops; 0 means no limit"
     )
-    verify: bool = setting(True, "look at every row at start, beside loading it")
+    verify: bool = setting(True, "check every row at start, while loading")
 
     def __post_init__(self) -> None:
-        """For whoever embeds it; a configuration's file is checked before."""
+        """Check values that a program passed. The configuration loader has already checked those from a file."""
         object.__setattr__(self, "path", Path(self.path))
         if self.durability not in get_args(Durability):
-            raise ConfigError(f"durability: {self.durability!r} is not memory, os or group")
+            raise ConfigError(f"durability: {self.durability!r} is not one of memory, os, group")
 
 
 class StoragePlugin(Plugin):
-    """Sessions, queues and retained messages in SQLite."""
+    """Stores sessions, queues and retained messages in SQLite."""
 
     Config = StorageConfig
     config: StorageConfig
@@ -50,17 +53,17 @@ class StoragePlugin(Plugin):
 
     @property
     def durability(self) -> Durability:
-        """What an acknowledgement promises."""
+        """Return what an acknowledgement survives."""
         return self.config.durability
 
     @property
     def folder(self) -> Path | None:
-        """Where it keeps things; None where it keeps nothing."""
+        """Return the store's folder, or None if nothing is stored on disk."""
         return None if self.durability == "memory" else self.config.path
 
     @hookimpl
     def provide_store(self, broker: BrokerHandle) -> Store:
-        """Opens the folder; with ``durability: memory`` it is left alone."""
+        """Open the store. With ``durability: memory`` the folder is not touched."""
         config = self.config
         if config.durability == "memory":
             if (config.path / DATABASE).exists():
@@ -74,7 +77,7 @@ class StoragePlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: Any) -> None:
-        """Adds what `hookmq_storage.metrics` lists."""
+        """Add the metrics of `hookmq_storage.metrics`."""
         from hookmq_storage.metrics import register
 
         register(registry, self.durability, lambda: self._store)
@@ -82,7 +85,7 @@ class StoragePlugin(Plugin):
     @staticmethod
     @hookimpl
     def register_cli(group: Any) -> None:
-        """Adds ``hookmq storage``."""
+        """Add ``hookmq storage``."""
         from hookmq_storage.cli import register
 
         register(group)

@@ -1,4 +1,4 @@
-"""A store as text: one JSON object per line, for moving to another version, another store or another program.
+"""Exports and imports a store as text, one JSON object per line, for another version, store or program.
 
     {"kind": "hookmq-storage", "version": 2}
     {"kind": "session", "client_id": …}  {"kind": "subscription", …}  {"kind": "received", …}
@@ -6,9 +6,9 @@
     {"kind": "message", "id": 7, …}      {"kind": "entry", "owner": "c/client", "message": 7, …}
     {"kind": "end", "lines": 7}
 
-Payloads and property sections (as MQTT 5 writes them) are base64. A message stands before its entries, a session before
-what it has, a publisher before what it retained. The last line says how many there are before it: an export that was cut
-off is told from a whole one.
+Payloads and MQTT 5 property sections are base64. A message precedes its entries, a session precedes its subscriptions
+and entries, and a publisher precedes its retained messages. The last line contains the number of lines before it, so
+that a truncated export is detected.
 """
 
 import base64
@@ -17,7 +17,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 
 from hookmq_storage import batch
 from hookmq_storage.batch import Operation
@@ -29,21 +29,21 @@ from hookmq_storage.inline import parts_of, spread
 from hookmq_storage.schema import COLUMNS, columns_in, knows_publishers
 
 VERSION: Final = 2
-"""Version 1, whose sessions do not record the whole client, is imported as well."""
+"""Version 1 can also be imported. Its sessions lack some client fields."""
 _BATCH: Final = 10_000
 _SESSION: Final = ("version", "expiry", "connected_at", "ended_at", "will_at")
 _CLIENT: Final = (
     "username", "identity", "claims", "listener", "mount_point", "host", "limits", *ADDED,
 )  # fmt: skip
 PUBLISHER: Final = tuple(name for name in _CLIENT if name not in ("limits", "revoked"))
-"""What there is of a publisher besides its id, client id and version."""
+"""The fields of a publisher other than id, client id and version."""
 _MESSAGE: Final = (
     "topic", "payload", "flags", "properties", "sender", "origin", "received_at", "expires_at",
 )  # fmt: skip
 _SUBSCRIPTION: Final = ("filter", "topic_filter", "options", "identifier", "share")
-_ENTRY: Final = (
-    "seq", "message", "qos", "size", "retain", "identifiers", "filter", "share_group", "sent",
-)  # fmt: skip
+_ENTRY: Final = tuple(
+    "seq message qos size retain identifiers filter share_group sent".split()  # noqa: SIM905
+)
 _BYTES: Final = frozenset({"payload", "properties"})
 
 _KEYS: Final = {
@@ -61,8 +61,10 @@ Step = Callable[[str, int, int], None]
 
 
 def rows(db: sqlite3.Connection, table: str, bad: Callable[[str], None]) -> Iterator[Row]:
-    """The rows of a table that can be read and have the right checksum; `bad` is told of the others. Where reading
-    forwards ends at a damaged page, the rest is read backwards."""
+    """Yield the readable rows of a table whose checksums are right, and report the others to `bad`.
+
+    If a damaged page stops the forward scan, the remaining rows are scanned backwards.
+    """
     keys = _KEYS[table]
     width = len(keys)
     columns = f"{', '.join(keys)}, {COLUMNS[table]}"
@@ -112,8 +114,8 @@ def _text(names: Iterable[str], values: Row) -> dict[str, Any]:
 def lines(
     db: sqlite3.Connection, bad: Callable[[str], None], step: Step | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Everything in a database, as the objects of the lines. What cannot be read or points nowhere is told to `bad` and
-    left out."""
+    """Yield a database's contents as the objects that become lines. Unreadable rows and rows with dangling
+    references are omitted and reported to `bad`."""
 
     def counted(table: str) -> Iterator[Row]:
         total = 0
@@ -145,11 +147,11 @@ def _all(
     names = _names(db, bad)
     sessions: set[int] = set()
     left: dict[str, int] = {}
-    """Rows of owners whose session cannot be had."""
+    """The number of rows of each owner whose session is unreadable."""
     for row in counted("session"):
         owner = names.get(row[0])
         if owner is None:
-            bad(f"session {row[0]}: its client id")
+            bad(f"session {row[0]}: its client id is missing")
             continue
         sessions.add(row[0])
         line = {"kind": "session", "client_id": owner[2:], **_text(_SESSION, row[1:6])}
@@ -174,7 +176,7 @@ def _all(
         yield line | json.loads(row[3])
     for row in counted("retained"):
         if row[8] is not None and row[8] not in publishers:
-            # Nobody could say whether it may still be sent.
+            # Without its publisher, nobody could decide whether the message may still be sent.
             bad(f"retained {row[0]!r}: its publisher is missing")
             continue
         yield {"kind": "retained", **_text(_MESSAGE, row[:8]), "publisher": row[8]}
@@ -192,7 +194,7 @@ def _all(
             row = spread(row)
         name = names.get(row[0])
         if name is None:
-            continue  # it ended
+            continue  # the owner has ended
         if name.startswith("c/") and row[0] not in sessions:
             left[name] = left.get(name, 0) + 1
             continue
@@ -205,8 +207,8 @@ def _all(
 
 
 def _names(db: sqlite3.Connection, bad: Callable[[str], None]) -> dict[int, str]:
-    """The names of owners by their ids. They are on the disk twice, in the table and its index, which have no checksum:
-    where the two differ neither is believed, where one cannot be read the other is."""
+    """Return the owners' names by id. A name has no checksum, but is stored twice: in the table and in its index. If
+    they differ, neither is used; if one is unreadable, the other is used."""
     found: list[dict[int, str]] = []
     for how in ("NOT INDEXED", "INDEXED BY sqlite_autoindex_owner_1"):
         found.append({})
@@ -226,7 +228,7 @@ def _names(db: sqlite3.Connection, bad: Callable[[str], None]) -> dict[int, str]
     names = index | table
     for id in table.keys() & index.keys():
         if table[id] != index[id]:
-            bad(f"owner {id}: it is {table[id]!r} or {index[id]!r}")
+            bad(f"owner {id}: its name is {table[id]!r} or {index[id]!r}")
             del names[id]
     return names
 
@@ -253,21 +255,20 @@ def _session(line: dict[str, Any]) -> Operation:
 
 
 def _entry(line: dict[str, Any]) -> Operation:
-    numbers = line["identifiers"]
-    sent = line["sent"]
+    seq, message, qos, size, retain, numbers, filter, group, sent = (line[name] for name in _ENTRY)
     return (
         batch.ENQUEUE,
         line["owner"],
-        line["seq"],
-        line["message"],
-        line["qos"],
-        line["size"],
-        line["retain"],
+        seq,
+        message,
+        qos,
+        size,
+        retain,
         tuple(map(int, numbers.split())) if numbers else (),
-        line["filter"] or "",
+        filter or "",
         sent & 0xFFFF,
         sent > 0xFFFF,
-        line["share_group"] or "",
+        group or "",
     )
 
 
@@ -293,12 +294,12 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Operation]]] = {
 
 
 def operations(source: Iterable[str | bytes], known: References) -> Iterator[Operation]:
-    """The operations that lines of text come to, which `known` counts. Raises StoreError for what is no such line, or
-    cannot be, and where the last line is not the end."""
+    """Yield an operation for each line of an export, after `known` has checked the line. Raises StoreError for an
+    invalid line, or if the end line is missing."""
     number, version, ended = 0, VERSION, False
     for number, text in enumerate(source, 1):
         if ended:
-            raise StoreError(f"line {number}: the export ended before it")
+            raise StoreError(f"line {number}: the export has already ended")
         try:
             line = json.loads(text)
             kind = line["kind"]
@@ -310,12 +311,12 @@ def operations(source: Iterable[str | bytes], known: References) -> Iterator[Ope
                     or not 0 < version <= VERSION
                 ):
                     raise StoreError(
-                        f"line 1: not an export of hookmq storage of a version up to {VERSION}"
+                        f"line 1: not an export of hookmq storage with a version up to {VERSION}"
                     )
                 continue
             if kind == "end":
                 if line["lines"] != number - 1:
-                    raise StoreError(f"line {number}: there were {line['lines']} lines before it")
+                    raise StoreError(f"line {number}: expected {line['lines']} lines before it")
                 ended = True
                 continue
             if version == 1 and kind == "session":
@@ -330,11 +331,11 @@ def operations(source: Iterable[str | bytes], known: References) -> Iterator[Ope
             raise StoreError(f"line {number}: not a line of an export: {error!r}") from error
         yield operation
     if not ended:
-        raise StoreError(f"it ends after line {number}, in the midst of an export")
+        raise StoreError(f"the export is cut off after line {number}")
 
 
 def trusted(source: Iterable[dict[str, Any]]) -> Iterator[Operation]:
-    """The operations of `lines`, which come from rows with the right checksum."""
+    """Yield an operation for each object that `lines` yields. Their rows' checksums have already been verified."""
     for line in source:
         read = _READ.get(line["kind"])
         if read is not None:
@@ -342,14 +343,14 @@ def trusted(source: Iterable[dict[str, Any]]) -> Iterator[Operation]:
 
 
 def put(engine: Engine, source: Iterable[Operation]) -> int:
-    """Commit operations in batches; how many. A message waits for its first entry, as a batch needs both."""
+    """Commit operations in batches. Return the number of operations."""
     count = 0
     waiting: dict[int, Operation] = {}
     pending: list[Operation] = []
     for operation in source:
         count += 1
         if operation[0] == batch.PUT_MESSAGE:
-            # Every message precedes every entry: without entries it would be dropped at once.
+            # Store all messages before any entries: a batch drops messages that have no entries.
             waiting[operation[1]] = operation
             if len(waiting) >= _BATCH:
                 _store_messages(engine, waiting)
@@ -368,14 +369,14 @@ def put(engine: Engine, source: Iterable[Operation]) -> int:
 
 
 def check_rows(engine: Engine, known: References) -> None:
-    """Raise StoreError unless each line became a row: two were about the same thing."""
+    """Raise StoreError if there are fewer rows than lines, which means that two lines describe the same object."""
     for table, count in known.counts().items():
         found: int = engine.db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         if found != count:
-            raise StoreError(f"{count - found} lines of kind {table} come twice")
+            raise StoreError(f"{count - found} lines of kind {table} are duplicates")
 
 
 def _store_messages(engine: Engine, messages: dict[int, Operation]) -> None:
-    """Put messages whose entries come later."""
+    """Store messages whose entries follow later."""
     engine.put_messages(messages.values())
     messages.clear()

@@ -1,4 +1,4 @@
-"""The broker's side of the writer process: frames go out and answers come in on the event loop, which never blocks."""
+"""Runs the writer process for the broker. Sends frames and receives responses on the event loop without blocking."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 
 from hookmq_storage.database import Durability, Limits
 from hookmq_storage.writer import CLOSE, CLOSED, FAILED, HEADER, frame, receive
@@ -20,8 +20,8 @@ _CHUNK = 1 << 18
 
 
 class Channel:
-    """One end of a socket pair: whole values in both directions. `received` is told each, `ended` that there are none
-    any more."""
+    """One end of a socket pair that carries values. Calls `received` with each value, and `ended` after the other
+    end has closed."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class Channel:
         self._out: deque[memoryview] = deque()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to receive."""
+        """Start receiving values."""
         self._loop = loop
         self._connection.setblocking(False)
         loop.add_reader(self._connection.fileno(), self._read)
 
     def send(self, value: Any) -> None:
-        """Send a value; what the socket does not take now goes out later."""
+        """Send a value. Data that the socket does not accept now is sent later."""
         view = memoryview(frame(value))
         if not self._out:
             try:
@@ -51,7 +51,7 @@ class Channel:
             except BlockingIOError:
                 pass
             except OSError:
-                return  # the other end is gone: reading tells
+                return  # the other end has closed: `_read` reports this
             if view:
                 assert self._loop is not None
                 self._loop.add_writer(self._connection.fileno(), self._write)
@@ -76,8 +76,8 @@ class Channel:
             self._loop.remove_writer(self._connection.fileno())
 
     def _read(self) -> None:
-        # All that is there, to the end: where the other end left something unread, the kernel reports an error
-        # once, and uvloop looks at such a socket no more: the end would never be heard.
+        # Read until nothing is left. If the other end closed with unread data, the kernel reports an error once. uvloop
+        # then ignores the socket, and the end of the connection would go unnoticed.
         while True:
             try:
                 data = self._connection.recv(_CHUNK)
@@ -90,7 +90,7 @@ class Channel:
                 self._ended()
                 return
             self._take(data)
-            if self._loop is None:  # closed by who was told
+            if self._loop is None:  # closed by `received`
                 return
 
     def _take(self, data: bytes) -> None:
@@ -108,11 +108,12 @@ class Channel:
         del buffer[:start]
 
     def wait(self) -> tuple[bool, Any]:
-        """The next value, before `start`; blocks. (False, None) when there is none."""
+        """Return (True, value) for the next value, or (False, None) if the other end has closed. Blocks; call it
+        only before `start`."""
         return receive(self._connection)
 
     def close(self) -> None:
-        """Let go."""
+        """Close the socket."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.remove_reader(self._connection.fileno())
@@ -121,9 +122,12 @@ class Channel:
 
 
 class WriterProcess:
-    """The writer's process. `committed` is told (number, next message id, seconds, bytes of the database, bytes of its
-    log), `answer`
-    what was asked for, in the order of asking, `failed` once why nothing more will come."""
+    """Starts the writer process and communicates with it.
+
+    `committed` is called with the commit's number, the id of the next message, the duration in seconds, and the
+    sizes of the database and its log in bytes. `answer` is called with each response, in the order of the requests.
+    `failed` is called once, with the reason, when no more responses can arrive.
+    """
 
     def __init__(
         self,
@@ -152,7 +156,7 @@ class WriterProcess:
             "reads": reads.fileno(),
         }
         try:
-            # The lock goes along: it holds until the last of the two has let go.
+            # The writer inherits the lock, so the folder remains locked until both processes have ended.
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "hookmq_storage.writer", json.dumps(config)],
                 stdin=subprocess.DEVNULL,
@@ -170,7 +174,8 @@ class WriterProcess:
         self._reads = Channel(other, self._read, self._reader_ended)
 
     def verdict(self) -> str:
-        """Wait until the writer has looked at the whole database; what is wrong with it, '' if nothing is."""
+        """Wait until the writer has checked the whole database. Return a description of the problem, or '' if it is
+        intact."""
         there, answer = self._reads.wait()
         if there:
             problem: str = answer[1]
@@ -179,36 +184,36 @@ class WriterProcess:
         return str(answer[1]) if there else self._death()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to listen to it."""
+        """Start receiving responses."""
         self._commits.start(loop)
         self._reads.start(loop)
 
     def part(self, batch: list[Any]) -> None:
-        """Hand over what is part of the batch that `commit` ends."""
+        """Send one part of a batch. `commit` sends the last part."""
         self._commits.send((batch,))
 
     def commit(self, batch: list[Any]) -> None:
-        """Have a batch committed."""
+        """Commit a batch."""
         self._commits.send(batch)
 
     def ask(self, *request: Any) -> None:
-        """Ask the reading thread for something: what, and its arguments."""
+        """Send a request to the reading thread: its name and arguments."""
         self._reads.send(request)
 
     def close(self, done: Callable[[], None]) -> None:
-        """Have it end after what it was given."""
+        """End the process after it has finished its pending work, then call `done`."""
         self._closed = done
         self._commits.send(CLOSE)
 
     def kill(self) -> None:
-        """End it at once; for what was never started."""
+        """Kill the process. Use it for a store that was never started."""
         self._commits.close()
         self._reads.close()
         self.process.kill()
         try:
             self.process.wait(1.0)
         except subprocess.TimeoutExpired:
-            pass  # it waits for a disk that hangs, where no signal reaches it
+            pass  # a process that waits for a hanging disk does not react to signals
 
     def _answered(self, answer: Any) -> None:
         if answer[0] == FAILED:
@@ -233,12 +238,12 @@ class WriterProcess:
             done()
 
     def _reader_ended(self) -> None:
-        """The process is ending: the other channel tells how."""
+        """Do nothing: the process is ending, and the commit channel reports the reason."""
 
     def _death(self) -> str:
         try:
             code = self.process.wait(1.0)
         except subprocess.TimeoutExpired:
-            return "the writer process does not answer any more"
+            return "the writer process no longer answers"
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         return f"the writer process {how}"

@@ -1,13 +1,16 @@
-"""The broker's records as rows, and back."""
+"""Converts the broker's records to rows and back."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from hookmq.codec.primitives import Reader
-from hookmq.codec.properties import encode_section, read_properties
-from hookmq.properties import EMPTY, In, Properties
-from hookmq.store import (
+from hookmq.model.client import ClientRecord
+from hookmq.model.message import Message, Will, make_message
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.primitives import Reader
+from hookmq.mqtt.properties import EMPTY, In, Properties
+from hookmq.mqtt.property_section import encode_section, read_properties
+from hookmq.storage.records import (
     Dequeue,
     DropPublisher,
     DropReceived,
@@ -25,7 +28,6 @@ from hookmq.store import (
     SessionRecord,
     SetPacket,
 )
-from hookmq.types import ClientRecord, Message, Subscription, Will, make_message
 
 from hookmq_storage import batch
 from hookmq_storage.batch import Operation
@@ -35,19 +37,19 @@ _MOST: Final = 1 << 30
 
 
 def _properties(properties: Properties) -> bytes | None:
-    """The section of PUBLISH, as MQTT 5 writes it; None for none."""
+    """Encode the properties as an MQTT 5 PUBLISH property section. Return None if there are no properties."""
     if not properties.values:
         return None
     try:
         return encode_section(properties, In.PUBLISH)
     except ValueError:
-        # A plugin gave the message what no PUBLISH can carry: no client will ever see that either.
+        # A plugin set properties that PUBLISH does not allow. Clients would not receive them either.
         kept = properties.only(In.PUBLISH)
         return encode_section(kept, In.PUBLISH) if kept else None
 
 
 def message_row(message: Message) -> tuple[Any, ...]:
-    """topic, payload, flags, properties, sender, origin, received_at, expires_at."""
+    """Return the message's topic, payload, flags, properties, sender, origin, received_at and expires_at."""
     return (
         message.topic,
         message.payload,
@@ -61,7 +63,7 @@ def message_row(message: Message) -> tuple[Any, ...]:
 
 
 def message_of(row: Sequence[Any]) -> Message:
-    """The message of a `message_row`."""
+    """Return the message of a row that `message_row` made."""
     topic, payload, flags, properties, sender, origin, received_at, expires_at = row
     return make_message(
         topic,
@@ -81,7 +83,7 @@ def _client(client: ClientRecord) -> str:
 
 
 def publisher_of(row: Sequence[Any]) -> PutPublisher:
-    """The publisher of a row."""
+    """Return the publisher of a row."""
     id, client_id, version, data = row[:4]
     return PutPublisher(id, client_of(client_id, version, 0.0, json.loads(data)))
 
@@ -96,7 +98,7 @@ def _session(record: PutSession) -> Operation:
     data = json.dumps(
         {**client_data(client), "limits": dict(one.limits), "revoked": list(one.revoked)},
         separators=(",", ":"),
-        default=str,  # claims may be anything
+        default=str,  # claims may have any type
     )
     return (
         batch.PUT_SESSION,
@@ -112,7 +114,7 @@ def _session(record: PutSession) -> Operation:
 
 
 def session_of(client_id: str, row: Sequence[Any]) -> PutSession:
-    """The session of the columns after `owner`."""
+    """Return the session described by the columns after `owner`."""
     version, expiry, connected_at, ended_at, will_at, data = row[:6]
     kept = json.loads(data)
     will = None if row[6] is None else Will(message_of(row[7:15]), row[6])
@@ -144,7 +146,11 @@ def _subscription(record: PutSubscription) -> Operation:
 
 
 class _SubscriptionFields:
-    """What becomes a `Subscription`, as `hookmq.types.make_message` does it: a million are made at a start."""
+    """The fields of a `Subscription`.
+
+    Instances are turned into subscriptions, as in `hookmq.model.message.make_message`. This is fast, since a start may
+    load a million of them.
+    """
 
     __slots__ = Subscription.__slots__
 
@@ -170,7 +176,7 @@ class _SubscriptionFields:
 
 
 def subscription_of(client_id: str, row: Sequence[Any]) -> PutSubscription:
-    """The subscription of the columns after `owner`."""
+    """Return the subscription described by the columns after `owner`."""
     filter, topic_filter, options, identifier, share = row[:5]
     fields: Any = _SubscriptionFields(
         filter,
@@ -187,7 +193,7 @@ def subscription_of(client_id: str, row: Sequence[Any]) -> PutSubscription:
 
 
 def enqueue_of(owner: str, row: Sequence[Any]) -> Enqueue:
-    """The entry of the columns after `owner`."""
+    """Return the entry described by the columns after `owner`."""
     seq, message, qos, size, retain, identifiers, filter, group, sent = row[:9]
     return Enqueue(
         owner,
@@ -229,8 +235,10 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], Operation]]] = {
 
 
 def operations(records: Sequence[Record]) -> list[Operation]:
-    """Records as `hookmq_storage.batch` takes them: plain values, which `marshal` can write. A message and the entry that
-    follows it are one `QUEUED`, even if others come later."""
+    """Convert records to operations of `hookmq_storage.batch`, which consist of plain values for `marshal`.
+
+    A message and the entry after it become one `QUEUED` operation, even if more entries of the message follow.
+    """
     encoders = _ENCODERS
     made: list[Operation] = []
     put: PutMessage | None = None

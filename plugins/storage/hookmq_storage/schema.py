@@ -1,8 +1,8 @@
-"""The tables, and how a database of an older version becomes one of this.
+"""The database's tables, and the migrations from older versions.
 
-Numbers that rows are looked up by are declared integers; the other columns have no declared type, so that a value comes
-back as it was put: a float stays a float, infinity included. Every row ends in `crc`, the CRC-32 of the others (see
-`checksum`): a bit that flips on the disk is found, not delivered.
+Columns used in lookups are declared as integers. The other columns have no declared type, so values are read exactly
+as they were written: a float remains a float, even infinity. The `crc` column of a row is the CRC-32 of its other
+columns (see `checksum`), which reveals a flipped bit on the disk.
 """
 
 import json
@@ -14,7 +14,7 @@ from zlib import crc32
 from hookmq_storage.client import complete
 
 APPLICATION_ID: Final = 0x484D5151
-"""``HMQQ``, in the header of every database of ours."""
+"""``HMQQ``, in the header of every HookMQ database."""
 VERSION: Final = 4
 
 MESSAGE_EXPIRES: Final = (
@@ -22,13 +22,13 @@ MESSAGE_EXPIRES: Final = (
 )
 ENTRY_MESSAGE: Final = "CREATE INDEX entry_message ON entry (message) WHERE body IS NULL"
 PUBLISHERS: Final = (
-    # The clients that published what is retained, each once: `retained.publisher`, NULL if no client did.
+    # Each publisher of retained messages once. `retained.publisher` refers to it; NULL means no client published it.
     "CREATE TABLE publisher (id INTEGER PRIMARY KEY, client_id, version, data, crc)"
 )
 TABLES: Final = (
-    # One row. `number` is the newest commit, `at` the wall clock then; `inode` tells the file from a copy of it.
+    # A single row. `number` is the newest commit, `at` its wall clock time. `inode` tells the file from a copy.
     "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), identity, inode, number, next_message, at)",
-    # Whoever has a queue: c/CLIENT_ID or g/SHARE/FILTER. A name of NULL has ended and is swept away in slices.
+    # Queue owners: c/CLIENT_ID or g/SHARE/FILTER. An owner whose name is NULL has ended and is swept in slices.
     "CREATE TABLE owner (id INTEGER PRIMARY KEY, name UNIQUE)",
     "CREATE INDEX owner_ended ON owner (id) WHERE name IS NULL",
     "CREATE TABLE session (owner INTEGER PRIMARY KEY, version, expiry, connected_at, ended_at, will_at, data, will_delay,"
@@ -37,14 +37,14 @@ TABLES: Final = (
     "CREATE TABLE subscription (owner INTEGER, filter, topic_filter, options, identifier, share, crc,"
     " PRIMARY KEY (owner, filter)) WITHOUT ROWID",
     "CREATE TABLE received (owner INTEGER, packet_id INTEGER, crc, PRIMARY KEY (owner, packet_id)) WITHOUT ROWID",
-    # A message once, however many entries point to it; none whose only entry has it itself. `flags` are QoS + 4 for
-    # retain.
+    # Each message has one row, however many entries refer to it. A message may instead be inside its only entry.
+    # `flags` is the QoS, plus 4 for retain.
     "CREATE TABLE message (id INTEGER PRIMARY KEY, topic, payload, flags, properties, sender, origin, received_at,"
     " expires_at, crc)",
     MESSAGE_EXPIRES,
-    # `sent` is the packet id, + 65536 once PUBREC came; 0 for what waits. It changes, so `crc` knows nothing of it.
-    # `body` is the message and the rest of the entry in one (see hookmq_storage.inline): then `message` is but its id,
-    # and qos, retain, identifiers, filter and share_group are NULL.
+    # `sent` is the packet id, plus 65536 after PUBREC; 0 for a waiting entry. It changes, so `crc` handles it separately.
+    # `body` contains the message and the rest of the entry (see hookmq_storage.inline). `message` is then only the
+    # id of the message, and qos, retain, identifiers, filter and share_group are NULL.
     "CREATE TABLE entry (owner INTEGER, seq INTEGER, message INTEGER, qos, size, retain, identifiers, filter,"
     " share_group, sent, crc, body, PRIMARY KEY (owner, seq)) WITHOUT ROWID",
     ENTRY_MESSAGE,
@@ -64,16 +64,17 @@ COLUMNS: Final[Mapping[str, str]] = {
     "publisher": "id, client_id, version, data, crc",
     "retained": "topic, payload, flags, properties, sender, origin, received_at, expires_at, publisher, crc",
 }
-"""The columns of each table with a `crc`, in the order of the row that `checksum` is of."""
+"""The columns of each table that has a `crc`, in the order for `checksum`."""
 
 SENT_CHECK: Final = 2654435761
-"""An entry's `crc` is that of its constant columns plus `sent` times this: `sent` changes without reading the row."""
+"""An entry's `crc` is the checksum of its constant columns plus `sent` times this number. `sent` can therefore change
+without reading the row."""
 
 Migration = Callable[[sqlite3.Connection], object]
 
 
 def _inline(db: sqlite3.Connection) -> None:
-    """Entries of before stay as they are."""
+    """Add the `body` column. Existing entries remain unchanged."""
     db.execute("ALTER TABLE entry ADD COLUMN body")
     db.execute("DROP INDEX entry_message")
     db.execute(ENTRY_MESSAGE)
@@ -85,7 +86,7 @@ def _clients_and_publishers(db: sqlite3.Connection) -> None:
 
 
 def _publishers(db: sqlite3.Connection) -> None:
-    """Retained messages point to who published them; nobody knows that of those from before."""
+    """Link retained messages to their publishers. The publishers of existing messages are unknown."""
     db.execute(PUBLISHERS)
     db.execute("ALTER TABLE retained ADD COLUMN publisher")
     columns = COLUMNS["retained"]
@@ -97,8 +98,10 @@ def _publishers(db: sqlite3.Connection) -> None:
 
 
 def _clients(db: sqlite3.Connection) -> None:
-    """Sessions record the whole client. What was not stored is unknown from now on. A row that is damaged stays as it
-    is: it is found when it is loaded."""
+    """Add the missing client fields to each session; values that were not stored are unknown.
+
+    A damaged row remains unchanged, and loading it reports the damage.
+    """
     columns = COLUMNS["session"]
     at = columns.split(", ").index("data")
     for owner, *_ in db.execute("SELECT owner FROM session").fetchall():
@@ -119,34 +122,35 @@ MIGRATIONS: Final[Mapping[int, Migration]] = {
     2: _inline,
     3: _clients_and_publishers,
 }
-"""By version, what makes a database of it one of the next. Each runs inside one transaction with all that follow."""
+"""The step from each version to the next. All steps of a migration run in one transaction."""
 
 
 def columns_in(db: sqlite3.Connection, columns: str) -> str:
-    """`columns` of the table `entry` for a query, whatever the version of the database is."""
+    """Adapt `columns` of the `entry` table to the database's version, and return them for a query."""
     if db.execute("SELECT 1 FROM pragma_table_info('entry') WHERE name = 'body'").fetchone():
         return columns
     return columns.replace("body", "NULL")
 
 
 def knows_publishers(db: sqlite3.Connection) -> bool:
-    """Whether the database is of a version that has publishers of retained messages."""
+    """Return whether the database's version stores the publishers of retained messages."""
     found = db.execute("SELECT 1 FROM pragma_table_info('retained') WHERE name = 'publisher'")
     return found.fetchone() is not None
 
 
 def checksum(*columns: Any) -> int:
-    """The CRC-32 of a row's columns. `ascii`, unlike `repr`, is the same in every version of Python."""
+    """Return the CRC-32 of a row's columns. It uses `ascii`, whose output is the same in every Python version, unlike
+    `repr`."""
     return crc32(ascii(columns).encode())
 
 
 def checksum_payload(payload: bytes, *columns: Any) -> int:
-    """As `checksum`, of a row with a payload, without making text of that."""
+    """Return the CRC-32 of a row with a payload, without converting the payload to text."""
     return crc32(payload, crc32(ascii(columns).encode()))
 
 
 def create(db: sqlite3.Connection, identity: str, inode: int, now: float) -> None:
-    """Make the tables in an empty database, in the caller's transaction."""
+    """Create the tables in an empty database, within the caller's transaction."""
     for statement in TABLES:
         db.execute(statement)
     db.execute("INSERT INTO state VALUES (1, ?, ?, 0, 1, ?)", (identity, inode, now))
@@ -160,7 +164,7 @@ def migrate(
     migrations: Mapping[int, Migration] = MIGRATIONS,
     version: int = VERSION,
 ) -> None:
-    """Make a database of version `found` one of `version`, all or nothing."""
+    """Migrate a database from version `found` to `version`, all or nothing."""
     db.execute("BEGIN IMMEDIATE")
     try:
         for number in range(found, version):
@@ -173,12 +177,13 @@ def migrate(
 
 
 def entry_crc(owner: int, row: Sequence[Any]) -> int:
-    """The `crc` of an entry: `row` is seq, message, qos, size, retain, identifiers, filter, group, sent."""
+    """Return the `crc` of an entry. `row` is seq, message, qos, size, retain, identifiers, filter, group, sent."""
     sent: int = row[8]
     return checksum(owner, *row[:8]) + sent * SENT_CHECK
 
 
 def message_crc(row: Sequence[Any]) -> int:
-    """The `crc` of a message: id or topic first, as in `COLUMNS`; the payload is the first `bytes` in it."""
+    """Return the `crc` of a message. `row` begins with its id or topic, as in `COLUMNS`; its first `bytes` value is the
+    payload."""
     at = 2 if type(row[0]) is int else 1
     return checksum_payload(row[at], *row[:at], *row[at + 1 :])

@@ -1,4 +1,5 @@
-"""`hookmq.store.Store` over SQLite: what is loaded at start, and commits and pages handed to the one that does them."""
+"""The `Store` implementation for SQLite. It loads the state at start, and passes commits and page requests to the
+engine or the writer process."""
 
 import asyncio
 import gc
@@ -11,28 +12,26 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-from hookmq.errors import StoreError
-from hookmq.runtime import Runtime
-from hookmq.store import (
+from hookmq.model.errors import StoreError
+from hookmq.model.message import Message
+from hookmq.model.runtime import Runtime
+from hookmq.storage.protocols import Committed, ExpiredEntries, Paged, StoreFailed
+from hookmq.storage.records import (
     CommitId,
-    Committed,
-    Expired,
     Loaded,
-    Paged,
     PutMessage,
     PutReceived,
     PutRetained,
     Queued,
     QueueSummary,
     Record,
-    StoreFailed,
 )
-from hookmq.types import Message
+from hookmq_toolkit.state_folder import lock_folder
 
 from hookmq_storage.check import problems
 from hookmq_storage.database import USUAL, Durability, Limits, open_store, wrong
 from hookmq_storage.engine import Engine
-from hookmq_storage.folder import lock
+from hookmq_storage.folder import CURE, IN_USE
 from hookmq_storage.pages import PAGE, Pages, unfold
 from hookmq_storage.process import WriterProcess
 from hookmq_storage.rows import (
@@ -47,16 +46,16 @@ from hookmq_storage.schema import COLUMNS
 from hookmq_storage.writer import ANSWERS
 
 _CLOCK: Final = 60.0
-"""Seconds that the wall clock may be behind the newest commit without a word."""
+"""Seconds by which the wall clock may lag behind the newest commit before a warning is logged."""
 _TELL: Final = 200_000
-"""Records loaded between two lines of the log."""
+"""Number of records to load between two progress messages in the log."""
 
 _PART: Final = 2048
-"""Records encoded and given to the writer's process in one turn: some 4 ms."""
+"""Number of records to encode and send to the writer process in one turn, which takes about 4 ms."""
 
 
 class Stats:
-    """What the metrics are read from."""
+    """Counters for the metrics."""
 
     __slots__ = (
         "commits", "database_bytes", "disk_seconds", "last_seconds", "log_bytes", "pages", "records", "seconds",
@@ -67,19 +66,20 @@ class Stats:
         self.records = 0
         self.pages = 0
         self.seconds = 0.0
-        """From the batch given to it told safe, of all commits."""
+        """Total seconds from receiving a batch until it is known to be safe."""
         self.disk_seconds = 0.0
-        """Of those, in SQLite and on the disk."""
+        """The part of `seconds` spent in SQLite and on the disk."""
         self.last_seconds = 0.0
         self.database_bytes = 0
         self.log_bytes = 0
 
 
 class SQLiteStore:
-    """The state of one broker in `folder`, which is made if it is not there.
+    """One broker's state, stored in `folder`. The folder is created if it is missing.
 
-    On an event loop commits and pages go to a process of their own. A runtime without one (`VirtualRuntime`) gets them
-    done at once, in this process, and so deterministically. Raises StoreError when the folder cannot be used.
+    On an event loop, a separate process handles commits and page requests. A runtime without an event loop
+    (`VirtualRuntime`) handles them immediately and deterministically in this process. Raises StoreError if the folder
+    cannot be used.
     """
 
     durable = True
@@ -116,7 +116,7 @@ class SQLiteStore:
                 "warning",
                 "storage.clock_behind",
                 seconds=round(behind),
-                text="the clock is behind the newest commit: sessions, wills and messages live longer by that much",
+                text="the clock is behind the newest commit: sessions, wills and messages expire later by that time",
             )
         if state.fresh and state.number:
             runtime.log("warning", "storage.copy", folder=str(folder), identity=self.identity)
@@ -133,7 +133,7 @@ class SQLiteStore:
         self._done: Committed | None = None
         self._began = 0.0
         self._asked: deque[tuple[Callable[[Any], None], Callable[[StoreFailed], None]]] = deque()
-        """What to do with each answer of the reading thread, and whom to tell that there is none."""
+        """Callbacks for each pending request to the reading thread: one for the response, one for a failure."""
         self._sweeping = False
         loop: asyncio.AbstractEventLoop | None = getattr(runtime, "loop", None)
         self._loop = loop
@@ -143,7 +143,7 @@ class SQLiteStore:
             self._soon_sweep()
         else:
             try:
-                # At once, so that it looks at the database while that is loaded.
+                # Start the process now, so that it checks the database while this process loads the state.
                 self._process = WriterProcess(
                     folder, durability, limits, verify, self._lock,
                     self._committed, self._answered, self._fail,
@@ -158,16 +158,16 @@ class SQLiteStore:
         from hookmq_storage.folder import prepare
 
         prepare(folder)
-        return lock(folder)
+        return lock_folder(folder, in_use=IN_USE, cure=CURE)
 
     # --- start -------------------------------------------------------------------------------------------------------
 
     def load(self) -> Iterator[Loaded]:
-        """As `hookmq.store.Store.load`. Logs how far it is, and at the end what was found wrong with the whole database,
-        as the StoreError that it raises."""
+        """Yield the stored state; see `hookmq.storage.protocols.Store.load`. Logs the progress. Raises StoreError at
+        the end if the database check found a problem."""
         began = perf_counter()
         count = 0
-        # Everything that is made now stays: looking through all of it again and again took longer than making it.
+        # Every new object survives, so collecting garbage repeatedly takes longer than creating the objects.
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -182,7 +182,7 @@ class SQLiteStore:
         finally:
             if collecting:
                 if count >= _TELL:
-                    gc.freeze()  # as the node does when all is started: never looked at again
+                    gc.freeze()  # as the server does after startup: these objects are never collected
                 gc.enable()
         if count >= _TELL and not self._ready:
             self._runtime.log("info", "storage.checking", records=count, of=total)
@@ -192,7 +192,7 @@ class SQLiteStore:
             self._runtime.log("info", "storage.loaded", records=count, seconds=seconds)
 
     def _total(self) -> int:
-        """About how many records there are to load."""
+        """Return the approximate number of records to load."""
         counts = (
             f"(SELECT count(*) FROM {table})"
             for table in ("session", "subscription", "received", "retained")
@@ -242,7 +242,7 @@ class SQLiteStore:
                 if row[19] is None:
                     raise StoreError(
                         f"{self.folder}: message {row[2]} of {owner} is missing;"
-                        " hookmq storage repair saves what is readable"
+                        " hookmq storage repair saves the readable rows"
                     )
                 put.add(row[2])
                 yield PutMessage(row[2], message_of(row[11:19]))
@@ -254,7 +254,7 @@ class SQLiteStore:
             yield QueueSummary(*row)
 
     def _start(self) -> None:
-        """Begin to take commits, if the database is whole."""
+        """Start accepting commits if the database is intact."""
         if self._ready:
             return
         process = self._process
@@ -273,21 +273,21 @@ class SQLiteStore:
 
     def _untrusted(self, problem: str) -> StoreError:
         return StoreError(
-            f"{self.folder}: {problem}; hookmq storage repair {self.folder} saves what is readable"
+            f"{self.folder}: {problem}; hookmq storage repair {self.folder} saves the readable rows"
         )
 
     def last_commit(self) -> CommitId:
-        """As `hookmq.store.Store.last_commit`."""
+        """Return the last commit; see `hookmq.storage.protocols.Store.last_commit`."""
         return CommitId(self.identity, self._number)
 
     def next_message_id(self) -> int:
-        """As `hookmq.store.Store.next_message_id`."""
+        """Return the id for the next message; see `hookmq.storage.protocols.Store.next_message_id`."""
         return self._next_message
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
     def commit(self, records: Sequence[Record], done: Committed) -> None:
-        """As `hookmq.store.Store.commit`."""
+        """Commit records; see `hookmq.storage.protocols.Store.commit`."""
         if self._reason:
             done(StoreFailed(self._reason))
             return
@@ -313,7 +313,7 @@ class SQLiteStore:
         self._committed(number, engine.next_message, took, engine.size(), engine.wal_size())
 
     def _hand_over(self, process: WriterProcess, records: Sequence[Record], start: int) -> None:
-        """Give a batch to the writer, a part in each turn: a hundred thousand queue entries are a second's work."""
+        """Send a batch to the writer, one part in each turn. Encoding 100,000 queue entries at once takes a second."""
         if self._reason:
             return
         end = start + _PART
@@ -352,7 +352,7 @@ class SQLiteStore:
             self._runtime.call_soon(self._sweep)
 
     def _sweep(self) -> None:
-        """Where no process does it: a slice in each turn."""
+        """Sweep one slice in each turn if there is no writer process."""
         self._sweeping = False
         if self._engine is not None and not self._closed and not self._reason:
             self._engine.sweep()
@@ -369,7 +369,7 @@ class SQLiteStore:
         max_size: int,
         done: Paged,
     ) -> None:
-        """As `hookmq.store.Store.read`."""
+        """Read one page of a queue; see `hookmq.storage.protocols.Store.read`."""
         if self._ask(
             partial(self._page, owner, done), done, "read", owner, after, max_count, max_size
         ):
@@ -390,12 +390,12 @@ class SQLiteStore:
         now: float,
         place: object,
         max_count: int,
-        done: Callable[[Expired | StoreFailed], None],
+        done: Callable[[ExpiredEntries | StoreFailed], None],
     ) -> None:
-        """As `hookmq.store.ExpiringStore.expired`."""
+        """Find expired entries; see `hookmq.storage.protocols.ExpiringStore.expired`."""
 
         def found(answer: Any) -> None:
-            done(Expired(*answer))
+            done(ExpiredEntries(*answer))
 
         self._ask(found, done, "expired", now, place, max_count)
 
@@ -406,7 +406,7 @@ class SQLiteStore:
         what: str,
         *arguments: Any,
     ) -> bool:
-        """Have the reading thread do something; whether it could be asked."""
+        """Send a request to the reading thread. Return whether the request was sent."""
         if self._reason:
             failed(StoreFailed(self._reason))
             return False
@@ -425,16 +425,14 @@ class SQLiteStore:
         return True
 
     def _answered(self, answer: Any) -> None:
-        if (
-            self._asked
-        ):  # who asked was told already that there is no answer, when another one was a failure
+        if self._asked:  # empty after a failure, which every waiting caller was notified of
             answered, _ = self._asked.popleft()
             answered(answer)
 
     # --- end ---------------------------------------------------------------------------------------------------------
 
     def close(self, done: Callable[[], None]) -> None:
-        """As `hookmq.store.Store.close`."""
+        """Close the store; see `hookmq.storage.protocols.Store.close`."""
         if self._closed:
             done()
             return

@@ -1,4 +1,4 @@
-"""What nobody waits for: taking away, a slice at a time, what ended sessions and expired messages left."""
+"""Removes the rows of ended sessions and expired messages, in slices. Nothing waits for this work."""
 
 import sqlite3
 import time
@@ -7,12 +7,12 @@ from typing import Final
 from hookmq_storage.database import Durability
 
 SLICE: Final = 0.003
-"""Seconds that one slice of sweeping may take before it commits, so that it stays below 5 ms."""
+"""Target duration of a slice in seconds, so that its commit ends within 5 ms."""
 _CHUNK: Final = 128
 _VACUUM: Final = 64
-"""Pages given back to the disk at a time."""
+"""Number of pages to return to the disk at a time."""
 _SPARE: Final = 4096
-"""Free pages that are kept for reuse, and a quarter of the file besides."""
+"""Free pages to keep for reuse, in addition to a quarter of the file."""
 FREE: Final = (
     "DELETE FROM message WHERE id = ?"
     " AND NOT EXISTS (SELECT 1 FROM entry WHERE message = message.id AND body IS NULL)"
@@ -20,8 +20,10 @@ FREE: Final = (
 
 
 def sweep(db: sqlite3.Connection, durability: Durability, now: float, seconds: float) -> bool:
-    """One slice of taking away what ended sessions and expired retained messages left; whether more is left. It need
-    not be safe at once: what is swept again after a crash is gone all the same."""
+    """Sweep one slice of ended sessions and expired retained messages. Return whether more work is left.
+
+    The commit need not be durable: after a crash, the same rows are swept again.
+    """
     deadline = time.perf_counter() + seconds
     if durability == "group":
         db.execute("PRAGMA synchronous = NORMAL")
@@ -71,7 +73,7 @@ def _sweep_retained(db: sqlite3.Connection, now: float) -> bool:
 
 
 def give_back(db: sqlite3.Connection, durability: Durability) -> bool:
-    """Give some free pages back to the disk where many are free; whether to go on."""
+    """Return free pages to the disk if there are many. Return whether to call it again."""
     free: int = db.execute("PRAGMA freelist_count").fetchone()[0]
     pages: int = db.execute("PRAGMA page_count").fetchone()[0]
     if free <= _SPARE + pages // 4:

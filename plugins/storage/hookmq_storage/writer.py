@@ -1,8 +1,9 @@
-"""The process that writes. It shares no interpreter lock with the broker's event loop, and a slow disk is its alone.
+"""The writer process. It does not share the interpreter lock with the broker's event loop, so a slow disk does not
+delay the broker.
 
-``python -P -m hookmq_storage.writer CONFIG`` is started by `hookmq_storage.process`, with two sockets: commits come by
-one and are answered in order; pages of queues are asked for by the other and read by a thread of its own, which does not
-wait for commits. A third thread moves the log into the database. It ends when the broker does.
+`hookmq_storage.process` starts it as ``python -P -m hookmq_storage.writer CONFIG`` with two sockets. Commits arrive on
+the first socket and are answered in order. Page requests arrive on the second socket; a thread serves them without
+waiting for commits. A third thread moves the log into the database. The process ends when the broker ends.
 """
 
 import json
@@ -32,25 +33,25 @@ FAILED: Final = 1
 CLOSED: Final = 2
 OPEN: Final = 3
 CLOSE: Final = None
-"""The frame that asks for the end."""
+"""The frame that tells the process to end."""
 _IDLE: Final = 30.0
-"""Seconds without a commit after which expired retained messages are looked for."""
+"""Seconds without a commit before expired retained messages are swept."""
 _DUTY: Final = 0.05
-"""Seconds of commits that one slice of sweeping may come between."""
+"""Seconds to spend on commits between two slices of sweeping."""
 _REST: Final = 512
-"""Pages of the log that may be moved between two commits: 2 MiB."""
+"""Most log pages to move between two commits: 2 MiB."""
 _MOST: Final = 8
-"""Times `limits.wal` that the log may grow to while it is moved beside the commits."""
+"""The log may grow to this multiple of `limits.wal` while a checkpoint runs."""
 
 
 def frame(value: Any) -> bytes:
-    """A value as it crosses the sockets. Both ends run the same Python."""
+    """Encode a value for the sockets. Both ends run the same Python version."""
     data = marshal.dumps(value)
     return HEADER.pack(len(data)) + data
 
 
 def receive(connection: socket.socket) -> tuple[bool, Any]:
-    """The next value, blocking; (False, None) at the end."""
+    """Return (True, value) for the next value, or (False, None) at the end of the stream. Blocks."""
     header = _exactly(connection, HEADER.size)
     if header is None:
         return False, None
@@ -75,12 +76,15 @@ def _exactly(connection: socket.socket, size: int) -> bytearray | None:
 
 
 ANSWERS: Final[Mapping[str, Callable[..., Any]]] = {"read": Pages.read, "expired": Pages.expired}
-"""What may be asked of the reading thread."""
+"""The requests that the reading thread serves."""
 
 
 class Checkpoints:
-    """Moves the log into the database beside the commits. A log that is written to all the time is never moved to its
-    end that way, so the short rest is moved between two commits, after which it begins anew."""
+    """Moves the log into the database while commits continue.
+
+    New commits keep adding pages, so this alone never empties the log. The few remaining pages are moved between two
+    commits, and the log then starts from the beginning.
+    """
 
     def __init__(self, folder: Path, engine: Engine, limits: Limits) -> None:
         self._engine = engine
@@ -89,19 +93,22 @@ class Checkpoints:
         self._moved = threading.Event()
         self._busy = threading.Lock()
         self._rest = 0
-        """Pages that came into the log while the others were moved."""
+        """Pages that were added to the log while a checkpoint ran."""
         self._error: sqlite3.Error | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
     def check(self) -> None:
-        """Raise sqlite3.Error if the log could not be moved: an fsync that failed is final, whose ever it was. Before a
-        commit is told, too: Linux reports a failed write to every open file (fsync(2)), other systems to the first that
-        asks, and that may have been this thread, with the commit's own pages."""
+        """Raise sqlite3.Error if a checkpoint failed. A failed fsync is final, in whichever thread it happened.
+
+        Also call it before reporting a commit. Linux reports a failed write to every open file (fsync(2)); other
+        systems report it only to the first caller. The first caller may have been this thread, for pages of that
+        commit.
+        """
         if self._error is not None:
             raise self._error
 
     def after_commit(self) -> None:
-        """To be called between two commits. Raises sqlite3.Error as `check` does."""
+        """Start a checkpoint if one is due. Call it between two commits. Raises sqlite3.Error like `check`."""
         self.check()
         engine = self._engine
         size = engine.wal_size()
@@ -109,8 +116,8 @@ class Checkpoints:
             return
         if self._wanted.is_set():
             if size > _MOST * engine.limits.wal:
-                # The disk cannot keep up with commits and this at once: now the commits wait. Never for readers, such as
-                # an export, who keep the log from beginning anew for as long as they look at what was.
+                # The disk cannot keep up with both, so commits wait. They never wait for readers such as an export,
+                # although a reader keeps the log from starting over until it has finished.
                 with self._busy:
                     pass
             return
@@ -121,7 +128,7 @@ class Checkpoints:
         self._wanted.set()
 
     def close(self) -> None:
-        """Let go, after what it is doing."""
+        """Wait for the current checkpoint, then close the connection."""
         with self._busy:
             self._db.close()
 
@@ -140,7 +147,7 @@ class Checkpoints:
 
 
 def _read(folder: Path, connection: socket.socket, verify: bool, opened: list[Pages]) -> None:
-    """Serve pages; first of all tell whether the database is whole. What it opens for them is put into `opened`."""
+    """Serve page requests. First report whether the database is intact. Appends the `Pages` object to `opened`."""
     try:
         problem = ""
         if verify:
@@ -151,7 +158,7 @@ def _read(folder: Path, connection: socket.socket, verify: bool, opened: list[Pa
         opened.append(pages)
         connection.sendall(frame((OPEN, problem)))
     except Exception as error:
-        with suppress(OSError):  # the broker is gone: something else kept it from starting
+        with suppress(OSError):  # the broker has ended: another error prevented its start
             connection.sendall(frame((OPEN, str(wrong(folder, error)))))
         return
     while True:
@@ -183,13 +190,13 @@ def _write(
             while not poll.poll(0) and engine.give_back():
                 pass
             if not poll.poll(_IDLE * 1000):
-                engine.ended = True  # maybe something expired
+                engine.ended = True  # messages may have expired in the meantime
                 if engine.durability == "group":
                     engine.mark()
                 continue
         there, batch = receive(connection)
         if not there or batch is CLOSE:
-            # The last connection that closes takes the log's files away.
+            # Closing the last connection removes the log's files.
             checkpoints.close()
             for one in pages:
                 one.close()
@@ -215,9 +222,12 @@ def _write(
 
 
 def main(config: str) -> None:
-    """Serve one broker to its end. An error that leaves open what is on the disk is told and ends it: what was not
-    acknowledged then never is."""
-    # Ctrl-C and the service manager's TERM are for the broker, which still has commits to make.
+    """Serve one broker until it ends.
+
+    If an error leaves the disk in an unknown state, report the error and end the process. Nothing else is acknowledged
+    after that.
+    """
+    # Only the broker handles Ctrl-C and SIGTERM, because it still has commits to send.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     options = json.loads(config)
@@ -235,14 +245,14 @@ def main(config: str) -> None:
         ).start()
         _write(engine, checkpoints, pages, commits)
     except BrokenPipeError:
-        pass  # the broker is gone
+        pass  # the broker has ended
     except Exception as error:
         try:
             commits.sendall(frame((FAILED, str(wrong(folder, error)))))
         except OSError:
             pass
         os._exit(1)
-    # Threads may be at work; everything that matters is closed.
+    # Threads may still be running, but everything important is closed.
     os._exit(0)
 
 

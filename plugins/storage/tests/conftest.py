@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hookmq.server.runtime import AsyncioRuntime
-from hookmq.testing.runtime import VirtualRuntime
+from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing.runtime import VirtualRuntime
 
 
 class Loop:

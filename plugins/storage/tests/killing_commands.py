@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hookmq.cli import main
-from hookmq.errors import HookMQError
-from hookmq.testing.runtime import VirtualRuntime
+from hookmq.mqtt.errors import HookMQError
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing.runtime import VirtualRuntime
 
 STEPS = frozenset(
     {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "sqlite3.connect"}

@@ -14,14 +14,15 @@ import mqttbytes as m
 import pytest
 from byteclient import client5
 from crashing import crashing
-from hookmq.errors import StoreError
-from hookmq.store import CommitId, PutRetained, PutSession, SessionRecord
-from hookmq.testing import Harness
-from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import ClientRecord, Message
+from hookmq.model.client import ClientRecord
+from hookmq.model.errors import StoreError
+from hookmq.model.message import Message
+from hookmq.storage.records import CommitId, PutRetained, PutSession, SessionRecord
 from hookmq_storage.folder import DATABASE, Mark, open_mark, read_mark, write_mark
 from hookmq_storage.schema import VERSION
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import Harness
+from hookmq_testing.runtime import VirtualRuntime
 
 CURE = "name another folder with --data-dir, or as `path` of the plugin"
 
@@ -96,33 +97,33 @@ def ahead(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("prepare", "says"),
     [
-        (mosquitto, "{folder} holds files of something else (mosquitto.db): name an empty folder"),
+        (mosquitto, "{folder} contains unknown files: mosquitto.db; name an empty folder"),
         (theirs, "{folder}/hookmq.db belongs to another program; " + CURE),
         (theirs_by_name, "{folder}/hookmq.db belongs to another program (application id 0x1267); " + CURE),
         (
             lambda folder: (folder / DATABASE).write_bytes(b"a letter\n" * 500),
-            "{folder}/hookmq.db is not a database of SQLite; " + CURE,
+            "{folder}/hookmq.db is not an SQLite database; " + CURE,
         ),
         (
             lambda folder: changed(folder, f"PRAGMA user_version = {VERSION + 1}"),
-            f"{{folder}}/hookmq.db is of version {VERSION + 1}, this hookmq-storage knows up to {VERSION}",
+            f"{{folder}}/hookmq.db has version {VERSION + 1}, but this hookmq-storage supports up to {VERSION}",
         ),
         (
             ahead,
-            "{folder}/hookmq.db ends at commit 1, but commit 9 was safe: an older copy was put back, or the disk lost"
-            " writes; hookmq storage repair --accept takes it as it is",
+            "{folder}/hookmq.db ends at commit 1, but commit 9 was safe: an older copy was restored, or the disk lost"
+            " writes; hookmq storage repair --accept accepts it",
         ),
         (
             lambda folder: changed(folder, "UPDATE retained SET payload = x'00'"),
-            "{folder}: retained 'kept': wrong checksum; hookmq storage repair {folder} saves what is readable",
+            "{folder}: retained 'kept': wrong checksum; hookmq storage repair {folder} saves the readable rows",
         ),
         (
             lambda folder: changed(folder, "DELETE FROM state"),
-            "the table `state` is empty; hookmq storage repair saves what is readable",
+            "the table `state` is empty; hookmq storage repair saves the readable rows",
         ),
         (
             cut,
-            "hookmq storage repair saves what is readable",
+            "hookmq storage repair saves the readable rows",
         ),
     ],
 )  # fmt: skip
@@ -202,7 +203,7 @@ def test_a_clock_that_jumps_back_loses_nothing(tmp_path: Path) -> None:
         assert client.expect_message("t", b"x").properties.message_expiry_interval == 30
         assert earlier.store.last_commit().number > number
         earlier.advance(61)
-        assert earlier.broker.core.retained.get("r") is None
+        assert earlier.broker.state.retained.get("r") is None
 
 
 # --- a real broker ------------------------------------------------------------------------------------------------------

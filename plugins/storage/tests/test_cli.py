@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.store import (
+from hookmq.model.message import Message
+from hookmq.storage.records import (
     Enqueue,
     Loaded,
     PutMessage,
@@ -19,15 +20,14 @@ from hookmq.store import (
     Record,
     SetPacket,
 )
-from hookmq.testing.contracts import fields_of
-from hookmq.testing.contracts.samples import MESSAGE, SESSION, SUBSCRIPTION
-from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import Message
 from hookmq_storage.check import problems
 from hookmq_storage.database import connect_reading, copy, state
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.schema import VERSION
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing.contracts import fields_of
+from hookmq_testing.contracts.samples import MESSAGE, SESSION, SUBSCRIPTION
+from hookmq_testing.runtime import VirtualRuntime
 
 CONTENT: list[Record] = [
     PutSession(SESSION),
@@ -97,7 +97,7 @@ def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["storage", "check", str(folder)]) == 0
-    assert "is whole" in capsys.readouterr().out
+    assert "is intact" in capsys.readouterr().out
     db = sqlite3.connect(folder / DATABASE, isolation_level=None)
     db.execute("UPDATE message SET payload = x'01' WHERE id = 2")
     db.close()
@@ -124,7 +124,7 @@ def test_export_and_import(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "it ends after line 0, in the midst of an export"),
+        ("", "the export is cut off after line 0"),
         ('{"kind": "other"}\n', "line 1: not an export of hookmq storage"),
         ("nonsense\n", "line 1: not a line of an export"),
         ('{"kind": "hookmq-storage", "version": 1}\n{"kind": "retained"}\n', "line 2: not a line"),
@@ -144,7 +144,7 @@ def test_import_of_something_else(
 def test_import_into_a_store(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(folder)
     assert main(["storage", "import", str(folder), "/dev/null"]) == 1
-    assert "holds a store already" in capsys.readouterr().err
+    assert "already contains a store" in capsys.readouterr().err
     assert contents(folder) == before
 
 
@@ -258,7 +258,7 @@ def test_repair_accepts_a_store_that_lacks_commits(
     assert main(["storage", "check", str(folder)]) == 1
     assert "commit 3 was safe, but the database ends at 2" in capsys.readouterr().out
     assert main(["storage", "repair", "--accept", str(folder)]) == 0
-    assert "taken as it is" in capsys.readouterr().out
+    assert "accepted as it is" in capsys.readouterr().out
     again = SQLiteStore(folder, VirtualRuntime(seed=1))
     assert again.last_commit().number == 2
     assert again.identity != identity, "a journal must not take it for the old one"
@@ -268,5 +268,5 @@ def test_repair_accepts_a_store_that_lacks_commits(
 @pytest.mark.parametrize("command", ["info", "check", "repair", "export", "vacuum"])
 def test_no_store_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert main(["storage", command, str(tmp_path / "none")]) == 1
-    assert "holds no store" in capsys.readouterr().err
+    assert "contains no store" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()

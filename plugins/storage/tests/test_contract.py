@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hookmq.store import Store
-from hookmq.testing import StoreContract
-from hookmq.testing.contracts.kit import Trouble
-from hookmq.testing.runtime import VirtualRuntime
+from hookmq.storage.protocols import Store
 from hookmq_storage.batch import Operation
 from hookmq_storage.database import connect_reading
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import StoreContract
+from hookmq_testing.contracts.kit import Trouble
+from hookmq_testing.runtime import VirtualRuntime
 
 
 class TestInline(StoreContract):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from hookmq.cli import main
-from hookmq.errors import ConfigError
-from hookmq_storage.folder import default_folder
+from hookmq.model.errors import ConfigError
 from hookmq_storage.plugin import StorageConfig
 from recording import V5, Client
 from serving import HOOKMQ, serving
@@ -31,7 +30,6 @@ def test_where_a_store_lies_that_nobody_named_a_folder_for(
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.setenv("STATE_DIRECTORY", service)
     monkeypatch.setenv("XDG_STATE_HOME", state)
-    assert str(default_folder()) == folder
     assert StorageConfig().path == Path(folder)
 
 
@@ -40,10 +38,8 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
-    with pytest.raises(
-        ConfigError, match="no home directory to keep state in; name another folder"
-    ):
-        default_folder()
+    with pytest.raises(ConfigError, match="no home directory for state; name another folder"):
+        StorageConfig()
 
 
 def test_what_was_acknowledged_is_there_again_and_the_working_directory_is_left_alone(
@@ -78,7 +74,7 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_cure(tmp_path: Path) -> N
     )
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        f"hookmq: {tmp_path}/state is a file: a folder is needed; name another folder with --data-dir, or as `path` of"
+        f"hookmq: {tmp_path}/state is a file, not a folder; name another folder with --data-dir, or as `path` of"
         " the plugin"
     ]
 
@@ -95,7 +91,7 @@ def test_two_brokers_without_a_configuration(tmp_path: Path) -> None:
             timeout=120,
         )
         assert done.returncode == 1
-        assert f"is in use by process {first.process.pid}: two brokers cannot" in done.stderr
+        assert f"is in use by process {first.process.pid}; two brokers cannot" in done.stderr
         assert "--data-dir" in done.stderr
         with serving(*BIND, "--data-dir", str(tmp_path / "second"), environ=environ):
             pass

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.broker import deadlines, expiries, retention
-from hookmq.codec import Publish
-from hookmq.store import Dequeue, DropRetained, DropSession, Record
-from hookmq.testing import Harness, MemoryClient
+from hookmq.broker import retained_expiry as expiries
+from hookmq.broker import timers as deadlines
+from hookmq.broker.delivery import queue_expiry as retention
+from hookmq.mqtt.packets import Publish
+from hookmq.storage.records import Dequeue, DropRetained, DropSession, Record
 from hookmq_storage.engine import Engine
 from hookmq_storage.pages import EXPIRED, EXPIRED_ENTRIES
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import Harness, MemoryClient
 
 
 class Watched(Harness):
@@ -109,7 +111,7 @@ def test_what_nobody_reads_leaves_the_disk(broker: Watched) -> None:
         assert payloads(client) == [b"%d" % n for n in [*range(20), *range(5)]]
     broker.settle()
     assert broker.rows() == (0, 0)
-    assert broker.broker.core.queued_bytes == 0
+    assert broker.broker.state.queued_bytes == 0
 
 
 def test_what_is_in_memory_and_what_is_on_its_way_stay_in_order(broker: Watched) -> None:
@@ -148,7 +150,7 @@ def test_a_page_that_is_wanted_meanwhile_is_read_when_they_are_gone(broker: Watc
     broker.settle()
     assert payloads(client) == [b"%d" % number for number in range(40)]
     assert (session.queued, session.stored, session.queued_bytes) == (0, 0, 0)
-    assert broker.broker.core.queued_bytes == 0
+    assert broker.broker.state.queued_bytes == 0
     assert broker.rows() == (0, 0)
 
 
@@ -183,7 +185,7 @@ def test_what_waits_for_a_group_expires_too(broker: Watched) -> None:
     assert broker.metrics.dropped == {("expired", "out"): 300}
     member.reconnect()
     assert payloads(member) == [b"0", b"1", b"2"]
-    assert broker.broker.core.queued_bytes == 0
+    assert broker.broker.state.queued_bytes == 0
 
 
 def test_what_expired_while_the_broker_was_down(broker: Watched, tmp_path: Path) -> None:

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.errors import StoreError
-from hookmq.store import (
+from hookmq.model.client import ClientRecord
+from hookmq.model.errors import StoreError
+from hookmq.model.message import Message
+from hookmq.model.subscription import Subscription
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import (
     CommitId,
     Enqueue,
     PutMessage,
@@ -19,14 +23,12 @@ from hookmq.store import (
     PutSubscription,
     Record,
     SessionRecord,
-    StoreFailed,
 )
-from hookmq.testing import Harness
-from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import ClientRecord, Message, Subscription
 from hookmq_storage.database import Limits
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import Harness
+from hookmq_testing.runtime import VirtualRuntime
 
 EVERYTHING: list[Record] = [
     PutSession(SessionRecord(ClientRecord("one", 5), 60.0)),
@@ -176,13 +178,13 @@ def test_a_client_id_that_changed_on_the_disk(
     damaged[place] = b"c/onf"
     path.write_bytes(parts[0] + damaged[0] + parts[1] + damaged[1] + parts[2])
     store = SQLiteStore(tmp_path / "data", VirtualRuntime())
-    with pytest.raises(StoreError, match="1 owners that are not who the index says"):
+    with pytest.raises(StoreError, match="1 owners whose name differs from the index"):
         list(store.load())
     store.close(lambda: None)
     assert main(["storage", "repair", str(tmp_path / "data")]) == 0
     told = capsys.readouterr().out
-    assert "lost: owner 1: it is 'c/on" in told
-    assert "lost: session 1: its client id" in told
+    assert "lost: owner 1: its name is 'c/on" in told
+    assert "lost: session 1: its client id is missing" in told
     assert main(["storage", "check", str(tmp_path / "data")]) == 0
 
 
@@ -220,7 +222,7 @@ def test_a_broker_does_not_start_on_it(tmp_path: Path) -> None:
     db.execute("UPDATE message SET topic = 'other'")
     db.close()
     harness = Harness(start=False)
-    harness.store = harness.broker.core.store = SQLiteStore(tmp_path / "data", harness.clock)
+    harness.store = harness.broker.state.store = SQLiteStore(tmp_path / "data", harness.clock)
     with pytest.raises(StoreError, match="message 1: wrong checksum"):
         harness.start()
     harness.close()

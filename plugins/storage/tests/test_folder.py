@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.errors import StoreError
-from hookmq.store import CommitId, PutRetained, StoreFailed
-from hookmq.testing.runtime import EPOCH, VirtualRuntime
-from hookmq.types import Message
+from hookmq.model.errors import StoreError
+from hookmq.model.message import Message
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import CommitId, PutRetained
 from hookmq_storage import schema
 from hookmq_storage.database import connect, open_store
 from hookmq_storage.folder import (
     DATABASE,
     MARK,
     Mark,
-    holder,
-    lock,
     open_mark,
     read_mark,
     write_mark,
 )
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing.runtime import EPOCH, VirtualRuntime
+from hookmq_toolkit.state_folder import lock_holder
 
 
 def opened(folder: Path, runtime: VirtualRuntime) -> SQLiteStore:
@@ -76,7 +76,7 @@ def test_a_file_in_its_place(tmp_path: Path, runtime: VirtualRuntime) -> None:
 def test_a_folder_of_something_else(tmp_path: Path, runtime: VirtualRuntime) -> None:
     (tmp_path / "PG_VERSION").write_text("15")
     told = refused(tmp_path, runtime)
-    assert "files of something else (PG_VERSION)" in told
+    assert "contains unknown files: PG_VERSION; name an empty folder" in told
     assert [path.name for path in tmp_path.iterdir()] == ["PG_VERSION"]
 
 
@@ -96,7 +96,7 @@ def test_a_database_of_another_program(tmp_path: Path, runtime: VirtualRuntime) 
 
 def test_no_database_at_all(tmp_path: Path, runtime: VirtualRuntime) -> None:
     (tmp_path / DATABASE).write_bytes(b"a letter to somebody\n" * 50)
-    assert "not a database of SQLite" in refused(tmp_path, runtime)
+    assert "not an SQLite database" in refused(tmp_path, runtime)
 
 
 def test_a_read_only_folder(
@@ -129,7 +129,7 @@ def test_a_newer_version(tmp_path: Path, runtime: VirtualRuntime) -> None:
     closed(opened(tmp_path / "data", runtime))
     set_version(tmp_path / "data", schema.VERSION + 1)
     told = refused(tmp_path / "data", runtime)
-    assert f"is of version {schema.VERSION + 1}" in told
+    assert f"has version {schema.VERSION + 1}" in told
     assert "install a newer one" in told
 
 
@@ -178,7 +178,7 @@ def test_a_failed_migration_changes_nothing(tmp_path: Path, runtime: VirtualRunt
     assert db.execute("PRAGMA user_version").fetchone() == (0,)
     assert db.execute("SELECT count(*) FROM retained").fetchone() == (0,)
     db.close()
-    with pytest.raises(StoreError, match="nothing leads from version 0 on"):
+    with pytest.raises(StoreError, match="there is no migration from version 0"):
         open_store(tmp_path / "data")
 
 
@@ -188,15 +188,21 @@ def test_a_failed_migration_changes_nothing(tmp_path: Path, runtime: VirtualRunt
 def test_two_brokers_in_one_process(tmp_path: Path, runtime: VirtualRuntime) -> None:
     first = opened(tmp_path / "data", runtime)
     told = refused(tmp_path / "data", runtime)
-    assert f"in use by process {os.getpid()}: two brokers cannot share a folder" in told
-    assert holder(tmp_path / "data") == os.getpid()
+    assert f"in use by process {os.getpid()}; two brokers cannot share a folder" in told
+    assert lock_holder(tmp_path / "data") == os.getpid()
     closed(first)
-    assert holder(tmp_path / "data") is None
+    assert lock_holder(tmp_path / "data") is None
     closed(opened(tmp_path / "data", runtime))
 
 
 def test_another_process_has_it(tmp_path: Path, runtime: VirtualRuntime) -> None:
-    code = "import sys, pathlib, hookmq_storage.folder as f; f.lock(pathlib.Path(sys.argv[1])); print(1); input()"
+    code = """
+import pathlib, sys
+from hookmq_toolkit.state_folder import lock_folder
+lock_folder(pathlib.Path(sys.argv[1]))
+print(1)
+input()
+"""
     other = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -207,28 +213,6 @@ def test_another_process_has_it(tmp_path: Path, runtime: VirtualRuntime) -> None
     assert other.stdout.readline() == "1\n"
     assert f"in use by process {other.pid}" in refused(tmp_path, runtime)
     other.communicate("\n")
-
-
-def test_the_writer_of_a_dead_broker_is_waited_for(tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    held = lock(tmp_path)
-    (tmp_path / "lock").write_text(f"{ended.pid}\n")
-    pauses: list[float] = []
-
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 3:
-            os.close(held)
-
-    os.close(lock(tmp_path, pause=pause))
-    assert len(pauses) == 3
-    held = lock(tmp_path)
-    (tmp_path / "lock").write_text(f"{ended.pid}\n")
-    says = f"in use by process {ended.pid}, which has ended, but what it started to write there has not"
-    with pytest.raises(StoreError, match=says):
-        lock(tmp_path, patience=0.2, pause=pauses.append)
-    os.close(held)
 
 
 # --- copies and lost commits --------------------------------------------------------------------------------------------
@@ -280,7 +264,7 @@ def test_a_database_that_is_gone(
     harm(tmp_path / "data" / DATABASE)
     for _ in range(2):
         told = refused(tmp_path / "data", VirtualRuntime(seed=1))
-        assert f"lacks {DATABASE}, in which commit 1 was safe: put it back" in told
+        assert f"lacks {DATABASE}, which contained commit 1: restore it" in told
 
 
 def test_a_link_for_the_database_alone(tmp_path: Path, runtime: VirtualRuntime) -> None:

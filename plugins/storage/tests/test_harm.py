@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from crashing import Client, crashing
-from hookmq.store import CommitId, PutRetained, StoreFailed
-from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import Message
-from hookmq_storage.folder import DATABASE, LOCK
+from hookmq.model.message import Message
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import CommitId, PutRetained
+from hookmq_storage.folder import DATABASE
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing.runtime import VirtualRuntime
+from hookmq_toolkit.state_folder import LOCK
 
-REMOVED = "it was removed, replaced or locked away while the broker ran"
+REMOVED = "it was removed, replaced or made inaccessible while the broker ran"
 
 
 def put(store: SQLiteStore, topic: str) -> Any:
@@ -73,7 +75,7 @@ def test_a_second_broker_whose_lock_was_taken_away(
     other = SQLiteStore(folder, VirtualRuntime())
     list(other.load())
     assert put(other, "two") == CommitId(store.identity, 2)
-    says = f"{folder}/hookmq.db: another process wrote to it: two brokers cannot share a folder"
+    says = f"{folder}/hookmq.db: another process wrote to it; two brokers cannot share a folder"
     assert put(store, "three") == StoreFailed(says)
     assert put(other, "four") == CommitId(store.identity, 3)
     other.close(lambda: None)

@@ -148,16 +148,16 @@ def test_the_same_thing_twice(
         lines += [one, one] if one["kind"] == kind else [one]
     assert given(tmp_path, lines) == 1
     told = capsys.readouterr().err
-    assert "message 1 comes twice" in told or f"1 lines of kind {kind} come twice" in told
+    assert "message 1 is a duplicate" in told or f"1 lines of kind {kind} are duplicates" in told
 
 
 def test_an_export_that_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert given(tmp_path, [SESSION], end=False) == 1
-    assert "it ends after line 2, in the midst of an export" in capsys.readouterr().err
+    assert "the export is cut off after line 2" in capsys.readouterr().err
     assert given(tmp_path, [SESSION, {"kind": "end", "lines": 7}], end=False) == 1
-    assert "line 3: there were 7 lines before it" in capsys.readouterr().err
+    assert "line 3: expected 7 lines before it" in capsys.readouterr().err
     assert given(tmp_path, [{"kind": "end", "lines": 1}, SESSION], end=False) == 1
-    assert "line 3: the export ended before it" in capsys.readouterr().err
+    assert "line 3: the export has already ended" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", [[], 5, {}, {"kind": "other"}, {"kind": []}])

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.errors import StoreError
-from hookmq.properties import Properties
-from hookmq.store import (
+from hookmq.model.client import ClientRecord
+from hookmq.model.errors import StoreError
+from hookmq.model.message import Message
+from hookmq.mqtt.properties import Properties
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import (
     Dequeue,
     DropSession,
     Enqueue,
@@ -22,18 +25,16 @@ from hookmq.store import (
     Record,
     SessionRecord,
     SetPacket,
-    StoreFailed,
 )
-from hookmq.testing import Harness
-from hookmq.testing.contracts import fields_of
-from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import ClientRecord, Message
 from hookmq_storage.check import _right_entry, row_ok
 from hookmq_storage.engine import HELD
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.inline import LARGEST, body_of, head_of, inline_crc, parts_of
 from hookmq_storage.rows import operations
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import Harness
+from hookmq_testing.contracts import fields_of
+from hookmq_testing.runtime import VirtualRuntime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -76,7 +76,7 @@ def test_a_disk_that_hangs_does_not_keep_the_broker(
         assert broker.ended() == 1
         assert broker.served is not None
         assert (
-            "the store did not end within 0.3 s: the disk is slow, or hangs"
+            "the store did not close within 0.3 s: the disk is slow or hangs"
             in broker.served.errors[-1]
         )
         assert one.acked == [1]

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.store import PutRetained
-from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import Message
+from hookmq.model.message import Message
+from hookmq.storage.records import PutRetained
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing.runtime import VirtualRuntime
 
 COUNT = 5
 
@@ -47,7 +47,7 @@ def killed(tmp_path: Path, template: Path, store: str, *words: str) -> list[dict
         done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["code"] for one in lines] == [-9] * (len(lines) - 1) + [0]
-    assert len(lines) > 3
+    assert len(lines) > 2
     return lines
 
 
@@ -79,6 +79,6 @@ def test_backup(tmp_path: Path, template: Path) -> None:
     lines = killed(tmp_path, template, "copy", "backup", "@/data", "@/copy")
     for one in lines[:-1]:
         empty = one["found"] == 0 and one["files"] == []
-        told = f"holds files of something else ({DATABASE}.part" in str(one["found"])
+        told = f"contains unknown files: {DATABASE}.part" in str(one["found"])
         assert empty or told or one["found"] == COUNT, one
     assert lines[-1]["found"] == COUNT

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.broker.queue import LEAST_PAGE
-from hookmq.codec import Publish
-from hookmq.qos import Outgoing
-from hookmq.store import Enqueue, PutMessage, PutSession, SessionRecord
-from hookmq.testing import Harness, MemoryClient
-from hookmq.types import ClientRecord, Message
+from hookmq.broker.delivery.queue import LEAST_PAGE
+from hookmq.model.client import ClientRecord
+from hookmq.model.message import Message
+from hookmq.mqtt.packets import Publish
+from hookmq.session.inflight import Outgoing
+from hookmq.storage.records import Enqueue, PutMessage, PutSession, SessionRecord
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import Harness, MemoryClient
 
 PAGE = 64
 MEMORY = 100_000
@@ -35,7 +36,7 @@ def held(broker: Harness) -> int:
         for session in broker.broker.sessions.values()
         for delivery in session.queue or ()
     )
-    assert broker.broker.core.loaded_bytes == found
+    assert broker.broker.state.loaded_bytes == found
     return found
 
 
@@ -122,7 +123,7 @@ def test_all_queues_together_hold_what_is_allowed(broker: Harness) -> None:
         client.reconnect()
         assert len(payloads(client)) == 50
     assert held(broker) == 0
-    assert broker.broker.core.queued_bytes == 0
+    assert broker.broker.state.queued_bytes == 0
 
 
 def test_the_counter_follows_every_way_out(broker: Harness) -> None:

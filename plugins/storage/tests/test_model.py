@@ -4,7 +4,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hookmq.store import (
+from hookmq.model.client import ClientRecord
+from hookmq.model.message import Message
+from hookmq.model.subscription import Subscription
+from hookmq.storage.records import (
     Dequeue,
     DropReceived,
     DropRetained,
@@ -22,11 +25,10 @@ from hookmq.store import (
     SessionRecord,
     SetPacket,
 )
-from hookmq.testing import DurableStore
-from hookmq.testing.contracts import fields_of
-from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import ClientRecord, Message, Subscription
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import DurableStore
+from hookmq_testing.contracts import fields_of
+from hookmq_testing.runtime import VirtualRuntime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,12 +99,12 @@ def with_messages(batch: list[Record], stored: dict[int, int]) -> list[Record]:
     made: list[Record] = []
     for record in batch:
         if isinstance(record, Enqueue):
-            if record.message_id not in used:
+            if record.message_ref not in used:
                 stored[0] += 1
-                used[record.message_id] = stored[0]
-                made.append(PutMessage(stored[0], message(record.message_id)))
+                used[record.message_ref] = stored[0]
+                made.append(PutMessage(stored[0], message(record.message_ref)))
             made.append(Dequeue(record.owner, record.seq))
-            record = record._replace(message_id=used[record.message_id])
+            record = record._replace(message_ref=used[record.message_ref])
         made.append(record)
     return made
 

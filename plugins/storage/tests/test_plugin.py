@@ -5,14 +5,14 @@ from typing import Any, ClassVar
 
 import pytest
 from hookmq.cli import main
-from hookmq.errors import StoreError
-from hookmq.hooks.entry import PluginInstance
-from hookmq.metric_registry import MetricRegistry
-from hookmq.store import MemoryStore
-from hookmq.testing import Harness, PluginContract
-from hookmq.testing.plugins import make_plugin
+from hookmq.hooks.instance import PluginInstance
+from hookmq.hooks.metric_registry import MetricRegistry
+from hookmq.model.errors import StoreError
+from hookmq.storage.memory_store import MemoryStore
 from hookmq_storage.plugin import StoragePlugin
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import Harness, PluginContract
+from hookmq_testing.plugins import make_plugin
 
 
 class TestContract(PluginContract):
@@ -37,7 +37,7 @@ class TestContract(PluginContract):
     def test_two_of_it_live_together(self) -> None:
         """They do not: there is one store."""
         first, second = (self.instance(self.configs[0], id) for id in ("first", "second"))
-        with pytest.raises(Exception, match="plugin 'first' does as well"):
+        with pytest.raises(Exception, match="plugin 'first' already does"):
             Harness([first, second])
 
 
@@ -102,11 +102,11 @@ def test_check_tells_the_promise(
     assert main(["check", "-c", str(config)]) == 0
     told = capsys.readouterr().out
     assert f"({durability}: {says})" in told
-    assert ("a restart forgets them" in told) == (durability == "memory")
+    assert ("a restart loses them" in told) == (durability == "memory")
     assert not (tmp_path / "data").exists()
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("no folder")
-    with pytest.raises(StoreError, match="data is a file: a folder is needed"):
+    with pytest.raises(StoreError, match="data is a file, not a folder"):
         Harness([plugin(tmp_path)])

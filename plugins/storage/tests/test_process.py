@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 import uvloop
-from hookmq.errors import StoreError
-from hookmq.store import CommitId, Enqueue, PutMessage, PutRetained, Record, StoreFailed
-from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import Message
+from hookmq.model.errors import StoreError
+from hookmq.model.message import Message
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import CommitId, Enqueue, PutMessage, PutRetained, Record
 from hookmq_storage.database import Limits
-from hookmq_storage.folder import DATABASE, MARK, Mark, holder, read_mark
+from hookmq_storage.folder import DATABASE, MARK, Mark, read_mark
 from hookmq_storage.process import Channel
 from hookmq_storage.store import SQLiteStore
 from hookmq_storage.writer import FAILED, Checkpoints, _read, frame
+from hookmq_testing.runtime import VirtualRuntime
+from hookmq_toolkit.state_folder import lock_holder
 
 
 def opened(folder: Path, loop: Any, **options: Any) -> SQLiteStore:
@@ -203,9 +205,9 @@ def test_answers_that_come_after_a_failure(tmp_path: Path, loop: Any) -> None:
 def test_what_a_clean_end_leaves(tmp_path: Path, loop: Any) -> None:
     store = opened(tmp_path / "data", loop)
     commit(store, loop, PutRetained(Message("t", b"x", 1, True)))
-    assert holder(tmp_path / "data") == os.getpid()
+    assert lock_holder(tmp_path / "data") == os.getpid()
     close(store, loop)
-    assert holder(tmp_path / "data") is None
+    assert lock_holder(tmp_path / "data") is None
     assert read_mark(tmp_path / "data") == Mark(store.identity, 1)
     names = sorted(path.name for path in (tmp_path / "data").iterdir())
     assert names == [DATABASE, "lock", MARK]
@@ -214,7 +216,7 @@ def test_what_a_clean_end_leaves(tmp_path: Path, loop: Any) -> None:
 def test_a_store_that_was_never_loaded_ends(tmp_path: Path, loop: Any) -> None:
     store = SQLiteStore(tmp_path / "data", loop.runtime)
     close(store, loop)
-    assert holder(tmp_path / "data") is None
+    assert lock_holder(tmp_path / "data") is None
     close(store, loop)
 
 

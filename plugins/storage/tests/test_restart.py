@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.codec import Puback, Pubcomp, Publish, Pubrec, Pubrel, SubscribeRequest
-from hookmq.store import CommitId
-from hookmq.testing import Harness, MemoryClient, will
+from hookmq.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, SubscribeRequest
+from hookmq.storage.records import CommitId
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import Harness, MemoryClient, will
 
 
 class Crashing:
@@ -18,7 +18,7 @@ class Crashing:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.harness = Harness(start=False)
-        self.harness.broker.core.store.close(lambda: None)
+        self.harness.broker.state.store.close(lambda: None)
         self.store: SQLiteStore | None = None
         self.harness.restart(store=self._open())
 

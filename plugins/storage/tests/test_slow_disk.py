@@ -8,7 +8,7 @@ from pathlib import Path
 import mqttbytes as m
 from byteclient import CONNACK, PRESENT, client
 from crashing import crashing
-from hookmq.testing import DurableStore, Harness, SlowStore
+from hookmq_testing import DurableStore, Harness, SlowStore
 from rawclient import RawClient
 
 ROUNDS = 50

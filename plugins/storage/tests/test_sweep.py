@@ -5,7 +5,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hookmq.store import (
+from hookmq.model.client import ClientRecord
+from hookmq.model.message import Message
+from hookmq.model.subscription import Subscription
+from hookmq.storage.records import (
     CommitId,
     Dequeue,
     DropSession,
@@ -18,13 +21,12 @@ from hookmq.store import (
     Record,
     SessionRecord,
 )
-from hookmq.testing.runtime import EPOCH, VirtualRuntime
-from hookmq.types import ClientRecord, Message, Subscription
 from hookmq_storage.engine import Engine
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.pages import PAGE
 from hookmq_storage.store import SQLiteStore
 from hookmq_storage.sweep import FREE
+from hookmq_testing.runtime import EPOCH, VirtualRuntime
 
 TABLES = ("owner", "session", "subscription", "received", "message", "entry", "retained")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from hookmq.cli import main
-from hookmq.testing.runtime import VirtualRuntime
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.schema import APPLICATION_ID, VERSION
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing.runtime import VirtualRuntime
 
 VERSIONS = Path(__file__).parent / "versions"
 

@@ -1,6 +1,6 @@
-"""What happens in HookMQ reaches HTTP services: in order, signed, and kept until it arrived.
+"""Send HookMQ events to HTTP services, in order and signed, and retry until they arrive.
 
-The plugin is `hookmq_webhook.plugin`. Receivers have what they need here, and it needs no broker:
+The plugin is in `hookmq_webhook.plugin`. Receivers import this package, which does not need a broker:
 
     verify(request.headers, body, secrets)  # raises VerificationError
     for event in read(request.headers, body):

@@ -1,42 +1,52 @@
-"""How old what waits in a queue is, from its numbers alone."""
+"""Estimate the age of waiting events from their numbers."""
 
 from collections import deque
 from typing import Final
 
 MARKS: Final = 4096
-"""Marks kept at most; beyond that every second one goes."""
+"""Maximum number of marks. Beyond it, every second mark is removed."""
 APART: Final = 1.0
-"""Seconds between the events of two marks: so exact is the answer, until there are too many."""
+"""Minimum seconds between two marks, and so the precision while there are fewer than `MARKS`."""
 
 
 class Ages:
-    """Times of some of the events that wait. `added` is told each new event, `read` those from before a restart."""
+    """Record the times of some waiting events.
+
+    Call `added` for each new event, and `read` for each event that an earlier process wrote.
+    """
 
     __slots__ = ("_born", "_live", "_past")
 
     def __init__(self) -> None:
         self._born = 0
         self._past: deque[tuple[int, float]] = deque()
-        """Marks below `_born`: events that an earlier process wrote."""
+        """Marks below `_born`, for events that an earlier process wrote."""
         self._live: deque[tuple[int, float]] = deque()
 
     def begin(self, born: int, first: int, time: float) -> None:
-        """Begin at a restart: events below `born` were there before, the first that waits is `first` of `time`."""
+        """Start over after a restart.
+
+        Events numbered below `born` come from an earlier process. `first` is the first waiting event, created at
+        `time`.
+        """
         self._born = born
         self._past = deque([(first, time)] if first < born else ())
         self._live = deque()
 
     def added(self, number: int, time: float) -> None:
-        """Note that an event was put into the queue."""
+        """Record an event that was added to the queue."""
         _mark(self._live, number, time)
 
     def read(self, number: int, time: float) -> None:
-        """Note an event that was read, if nothing else is known of its like."""
+        """Record an event that was read from the queue. Events of this process are ignored."""
         if number < self._born and self._past and number > self._past[-1][0]:
             _mark(self._past, number, time)
 
     def oldest(self, start: int) -> float | None:
-        """Return the epoch seconds at which event `start` happened, at most `APART` too early; None if not known."""
+        """Return when event `start` was created, in seconds since 1970, or None if unknown.
+
+        The result is up to `APART` seconds too early.
+        """
         if start >= self._born:
             self._past.clear()
         marks = self._past or self._live

@@ -1,37 +1,60 @@
-"""How requests show who we are: a bearer token, basic authentication, or OAuth 2.0 client credentials."""
+"""Authenticate requests with a bearer token, basic authentication or OAuth 2.0 client credentials."""
 
 import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote, urlencode
 
+import aiohttp
+from hookmq_toolkit.http_client import AnswerTooLarge, read_body
+from yarl import URL
+
 from hookmq_webhook.config import AuthConfig, OAuth2Config
+from hookmq_webhook.destinations import Destinations
 
 EARLY: Final = 30.0
-"""Seconds before its end at which a token is renewed."""
+"""Seconds before expiry at which a token is renewed."""
 UNKNOWN: Final = 300.0
-"""Seconds for which a token is taken to hold that does not say."""
+"""Seconds for which a token is used if the service does not report its expiry."""
+MAX_ANSWER: Final = 65536
+"""Maximum size of a token service's response, in bytes."""
 
 
 class Unauthorized(Exception):
-    """There is no token to be had; never with what was sent."""
-
-
-class Reply(Protocol):
-    """What a service answered."""
-
-    status: int
-    body: bytes
+    """No token could be obtained. The message never contains the request."""
 
 
 Fetch = Callable[[str, Mapping[str, str], bytes], Awaitable[tuple[int, bytes]]]
-"""POST: url, headers, body; the status and the body of the answer. Raises OSError or the like."""
+"""Send a POST request with a URL, headers and body, and return the response's status and body.
+
+Raises OSError, and the same errors as aiohttp.
+"""
+
+
+def fetch_token(session: Callable[[], aiohttp.ClientSession], destinations: Destinations) -> Fetch:
+    """Return a `Fetch` that uses `session` and checks the destination.
+
+    The returned function also raises Refused and Unauthorized.
+    """
+
+    async def fetch(url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        target = URL(url)
+        destinations.check_host(target.host or "")
+        async with session().post(
+            target, headers=headers, data=body, allow_redirects=False
+        ) as response:
+            try:
+                return response.status, await read_body(response, MAX_ANSWER)
+            except AnswerTooLarge:
+                raise Unauthorized("the answer of the token service is too large") from None
+
+    return fetch
 
 
 class Credentials:
-    """The header of each request. `fetch` asks for tokens, one request at a time."""
+    """Create the Authorization header for requests. `fetch` requests tokens, one at a time."""
 
     def __init__(self, config: AuthConfig | None, fetch: Fetch, now: Callable[[], float]) -> None:
         self._oauth2 = config.oauth2 if config is not None else None
@@ -48,7 +71,10 @@ class Credentials:
             self._header = "Basic " + base64.b64encode(pair).decode()
 
     async def header(self) -> str:
-        """The value of Authorization; empty for none. Raises Unauthorized."""
+        """Return the value of the Authorization header, or '' for no header.
+
+        Raises Unauthorized, and the same errors as `fetch`.
+        """
         if self._oauth2 is None:
             return self._header
         if self._now() >= self._until:
@@ -58,7 +84,7 @@ class Credentials:
         return self._header
 
     def refused(self, header: str) -> None:
-        """The service does not take this one any more (401)."""
+        """Discard the token in `header`, because the service responded to it with 401."""
         if self._oauth2 is not None and header == self._header:
             self._until = float("-inf")
 
@@ -73,7 +99,7 @@ class Credentials:
         if config.audience:
             form["audience"] = config.audience
         if config.style == "basic":
-            # RFC 6749, 2.3.1: both are form-encoded before they are joined
+            # RFC 6749, 2.3.1: the id and the secret are form-encoded before they are joined.
             pair = f"{quote(config.client_id, safe='')}:{quote(config.client_secret, safe='')}"
             headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
         else:
@@ -88,9 +114,9 @@ class Credentials:
             token, kind = found["access_token"], found.get("token_type", "Bearer")
             lasts = float(found.get("expires_in") or UNKNOWN)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise Unauthorized("the token service's answer is not understood") from None
+            raise Unauthorized("the answer of the token service is malformed") from None
         if not isinstance(token, str) or not token.isprintable() or not token.isascii():
-            raise Unauthorized("the token service's answer is not understood")
+            raise Unauthorized("the answer of the token service is malformed")
         if not isinstance(kind, str) or kind.lower() != "bearer":
             raise Unauthorized("the token is not a bearer token")
         self._header = f"Bearer {token}"

@@ -1,10 +1,10 @@
-"""What is given up: to the dead letters, a file or a topic."""
+"""Turn events that are given up into dead letters, in a file or on a topic."""
 
 import json
 from collections.abc import Callable
 
 from hookmq.plugin import BrokerHandle
-from hookmq.store import StoreFailed
+from hookmq.storage.protocols import StoreFailed
 
 from hookmq_webhook.deadletter import DeadLetters
 from hookmq_webhook.dispatch import Buried
@@ -13,11 +13,14 @@ from hookmq_webhook.queues import Numbered
 from hookmq_webhook.requests import Requests
 
 Kept = Callable[[StoreFailed | None], None]
-"""Told that it is safe, or why it is not."""
+"""Called with None when a dead letter is stored safely, or with the failure if it could not be stored."""
 
 
 class Burial:
-    """One instance's. `dead` is the file, None where there is none; `topic` takes its place; with neither it is gone."""
+    """Store the dead letters of one plugin instance.
+
+    They are published to `topic` or, without one, written to `dead`. Without either, they are discarded.
+    """
 
     def __init__(
         self,
@@ -26,7 +29,7 @@ class Burial:
         topic: str | None,
     ) -> None:
         self.dead: DeadLetters | None = None
-        """Set once it is open."""
+        """The dead-letter file, once it is open."""
         self._broker = broker
         self._requests = requests
         self._topic = topic
@@ -34,7 +37,7 @@ class Burial:
         self._open = False
 
     def bury(self, one: Numbered, reason: str, attempts: int, buried: Buried) -> None:
-        """As `hookmq_webhook.dispatch.Bury`."""
+        """Store an event that is given up; see `hookmq_webhook.dispatch.Bury`."""
         self._broker.log(
             "warning", "webhook.given_up", id=one.id, type=one.event.type, reason=reason,
             attempts=attempts,
@@ -42,21 +45,21 @@ class Burial:
         self._keep(one, reason, attempts, lambda failed: buried(failed.reason if failed else ""))
 
     def spill(self, event: Event, done: Kept) -> None:
-        """The outbox has no room."""
-        # It has no number: what was full gave it none. The id is its own.
+        """Store an event that did not fit into the outbox."""
+        # The full outbox did not number the event, so it gets a random id.
         one = Numbered(0, event, 0, f"{self._broker.runtime.token(16)}-0")
         self._keep(one, "the outbox is full", 0, done)
 
     def lost(self, first: int, end: int, epoch: str) -> None:
-        """The disk has lost events: whoever looks at the dead letters learns which."""
+        """Record the events from `first` to before `end`, lost by a damaged disk, as one dead letter of type `gap`."""
         data = {"first": first, "last": end - 1, "epoch": epoch}
         event = Event("gap", self._broker.runtime.time(), data=data)
         self._gaps.append(Numbered(first, event, 0, f"{epoch}-{first}"))
-        if self._open:  # not while the broker starts: the dead letters may not be there yet
+        if self._open:  # while the broker starts, the dead-letter file may not be open yet
             self.open()
 
     def open(self) -> None:
-        """The broker is ready: what it found at its start is kept now."""
+        """Store the gaps that were found while the broker started."""
         self._open = True
         gaps, self._gaps = self._gaps, []
         for one in gaps:

@@ -1,8 +1,8 @@
-"""Every event: its name, which hook tells it, its fields, and how it is made from what the hook is given.
+"""List all event types with their hooks and fields, and create events from the hooks' arguments.
 
-The table is the one place: the JSON Schemas and docs/reference/webhook-events.md are made from it
-(`hookmq_webhook.reference`), and the functions below fill what it lists. The client id, the topic and the payload stand
-in the event itself; `hookmq_webhook.envelope` puts them among the fields.
+`hookmq_webhook.reference` generates the JSON Schemas and docs/reference/webhook-events.md from the table of types. The
+functions after the table create the events. The client id, topic and payload are members of `Event`, not of its data;
+`hookmq_webhook.envelope` adds them to the fields.
 """
 
 import base64
@@ -31,7 +31,7 @@ from hookmq_webhook.events import Event
 
 
 class Field(NamedTuple):
-    """A member of an event's data. `always`: it is never left out."""
+    """A field of an event's data. If `always` is true, no event omits the field."""
 
     name: str
     schema: Mapping[str, Any]
@@ -41,7 +41,11 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of event. `client` and `topic` say whether it is about one, `payload` whether it brings a message's."""
+    """An event type.
+
+    `client` and `topic` are true if events of this type concern a client or a topic. `payload` is true if they contain
+    a message's payload.
+    """
 
     name: str
     hook: str
@@ -77,334 +81,330 @@ def _one_of(*values: str) -> dict[str, Any]:
 
 
 _WHO: Final = (
-    Field("client_id", _TEXT, "the client's id"),
-    Field("username", _TEXT, "the user name of its CONNECT", False),
-    Field("identity", _TEXT, "who it was found to be", False),
-    Field("listener", _NAME, "the listener that it came by"),
+    Field("client_id", _TEXT, "client id"),
+    Field("username", _TEXT, "user name in CONNECT", False),
+    Field("identity", _TEXT, "identity established by authentication", False),
+    Field("listener", _NAME, "listener of the connection"),
 )
 _CLIENT: Final = (
     *_WHO,
-    Field("host", _TEXT, "its address"),
-    Field("port", _COUNT, "its port"),
+    Field("host", _TEXT, "address of the client"),
+    Field("port", _COUNT, "port of the client"),
     Field("transport", _NAME, "tcp, tls, ws, wss, unix or memory"),
-    Field("version", {"type": "integer", "enum": [3, 4, 5]}, "of MQTT: 3 is 3.1, 4 is 3.1.1"),
+    Field("version", {"type": "integer", "enum": [3, 4, 5]}, "MQTT version: 3 is 3.1, 4 is 3.1.1"),
 )
 _REFUSED: Final = (
-    Field("code", _CODE, "the reason code of MQTT 5.0"),
-    Field("code_name", _NAME, "its name"),
+    Field("code", _CODE, "reason code of MQTT 5"),
+    Field("code_name", _NAME, "name of the reason code"),
 )
 _SUBSCRIPTION: Final = (
-    Field("filter", _NAME, "what the client wrote, with $share/NAME/"),
-    Field("topic", _NAME, "the topic filter that is matched"),
-    Field("share", _NAME, "the name of the group that shares it", False),
-    Field("qos", _QOS, "the QoS granted"),
-    Field("no_local", _BOOL, "whether the client's own messages are kept from it"),
-    Field("retain_as_published", _BOOL, "whether RETAIN is passed on"),
+    Field("filter", _NAME, "filter as the client sent it, with $share/NAME/"),
+    Field("topic", _NAME, "filter without $share/NAME/"),
+    Field("share", _NAME, "name of the shared subscription", False),
+    Field("qos", _QOS, "granted QoS"),
+    Field("no_local", _BOOL, "true if the client does not receive its own messages"),
+    Field("retain_as_published", _BOOL, "true if RETAIN is kept in deliveries"),
     Field(
         "retain_handling", {"type": "integer", "enum": [0, 1, 2]}, "when retained messages are sent"
     ),
-    Field("identifier", {"type": "integer", "minimum": 1}, "the subscription identifier", False),
+    Field("identifier", {"type": "integer", "minimum": 1}, "subscription identifier", False),
 )
 _MESSAGE: Final = (
-    Field("topic", _NAME, "the message's topic"),
-    Field("qos", _QOS, "its QoS"),
-    Field("retain", _BOOL, "whether it was published with RETAIN"),
+    Field("topic", _NAME, "topic of the message"),
+    Field("qos", _QOS, "QoS of the message"),
+    Field("retain", _BOOL, "true if it was published with RETAIN"),
     Field("origin", _NAME, "client, will, or plugin:ID"),
-    Field("received_at", _TIME, "when it came in"),
-    Field("expires_at", _TIME, "when it expires", False),
-    Field("content_type", _TEXT, "the content type that the publisher gave", False),
+    Field("received_at", _TIME, "time at which the broker received it"),
+    Field("expires_at", _TIME, "time at which it expires", False),
+    Field("content_type", _TEXT, "content type set by the publisher", False),
     Field(
         "payload_format_indicator",
         {"type": "integer", "enum": [0, 1]},
-        "1 if the publisher says that it is UTF-8",
+        "1 if the publisher declares the payload as UTF-8",
         False,
     ),
-    Field("response_topic", _TEXT, "where an answer is to go", False),
-    Field("correlation_data", _BASE64, "what the answer is to bring along", False),
+    Field("response_topic", _TEXT, "topic for a response", False),
+    Field("correlation_data", _BASE64, "data that a response must repeat", False),
     Field("user_properties", _PAIRS, "[name, value] in the publisher's order", False),
 )
 _PUBLISHER: Final = (
-    Field("client_id", _TEXT, "who published it; left out for the broker and plugins", False),
-    Field("username", _TEXT, "the publisher's user name, while it is connected", False),
-    Field("identity", _TEXT, "who it was found to be, while it is connected", False),
-    Field("listener", _NAME, "the listener it came by, while it is connected", False),
+    Field("client_id", _TEXT, "publisher; absent for the broker and plugins", False),
+    Field("username", _TEXT, "user name of the publisher, while it is online", False),
+    Field("identity", _TEXT, "identity of the publisher, while it is online", False),
+    Field("listener", _NAME, "listener of the publisher, while it is online", False),
 )
 _RECEIVER: Final = (
     *_WHO,
-    Field("sender", _TEXT, "who published it; left out for the broker and plugins", False),
+    Field("sender", _TEXT, "publisher; absent for the broker and plugins", False),
 )
 _DELIVERED: Final = (
     *_RECEIVER,
-    *(
-        one._replace(help="that of the delivery; publish_qos is the publisher's")
-        if one.name == "qos"
-        else one
-        for one in _MESSAGE
-    ),
-    Field("publish_qos", _QOS, "the QoS that it was published with"),
+    *(one._replace(help="QoS of the delivery") if one.name == "qos" else one for one in _MESSAGE),
+    Field("publish_qos", _QOS, "QoS with which it was published"),
 )
 
 
-def _kinds() -> tuple[Kind, ...]:
-    """The table."""
-    session = "The session of a client id "
-    return (
-        Kind(
-            "client.connected",
-            "on_session",
-            "A client was let in.",
-            (
-                *_CLIENT,
-                Field("clean_start", _BOOL, "whether it asked for a new session"),
-                Field("keep_alive", _COUNT, "its keep alive in seconds"),
-                Field("session_present", _BOOL, "whether it found its session again"),
-            ),
-            client=True,
-        ),
-        Kind(
-            "client.disconnected",
-            "on_disconnect",
-            "The connection of a client that was let in ended.",
-            (
-                *_CLIENT,
-                *_REFUSED,
-                Field("by", _one_of(*EndedBy), "who ended it"),
-                Field("will", _BOOL, "whether its will is published, now or later"),
-                Field("error", _TEXT, "the error in words", False),
-                Field("connected_seconds", _SECONDS, "how long it was connected"),
-            ),
-            client=True,
-        ),
-        Kind(
-            "client.auth_failed",
-            "on_auth_failed",
-            "A client was refused at CONNECT or when it authenticated again.",
-            (
-                *(field for field in _CLIENT if field.name not in ("identity", "version")),
-                Field(
-                    "version",
-                    {"type": "integer", "enum": [0, 3, 4, 5]},
-                    "of MQTT: 3 is 3.1, 4 is 3.1.1, 0 is unknown: no CONNECT was read",
-                ),
-                *_REFUSED,
-                Field("reason", _TEXT, "why, in words", False),
-            ),
-            client=True,
-        ),
-        Kind(
-            "client.denied",
-            "on_denied",
-            "A client may not do what it tried.",
-            (
-                *_CLIENT,
-                *_REFUSED,
-                Field("action", _one_of(*Action), "what it tried"),
-                Field("topic", _TEXT, "the topic, or the topic filter of a subscription"),
-                Field("rule", _NAME, "the plugin, the plugin's rule or the setting that says so"),
-            ),
-            client=True,
-            topic=True,
-        ),
-        Kind("session.created", "on_session", f"{session}began.", _CLIENT, client=True),
-        Kind("session.resumed", "on_session", f"{session}goes on.", _CLIENT, client=True),
-        Kind(
-            "session.taken_over",
-            "on_session",
-            f"{session}goes to another connection; the fields are of the older one.",
-            _CLIENT,
-            client=True,
-        ),
-        Kind(
-            "session.expired",
-            "on_session",
-            f"{session}ended, since the client stayed away too long.",
-            _CLIENT,
-            client=True,
-        ),
-        Kind(
-            "session.ended",
-            "on_session",
-            f"{session}ended with the connection, or by a clean start.",
-            _CLIENT,
-            client=True,
-        ),
-        Kind(
-            "subscription.created",
-            "on_subscribed",
-            "A subscription was granted.",
-            (*_WHO, *_SUBSCRIPTION),
-            client=True,
-            topic=True,
-        ),
-        Kind(
-            "subscription.removed",
-            "on_unsubscribed",
-            "A subscription ended: by UNSUBSCRIBE, since it is allowed no more, or with its session.",
-            (*_WHO, *_SUBSCRIPTION),
-            client=True,
-            topic=True,
-        ),
-        Kind(
-            "message.published",
-            "provide_journal, on_published",
-            "A message was accepted, wills and those of plugins too.",
-            (*_PUBLISHER, *_MESSAGE),
-            client=True,
-            topic=True,
-            payload=True,
-        ),
-        Kind(
-            "message.delivered",
-            "on_delivered",
-            "A message reached a subscriber: written to it (QoS 0) or acknowledged by it (QoS 1, 2).",
-            _DELIVERED,
-            client=True,
-            topic=True,
-            payload=True,
-        ),
-        Kind(
-            "message.acked",
-            "on_delivered",
-            "A subscriber acknowledged a message: those of message.delivered at QoS 1 and 2.",
-            _DELIVERED,
-            client=True,
-            topic=True,
-            payload=True,
-        ),
-        Kind(
-            "message.dropped",
-            "on_dropped",
-            "A message went no further; client_id is the publisher's (in) or the receiver's (out).",
-            (
-                *(field._replace(always=False) for field in _RECEIVER),
-                Field("reason", _one_of(*DropReason), "why"),
-                Field("direction", _one_of("in", "out"), "into the broker or out of it"),
-                Field("detail", _TEXT, "the plugin, the limit or the group that it was for", False),
-                *_MESSAGE,
-            ),
-            client=True,
-            topic=True,
-            payload=True,
-        ),
-        Kind(
-            "message.retained",
-            "on_retained",
-            "A message is retained from now on.",
-            (_PUBLISHER[0], *_MESSAGE),
-            client=True,
-            topic=True,
-            payload=True,
-        ),
-        Kind(
-            "message.cleared",
-            "on_retained",
-            "A topic has no retained message any more.",
-            (_MESSAGE[0],),
-            topic=True,
-        ),
-        Kind(
-            "will.published",
-            "on_published",
-            "A client's will was published; message.published tells it as well.",
-            (_PUBLISHER[0]._replace(always=True), *_MESSAGE),
-            client=True,
-            topic=True,
-            payload=True,
-        ),
-        Kind(
-            "broker.started",
-            "on_ready",
-            "All listeners are open.",
-            (Field("version", _NAME, "HookMQ's"),),
-        ),
-        Kind(
-            "broker.stopping",
-            "on_shutdown",
-            "The broker stops, or this plugin is taken out of the configuration.",
-            (
-                Field("version", _NAME, "HookMQ's"),
-                Field("seconds", _SECONDS, "how long that may take"),
-            ),
-        ),
-        Kind(
-            "broker.reloaded",
-            "on_reload",
-            "The configuration was read again.",
-            (
-                Field(
-                    "changed",
-                    {"type": "array", "items": _NAME},
-                    "settings of broker, session, auth and authz that are others now",
-                ),
-            ),
-        ),
-        Kind(
-            "ratelimit.limited",
-            "on_event",
-            "A client was over a rate limit; told once per limit and period.",
-            (
-                *(field._replace(always=False) for field in _WHO),
-                Field("plugin", _NAME, "the id of the plugin"),
-                Field("limit", _NAME, "the limit"),
-                Field("outcome", _NAME, "what came of it: throttled, refused, dropped, ..."),
-                Field("per", _NAME, "what it is counted per"),
-                Field("key", _TEXT, "whose count was full"),
-            ),
-            client=True,
-        ),
-        Kind(
-            "ratelimit.banned",
-            "on_event",
-            "A client, user or address is kept out for a while.",
-            (
-                *(field._replace(always=False) for field in _WHO),
-                Field("plugin", _NAME, "the id of the plugin"),
-                Field("kind", _NAME, "client, user or ip"),
-                Field("name", _TEXT, "which"),
-                Field("seconds", _SECONDS, "for how long"),
-                Field("why", _NAME, "flapping, or the limit that was broken too often"),
-            ),
-            client=True,
-        ),
-    )
+_SESSION: Final = "The session of a client id "
 
+_KINDS: Final = (
+    Kind(
+        "client.connected",
+        "on_session",
+        "A client was accepted.",
+        (
+            *_CLIENT,
+            Field("clean_start", _BOOL, "true if it requested a new session"),
+            Field("keep_alive", _COUNT, "keep alive in seconds"),
+            Field("session_present", _BOOL, "true if it resumed its session"),
+        ),
+        client=True,
+    ),
+    Kind(
+        "client.disconnected",
+        "on_disconnect",
+        "The connection of an accepted client ended.",
+        (
+            *_CLIENT,
+            *_REFUSED,
+            Field("by", _one_of(*EndedBy), "side that ended the connection"),
+            Field("will", _BOOL, "true if its will is published, now or later"),
+            Field("error", _TEXT, "description of the error", False),
+            Field("connected_seconds", _SECONDS, "duration of the connection"),
+        ),
+        client=True,
+    ),
+    Kind(
+        "client.auth_failed",
+        "on_auth_failed",
+        "A client was refused at CONNECT, or when it authenticated again.",
+        (
+            *(field for field in _CLIENT if field.name not in ("identity", "version")),
+            Field(
+                "version",
+                {"type": "integer", "enum": [0, 3, 4, 5]},
+                "MQTT version: 3 is 3.1, 4 is 3.1.1, 0 is unknown (no CONNECT was read)",
+            ),
+            *_REFUSED,
+            Field("reason", _TEXT, "description of the reason", False),
+        ),
+        client=True,
+    ),
+    Kind(
+        "client.denied",
+        "on_denied",
+        "An action of a client was denied.",
+        (
+            *_CLIENT,
+            *_REFUSED,
+            Field("action", _one_of(*Action), "denied action"),
+            Field("topic", _TEXT, "topic, or filter of a subscription"),
+            Field("rule", _NAME, "plugin, rule of a plugin, or setting that denied it"),
+        ),
+        client=True,
+        topic=True,
+    ),
+    Kind("session.created", "on_session", f"{_SESSION}began.", _CLIENT, client=True),
+    Kind("session.resumed", "on_session", f"{_SESSION}was resumed.", _CLIENT, client=True),
+    Kind(
+        "session.taken_over",
+        "on_session",
+        f"{_SESSION}was taken over by another connection; the fields describe the old one.",
+        _CLIENT,
+        client=True,
+    ),
+    Kind(
+        "session.expired",
+        "on_session",
+        f"{_SESSION}expired while the client was offline.",
+        _CLIENT,
+        client=True,
+    ),
+    Kind(
+        "session.ended",
+        "on_session",
+        f"{_SESSION}ended with its connection, or by a clean start.",
+        _CLIENT,
+        client=True,
+    ),
+    Kind(
+        "subscription.created",
+        "on_subscribed",
+        "A subscription was granted.",
+        (*_WHO, *_SUBSCRIPTION),
+        client=True,
+        topic=True,
+    ),
+    Kind(
+        "subscription.removed",
+        "on_unsubscribed",
+        "A subscription ended: by UNSUBSCRIBE, by revocation, or with its session.",
+        (*_WHO, *_SUBSCRIPTION),
+        client=True,
+        topic=True,
+    ),
+    Kind(
+        "message.published",
+        "provide_journal, on_published",
+        "A message was accepted. This includes wills and messages of plugins.",
+        (*_PUBLISHER, *_MESSAGE),
+        client=True,
+        topic=True,
+        payload=True,
+    ),
+    Kind(
+        "message.delivered",
+        "on_delivered",
+        "A message was delivered: written to a subscriber (QoS 0) or acknowledged by it (QoS 1, 2).",
+        _DELIVERED,
+        client=True,
+        topic=True,
+        payload=True,
+    ),
+    Kind(
+        "message.acked",
+        "on_delivered",
+        "A subscriber acknowledged a message: message.delivered at QoS 1 and 2.",
+        _DELIVERED,
+        client=True,
+        topic=True,
+        payload=True,
+    ),
+    Kind(
+        "message.dropped",
+        "on_dropped",
+        "A message was dropped; client_id is the publisher (in) or the subscriber (out).",
+        (
+            *(field._replace(always=False) for field in _RECEIVER),
+            Field("reason", _one_of(*DropReason), "reason of the drop"),
+            Field("direction", _one_of("in", "out"), "into the broker, or out of it"),
+            Field("detail", _TEXT, "plugin, limit or shared subscription concerned", False),
+            *_MESSAGE,
+        ),
+        client=True,
+        topic=True,
+        payload=True,
+    ),
+    Kind(
+        "message.retained",
+        "on_retained",
+        "A message became the retained message of its topic.",
+        (_PUBLISHER[0], *_MESSAGE),
+        client=True,
+        topic=True,
+        payload=True,
+    ),
+    Kind(
+        "message.cleared",
+        "on_retained",
+        "A topic no longer has a retained message.",
+        (_MESSAGE[0],),
+        topic=True,
+    ),
+    Kind(
+        "will.published",
+        "on_published",
+        "The will of a client was published. message.published is sent as well.",
+        (_PUBLISHER[0]._replace(always=True), *_MESSAGE),
+        client=True,
+        topic=True,
+        payload=True,
+    ),
+    Kind(
+        "broker.started",
+        "on_ready",
+        "All listeners are open.",
+        (Field("version", _NAME, "version of HookMQ"),),
+    ),
+    Kind(
+        "broker.stopping",
+        "on_shutdown",
+        "The broker stops, or this plugin was removed from the configuration.",
+        (
+            Field("version", _NAME, "version of HookMQ"),
+            Field("seconds", _SECONDS, "time limit of the stop"),
+        ),
+    ),
+    Kind(
+        "broker.reloaded",
+        "on_reload",
+        "The configuration was reloaded.",
+        (
+            Field(
+                "changed",
+                {"type": "array", "items": _NAME},
+                "changed settings of broker, session, auth and authz",
+            ),
+        ),
+    ),
+    Kind(
+        "ratelimit.limited",
+        "on_event",
+        "A client exceeded a rate limit. Sent once per limit and period.",
+        (
+            *(field._replace(always=False) for field in _WHO),
+            Field("plugin", _NAME, "plugin id"),
+            Field("limit", _NAME, "limit"),
+            Field("outcome", _NAME, "outcome: throttled, refused, dropped, ..."),
+            Field("per", _NAME, "what the limit is counted per, such as client"),
+            Field("key", _TEXT, "the client, user or address that exceeded it"),
+        ),
+        client=True,
+    ),
+    Kind(
+        "ratelimit.banned",
+        "on_event",
+        "A client, user or address was banned for a while.",
+        (
+            *(field._replace(always=False) for field in _WHO),
+            Field("plugin", _NAME, "plugin id"),
+            Field("kind", _NAME, "client, user or ip"),
+            Field("name", _TEXT, "the client, user or address"),
+            Field("seconds", _SECONDS, "duration of the ban"),
+            Field("why", _NAME, "flapping, or the limit that was exceeded too often"),
+        ),
+        client=True,
+    ),
+)
 
-CATALOG: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in _kinds()})
-"""Every kind of event by its name. What other plugins tell by `BrokerHandle.emit` has their own names and fields."""
+CATALOG: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in _KINDS})
+"""All event types by name.
+
+Events that other plugins emit with `BrokerHandle.emit` have names and fields of their own.
+"""
 
 OTHER: Final = Kind(
     "PLUGIN.EVENT",
     "on_event",
-    "What any other plugin tells, under the plugin's own name for it.",
+    "An event of another plugin, under the name that the plugin gave it.",
     (
         *(field._replace(always=False) for field in _WHO),
-        Field("plugin", _NAME, "the id of the plugin"),
+        Field("plugin", _NAME, "plugin id"),
     ),
     client=True,
 )
-"""The kind of those."""
+"""The type of the events that other plugins emit."""
 
 PAYLOAD: Final = (
-    Field("payload_size", _COUNT, "bytes of the payload"),
+    Field("payload_size", _COUNT, "size of the payload in bytes"),
     Field(
         "payload_format",
         _one_of("json", "text", "base64", "omitted"),
-        "how the payload is given: json and text in payload, base64 in payload_base64",
+        "form of the payload: json and text are in payload, base64 is in payload_base64",
     ),
-    Field("payload", {}, "the payload, as a JSON value or as text", False),
-    Field("payload_base64", _BASE64, "the payload", False),
+    Field("payload", {}, "payload as a JSON value or as text", False),
+    Field("payload_base64", _BASE64, "payload in base64", False),
     Field(
         "left_out",
         {"type": "array", "items": _one_of("payload", "user_properties")},
-        "what is missing since the event would be larger than max_event",
+        "fields that were omitted because the event was larger than max_event",
         False,
     ),
 )
-"""What `hookmq_webhook.envelope` adds to the fields of kinds with a payload."""
+"""The fields that `hookmq_webhook.envelope` adds to events with a payload."""
 
 
 def hooks_of(types: frozenset[str]) -> frozenset[str]:
-    """The hooks that tell those; `on_event` where a type is none of the catalog's."""
+    """Return the hooks that these event types need. Event types of other plugins need `on_event`."""
     found = {"on_event"} if types - CATALOG.keys() else set()
     for name in types & CATALOG.keys():
         found.update(CATALOG[name].hook.split(", "))
@@ -412,16 +412,16 @@ def hooks_of(types: frozenset[str]) -> frozenset[str]:
 
 
 def field_names(kind: Kind) -> frozenset[str]:
-    """The members that data of this kind may have."""
+    """Return the names of all fields that events of this type may have."""
     extra = PAYLOAD if kind.payload else ()
     return frozenset(field.name for field in (*kind.fields, *extra))
 
 
-# What the hooks are given, as events -----------------------------------------------------------------------------------
+# events from hook arguments ---------------------------------------------------------------------------------------------
 
 
 def session(time: float, client: ClientInfo, event: SessionEvent) -> tuple[Event, ...]:
-    """`on_session`. A session that was created or resumed has a client that connected, which is told first."""
+    """Return the events for `on_session`. For a new or resumed session, the first is client.connected."""
     about = _client(client)
     told = Event(f"session.{event}", time, client.client_id, None, client.listener, about)
     if event is not SessionEvent.CREATED and event is not SessionEvent.RESUMED:
@@ -436,7 +436,7 @@ def session(time: float, client: ClientInfo, event: SessionEvent) -> tuple[Event
 
 
 def disconnected(time: float, client: ClientInfo, reason: DisconnectReason) -> Event:
-    """`on_disconnect`."""
+    """Return the event for `on_disconnect`."""
     data = {
         **_client(client),
         **_code(reason.code),
@@ -450,9 +450,9 @@ def disconnected(time: float, client: ClientInfo, reason: DisconnectReason) -> E
 
 
 def auth_failed(time: float, client: ClientInfo, code: ReasonCode, reason: str) -> Event:
-    """`on_auth_failed`."""
+    """Return the event for `on_auth_failed`."""
     data = {**_client(client), **_code(code)}
-    data.pop("identity", None)  # nobody knows who it is
+    data.pop("identity", None)  # the client is not authenticated
     if reason:
         data["reason"] = reason
     return Event("client.auth_failed", time, client.client_id, None, client.listener, data)
@@ -461,40 +461,40 @@ def auth_failed(time: float, client: ClientInfo, code: ReasonCode, reason: str) 
 def denied(
     time: float, client: ClientInfo, action: Action, topic: str, code: ReasonCode, rule: str
 ) -> Event:
-    """`on_denied`."""
+    """Return the event for `on_denied`."""
     data = {**_client(client), **_code(code), "action": str(action), "rule": rule}
     return Event("client.denied", time, client.client_id, topic, client.listener, data)
 
 
 def subscribed(time: float, client: ClientInfo, subscription: Subscription) -> Event:
-    """`on_subscribed`."""
+    """Return the event for `on_subscribed`."""
     return _subscription("subscription.created", time, client, subscription)
 
 
 def unsubscribed(time: float, client: ClientInfo, subscription: Subscription) -> Event:
-    """`on_unsubscribed`."""
+    """Return the event for `on_unsubscribed`."""
     return _subscription("subscription.removed", time, client, subscription)
 
 
 def published(message: Message, client: ClientInfo | None) -> Event:
-    """`on_published`, and what a journal is given. `client` is the publisher, where it is known."""
+    """Return the event for `on_published` or a journal's `append`. `client` is the publisher, if known."""
     return _message("message.published", message.received_at, message, client)
 
 
 def will_published(time: float, message: Message) -> Event:
-    """`on_published`, of a message whose origin is ``will``."""
+    """Return the additional event for `on_published` if the message is a will."""
     return _message("will.published", time, message, None)
 
 
 def delivered(time: float, client: ClientInfo, message: Message, qos: int) -> tuple[Event, ...]:
-    """`on_delivered`: one event for QoS 0, two for QoS 1 and 2."""
+    """Return the events for `on_delivered`: one for QoS 0, two for QoS 1 and 2."""
     told = _received("message.delivered", time, client, message)
     told = told._replace(data={**told.data, "qos": qos, "publish_qos": message.qos})
     return (told, told._replace(type="message.acked")) if qos else (told,)
 
 
 def dropped(time: float, client: ClientInfo | None, message: Message, why: Dropped) -> Event:
-    """`on_dropped`."""
+    """Return the event for `on_dropped`."""
     told = _received("message.dropped", time, client, message)
     data = {**told.data, "reason": str(why.reason), "direction": str(why.direction)}
     if why.detail:
@@ -503,31 +503,31 @@ def dropped(time: float, client: ClientInfo | None, message: Message, why: Dropp
 
 
 def retained(time: float, topic: str, message: Message | None) -> Event:
-    """`on_retained`."""
+    """Return the event for `on_retained`. `message` is None if the retained message was removed."""
     if message is None:
         return Event("message.cleared", time, None, topic)
     return _message("message.retained", time, message, None)
 
 
 def started(time: float, version: str) -> Event:
-    """`on_ready`."""
+    """Return the event for `on_ready`."""
     return Event("broker.started", time, data={"version": version})
 
 
 def stopping(time: float, version: str, seconds: float) -> Event:
-    """`on_shutdown`."""
+    """Return the event for `on_shutdown`."""
     return Event("broker.stopping", time, data={"version": version, "seconds": float(seconds)})
 
 
 def reloaded(time: float, old: Settings, new: Settings) -> Event:
-    """`on_reload`."""
+    """Return the event for `on_reload`."""
     return Event("broker.reloaded", time, data={"changed": changes(old, new)})
 
 
 def told(
     time: float, client: ClientInfo | None, event: str, values: Mapping[str, object], plugin: str
 ) -> Event:
-    """`on_event`."""
+    """Return the event for `on_event`."""
     data = {**_plain(values), "plugin": plugin}
     if client is None:
         return Event(event, time, data=data)
@@ -535,7 +535,7 @@ def told(
 
 
 def changes(old: Any, new: Any, place: str = "") -> list[str]:
-    """The dotted names of settings that differ."""
+    """Return the dotted names of the settings that differ between `old` and `new`."""
     found: list[str] = []
     for field in fields(old):
         name = f"{place}.{field.name}" if place else field.name
@@ -553,7 +553,7 @@ _TRACEPARENT: Final = re.compile(
 
 
 def traceparent(message: Message) -> str | None:
-    """The ``traceparent`` among the user properties, if it is one (W3C Trace Context)."""
+    """Return the ``traceparent`` user property, or None if it is missing or invalid (W3C Trace Context)."""
     for name, value in message.user_property:
         if name == "traceparent" and _TRACEPARENT.fullmatch(value):
             return value
@@ -650,7 +650,7 @@ def _plain(value: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _json(value: object) -> Any:
-    """A value as JSON and `marshal` have it."""
+    """Return a value that both JSON and `marshal` can encode."""
     if isinstance(value, Mapping):
         return _plain(value)
     if isinstance(value, list | tuple | set | frozenset):

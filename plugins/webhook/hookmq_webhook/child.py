@@ -1,5 +1,8 @@
-"""The process that sends, of one instance. ``python -P -m hookmq_webhook.child FD`` is started by
-`hookmq_webhook.process` with a socket: events come by it and verdicts go. It ends when the broker does."""
+"""Run the process that sends one plugin instance's events.
+
+`hookmq_webhook.process` starts ``python -P -m hookmq_webhook.child FD``. FD is the file descriptor of a socket, on which
+the process receives events and returns verdicts. The process ends when the broker ends.
+"""
 
 import asyncio
 import pickle
@@ -19,7 +22,7 @@ from hookmq_webhook.sender import Sender
 
 
 class Child(asyncio.Protocol):
-    """Both ends of the work: what comes by the socket, and the `Sender`."""
+    """Pass events from the socket to a `Sender`, and return its verdicts."""
 
     def __init__(self) -> None:
         self.ended = asyncio.get_running_loop().create_future()
@@ -30,7 +33,7 @@ class Child(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no such class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is unrelated
 
     def data_received(self, data: bytes) -> None:
         for value in self._frames.feed(data):
@@ -55,7 +58,7 @@ class Child(asyncio.Protocol):
             task.add_done_callback(self._leaving.discard)
 
     async def _retire(self, sender: Sender, tasks: "set[asyncio.Task[None]]") -> None:
-        """What it is sending it sends to the end."""
+        """Close a sender after its requests in progress have finished."""
         if tasks:
             await asyncio.wait(tasks)
         await sender.close()
@@ -73,7 +76,7 @@ class Child(asyncio.Protocol):
             )
 
     async def close(self) -> None:
-        """Give up what is being sent."""
+        """Cancel all requests in progress."""
         for task in (*self._tasks, *self._leaving):
             task.cancel()
         if self._sender is not None:
@@ -81,7 +84,7 @@ class Child(asyncio.Protocol):
 
 
 async def main(fd: int) -> None:
-    """Send until the broker is gone."""
+    """Send events until the broker closes the socket."""
     loop = asyncio.get_running_loop()
     _, child = await loop.create_unix_connection(Child, sock=socket.socket(fileno=fd))
     await child.ended
@@ -90,5 +93,7 @@ async def main(fd: int) -> None:
 
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they are for the broker, which lets it finish
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # the broker handles signals, and lets this process finish
     asyncio.run(main(int(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""``hookmq webhook``: dead letters, listed and sent again."""
+"""Implement `hookmq webhook`, which lists and resends dead letters."""
 
 import argparse
 import asyncio
@@ -8,13 +8,13 @@ import time
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from hookmq.cli.source import add_source
-from hookmq.errors import ConfigError, StoreError
+from hookmq.cli.config_args import add_source
+from hookmq.model.errors import ConfigError, StoreError
 
 from hookmq_webhook import kit
 from hookmq_webhook.deadletter import Dead, DeadLetters, at_once, replay
 from hookmq_webhook.dispatch import Answer, Verdict
-from hookmq_webhook.instances import Instance, instance_of
+from hookmq_webhook.instances import INSTANCE_HELP, Instance, instance_of
 from hookmq_webhook.routes import shown
 
 EXAMPLES: Final = """\
@@ -22,40 +22,44 @@ examples:
   hookmq webhook deadletter list -c hookmq.yaml
   hookmq webhook deadletter replay -c hookmq.yaml --id webhook --only 4f1c-17
 
-The broker must be stopped, since its file is its own. Of a running one ask its http listener instead:
+Stop the broker first, because it locks the file. A running broker serves the same on its http listener:
   GET /plugins/ID/deadletter and POST /plugins/ID/deadletter/replay
 
 exit codes: 0 done, 1 some did not arrive or the file cannot be used, 2 wrong usage or configuration"""
 
 
 def register(group: Any, kind: type) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`; `kind` is the plugin's class."""
+    """Add the command to `group`, a `hookmq.cli.commands.Group`. `kind` is the plugin class."""
     parser = group.add_parser(
         "webhook",
-        help="what the webhook plugin gave up, and receivers to try it with",
+        help="dead letters of the webhook plugin, and tools for receivers",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=EXAMPLES,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     dead = commands.add_parser(
         "deadletter",
-        help="events that were given up",
+        help="list or resend events that were given up",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=EXAMPLES,
     )
     under = dead.add_subparsers(metavar="COMMAND", required=True)
     for name, help, run in (
-        ("list", "show them, oldest first", run_list),
-        ("replay", "send them again, oldest first, with the ids that they had", run_replay),
+        ("list", "list dead letters, oldest first", run_list),
+        ("replay", "send dead letters again, oldest first, with their old ids", run_replay),
     ):
         one = under.add_parser(name, help=help, description=f"{help[:1].upper()}{help[1:]}.")
         add_source(one)
-        one.add_argument("--id", metavar="ID", help="which instance, where there are several")
+        one.add_argument("--id", metavar="ID", help=INSTANCE_HELP)
         if name == "list":
-            one.add_argument("--json", action="store_true", help="a line of JSON for each")
+            one.add_argument("--json", action="store_true", help="print a line of JSON for each")
         else:
             one.add_argument(
-                "--only", action="append", default=[], metavar="EVENT", help="ids to send; else all"
+                "--only",
+                action="append",
+                default=[],
+                metavar="EVENT",
+                help="send only the event with this id; repeatable",
             )
         one.set_defaults(run=run, kind=kind)
     kit.register(commands, kind)
@@ -64,14 +68,14 @@ def register(group: Any, kind: type) -> None:
 def _open(instance: Instance) -> DeadLetters:
     folder = instance.dead_folder
     if folder is None:
-        raise ConfigError(f"{instance.id} keeps no dead letters in a file")
+        raise ConfigError(f"{instance.id} has no file of dead letters")
     dead = DeadLetters(folder, at_once, instance.config.dead_letter.max_bytes)
     dead.open()
     return dead
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    """``hookmq webhook deadletter list``."""
+    """Run `hookmq webhook deadletter list`."""
     try:
         dead = _open(instance_of(arguments))
     except StoreError as error:
@@ -89,7 +93,7 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 
 def run_replay(arguments: argparse.Namespace) -> int:
-    """``hookmq webhook deadletter replay``."""
+    """Run `hookmq webhook deadletter replay`."""
     instance = instance_of(arguments)
     try:
         dead = _open(instance)
@@ -104,7 +108,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
 def _unusable(error: Exception) -> int:
     print(f"hookmq webhook: {error}", file=sys.stderr)
     if "in use" in str(error):
-        print("a broker that runs is asked by http; see --help", file=sys.stderr)
+        print("use the http listener of the running broker instead; see --help", file=sys.stderr)
     return 1
 
 
@@ -128,7 +132,7 @@ async def _replay(instance: Instance, dead: DeadLetters, only: frozenset[str]) -
         await sender.close()
     unknown = sorted(only - seen) if not done.failed else []
     for id in unknown:
-        print(f"{id}: there is none", file=sys.stderr)
+        print(f"{id}: not found", file=sys.stderr)
     left = dead.waiting
     print(f"{done.arrived} arrived, {done.failed} failed, {left} left")
     return 1 if done.failed or unknown else 0

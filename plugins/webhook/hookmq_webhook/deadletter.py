@@ -1,4 +1,7 @@
-"""What was given up: kept in a file with the reason, to be looked at and sent again. Events keep their ids."""
+"""Store dead letters in a file: events that were given up, with the reason.
+
+A dead letter that is sent again keeps its id.
+"""
 
 import asyncio
 import json
@@ -9,32 +12,34 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hookmq.segments import SegmentLog
-from hookmq.segments.log import RunBlocking
-from hookmq.store import CommitId, StoreFailed
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import CommitId
+from hookmq_toolkit.durable_files import write_atomically
+from hookmq_toolkit.segment_log import SegmentLog
+from hookmq_toolkit.segment_log.log import RunBlocking
 
 from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.events import Event, pack, unpack
-from hookmq_webhook.folder import prepare, write_atomically
+from hookmq_webhook.folder import prepare
 from hookmq_webhook.queues import Numbered
 
 REPLAYED: Final = "replayed.json"
 LOG: Final = "log"
-_KNOWN: Final = frozenset({REPLAYED, REPLAYED + ".new", LOG, "lost+found"})
+_KNOWN: Final = frozenset({REPLAYED, REPLAYED + ".new", LOG})
 _FORMAT: Final = 1
 _MARSHAL: Final = 4
 _STORE: Final = CommitId("dead letters", 0)
-"""No commit is about them."""
+"""A placeholder commit id, since dead letters are not part of a commit."""
 PAGE: Final = 4 << 20
-"""Bytes read at a time."""
+"""Bytes to read at a time."""
 AT_A_TIME: Final = 20
-"""Dead letters in memory while they are sent again, and so many at most twice, if that is cut short."""
+"""Dead letters to load at a time for a replay. An interrupted replay may send up to this many twice."""
 SHARE: Final = 8
-"""Segments of a full file: so much of it goes at a time."""
+"""Number of segments in a full file. The oldest segment is removed as a whole."""
 
 
 class Dead(NamedTuple):
-    """An event that was given up. `place` is its number in the file, `number` the one it had in its queue."""
+    """An event that was given up. `place` is its position in the file, `number` its number in the queue."""
 
     place: int
     id: str
@@ -46,12 +51,12 @@ class Dead(NamedTuple):
 
     @property
     def numbered(self) -> Numbered:
-        """As it is sent again."""
+        """The numbered event, for sending it again."""
         return Numbered(self.number, self.event, 0, self.id)
 
 
 class DeadLetters:
-    """The file in `folder`. `open` first; it is this process's alone until `close`."""
+    """The dead-letter file in `folder`. Call `open` first; it locks the file until `close`."""
 
     def __init__(
         self, folder: Path, run_blocking: RunBlocking, max_bytes: int, sync: bool = True
@@ -59,7 +64,7 @@ class DeadLetters:
         self.folder = folder
         self.added = 0
         self.overwritten = 0
-        """Dead letters that went because the file was full."""
+        """Dead letters that were removed because the file was full."""
         self._max_bytes = max_bytes
         self._run_blocking = run_blocking
         self._sync = sync
@@ -74,7 +79,7 @@ class DeadLetters:
         return SegmentLog(self.folder / LOG, self._run_blocking, segment_size=size, sync=self._sync)
 
     def open(self) -> None:
-        """Take the folder. Raises StoreError."""
+        """Open and lock the folder. Blocks. Raises StoreError."""
         prepare(self.folder, _KNOWN, (LOG,))
         self._log.open()
         self._log.recover(_STORE)
@@ -82,14 +87,14 @@ class DeadLetters:
         self._replayed = self._load()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file and release the folder."""
         if self._opened:
             self._opened = False
             self._log.close()
 
     @property
     def waiting(self) -> int:
-        """How many are there that were not sent again."""
+        """Number of dead letters that have not been resent."""
         return self._log.next - self._log.earliest - len(self._replayed)
 
     def add(
@@ -100,11 +105,11 @@ class DeadLetters:
         time: float,
         done: Callable[[StoreFailed | None], None],
     ) -> None:
-        """Keep one; `done` is told when it is safe."""
+        """Add an event. Calls `done` with None when the event is stored safely, or with the failure."""
         if not self._opened:
             done(StoreFailed(f"{self.folder} is not open"))
             return
-        if self._log.failure is not None:  # it would wait in memory for a write that never comes
+        if self._log.failure is not None:  # a log that failed once accepts no more writes
             done(StoreFailed(self._log.failure))
             self._reopen()
             return
@@ -116,13 +121,12 @@ class DeadLetters:
             self._trim()
 
     def _reopen(self) -> None:
-        """After a failure, which may have been a full disk: what is safe in the file is read again, and a later `add`
-        finds it in order, or fails once more."""
+        """Reopen the file after a failure such as a full disk, so that a later `add` may succeed."""
         if self._reopening or self._trimming:
             return
         self._reopening = True
         before, fresh = self._log, self._make_log()
-        before.close()  # its lock is the other's
+        before.close()  # release the lock for the new log
 
         def take() -> None:
             prepare(self.folder, _KNOWN, (LOG,))
@@ -156,7 +160,7 @@ class DeadLetters:
         self._run_blocking(partial(self._log.trim, segments[1].base), trimmed)
 
     def read(self) -> Iterator[Dead]:
-        """Those that were not sent again, in the order in which they were given up. Blocks. Raises StoreError."""
+        """Yield the dead letters that have not been resent, oldest first. Blocks. Raises StoreError."""
         place = self._log.earliest
         while frames := self._log.read(place, PAGE):
             for frame in frames:
@@ -167,14 +171,16 @@ class DeadLetters:
                         yield found
 
     def replayed(self, places: Iterable[int]) -> Callable[[], None]:
-        """These were sent again, or are not wanted. Call what it returns to make that safe; that blocks, and raises
-        OSError."""
+        """Mark dead letters as resent, and return a function that saves the marks.
+
+        The returned function blocks, and raises OSError.
+        """
         self._replayed.update(places)
         known = {"log": self._log.id, "replayed": sorted(self._replayed)}
         return partial(write_atomically, self.folder / REPLAYED, json.dumps(known).encode())
 
     def _load(self) -> set[int]:
-        """Without a usable file all may be sent again."""
+        """Return the positions of resent dead letters. The set is empty if the file is missing or unusable."""
         try:
             known = json.loads((self.folder / REPLAYED).read_bytes())
             if known["log"] == self._log.id:
@@ -186,12 +192,12 @@ class DeadLetters:
 
 
 class Replay(NamedTuple):
-    """What came of sending dead letters again."""
+    """The result of a replay: how many dead letters arrived, and how many failed."""
 
     arrived: int
     failed: int
     reason: str
-    """Of the last that failed."""
+    """The reason for the last failure."""
 
 
 async def replay(
@@ -200,8 +206,11 @@ async def replay(
     wanted: Callable[[Dead], bool] = lambda _: True,
     told: Callable[[Dead, Answer], None] = lambda dead, answer: None,
 ) -> Replay:
-    """Send those that are `wanted` again, one after another, oldest first. Ends where the service is not well; what it
-    refuses stays, and the next is sent. Raises StoreError, OSError."""
+    """Resend the `wanted` dead letters one by one, oldest first.
+
+    Calls `told` after each attempt. A dead letter that the service refuses remains in the file, and the replay
+    continues. If the service cannot accept events now, the replay stops. Raises StoreError and OSError.
+    """
     arrived = failed = 0
     reason = ""
     left = dead.read()
@@ -228,7 +237,7 @@ async def replay(
 
 
 def at_once(call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> Any:
-    """A `run_blocking` without threads, for commands."""
+    """Run `call` like `Runtime.run_blocking`, but in the calling thread. Used by commands."""
     try:
         result = call()
     except Exception as error:

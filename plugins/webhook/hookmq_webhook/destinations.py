@@ -1,4 +1,7 @@
-"""Where requests may go: looked at for the address that is connected to, so that no name leads elsewhere."""
+"""Check which hosts and addresses requests may be sent to.
+
+Addresses are checked for each connection, after the host name is resolved.
+"""
 
 import ipaddress
 import re
@@ -18,7 +21,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 REFUSED: Final = tuple(
     ipaddress.ip_network(text)
     for text in (
-        "169.254.0.0/16",  # link-local, and what clouds tell their machines: keys among it
+        "169.254.0.0/16",  # link-local; cloud metadata services use it, and return keys
         "fe80::/10",
         "fd00:ec2::/32",
         "100.100.100.200/32",
@@ -31,17 +34,17 @@ REFUSED: Final = tuple(
         "ff00::/8",
     )
 )
-"""Networks that no service is in, unless `allow_networks` says so."""
+"""Networks that are refused by default. `allow_networks` replaces this list."""
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _6TO4: Final = ipaddress.IPv6Network("2002::/16")
 
 
 class Refused(OSError):
-    """A destination that is not allowed."""
+    """The destination is not allowed."""
 
 
 class Destinations:
-    """What `DestinationConfig` says."""
+    """Compiled rules of a `DestinationConfig`."""
 
     def __init__(self, config: DestinationConfig) -> None:
         self._allow_hosts = _globs(config.allow_hosts)
@@ -50,7 +53,7 @@ class Destinations:
         self._deny = tuple(map(ipaddress.ip_network, config.deny_networks))
 
     def check_host(self, host: str) -> None:
-        """Raise Refused for a host, by its name or, where it is an address, by that."""
+        """Raise Refused if `host`, the host name or address in a URL, is not allowed."""
         name = host.lower().rstrip(".").strip("[]")
         if (self._deny_hosts is not None and self._deny_hosts.match(name)) or (
             self._allow_hosts is not None and not self._allow_hosts.match(name)
@@ -64,7 +67,7 @@ class Destinations:
             raise Refused(f"the address {name} is not allowed")
 
     def allows(self, address: Address) -> bool:
-        """Whether a connection to it may be made."""
+        """Return whether connections to `address` are allowed."""
         forms = _forms(address)
         if _within(forms, self._deny):
             return False
@@ -74,7 +77,7 @@ class Destinations:
 
 
 class CheckedResolver(AbstractResolver):
-    """Gives only addresses that are allowed; a name without one is `Refused`."""
+    """A resolver that returns only allowed addresses."""
 
     def __init__(self, destinations: Destinations, inner: AbstractResolver | None = None) -> None:
         self._destinations = destinations
@@ -83,7 +86,10 @@ class CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """As aiohttp's resolvers. Raises OSError."""
+        """Resolve `host` to its allowed addresses, as aiohttp expects.
+
+        Raises OSError, and Refused if no address is allowed.
+        """
         self._destinations.check_host(host)
         found = await self._inner.resolve(host, port, family)
         good = [one for one in found if self._good(one["host"])]
@@ -98,12 +104,12 @@ class CheckedResolver(AbstractResolver):
             return False
 
     async def close(self) -> None:
-        """Let go of what it holds."""
+        """Close the inner resolver."""
         await self._inner.close()
 
 
 def _forms(address: Address) -> Sequence[Address]:
-    """An address, and last the IPv4 address that it stands for, if it does."""
+    """Return `address`, followed by the IPv4 address embedded in it, if any."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     if address.ipv4_mapped is not None:

@@ -1,19 +1,19 @@
-"""From a queue to the service: in order per key, several keys at a time, in batches, again and again until it arrived.
+"""Send queued events to the service in batches, in order for each key, and retry until they arrive.
 
-A *lane* is the events of one key, in their order. A *parcel* is what is sent at a time: the heads of one or more lanes,
-as many as a batch holds. While a parcel is under way or waits for its next attempt its lanes are busy, so that nothing
-overtakes it; other lanes go on. Attempts of one parcel have the same content and the same ids. A parcel that is refused
-or has been tried long enough is taken apart, so that only what is wrong is given up.
+A *lane* contains the waiting events of one key, in order. A *parcel* contains the events of one request: the first events
+of one or more lanes, as many as fit into a batch. While a parcel is being sent or waits for its next attempt, its lanes
+are busy, so that no event overtakes it. Other lanes continue. All attempts to send a parcel have the same content and
+ids. A parcel that is refused, or has used up its attempts, is split. Only events that also fail alone are given up.
 
-A lane whose parcel failed is *held*; what becomes of the events behind it `hookmq_webhook.window` says.
+A lane whose parcel failed is *held*. `hookmq_webhook.window` describes what happens to its other events.
 """
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from hookmq.breaker import Ask, Breaker
-from hookmq.runtime import Cancel, Runtime, Timer
+from hookmq.model.runtime import Cancel, Runtime, Timer
+from hookmq_toolkit.breaker import Ask, Breaker
 
 from hookmq_webhook.parcels import Answer, Lane, Parcel, Policy, Verdict
 from hookmq_webhook.queues import Numbered, Queue
@@ -21,19 +21,19 @@ from hookmq_webhook.window import Window
 
 Send = Callable[[Sequence[Numbered]], Awaitable[Answer]]
 Buried = Callable[[str], None]
-"""Told that what was given up is safe: an empty text, or why it is not."""
+"""Called with '' when a dead letter is stored safely, or with the reason why it could not be stored."""
 Bury = Callable[[Numbered, str, int, Buried], None]
-"""Told an event that is given up, why, and after how many attempts; keeps it safe, if it is to be kept."""
+"""Store an event as a dead letter. The arguments are the event, the reason, the number of attempts, and a callback."""
 
 
 TOGETHER: Final = 5
-"""Attempts after which the events of a batch are sent one by one; two, where others arrived since the first."""
+"""Failed attempts after which a batch is split. If other events arrive meanwhile, two attempts are enough."""
 BURY_AGAIN: Final = 5.0
-"""Seconds after which what could not be kept safe is given up once more."""
+"""Seconds to wait before retrying to store a dead letter."""
 
 
 class Counts:
-    """What the exporter shows."""
+    """Counters of a dispatcher, for metrics."""
 
     def __init__(self) -> None:
         self.delivered = 0
@@ -44,11 +44,11 @@ class Counts:
 
 
 MAX_BACKOFF: Final = 40
-"""Doublings after which a delay is the longest for certain."""
+"""Maximum number of times that a delay is doubled. Prevents overflow."""
 
 
 class Dispatcher:
-    """Takes events from `queue` when `wake` says that there may be some, until `stop`."""
+    """Send the events in `queue`. Call `wake` when there may be new events, and `stop` at the end."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Dispatcher:
         self._blocked_first = True
         self._running = 0
         self._parcels: dict[Parcel, None] = {}
-        """Under way, or waiting for their next attempt."""
+        """Parcels that are being sent or are waiting for their next attempt."""
         self._blocked: deque[Parcel] = deque()
         self._linger: Timer | None = None
         self._lingered = False
@@ -84,14 +84,16 @@ class Dispatcher:
         self._serial = 0
         self._held_until = float("-inf")
         self._failing = False
-        """The circuit opened, and the service did not answer since."""
+        """True from when the circuit opens until the service responds again."""
         self.begun = False
         self._stopped = False
         self._idle: Callable[[], None] | None = None
 
     def use(self, policy: Policy, breaker: Breaker) -> None:
-        """Go on with these: what is under way ends as it began, what waits for its next attempt need not wait for it any
-        longer."""
+        """Replace the policy and the breaker.
+
+        Requests in progress finish with the old settings. Waiting parcels are retried immediately.
+        """
         self._policy = self._window.policy = policy
         self._breaker = breaker
         for timer in (self._linger, self._reopen):
@@ -107,44 +109,47 @@ class Dispatcher:
             self._pump()
             self._window.hurry()
 
-    # in -------------------------------------------------------------------------------------------------------------
+    # from the queue -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin where the queue does."""
+        """Start with the first event in the queue."""
         self._window.begin()
         self.begun = True
         self.wake()
 
     def wake(self) -> None:
-        """There may be new events."""
+        """Check the queue for new events."""
         if self.begun:
             self._window.wake()
 
     @property
     def idle(self) -> bool:
-        """Nothing waits, nothing is under way."""
+        """True if no event is waiting and no request is in progress."""
         return not self._running and self._window.idle
 
     @property
     def oldest_age(self) -> float:
-        """Seconds since the oldest event that waits happened, or since the queue cannot be read; 0 if there is none."""
+        """Age of the oldest waiting event in seconds, or 0 if none is waiting.
+
+        While the queue is unreadable, at least the time since it became unreadable.
+        """
         times = [self._queue.oldest, self._window.unreadable_at]
         known = [time for time in times if time is not None]
         return max(0.0, self._runtime.time() - min(known)) if known else 0.0
 
     @property
     def running(self) -> int:
-        """Requests under way."""
+        """Number of requests in progress."""
         return self._running
 
     @property
     def loaded(self) -> int:
-        """Events in memory."""
+        """Number of events in memory."""
         return self._window.loaded
 
     @property
     def skipped(self) -> int:
-        """As that of `hookmq_webhook.window.Window`."""
+        """Approximate number of events left behind in the queue; see `hookmq_webhook.window.Window`."""
         return self._window.skipped
 
     def _changed(self) -> None:
@@ -152,16 +157,17 @@ class Dispatcher:
         self._window.read()
         self._rest()
 
-    # out ------------------------------------------------------------------------------------------------------------
+    # to the service -------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send as much as may be sent now."""
+        """Send as many parcels as can be sent now."""
         while not self._stopped and self._running < self._policy.concurrency:
             if not self._blocked and not self._window.ready:
                 return
             if not self._blocked and self._waits_for_more():
                 return
-            # How long, before whether: time that passes in between would leave neither leave nor anything to wait for.
+            # Compute the pause before asking the breaker. In the reverse order, the pause could end in between: the
+            # breaker would refuse the request, and no timer would be set.
             pause = max(self._held_until - self._runtime.now(), self._breaker.opens_in())
             ask = self._breaker.ask() if pause <= 0 else None
             if ask is None:
@@ -170,14 +176,16 @@ class Dispatcher:
             self._attempt(self._due(), ask)
 
     def _due(self) -> Parcel:
-        """Those that failed and those that were never tried take turns, or a few that fail again and again would have all
-        turns, those with which it is tried whether the service is back among them."""
+        """Return the next parcel, alternating between failed and new parcels.
+
+        Otherwise a few parcels that keep failing would use every attempt, including those that probe the service.
+        """
         blocked = bool(self._blocked) and (self._blocked_first or not self._window.ready)
         self._blocked_first = not blocked
         return self._blocked.popleft() if blocked else self._parcel()
 
     def _waits_for_more(self) -> bool:
-        """Whether to linger, so that a batch is worth it."""
+        """Return whether to wait for a batch to fill. Sets a timer if so."""
         policy = self._policy
         if policy.linger <= 0 or self._lingered or self._idle is not None:
             return False
@@ -218,7 +226,7 @@ class Dispatcher:
                 if lane not in lanes[-1:]:
                     lanes.append(lane)
             if not lanes or lanes[-1] is not lane:
-                break  # its first event does not fit any more
+                break  # the lane's first event does not fit
             self._window.ready.popleft()
             lane.queued = False
             lane.busy = True
@@ -255,7 +263,7 @@ class Dispatcher:
         self._cancels[serial] = self._runtime.spawn(self._send(parcel.events), answered)
 
     def _tell(self, answer: Answer, opened: bool) -> None:
-        """The log has a line when the service fails and one when it is back, whatever lies in between."""
+        """Log once when the service starts to fail, and once when it recovers."""
         if answer.verdict is Verdict.AGAIN:
             if opened and not self._failing:
                 self._failing = True
@@ -284,7 +292,7 @@ class Dispatcher:
             parcel.delivered = self.counts.delivered
         others = self.counts.delivered > parcel.delivered
         if len(parcel.events) > 1 and (others or parcel.attempts >= TOGETHER):
-            # It may be one event alone that the service cannot stand, whatever it says.
+            # One event in the batch may be the cause, even if the status does not say so.
             self._take_apart(parcel, parcel.attempts)
             return
         for lane in parcel.lanes:
@@ -299,7 +307,9 @@ class Dispatcher:
         delay = min(
             policy.longest_delay, policy.first_delay * 2.0 ** min(attempts - 1, MAX_BACKOFF)
         )
-        delay *= 0.5 + self._runtime.random()  # spread out those that failed together
+        delay *= (
+            0.5 + self._runtime.random()
+        )  # spread out the retries of parcels that failed at the same time
         return max(delay, min(after or 0.0, policy.longest_delay))
 
     def _again(self, parcel: Parcel) -> None:
@@ -307,8 +317,10 @@ class Dispatcher:
         self._pump()
 
     def _take_apart(self, parcel: Parcel, attempts: int) -> None:
-        """Each is sent alone, those of one key still one after another. `attempts` were made of each, less one where that
-        is enough: each has a try left."""
+        """Split a parcel, so that its events are sent one by one, still in order for each key.
+
+        `attempts` is the number of attempts that each event has already used up; at least one more is left.
+        """
         del self._parcels[parcel]
         for lane in parcel.lanes:
             mine = [one for one in parcel.events if self._key(one) == lane.key]
@@ -318,7 +330,7 @@ class Dispatcher:
             self._window.offer(lane)
 
     def _give_up(self, parcel: Parcel, reason: str) -> None:
-        """Its lane stays busy until it is safe where it goes."""
+        """Store a parcel's only event as a dead letter. The lane remains busy until it is stored safely."""
         one = parcel.events[0]
 
         def buried(failed: str) -> None:
@@ -339,8 +351,10 @@ class Dispatcher:
         self._window.finish(parcel.events, parcel.lanes)
 
     def _when_closed(self, seconds: float) -> None:
-        """The circuit is open, or the service asked for time: nothing is tried, and no attempt used up, until it may be.
-        While one request tries whether the service is back, its end is what is waited for."""
+        """Resume sending after `seconds`, when the circuit closes or the delay that the service requested is over.
+
+        The wait uses up no attempts. With 0, a request is probing the service, and its end resumes sending.
+        """
         if seconds > 0 and self._reopen is None:
             self._reopen = self._runtime.call_later(seconds, self._may_try)
 
@@ -358,10 +372,10 @@ class Dispatcher:
 
         self._timers[serial] = self._runtime.call_later(delay, run), call
 
-    # end ------------------------------------------------------------------------------------------------------------
+    # stop -----------------------------------------------------------------------------------------------------------
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Call `done` when nothing waits any more; lingering ends."""
+        """Send incomplete batches at once, and call `done` when no event is waiting."""
         self._idle = done
         self._pump()
         self._rest()
@@ -372,7 +386,7 @@ class Dispatcher:
             done()
 
     def stop(self) -> None:
-        """Send nothing more; what is under way is given up, and nothing is known of it."""
+        """Stop sending, and cancel requests in progress. Their events may or may not have arrived."""
         self._stopped = True
         self._window.stop()
         for timer in (self._linger, self._reopen, *(timer for timer, _ in self._timers.values())):

@@ -1,7 +1,7 @@
-"""Events as requests: headers and a body. CloudEvents 1.0 structured, binary and in batches, and a plain envelope.
+"""Encode events as CloudEvents 1.0 (structured, binary or batch) or in a plain envelope.
 
-The same events have the same body and the same ids at every attempt, also after a restart. Nothing that a client wrote
-can break a header or the JSON: a payload that is JSON goes in as it is, byte for byte; others become text or base64.
+The same events have the same body and ids at every attempt, even after a restart. Values from clients cannot break the
+headers or the JSON. A payload that is valid JSON is copied byte for byte; any other becomes text or base64.
 """
 
 import base64
@@ -18,15 +18,18 @@ from hookmq_webhook.events import Event
 from hookmq_webhook.queues import Numbered
 
 Mode = Literal["structured", "binary", "batch", "plain"]
-"""``structured`` and ``binary`` have one event in a request, ``batch`` a list; ``plain`` either."""
+"""Envelope of a request.
+
+``structured`` and ``binary`` contain one event, and ``batch`` a list of events. ``plain`` may contain either.
+"""
 PayloadAs = Literal["auto", "json", "text", "base64", "none"]
 Content = Literal["event", "payload"]
 Encode = Callable[[Sequence[Numbered]], tuple[dict[str, str], bytes]]
 
 MAX_HEADER: Final = 4096
-"""Characters of a ``ce-`` header; what is longer is left out, for servers take no more. The body has it."""
+"""Maximum length of a ``ce-`` header in characters. Longer values are omitted, because servers refuse them."""
 DEPTH: Final = 64
-"""Levels of nested arrays and objects; a payload with more is taken for text, since receivers' parsers have limits."""
+"""Maximum nesting of arrays and objects. Deeper payloads are sent as text, because JSON parsers have limits."""
 _DIGITS: Final = 300
 _JSON: Final = "application/json"
 _MEDIA: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+( *;[ -~]*)?")
@@ -37,9 +40,12 @@ _TEXTUAL: Final = re.compile(r"[^ -~]|[\"%]| ")
 
 @dataclass(frozen=True)
 class Envelope:
-    """How events look. `epoch` is of the numbers: the outbox's id, or made up at each start. `keep` says which members of
-    the data are wanted; None is all. `several`: a list in mode ``plain``, also of one event. An event of more than
-    `max_event` bytes is sent without its payload, and if that is not enough without its user properties."""
+    """How to encode events.
+
+    `epoch` is the scope in which event numbers are unique: the outbox id, or a random id chosen at each start. `keep`
+    selects fields of the data; None selects all. With `several`, the ``plain`` mode always sends a list. If an event is
+    larger than `max_event` bytes, its payload is omitted and, if necessary, its user properties too.
+    """
 
     source: str
     epoch: str
@@ -51,11 +57,14 @@ class Envelope:
     max_event: int = 1 << 20
     prefix: str = "hookmq."
     body: Body | None = None
-    """Instead of the plain envelope."""
+    """Custom body that replaces the plain envelope, or None."""
 
 
 def encode(envelope: Envelope, events: Sequence[Numbered]) -> tuple[dict[str, str], bytes]:
-    """The headers, Content-Type among them, and the body. Raises ValueError for several events where one is taken."""
+    """Return the headers, including Content-Type, and the body of a request.
+
+    Raises ValueError for several events if the mode allows only one.
+    """
     mode = envelope.mode
     if mode == "batch":
         parts = [_structured(envelope, one)[0] for one in events]
@@ -79,12 +88,12 @@ def encode(envelope: Envelope, events: Sequence[Numbered]) -> tuple[dict[str, st
 
 
 def event_id(epoch: str, number: int) -> str:
-    """The id of an event: it never changes, and no other event has it."""
+    """Return the id of an event. It is unique and never changes."""
     return f"{epoch}-{number}"
 
 
 def request_id(epoch: str, events: Sequence[Numbered]) -> str:
-    """The id of a request with these events: of one event its own."""
+    """Return the id of a request. A request with one event has the event's id."""
     if len(events) == 1:
         return event_id(epoch, events[0].number)
     digest = hashlib.blake2b(digest_size=8)
@@ -94,7 +103,7 @@ def request_id(epoch: str, events: Sequence[Numbered]) -> str:
 
 
 def rfc3339(time: float) -> str:
-    """A time as ``2026-01-31T12:00:00.000000Z``."""
+    """Format a time in seconds since 1970 as ``2026-01-31T12:00:00.000000Z``."""
     try:
         when = datetime.fromtimestamp(time, UTC)
     except (OverflowError, ValueError, OSError):
@@ -103,7 +112,7 @@ def rfc3339(time: float) -> str:
 
 
 def percent(text: str) -> str:
-    """A header's value, as the HTTP binding of CloudEvents has it (3.1.3.2): printable ASCII alone."""
+    """Percent-encode `text` for a header, in printable ASCII (CloudEvents HTTP binding, 3.1.3.2)."""
     return _TEXTUAL.sub(
         lambda m: "".join(f"%{b:02X}" for b in m[0].encode("utf-8", "replace")), text
     )
@@ -190,7 +199,7 @@ def _plain_attributes(envelope: Envelope, one: Numbered) -> dict[str, Any]:
 
 
 def data_of(envelope: Envelope, event: Event) -> bytes:
-    """An event's data: an object."""
+    """Return an event's data as a JSON object."""
     fields = _fields(event)
     raw: dict[str, bytes] = {}
     payload = event.payload
@@ -229,8 +238,11 @@ def _object(
 
 
 def _shown(envelope: Envelope, event: Event, payload: bytes) -> "Shown":
-    """What there is room for. No form is shorter than the payload (but for blanks around JSON): one that cannot fit is
-    not parsed, for that would hold up the loop at every attempt."""
+    """Return the payload as JSON, or `NOTHING` if it does not fit into `max_event`.
+
+    A payload larger than `max_event` is not parsed, to spare the event loop. Its encoded form could fit only
+    if the payload is JSON surrounded by whitespace.
+    """
     if not _wanted(envelope) or len(payload) > envelope.max_event:
         return NOTHING
     shown = show(payload, envelope.payload, event.data)
@@ -242,7 +254,7 @@ def _wanted(envelope: Envelope) -> bool:
 
 
 def _fields(event: Event) -> dict[str, Any]:
-    """What stands in the event itself, and its data."""
+    """Return an event's members and data, combined into one set of fields."""
     made: dict[str, Any] = {}
     if event.client is not None:
         made["client_id"] = event.client
@@ -251,7 +263,7 @@ def _fields(event: Event) -> dict[str, Any]:
     if event.listener:
         made["listener"] = event.listener
     made |= event.data
-    if event.payload is not None:  # a message's times
+    if event.payload is not None:  # the times of a message
         for name in ("received_at", "expires_at"):
             if name in made:
                 made[name] = rfc3339(made[name])
@@ -264,12 +276,12 @@ def _kept(envelope: Envelope, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_payload(envelope: Envelope, event: Event) -> bool:
-    """Whether the data is the payload itself."""
+    """Return whether the payload itself is sent as the data."""
     return envelope.content == "payload" and event.payload is not None
 
 
 def _alone(envelope: Envelope, event: Event) -> tuple["Shown", str]:
-    """A payload that is the data, and its content type."""
+    """Return the payload to send as the data, and its content type."""
     payload = event.payload or b""
     shown = _shown(envelope, event, payload)
     if shown is NOTHING:
@@ -281,12 +293,15 @@ def _alone(envelope: Envelope, event: Event) -> tuple["Shown", str]:
     if shown.format == "text":
         return shown, kind if kind and not _is_json(kind) else "text/plain; charset=utf-8"
     if _is_json(kind) and not _reads_as_json(payload):
-        kind = ""  # whoever believed it would fail
+        kind = ""  # a receiver that relies on the content type would fail
     return shown, kind or "application/octet-stream"
 
 
 def _extensions(envelope: Envelope, event: Event) -> dict[str, Any]:
-    """The fields of an event whose data is the payload, as attributes: their names have no underscores."""
+    """Return an event's fields as CloudEvents attributes, for an event whose data is the payload.
+
+    Underscores are removed from the names, because CloudEvents does not allow them.
+    """
     fields = {**_fields(event), "payload_size": len(event.payload or b"")}
     return {
         name.replace("_", ""): value
@@ -299,7 +314,7 @@ def _extensions(envelope: Envelope, event: Event) -> dict[str, Any]:
 
 
 class Shown(NamedTuple):
-    """A payload as JSON: a value, text or base64."""
+    """A payload as JSON: a value, a text, or a base64 string."""
 
     format: Literal["json", "text", "base64", "omitted"]
     json: bytes
@@ -309,9 +324,11 @@ NOTHING: Final = Shown("omitted", b"")
 
 
 def show(payload: bytes, wanted: PayloadAs, data: Mapping[str, Any]) -> Shown:
-    """A payload in the wanted form. ``json`` that is none is shown as text, and text that is not UTF-8 as base64.
-    ``auto`` is JSON where the content type says so or, without one, for objects and arrays; else text, if it is UTF-8;
-    else base64."""
+    """Return a payload in the form `wanted`.
+
+    A payload that is not valid JSON becomes text, and a payload that is not UTF-8 becomes base64. ``auto`` selects JSON
+    if the content type is JSON. Without a content type, it selects JSON for objects and arrays.
+    """
     if wanted == "none":
         return NOTHING
     if wanted == "base64":
@@ -327,8 +344,10 @@ def show(payload: bytes, wanted: PayloadAs, data: Mapping[str, Any]) -> Shown:
 
 
 def is_json(text: str) -> bool:
-    """Whether it is JSON that every receiver can read: no NaN, no numbers beyond a double, no halves of surrogate pairs,
-    no nesting without end."""
+    """Return whether `text` is JSON that all receivers can parse.
+
+    Rejects NaN, numbers that do not fit into a double, lone surrogates, and more than `DEPTH` levels.
+    """
     if text.count("[") + text.count("{") > DEPTH and _depth(text) > DEPTH:
         return False
     try:
@@ -360,7 +379,7 @@ def _is_json(kind: str) -> bool:
 
 
 def _depth(text: str) -> int:
-    """How deep arrays and objects are nested; brackets within strings do not count."""
+    """Return how deeply arrays and objects are nested. Ignores brackets in strings."""
     deepest = depth = 0
     for found in re.finditer(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', text, re.DOTALL):
         mark = found[0]
@@ -373,7 +392,7 @@ def _depth(text: str) -> int:
 
 
 def _refuse(text: str) -> None:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 def _float(text: str) -> float:
@@ -409,7 +428,7 @@ def _dump(value: object) -> bytes:
 
 
 def _joined(members: Mapping[str, Any], raw: Mapping[str, bytes]) -> bytes:
-    """An object of members, and of members that are JSON already."""
+    """Return a JSON object with `members` and with `raw`, whose values are already JSON."""
     if not raw:
         return _dump(members)
     parts = [_dump(members)[1:-1]] if members else []

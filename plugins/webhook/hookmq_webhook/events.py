@@ -1,4 +1,4 @@
-"""Events: what happened, as it is kept until it arrived. Packed small when it happens; made into JSON when it is sent."""
+"""Represent events, and pack them for storage. They are converted to JSON when they are sent."""
 
 import marshal
 from collections.abc import Mapping
@@ -6,16 +6,21 @@ from typing import Any, Final, NamedTuple
 
 _FORMAT: Final = 1
 _MARSHAL: Final = 4
-"""The version of marshal that every Python of ours writes and reads: what waits outlives an upgrade."""
+"""A marshal version that all supported Python versions read and write, so that waiting events survive an upgrade."""
 _BEGINS: Final = frozenset({b")\x09", b"\xa9\x09"})
-"""What a tuple of nine begins with, whether or not marshal thinks that it may be referred to. Looked at first:
-marshal makes room for whatever number stands there."""
+"""The first bytes of a packed 9-tuple, with and without marshal's reference flag.
+
+They are checked before unpacking, because marshal allocates memory for any length that it reads.
+"""
 
 
 class Event(NamedTuple):
-    """`type` is a dotted name as ``message.published``, `time` in seconds since 1970. `client` and `topic` are what it
-    is about, where it is about one. `data` has values that JSON has; `payload` is a message's, `trace` its
-    ``traceparent``."""
+    """One event.
+
+    `type` is a dotted name such as ``message.published``, and `time` is in seconds since 1970. `client` and `topic` are
+    the client id and the topic that the event concerns, or None. `data` contains JSON values. `payload` is the message
+    payload, and `trace` the message's ``traceparent``; both are None for events without a message.
+    """
 
     type: str
     time: float
@@ -28,23 +33,23 @@ class Event(NamedTuple):
 
 
 def pack(event: Event) -> bytes:
-    """The bytes of an event. Raises ValueError for `data` that JSON does not have."""
+    """Pack an event into bytes. Raises ValueError if `data` contains anything but JSON values."""
     return marshal.dumps(
         (_FORMAT, *event[:5], dict(event.data), event.payload, event.trace), _MARSHAL
     )
 
 
 def unpack(data: bytes) -> Event:
-    """The event of `pack`. Raises ValueError for anything else that a checksum let through."""
+    """Return the event that `pack` encoded. Raises ValueError for other bytes."""
     if data[:2] not in _BEGINS:
-        raise ValueError("not a packed event: it does not begin as one")
+        raise ValueError("not a packed event: wrong first bytes")
     try:
         form, *fields = marshal.loads(data)
         if form != _FORMAT:
-            raise ValueError(f"of format {form}")
+            raise ValueError(f"unknown format {form}")
         event = Event(*fields)
     except (EOFError, TypeError, ValueError, MemoryError) as error:
         raise ValueError(f"not a packed event: {error}") from error
     if not isinstance(event.type, str) or not isinstance(event.data, dict):
-        raise ValueError("not a packed event: fields of other types")
+        raise ValueError("not a packed event: fields of wrong types")
     return event

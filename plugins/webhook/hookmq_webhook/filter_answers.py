@@ -1,8 +1,9 @@
-"""What a filtering service may answer about a message.
+"""Parse the filtering service's response to a message.
 
-204, or 200 with a JSON object: ``{"result": "allow"}``, ``deny``, ``drop`` or ``replace``. A replacement says what it
-sets, ``"topic_set": true, "topic": "..."``: a member without its ``_set``, or the other way round, is a mistake, so that
-nothing is set or left by accident. Every key must be known. Anything else is no answer.
+A response has status 204, or status 200 and a JSON object: ``{"result": "allow"}``, ``deny``, ``drop`` or ``replace``. A
+replacement marks each member that it sets: ``"topic_set": true, "topic": "..."``. A member without its ``_set``, or the
+reverse, is an error, so that nothing is replaced or retained by accident. All keys must be known. Any other response is
+unusable.
 """
 
 import base64
@@ -11,13 +12,13 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from hookmq.errors import ProtocolError
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.topics import validate_topic
 from hookmq.plugin import Deny, Drop, Message, Properties, ReasonCode
-from hookmq.topics import validate_topic
 
 Verdict = Message | Drop | Deny | None
 MAX_REASON: Final = 1024
-"""Bytes of a reason."""
+"""Maximum length of a reason in bytes."""
 _KEYS: Final[Mapping[str, frozenset[str]]] = {
     "allow": frozenset({"result"}),
     "drop": frozenset({"result"}),
@@ -27,11 +28,11 @@ _SETS: Final = ("topic", "payload", "qos", "retain", "properties")
 
 
 class Unusable(Exception):
-    """It is no answer; never with what is in it."""
+    """The response cannot be used. The error message never quotes values from the response."""
 
 
 def read_answer(status: int, body: bytes, message: Message) -> Verdict:
-    """What becomes of `message`; None: it goes on as it is. Raises Unusable."""
+    """Return the verdict on `message`, or None to pass it on unchanged. Raises Unusable."""
     if status == 204:
         return None
     if status != 200:
@@ -41,12 +42,12 @@ def read_answer(status: int, body: bytes, message: Message) -> Verdict:
     except (ValueError, RecursionError):
         raise Unusable("the answer is not JSON") from None
     if not isinstance(found, dict):
-        raise Unusable("the answer is no object")
+        raise Unusable("the answer is not a JSON object")
     result = found.get("result")
     if result == "replace":
         return _replaced(found, message)
     if not isinstance(result, str) or result not in _KEYS:
-        raise Unusable("result: allow, deny, drop or replace")
+        raise Unusable("result: expected allow, deny, drop or replace")
     _known(found, _KEYS[result])
     if result == "deny":
         return _deny(found)
@@ -56,13 +57,13 @@ def read_answer(status: int, body: bytes, message: Message) -> Verdict:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("duplicate key")
     return made
 
 
 def _known(found: Mapping[str, Any], known: frozenset[str]) -> None:
     for name in sorted(found.keys() - known):
-        raise Unusable(f"the answer has a key that is not known: {name[:40]!r}")
+        raise Unusable(f"the answer has an unknown key {name[:40]!r}")
 
 
 def _deny(found: Mapping[str, Any]) -> Deny:
@@ -70,15 +71,15 @@ def _deny(found: Mapping[str, Any]) -> Deny:
     reason = found.get("reason")
     disconnect = found.get("disconnect", False)
     if reason is not None and not (isinstance(reason, str) and _fits(reason, MAX_REASON)):
-        raise Unusable(f"reason: a text of at most {MAX_REASON} bytes")
+        raise Unusable(f"reason: expected a text of at most {MAX_REASON} bytes")
     if type(code) is not int and not isinstance(code, ReasonCode):
-        raise Unusable("code: a number")
+        raise Unusable("code: expected a number")
     if not isinstance(disconnect, bool):
-        raise Unusable("disconnect: true or false")
+        raise Unusable("disconnect: expected true or false")
     try:
         return Deny(ReasonCode(code), reason, disconnect)
     except ValueError:
-        raise Unusable("code: a reason code of 128 and above") from None
+        raise Unusable("code: expected a reason code of 128 or above") from None
 
 
 def _replaced(found: Mapping[str, Any], message: Message) -> Message:
@@ -88,14 +89,14 @@ def _replaced(found: Mapping[str, Any], message: Message) -> Message:
     for name in _SETS:
         chosen = found.get(f"{name}_set", False)
         if not isinstance(chosen, bool):
-            raise Unusable(f"{name}_set: true or false")
+            raise Unusable(f"{name}_set: expected true or false")
         given = name in found or (name == "payload" and "payload_base64" in found)
         if chosen != given:
-            raise Unusable(f"{name} and {name}_set belong together")
+            raise Unusable(f"{name} and {name}_set must be used together")
         if chosen:
             changes[name] = _READ[name](found, message)
     if not changes:
-        raise Unusable("a replacement that sets nothing")
+        raise Unusable("the replacement sets nothing")
     if "payload" in changes and "payload_format_indicator" not in found.get("properties", {}):
         kept = changes.get("properties", message.properties)
         changes["properties"] = _as_it_is(changes["payload"], kept)
@@ -103,7 +104,7 @@ def _replaced(found: Mapping[str, Any], message: Message) -> Message:
 
 
 def _as_it_is(payload: bytes, properties: Properties) -> Properties:
-    """What is no UTF-8 any more is not called so."""
+    """Return `properties`, without the payload format indicator if it claims UTF-8 and `payload` is not UTF-8."""
     if properties.payload_format_indicator == 1:
         try:
             payload.decode()
@@ -115,23 +116,23 @@ def _as_it_is(payload: bytes, properties: Properties) -> Properties:
 def _topic(found: Mapping[str, Any], message: Message) -> str:
     topic = found["topic"]
     if not isinstance(topic, str):
-        raise Unusable("topic: a text")
+        raise Unusable("topic: expected a string")
     try:
         validate_topic(topic)
     except (ProtocolError, UnicodeEncodeError):
-        raise Unusable("topic: not one to publish to") from None
+        raise Unusable("topic: not a valid topic") from None
     return topic
 
 
 def _payload(found: Mapping[str, Any], message: Message) -> bytes:
     if "payload_base64" in found:
         if "payload" in found:
-            raise Unusable("payload or payload_base64, not both")
+            raise Unusable("expected payload or payload_base64, not both")
         text = found["payload_base64"]
         try:
             return base64.b64decode(text.encode("ascii"), validate=True)
         except (AttributeError, UnicodeEncodeError, binascii.Error):
-            raise Unusable("payload_base64: base64") from None
+            raise Unusable("payload_base64: not valid base64") from None
     payload = found["payload"]
     try:
         if isinstance(payload, str):
@@ -140,32 +141,32 @@ def _payload(found: Mapping[str, Any], message: Message) -> bytes:
             payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False
         ).encode()
     except ValueError:
-        raise Unusable("payload: no JSON") from None
+        raise Unusable("payload: not valid JSON") from None
 
 
 def _qos(found: Mapping[str, Any], message: Message) -> int:
     qos = found["qos"]
     if type(qos) is not int or not 0 <= qos <= message.qos:
-        raise Unusable("qos: it can be lowered, not raised")
+        raise Unusable("qos: can be lowered, but not raised")
     return qos
 
 
 def _retain(found: Mapping[str, Any], message: Message) -> bool:
     retain = found["retain"]
     if not isinstance(retain, bool):
-        raise Unusable("retain: true or false")
+        raise Unusable("retain: expected true or false")
     return retain
 
 
 def _properties(found: Mapping[str, Any], message: Message) -> Properties:
-    """Those that are named are set, or with null removed; others stay."""
+    """Return the message's properties with the given changes. A null value removes a property."""
     given = found["properties"]
     if not isinstance(given, dict):
-        raise Unusable("properties: an object")
+        raise Unusable("properties: expected an object")
     changes: dict[str, Any] = {}
     for name, value in given.items():
         if name not in _PROPERTIES:
-            raise Unusable(f"properties: none that can be set is named {name[:40]!r}")
+            raise Unusable(f"properties: {name[:40]!r} cannot be set")
         member = "user_property" if name == "user_properties" else name
         changes[member] = None if value is None else _PROPERTIES[name](value)
     return message.properties.replace(**changes)
@@ -173,7 +174,7 @@ def _properties(found: Mapping[str, Any], message: Message) -> Properties:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not _fits(value, 65535):
-        raise Unusable("properties: a text of at most 65535 bytes is needed")
+        raise Unusable("properties: expected a text of at most 65535 bytes")
     return value
 
 
@@ -182,7 +183,7 @@ def _response_topic(value: Any) -> str:
     try:
         validate_topic(text)
     except ProtocolError:
-        raise Unusable("properties: response_topic is not one to publish to") from None
+        raise Unusable("properties: response_topic is not a valid topic") from None
     return text
 
 
@@ -190,13 +191,13 @@ def _binary(value: Any) -> bytes:
     try:
         found = base64.b64decode(_text(value).encode("ascii"), validate=True)
     except (UnicodeEncodeError, binascii.Error):
-        raise Unusable("properties: correlation_data is base64") from None
+        raise Unusable("properties: correlation_data is not valid base64") from None
     return found
 
 
 def _indicator(value: Any) -> int:
     if type(value) is not int or value not in (0, 1):
-        raise Unusable("properties: payload_format_indicator is 0 or 1")
+        raise Unusable("properties: expected 0 or 1 as payload_format_indicator")
     return value
 
 
@@ -204,7 +205,7 @@ def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, list) or not all(
         isinstance(pair, list) and len(pair) == 2 for pair in value
     ):
-        raise Unusable("properties: user_properties is a list of [name, value]")
+        raise Unusable("properties: expected a list of [name, value] as user_properties")
     return tuple((_text(name), _text(text)) for name, text in value)
 
 

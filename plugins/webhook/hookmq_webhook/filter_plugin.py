@@ -1,6 +1,5 @@
-"""The second plugin of this distribution, `use: webhook_filter`: an HTTP service says what becomes of each message."""
+"""Implement the `webhook_filter` plugin: an HTTP service allows, changes, drops or denies each message."""
 
-import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,28 +14,29 @@ from hookmq.plugin import (
     Plugin,
     hookimpl,
 )
+from hookmq_toolkit.http_client import HttpRequest, Unavailable, register_service_metrics
+from hookmq_toolkit.service_url import clear_text_host
+from hookmq_toolkit.tls_client import check_tls
 
 from hookmq_webhook import catalog
-from hookmq_webhook.config import SignConfig, exposed
+from hookmq_webhook.config import SignConfig
 from hookmq_webhook.envelope import Envelope, data_of
 from hookmq_webhook.filter_answers import Unusable, Verdict, read_answer
 from hookmq_webhook.filter_config import FilterPluginConfig
-from hookmq_webhook.filter_service import Counts, Service, Unavailable
-from hookmq_webhook.sender import context_of
+from hookmq_webhook.filter_service import FilterService
 from hookmq_webhook.signature import key_of, sign
 
 SLACK: Final = 0.5
-"""Seconds by which the hook's deadline is later than ours, so that it is we who say what happened."""
+"""Seconds by which the broker's time limit exceeds the plugin's, so that the plugin can report the reason."""
 _ENVELOPE_ROOM: Final = 1 << 40
-_STATES: Final = {"closed": 0, "half-open": 1, "open": 2}
 
 
 class Undecided(Exception):
-    """Nobody knows what becomes of the message; ``on_error`` of the entry says."""
+    """The service did not decide. The `on_error` setting of the plugin entry determines what happens to the message."""
 
 
 class WebhookFilterPlugin(Plugin):
-    """Messages go on, are changed or go no further, as an HTTP service says."""
+    """Ask an HTTP service to decide on each message."""
 
     Config = FilterPluginConfig
     config: FilterPluginConfig
@@ -45,35 +45,30 @@ class WebhookFilterPlugin(Plugin):
         super().__init__(config, context)
         self.timeouts = {"on_publish": config.timeout + SLACK}
         self.verdicts: dict[str, int] = {}
-        """Answers, by what they say."""
+        """Number of messages by verdict."""
         self._keys = _keys(config.sign)
-        self._context: ssl.SSLContext | None = None
-        if config.tls is not None:
-            try:
-                self._context = context_of(config.tls)
-            except (OSError, ssl.SSLError) as error:
-                raise ConfigError(f"tls: {error}") from None
+        self._tls = check_tls(config.tls)
         self._envelope = Envelope("", "", payload=config.payload, max_event=_ENVELOPE_ROOM)
-        self._service: Service | None = None
+        self._service: FilterService | None = None
         self._broker: BrokerHandle | None = None
 
     @property
     def notes(self) -> Sequence[str]:
-        """What `hookmq check` is to say of the configuration."""
-        host = exposed(self.config.url)
-        return (
-            (f"messages go to {host} in the clear, and so do decisions: use https",) if host else ()
-        )
+        """Notes on the configuration, for `hookmq check`."""
+        host = clear_text_host(self.config.url)
+        if not host:
+            return ()
+        return (f"messages to {host} and its decisions are not encrypted: use https",)
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
-        """No connection is opened yet."""
+        """Create the HTTP client for the service. Opens no connection yet."""
         self._broker = broker
-        self._service = Service(self.config, self._context, broker.now)
+        self._service = FilterService(self.config, self._tls, broker.now)
 
     @hookimpl
     async def on_shutdown(self) -> None:
-        """Ends what is under way."""
+        """Cancel requests in progress and close all connections."""
         service, self._service = self._service, None
         if service is not None:
             await service.close()
@@ -82,7 +77,7 @@ class WebhookFilterPlugin(Plugin):
     async def on_publish(
         self, client: ClientInfo | None, message: Message, broker: BrokerHandle
     ) -> Message | Drop | Deny | None:
-        """Ask about a message that comes in, be it a will."""
+        """Ask the service to decide on a message or will. Raises Undecided."""
         verdict: Verdict
         try:
             if len(message.payload) > self.config.max_payload:
@@ -94,7 +89,8 @@ class WebhookFilterPlugin(Plugin):
             if self._keys:
                 id = f"filter-{broker.runtime.token(16)}"
                 headers |= sign(id, int(broker.time()), body, self._keys)
-            status, answer = await self._service.ask(headers, body)
+            request = HttpRequest("POST", self.config.url, headers, body)
+            status, answer = await self._service.ask(request)
             verdict = read_answer(status, answer, message)
         except (Unavailable, Unusable) as error:
             self._count("undecided")
@@ -108,39 +104,13 @@ class WebhookFilterPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: Any) -> None:
-        """Adds ``hookmq_webhook_filter_*``."""
-
-        def counts() -> Counts:
-            return self._service.counts if self._service is not None else Counts()
+        """Add the ``hookmq_webhook_filter_*`` metrics."""
 
         def answers() -> list[tuple[Mapping[str, str], int]]:
             return [({"verdict": name}, count) for name, count in self.verdicts.items()]
 
-        registry.counter(
-            "webhook_filter_messages_total", "Messages, by what came of them.", answers
-        )
-        registry.counter(
-            "webhook_filter_failures_total",
-            "Requests without an answer.",
-            lambda: counts().failures,
-        )
-        registry.counter(
-            "webhook_filter_refused_total",
-            "Requests not made: too many waited, or the circuit was open.",
-            lambda: counts().refused,
-        )
-        registry.gauge("webhook_filter_waiting", "Messages in line.", lambda: counts().waiting)
-        registry.gauge("webhook_filter_running", "Requests under way.", lambda: counts().running)
-        registry.gauge(
-            "webhook_filter_circuit",
-            "0 closed, 1 half-open, 2 open.",
-            lambda: _STATES[self._service.breaker.state] if self._service is not None else 0,
-        )
-        registry.summary(
-            "webhook_filter_request_seconds",
-            "Time of one request.",
-            lambda: [({}, counts().requests, counts().seconds)],
-        )
+        registry.counter("webhook_filter_messages_total", "Messages, by verdict.", answers)
+        register_service_metrics(registry, "webhook_filter", lambda: self._service)
 
 
 def _name(verdict: Verdict) -> str:

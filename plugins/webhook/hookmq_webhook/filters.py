@@ -1,4 +1,4 @@
-"""Which events an instance tells, and which of their fields. Everything is compiled once."""
+"""Compile filters that select which events a plugin instance sends, and which of their fields."""
 
 import difflib
 import hashlib
@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from hookmq.errors import ProtocolError
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.topics import compile_filter, contains, validate_filter
 from hookmq.plugin import ConfigError
-from hookmq.topics import compile_filter, contains, validate_filter
 
 from hookmq_webhook.catalog import CATALOG, OTHER, PAYLOAD
 from hookmq_webhook.config import FilterConfig
@@ -24,8 +24,11 @@ _ALL: Final = 1 << 64
 
 
 def select(patterns: Iterable[str]) -> frozenset[str]:
-    """The types that `patterns` such as ``client.*`` name, less those with ``-`` before them: those of the catalog,
-    and as they are those that other plugins may tell. Raises ConfigError for one that names none."""
+    """Return the event types of the catalog that match `patterns`, such as ``client.*``.
+
+    A pattern that starts with ``-`` excludes types. Patterns that may match other plugins' events are returned
+    unchanged. Raises ConfigError for a pattern that matches nothing.
+    """
     given = list(patterns)
     named = [one for one in given if not one.startswith("-")] or ["*"]
     found: set[str] = set()
@@ -40,14 +43,17 @@ def select(patterns: Iterable[str]) -> frozenset[str]:
             if not _known(pattern[1:]):
                 found.add(pattern)
     if not any(not name.startswith("-") for name in found):
-        raise ConfigError("events: none is left")
+        raise ConfigError("events: all types are excluded")
     return frozenset(found)
 
 
 class Filters:
-    """Compiled once. `types` are of `select`. An event passes if all that it is about passes; what it is not about is
-    not asked. A subscription passes where its filter and one of `topics` can match the same topic. Of `sample` less than
-    1 that share passes, always the same events. Raises ConfigError for a topic filter that is none."""
+    """Compiled filters. `types` come from `select`. Raises ConfigError for an invalid topic filter.
+
+    An event passes if its type, topic and client pass. Topic filters do not apply to events without a topic, nor client
+    filters to event types without a client. A subscription passes if its filter and one of `topics` can match the same
+    topic. With `sample` below 1, only that share of events passes, and the selection is always the same.
+    """
 
     def __init__(self, config: FilterConfig, types: frozenset[str]) -> None:
         self.types = types
@@ -65,13 +71,13 @@ class Filters:
         self._sample_by = config.sample_by
 
     def topic(self, topic: str) -> bool:
-        """Whether events about this topic are wanted."""
+        """Return whether events about `topic` pass the topic filters."""
         if self._not_topics and any(match(topic) for match in self._not_topics):
             return False
         return not self._topics or any(match(topic) for match in self._topics)
 
     def type(self, type: str) -> bool:
-        """Whether events of this type are wanted."""
+        """Return whether events of this type are selected."""
         if type in self.types:
             return True
         if type in CATALOG or self._others is None or not self._others(type):
@@ -79,7 +85,7 @@ class Filters:
         return self._not_others is None or not self._not_others(type)
 
     def event(self, event: Event) -> bool:
-        """Whether this one is."""
+        """Return whether `event` passes all filters."""
         if not self.type(event.type):
             return False
         topic = event.topic
@@ -111,11 +117,11 @@ class Filters:
                 return False
         if not self._listeners or event.listener in self._listeners:
             return True
-        # Of a message whose publisher has left nobody knows the listener: rather one too many than one lost.
+        # If a publisher is offline, its listener is unknown. An extra event is better than a lost event.
         return not event.listener and event.data.get("origin") in (None, "client", "will")
 
     def _place(self, event: Event) -> int:
-        """Where the event falls in 0 to 2**64: always in the same place."""
+        """Return a number from 0 to 2**64 - 1 to compare with `sample`. It is always the same for the same event."""
         by = self._sample_by
         if by == "client" and event.client is not None:
             text = event.client
@@ -128,16 +134,21 @@ class Filters:
 
 
 def keep_fields(names: Collection[str]) -> Callable[[str], bool] | None:
-    """Which members of the data are told: those named, or all but those named with ``-`` before; None is all. Raises
-    ConfigError for one that no event has."""
+    """Return a function that selects the fields to send, or None to send all fields.
+
+    The function accepts the fields in `names`. If all names start with ``-``, it accepts all other fields. Raises
+    ConfigError for a field that no event has.
+    """
     if not names:
         return None
     without = [name[1:] for name in names if name.startswith("-")]
     if without and len(without) != len(names):
-        raise ConfigError("filters.fields: some with - and some without: what of the others?")
+        raise ConfigError("filters.fields: expected all names with a - in front, or none")
     chosen = frozenset(without or names)
     for name in sorted(chosen - _FIELDS):
-        raise ConfigError(f"filters.fields: no event has {name!r}", hint=_near(name, _FIELDS))
+        raise ConfigError(
+            f"filters.fields: no event has a field {name!r}", hint=_near(name, _FIELDS)
+        )
     if "payload" in chosen:
         chosen |= {"payload_base64"}
     if without:
@@ -146,7 +157,7 @@ def keep_fields(names: Collection[str]) -> Callable[[str], bool] | None:
 
 
 def overlap(first: str, second: str) -> bool:
-    """Whether there is a topic that both topic filters match."""
+    """Return whether any topic matches both filters."""
     one, other = first.split("/"), second.split("/")
     if (one[0] in ("+", "#") and other[0].startswith("$")) or (
         other[0] in ("+", "#") and one[0].startswith("$")
@@ -156,7 +167,7 @@ def overlap(first: str, second: str) -> bool:
         mine = one[index] if index < len(one) else None
         theirs = other[index] if index < len(other) else None
         if mine == "#" or theirs == "#":
-            return True  # "a/#" matches "a" as well, so that nothing beside "#" will do
+            return True  # "a/#" also matches "a", so "#" may match no level at all
         if mine is None or theirs is None:
             return False
         if mine != theirs and "+" not in (mine, theirs):
@@ -165,14 +176,17 @@ def overlap(first: str, second: str) -> bool:
 
 
 def _known(pattern: str) -> frozenset[str]:
-    """The catalog's types of a pattern; none where it may be another plugin's. Raises ConfigError."""
+    """Return the event types of the catalog that match `pattern`.
+
+    The set is empty if `pattern` may match another plugin's events. Raises ConfigError if `pattern` matches no event.
+    """
     test = _globs([pattern])
     assert test is not None
     found = frozenset(name for name in CATALOG if test(name))
     family, dot, _ = pattern.strip(".").partition(".")
-    # "messages.*" is a slip rather than another plugin.
+    # "messages.*" is more likely a typo than another plugin's event.
     if not found and (not dot or difflib.get_close_matches(family, _OURS, 1, 0.85)):
-        raise ConfigError(f"events: no event is named {pattern!r}", hint=_near(pattern, CATALOG))
+        raise ConfigError(f"events: no event matches {pattern!r}", hint=_near(pattern, CATALOG))
     return found
 
 
@@ -184,13 +198,13 @@ def _topics(where: str, filters: Iterable[str]) -> list[Callable[[str], bool]]:
         except ProtocolError as error:
             raise ConfigError(f"filters.{where}: {filter!r}: {error.detail}") from error
         if filter.startswith("$share/"):
-            raise ConfigError(f"filters.{where}: {filter!r}: without $share/NAME/")
+            raise ConfigError(f"filters.{where}: {filter!r}: $share/NAME/ is not allowed")
         made.append(compile_filter(filter))
     return made
 
 
 def _globs(patterns: Collection[str]) -> Test | None:
-    """A test for any of some patterns; None where there are none."""
+    """Return a function that tests whether a text matches any of `patterns`, or None if there are none."""
     if not patterns:
         return None
     exact = frozenset(one for one in patterns if "*" not in one and "?" not in one)
@@ -202,7 +216,10 @@ def _globs(patterns: Collection[str]) -> Test | None:
 
 
 def _glob(pattern: str) -> str:
-    """``*`` is anything, ``?`` one character. What ``*`` took is not given back: a long client id costs one pass."""
+    """Return `pattern` as a regular expression. ``*`` matches any text, and ``?`` one character.
+
+    Atomic groups prevent backtracking.
+    """
     first, *rest = (
         "".join("." if one == "?" else re.escape(one) for one in piece)
         for piece in re.sub(r"\*+", "*", pattern).split("*")

@@ -1,101 +1,44 @@
-"""The folder of one outbox: made so that a power cut does not take it, and ours alone."""
+"""Create and check the folder of an outbox.
+
+A new folder survives a power cut. The folder must not contain files of other programs.
+"""
 
 import errno
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
-from hookmq.errors import StoreError
+from hookmq_toolkit import state_folder
+from hookmq_toolkit.durable_files import write_atomically
+from hookmq_toolkit.state_folder import prepare_folder, refuse_foreign
 
 CURSOR: Final = "cursor.json"
 LOG: Final = "log"
 DEAD: Final = "dead"
 RESERVE: Final = "reserve"
 RESERVED: Final = 64 << 10
-"""Bytes kept back for a full disk."""
-_OURS: Final = frozenset({CURSOR, CURSOR + ".new", LOG, DEAD, RESERVE, "lost+found"})
+"""Bytes set aside for use when the disk is full."""
+_OURS: Final = frozenset({CURSOR, CURSOR + ".new", LOG, DEAD, RESERVE})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def default_folder(plugin_id: str) -> Path:
-    """Where an outbox lies that nobody named a folder for: what the service manager made for the broker, else where this
-    user's programs keep their state."""
-    service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    name = quote(plugin_id, safe="")
-    name = "%2E" * len(name) if not name.strip(".") else name
-    if service:
-        return Path(service, "webhook", name)
-    state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # also the empty one; the XDG specification has those ignored
-        state = os.path.expanduser("~/.local/state")
-    return Path(state, "hookmq", "webhook", name)
+    """Return the default outbox folder for a plugin id."""
+    return state_folder.default_folder("webhook", plugin_id)
 
 
 def prepare(folder: Path, known: frozenset[str] = _OURS, below: tuple[str, ...] = (LOG,)) -> None:
-    """Make `folder`, and the folders `below` it, if need be, with their names safe. Raises StoreError: it cannot be made,
-    or has files of something else."""
-    try:
-        for name in ("", *below):
-            _make(folder / name)
-        strange = sorted(set(os.listdir(folder)) - known)
-    except (FileExistsError, NotADirectoryError):
-        at = next((one for one in (folder, *folder.parents) if one.exists()), folder)
-        raise StoreError(f"{at} is a file: a folder is needed") from None
-    except OSError as error:
-        what = "cannot be read" if folder.exists() else "cannot be made"
-        raise StoreError(f"{folder} {what}: {error.strerror}") from error
-    if strange:
-        raise StoreError(f"{folder} holds files of something else: {', '.join(strange[:3])}")
+    """Create `folder` and its subfolders `below` if they are missing, so that they survive a power cut. Blocks.
 
-
-def _make(folder: Path) -> None:
-    """A folder and those above it. Names that were there already may be those of a process that died before they were
-    safe, so that the last is always made safe."""
-    made = path = folder.absolute()
-    while not path.exists() and path.parent != path:
-        made, path = path, path.parent
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder.absolute()
-    while True:
-        try:
-            sync_folder(path.parent)
-        except PermissionError:
-            return  # who may not even look into it did not make anything in it
-        if path == made or path.parent == path:
-            return
-        path = path.parent
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder safe. Raises OSError."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def write_atomically(
-    path: Path, data: bytes, rename: Callable[[Path, Path], object] = os.replace
-) -> None:
-    """Replace a file: after a crash it is the old one or the new one, whole. Raises OSError."""
-    new = path.with_name(path.name + ".new")
-    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(file, view) :]
-        os.fsync(file)
-    finally:
-        os.close(file)
-    rename(new, path)
-    sync_folder(path.parent)
+    Raises StoreError if a folder cannot be created, or if `folder` contains files that are not `known`.
+    """
+    names = prepare_folder(folder)
+    refuse_foreign(folder, names, known.__contains__)
+    for name in below:
+        prepare_folder(folder / name)
 
 
 def reserve(folder: Path) -> None:
-    """Keep some room back, if there is any."""
+    """Reserve `RESERVED` bytes on the disk, if there is enough space."""
     path = folder / RESERVE
     try:
         if not path.exists():
@@ -105,8 +48,10 @@ def reserve(folder: Path) -> None:
 
 
 def write_at_any_cost(path: Path, data: bytes) -> None:
-    """As `write_atomically`; on a full disk into the room that was kept back: what it says lets other room go. Raises
-    OSError."""
+    """Write a file atomically, using the reserved space if the disk is full. Raises OSError.
+
+    The cursor must be written even on a full disk, because it allows space to be freed.
+    """
     try:
         write_atomically(path, data)
     except OSError as error:

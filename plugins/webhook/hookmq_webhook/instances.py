@@ -1,18 +1,20 @@
-"""Which instance of the plugin a command is about."""
+"""Find the plugin instance that a command uses."""
 
 import argparse
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from hookmq.cli.source import config_of
-from hookmq.errors import ConfigError
+from hookmq.cli.config_args import config_of
+from hookmq.model.errors import ConfigError
 
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.requests import RequestMaker
 
+INSTANCE_HELP: Final = "plugin id, if several plugins are of this kind"
+
 
 class Instance(Protocol):
-    """The plugin, as far as it is of use here."""
+    """The parts of the plugin that commands use."""
 
     config: WebhookConfig
     requests: RequestMaker
@@ -23,7 +25,7 @@ class Instance(Protocol):
 
 
 def instance_of(arguments: argparse.Namespace) -> Instance:
-    """The instance that the configuration has, or the one that was named. Raises ConfigError."""
+    """Return the instance that `arguments` name or, without a name, the only one configured. Raises ConfigError."""
     from hookmq.config.plugins import build
 
     config = config_of(arguments)
@@ -34,6 +36,6 @@ def instance_of(arguments: argparse.Namespace) -> Instance:
         raise ConfigError(f"{config.source} has no {what}")
     if len(found) > 1:
         names = ", ".join(one.id for one in found)
-        raise ConfigError(f"there are several: name one of {names} with --id")
+        raise ConfigError(f"several plugins webhook: {names}", hint="choose one with --id")
     one: Instance = found[0]
     return one

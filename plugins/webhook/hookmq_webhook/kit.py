@@ -1,4 +1,4 @@
-"""``hookmq webhook test``, ``listen``, ``schema`` and ``secret``: for who writes or looks after a receiver."""
+"""Implement `hookmq webhook test`, `listen`, `schema` and `secret`, for developers of receivers."""
 
 import argparse
 import asyncio
@@ -13,14 +13,15 @@ from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
-from hookmq.cli.source import add_source
-from hookmq.errors import BindError, ConfigError, HookMQError
-from hookmq.files import write_secret
+from hookmq.cli.config_args import add_source
+from hookmq.model.errors import BindError, ConfigError
+from hookmq.mqtt.errors import HookMQError
+from hookmq_toolkit.files import write_secret
 
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.dispatch import Verdict
 from hookmq_webhook.filters import select
-from hookmq_webhook.instances import Instance, instance_of
+from hookmq_webhook.instances import INSTANCE_HELP, Instance, instance_of
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.receive import Ledger, Received, read
 from hookmq_webhook.reference import FOLDER
@@ -29,16 +30,16 @@ from hookmq_webhook.sender import Sender
 from hookmq_webhook.signature import VerificationError, key_of, new_secret, verify
 
 ANSWER: Final = 200
-"""Characters of an answer that are shown."""
+"""Maximum number of response characters to print."""
 LARGEST: Final = 64 << 20
-"""Bytes of a request that `listen` takes."""
+"""Largest request that `listen` accepts, in bytes."""
 
 TEST: Final = """\
 examples:
   hookmq webhook test -c hookmq.yaml
   hookmq webhook test -c hookmq.yaml --id audit --event 'client.*' --event message.published
 
-The samples have ids that begin with "test". Nothing is tried twice.
+The ids of the samples begin with "test". Failed samples are not sent again.
 
 exit codes: 0 all arrived, 1 some did not, 2 wrong usage or configuration"""
 
@@ -47,38 +48,36 @@ examples:
   hookmq webhook listen --port 8080
   hookmq webhook listen --secret-file hook.secret
 
-A secret is whsec_ and base64, as `hookmq webhook secret` prints one; a file may have several, each on a line. Requests
-that are not genuine are answered by 401 and not shown. Without secrets everything is shown and nothing verified.
+A secret is whsec_ and base64, as printed by `hookmq webhook secret`. The file may contain several, one on each line.
+Requests with an invalid signature are answered with 401 and not printed. Without secrets, all requests are printed.
 
-exit codes: 0 stopped, 2 wrong usage or no secrets, 4 it cannot listen there"""
+exit codes: 0 stopped, 2 wrong usage or no secrets, 4 cannot listen on the address"""
 
 
 def register(commands: Any, kind: type) -> None:
-    """Add them below ``hookmq webhook``."""
+    """Add these commands to `hookmq webhook`."""
     raw = argparse.RawDescriptionHelpFormatter
     one = commands.add_parser(
         "test",
         help="send a signed sample of each event",
-        description="Send a signed sample of each event that an instance tells, and show what came back.",
+        description="Send a signed sample of each event of an instance, and print the answers.",
         formatter_class=raw,
         epilog=TEST,
     )
     add_source(one)
-    one.add_argument(
-        "--id", "--plugin", metavar="ID", help="which instance, where there are several"
-    )
+    one.add_argument("--id", "--plugin", metavar="ID", help=INSTANCE_HELP)
     one.add_argument(
         "--event",
         action="append",
         default=[],
         metavar="TYPE",
-        help="types, with *; those of the instance if left out",
+        help="types of events, with * (default: those of the instance)",
     )
     one.set_defaults(run=run_test, kind=kind)
     one = commands.add_parser(
         "listen",
-        help="receive events, verify and show them",
-        description="Receive events on this machine, verify their signatures and show them.",
+        help="receive, verify and print events",
+        description="Receive events on this machine, verify their signatures, and print them.",
         formatter_class=raw,
         epilog=LISTEN,
     )
@@ -86,20 +85,22 @@ def register(commands: Any, kind: type) -> None:
     one.add_argument("--port", type=int, default=8080, help="port; 0 for any (%(default)s)")
     one.add_argument("--secret-file", type=Path, help="file with the secrets, one on each line")
     one.add_argument("--status", type=int, default=204, help="status to answer (%(default)s)")
-    one.add_argument("--count", type=int, default=0, help="stop after as many requests; 0 never")
+    one.add_argument(
+        "--count", type=int, default=0, help="stop after this many requests; 0: never (%(default)s)"
+    )
     one.set_defaults(run=run_listen)
     one = commands.add_parser(
         "schema",
         help="print the JSON Schema of an event, or the names of all",
         description="Print the JSON Schema of an event's data, or the names of all events.",
     )
-    one.add_argument("event", nargs="?", help="as message.published")
+    one.add_argument("event", nargs="?", help="type of event, such as message.published")
     one.set_defaults(run=run_schema)
     one = commands.add_parser(
-        "secret", help="make up a secret", description="Make up a secret to sign with."
+        "secret", help="make a random secret", description="Make a random secret for signatures."
     )
     one.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="new file for it, with mode 0600"
+        "-o", "--output", type=Path, metavar="FILE", help="write it to a new file with mode 0600"
     )
     one.set_defaults(run=run_secret)
 
@@ -108,7 +109,7 @@ def register(commands: Any, kind: type) -> None:
 
 
 class Probe(Sender):
-    """A sender that remembers the last answer."""
+    """A sender that remembers the status and the text of the last response."""
 
     status = 0
     words = ""
@@ -127,12 +128,12 @@ class Probe(Sender):
 
 
 def run_test(arguments: argparse.Namespace) -> int:
-    """``hookmq webhook test``."""
+    """Run `hookmq webhook test`."""
     instance = instance_of(arguments)
     chosen = select(arguments.event or instance.config.events)
     names = [name for name in CATALOG if name in chosen]
     if not names:
-        raise ConfigError("none of these events has a sample", hint="--event message.published")
+        raise ConfigError("there is no sample of these events", hint="--event message.published")
     return asyncio.run(_test(instance, names))
 
 
@@ -162,16 +163,16 @@ async def _test(instance: Instance, names: list[str]) -> int:
 
 
 def run_listen(arguments: argparse.Namespace) -> int:
-    """``hookmq webhook listen``."""
+    """Run `hookmq webhook listen`."""
     secrets = secrets_of(arguments.secret_file) if arguments.secret_file else []
     if not 200 <= arguments.status <= 599:
-        raise ConfigError("option --status: 200 to 599")
+        raise ConfigError("option --status: expected 200 to 599")
     asyncio.run(_listen(arguments, secrets))
     return 0
 
 
 def secrets_of(path: Path) -> list[str]:
-    """The secrets of a file. Raises ConfigError, without them."""
+    """Return the secrets in a file. Raises ConfigError, whose message does not contain them."""
     try:
         lines = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
         for line in lines:
@@ -180,10 +181,10 @@ def secrets_of(path: Path) -> list[str]:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(
-            f"{path}: {'not text' if isinstance(error, UnicodeDecodeError) else error}"
+            f"{path}: {'not a text file' if isinstance(error, UnicodeDecodeError) else error}"
         ) from None
     if not lines:
-        raise ConfigError(f"{path}: no secret in it")
+        raise ConfigError(f"{path}: contains no secret")
     return lines
 
 
@@ -233,7 +234,10 @@ async def _listen(arguments: argparse.Namespace, secrets: list[str]) -> None:
 def told(
     headers: Mapping[str, str], body: bytes, secrets: list[str], ledger: Ledger
 ) -> list[str | None]:
-    """What is shown of a request; None among the lines refuses it. All of it is printable ASCII."""
+    """Return the lines to print for a request, in printable ASCII.
+
+    If the list contains None, the request must be refused.
+    """
     if secrets:
         try:
             verify(headers, body, secrets)
@@ -242,14 +246,14 @@ def told(
     try:
         events = read(headers, body)
     except (ValueError, RecursionError) as error:
-        return [ascii(f"no event of HookMQ's: {error}")[1:-1]]
+        return [ascii(f"not an event of HookMQ: {error}")[1:-1]]
     return [_shown(event, ledger, bool(secrets)) for event in events]
 
 
 def _shown(event: Received, ledger: Ledger, verified: bool) -> str:
     notes = ["verified" if verified else "not verified"]
     if not ledger.take(event):
-        notes.append("again")
+        notes.append("repeated")
     missing = len(ledger.missing())
     if missing:
         notes.append(f"{missing} missing")
@@ -267,21 +271,21 @@ def _shown(event: Received, ledger: Ledger, verified: bool) -> str:
 
 
 def run_schema(arguments: argparse.Namespace) -> int:
-    """``hookmq webhook schema``."""
+    """Run `hookmq webhook schema`."""
     name = arguments.event
     if name is None:
         for kind in CATALOG.values():
             print(f"{kind.name:24} {kind.help}")
         return 0
     if name not in CATALOG:
-        select([name.replace("*", "")])  # knows what was meant
+        select([name.replace("*", "")])  # raises an error that suggests the closest name
         raise HookMQError(f"{name!r} has no schema")
     sys.stdout.write((FOLDER / f"{name}.json").read_text("utf-8"))
     return 0
 
 
 def run_secret(arguments: argparse.Namespace) -> int:
-    """``hookmq webhook secret``."""
+    """Run `hookmq webhook secret`."""
     if arguments.output is None:
         print(new_secret())
     else:

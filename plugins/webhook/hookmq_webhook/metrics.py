@@ -1,10 +1,11 @@
-"""What the exporter shows of one instance."""
+"""Register the metrics of a plugin instance."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from hookmq.breaker import Breaker
+from hookmq_toolkit.breaker import Breaker
+from hookmq_toolkit.http_client import CIRCUIT
 
 from hookmq_webhook.deadletter import DeadLetters
 from hookmq_webhook.dispatch import Counts, Dispatcher
@@ -13,11 +14,9 @@ from hookmq_webhook.process import SenderProcess
 from hookmq_webhook.queues import MemoryQueue
 from hookmq_webhook.sender import Sender
 
-_STATES: Final = {"closed": 0, "half-open": 1, "open": 2}
-
 
 class Instance(Protocol):
-    """The plugin, as far as it is of interest here."""
+    """The parts of the plugin that the metrics read."""
 
     told: dict[str, int]
     dropped: dict[str, int]
@@ -32,11 +31,17 @@ class Instance(Protocol):
 
 
 def register(registry: Any, plugin: Instance) -> None:
-    """Add the metrics to a `hookmq.metric_registry.MetricRegistry`."""
+    """Add the metrics to `registry`, a `hookmq.hooks.metric_registry.MetricRegistry`."""
+    _events(registry, plugin)
+    _requests(registry, plugin)
+    _queue(registry, plugin)
 
-    def counts() -> Counts:
-        return plugin.dispatcher.counts if plugin.dispatcher is not None else Counts()
 
+def _counts(plugin: Instance) -> Counts:
+    return plugin.dispatcher.counts if plugin.dispatcher is not None else Counts()
+
+
+def _events(registry: Any, plugin: Instance) -> None:
     def dropped() -> list[tuple[Mapping[str, str], int]]:
         queue, dead = plugin.queue, plugin.dead
         found = dict(plugin.dropped)
@@ -48,22 +53,24 @@ def register(registry: Any, plugin: Instance) -> None:
             found["dead_letters_full"] = dead.overwritten
         return [({"why": why}, count) for why, count in found.items()]
 
-    def age() -> float:
-        return plugin.dispatcher.oldest_age if plugin.dispatcher is not None else 0.0
-
     registry.counter(
         "webhook_events_total",
         "Events, by type.",
         lambda: [({"type": type}, count) for type, count in plugin.told.items()],
     )
-    registry.counter("webhook_delivered_total", "Events that arrived.", lambda: counts().delivered)
     registry.counter(
-        "webhook_failed_total", "Requests that did not succeed.", lambda: counts().failed
+        "webhook_delivered_total", "Events that arrived.", lambda: _counts(plugin).delivered
     )
     registry.counter(
-        "webhook_given_up_total", "Events that were given up.", lambda: counts().given_up
+        "webhook_given_up_total",
+        "Events that were given up.",
+        lambda: _counts(plugin).given_up,
     )
-    registry.counter("webhook_dropped_total", "Events that were not kept, by why.", dropped)
+    registry.counter("webhook_dropped_total", "Events that were dropped, by reason.", dropped)
+
+
+def _requests(registry: Any, plugin: Instance) -> None:
+    registry.counter("webhook_failed_total", "Failed requests.", lambda: _counts(plugin).failed)
     registry.counter(
         "webhook_answers_total",
         "Answers, by status.",
@@ -79,9 +86,27 @@ def register(registry: Any, plugin: Instance) -> None:
     )
     registry.counter(
         "webhook_sender_restarts_total",
-        "Processes that took the place of one that died.",
+        "Sending processes that were started in place of one that died.",
         lambda: plugin.sender.restarts if isinstance(plugin.sender, SenderProcess) else 0,
     )
+    registry.gauge(
+        "webhook_requests",
+        "Requests in progress.",
+        lambda: plugin.dispatcher.running if plugin.dispatcher is not None else 0,
+    )
+    registry.gauge(
+        "webhook_circuit",
+        "State of the circuit: 0 closed, 1 half-open, 2 open.",
+        lambda: CIRCUIT[plugin.breaker.state] if plugin.breaker is not None else 0,
+    )
+    registry.summary(
+        "webhook_request_seconds",
+        "Duration of one request.",
+        lambda: [({}, _counts(plugin).attempts, _counts(plugin).seconds)],
+    )
+
+
+def _queue(registry: Any, plugin: Instance) -> None:
     registry.gauge(
         "webhook_queue_events",
         "Events that wait.",
@@ -89,32 +114,21 @@ def register(registry: Any, plugin: Instance) -> None:
     )
     registry.gauge(
         "webhook_queue_bytes",
-        "Bytes that wait, about.",
+        "Approximate bytes of the events that wait.",
         lambda: plugin.queue.size if plugin.queue is not None else 0,
     )
     registry.gauge(
         "webhook_outbox_fill",
-        "How full the outbox is: from 1 on it takes nothing.",
+        "Fill level of the outbox; at 1 it is full.",
         lambda: plugin.queue.fill if isinstance(plugin.queue, Outbox) else 0,
     )
-    registry.gauge("webhook_oldest_seconds", "Age of the oldest event that waits.", age)
+    registry.gauge(
+        "webhook_oldest_seconds",
+        "Age of the oldest event that waits.",
+        lambda: plugin.dispatcher.oldest_age if plugin.dispatcher is not None else 0.0,
+    )
     registry.gauge(
         "webhook_dead_letters",
         "Dead letters in the file.",
         lambda: plugin.dead.waiting if plugin.dead is not None else 0,
-    )
-    registry.gauge(
-        "webhook_requests",
-        "Requests under way.",
-        lambda: plugin.dispatcher.running if plugin.dispatcher is not None else 0,
-    )
-    registry.gauge(
-        "webhook_circuit",
-        "0 closed, 1 half-open, 2 open.",
-        lambda: _STATES[plugin.breaker.state] if plugin.breaker is not None else 0,
-    )
-    registry.summary(
-        "webhook_request_seconds",
-        "Time of one request.",
-        lambda: [({}, counts().attempts, counts().seconds)],
     )

@@ -1,4 +1,4 @@
-"""What happens in the broker, hook by hook, as events."""
+"""Observe hooks, and create events from their arguments."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from hookmq_webhook.events import Event
 
 
 def published(message: Message, client: ClientInfo | None) -> tuple[Event, ...]:
-    """The events that an accepted message is."""
+    """Return the events for an accepted message."""
     event = catalog.published(message, client)
     if message.origin != "will":
         return (event,)
@@ -30,17 +30,17 @@ def published(message: Message, client: ClientInfo | None) -> tuple[Event, ...]:
 
 
 class Observing(Plugin):
-    """Observers: on the loop, one after another."""
+    """The plugin's observers. They run on the event loop, one after another."""
 
     @abstractmethod
     def tell(self, event: Event) -> None:
-        """Something happened that nobody waits for."""
+        """Add an event to the queue, if the filters select it."""
 
     @hookimpl
     async def on_session(
         self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
     ) -> None:
-        """client.connected and session.*"""
+        """Send client.connected and the session.* event."""
         for one in catalog.session(broker.time(), client, event):
             self.tell(one)
 
@@ -48,14 +48,14 @@ class Observing(Plugin):
     async def on_disconnect(
         self, client: ClientInfo, reason: DisconnectReason, broker: BrokerHandle
     ) -> None:
-        """client.disconnected"""
+        """Send client.disconnected."""
         self.tell(catalog.disconnected(broker.time(), client, reason))
 
     @hookimpl
     async def on_auth_failed(
         self, client: ClientInfo, code: ReasonCode, reason: str, broker: BrokerHandle
     ) -> None:
-        """client.auth_failed"""
+        """Send client.auth_failed."""
         self.tell(catalog.auth_failed(broker.time(), client, code, reason))
 
     @hookimpl
@@ -68,7 +68,7 @@ class Observing(Plugin):
         rule: str,
         broker: BrokerHandle,
     ) -> None:
-        """client.denied"""
+        """Send client.denied."""
         if client is not None:
             self.tell(catalog.denied(broker.time(), client, action, topic, code, rule))
 
@@ -76,19 +76,19 @@ class Observing(Plugin):
     async def on_subscribed(
         self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
     ) -> None:
-        """subscription.created"""
+        """Send subscription.created."""
         self.tell(catalog.subscribed(broker.time(), client, subscription))
 
     @hookimpl
     async def on_unsubscribed(
         self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
     ) -> None:
-        """subscription.removed"""
+        """Send subscription.removed."""
         self.tell(catalog.unsubscribed(broker.time(), client, subscription))
 
     @hookimpl
     async def on_published(self, client: ClientInfo | None, message: Message) -> None:
-        """message.published and will.published, unless the journal tells them."""
+        """Send message.published and will.published, unless the journal provides them."""
         for one in published(message, client):
             self.tell(one)
 
@@ -96,7 +96,7 @@ class Observing(Plugin):
     async def on_delivered(
         self, client: ClientInfo, message: Message, qos: int, broker: BrokerHandle
     ) -> None:
-        """message.delivered and message.acked"""
+        """Send message.delivered and message.acked."""
         for one in catalog.delivered(broker.time(), client, message, qos):
             self.tell(one)
 
@@ -104,12 +104,12 @@ class Observing(Plugin):
     async def on_dropped(
         self, client: ClientInfo | None, message: Message, why: Dropped, broker: BrokerHandle
     ) -> None:
-        """message.dropped"""
+        """Send message.dropped."""
         self.tell(catalog.dropped(broker.time(), client, message, why))
 
     @hookimpl
     async def on_retained(self, topic: str, message: Message | None, broker: BrokerHandle) -> None:
-        """message.retained and message.cleared"""
+        """Send message.retained and message.cleared."""
         self.tell(catalog.retained(broker.time(), topic, message))
 
     @hookimpl
@@ -121,5 +121,5 @@ class Observing(Plugin):
         plugin: str,
         broker: BrokerHandle,
     ) -> None:
-        """What other plugins tell."""
+        """Send another plugin's event."""
         self.tell(catalog.told(broker.time(), client, event, fields, plugin))

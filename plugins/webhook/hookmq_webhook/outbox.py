@@ -1,4 +1,4 @@
-"""The outbox of `at_least_once`: a journal over a segmented log, and what of it arrived."""
+"""Store events for `at_least_once`, in a journal with a record of which events have arrived."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
+from hookmq.model.runtime import Runtime, Timer
 from hookmq.plugin import Message
-from hookmq.runtime import Runtime, Timer
-from hookmq.segments import Fill, SegmentLog, Trimmed
-from hookmq.segments.frame import Frame
-from hookmq.segments.log import LOCK
-from hookmq.store import CommitId, StoreFailed
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import CommitId
+from hookmq_toolkit.segment_log import Fill, SegmentLog, Trimmed
+from hookmq_toolkit.segment_log.frame import Frame
+from hookmq_toolkit.state_folder import LOCK
 
 from hookmq_webhook.ages import Ages
 from hookmq_webhook.events import Event, pack, unpack
@@ -20,20 +21,23 @@ from hookmq_webhook.folder import CURSOR, LOG, prepare, reserve, write_at_any_co
 from hookmq_webhook.queues import PER_EVENT, Numbered, Page
 
 Row = tuple[int, int, Numbered | str]
-"""Number, size, and the event, or why it cannot be understood."""
+"""An event's number, its size, and the event itself or the reason why it cannot be decoded."""
 OnFull = Literal["reject", "dead_letter", "drop"]
 SHARE: Final = 8
-"""Segments that a full log has at least: the last one stays although all of it arrived."""
+"""Minimum number of segments in a full log. The last segment is kept even if all its events have arrived."""
 EXTRA: Final = 1.1
-"""What nobody can be refused for, such as a client that connected, may go so far beyond the bounds."""
+"""Fill level up to which the outbox accepts events that cannot be refused, such as client.connected."""
 SAVE_EVERY: Final = 1.0
-"""Seconds between two saves of what arrived: so much is sent twice after a crash."""
+"""Seconds between two saves of the cursor. After a crash, events that arrived since the last save are resent."""
 
 
 class Bounds(NamedTuple):
-    """When an outbox is full: `max_events` wait, if that is not 0; or `max_bytes`; or twice that are on the disk, where
-    what arrived stays until all before it did; or `max_unwritten` are in memory, since the disk is slower than those who
-    publish."""
+    """The limits at which an outbox is full.
+
+    It is full when `max_events` events (if not 0) or `max_bytes` bytes are waiting. It is also full when its files reach
+    twice `max_bytes`, since an event that arrived remains on disk until all earlier events have arrived. Finally, it is
+    full when `max_unwritten` bytes are in memory because the disk is slower than the publishers.
+    """
 
     max_bytes: int
     max_events: int
@@ -42,15 +46,15 @@ class Bounds(NamedTuple):
 
 
 class Outbox:
-    """A `hookmq.store.Journal`: what a publisher was acknowledged for is in it. And a `hookmq_webhook.queues.Queue`.
+    """A `Journal` of the events of all acknowledged messages, and the `Queue` from which they are sent.
 
-    `wants` says which topics it keeps messages of, `make` which events a message is; `ready` is called when there may be
-    something to send. `spill` gets what does not fit, unless messages are refused then; the commit waits until it called
-    back. `lost` is told the numbers, from the first to the one after the last, of events that a damaged disk has taken;
-    what can be read goes on behind them.
+    `wants` returns whether messages on a topic are stored, and `make` returns the events for a message. `ready` is
+    called when there may be events to send. Unless messages are refused, `spill` receives the events that do not fit,
+    and the commit waits for its callback. `lost` is called with the first number, and the number after the last, of
+    events lost by a damaged disk. Reading continues after the lost events.
 
-    `cursor.json` beside the log says what arrived: all below `edge` but those in `open`. It is written once in a while,
-    so that after a crash some events are sent again, with the ids that they had.
+    `cursor.json` in the outbox folder records which events have arrived: all below `edge`, except those in `open`. It
+    is saved every second. After a crash, some events are therefore resent, with the same ids.
     """
 
     bounded = False
@@ -72,17 +76,17 @@ class Outbox:
         self.name = name
         self.folder = folder
         self.unreadable = 0
-        """Events that were there but could not be understood."""
+        """Number of events that could not be decoded."""
         self.damaged = 0
-        """Events that the disk has lost."""
+        """Number of events lost by a damaged disk."""
         self.spilled = 0
-        """Events that did not fit."""
+        """Number of events that did not fit."""
         self._runtime = runtime
         self._wants = wants
         self._make = make
         self._ready = ready
         self.bounds = bounds
-        """May be changed."""
+        """The current limits. They may be replaced at any time."""
         self._spill = spill
         self._spilling = 0
         self._spill_failure: StoreFailed | None = None
@@ -91,12 +95,12 @@ class Outbox:
         self._told_lost = lost
         self._edge = 0
         self._open: dict[int, int] = {}
-        """Sizes of what was handed out and did not arrive yet, by number; 0 where it is not known."""
+        """Sizes of the events that were read but have not arrived, by number; 0 if unknown."""
         self._open_bytes = 0
         self._unread = 0
-        """Bytes that were not handed out yet."""
+        """Total size in bytes of the events that have not been read yet."""
         self._added = self._written_to = 0
-        """Bytes that were ever added, and up to where they are on the disk."""
+        """Bytes ever added, and the number of those bytes that are on disk."""
         self._size = 0
         self._ages = Ages()
         self._fill = Fill(self._say_fill)
@@ -121,15 +125,15 @@ class Outbox:
             salvage=True,
         )
 
-    # hookmq.store.Journal -------------------------------------------------------------------------------------------
+    # Journal -------------------------------------------------------------------------------------------
 
     def wants(self, topic: str) -> bool:
-        """Whether a message of `topic` is an event for us."""
+        """Return whether messages on `topic` become events."""
         return self._wants(topic)
 
     @property
     def full(self) -> bool:
-        """Whether a message must be refused: never where it would go elsewhere, or nowhere."""
+        """True if messages must be refused. Always False unless `bounds.on_full` is ``reject``."""
         if self.bounds.on_full != "reject" or self.fill < 1.0:
             return False
         self._fill.look(1.0)
@@ -137,8 +141,10 @@ class Outbox:
 
     @property
     def fill(self) -> float:
-        """How full it is; from 1.0 on it is beyond its bounds. What arrived is left on the disk up to the end of its
-        segment, and does not count when nothing else is there."""
+        """The fill level. The outbox is full at 1.0 and above.
+
+        Events that arrived remain on disk until their segment is removed. They do not count if no event is waiting.
+        """
         waiting, bounds = self.waiting, self.bounds
         share = (self._added - self._written_to) / bounds.max_unwritten
         if waiting > 0:
@@ -162,8 +168,11 @@ class Outbox:
             self._runtime.log("info", "webhook.outbox_has_room", **fields)
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """A message was accepted: its event goes with the commit. After `close` only plugins publish, in their own
-        `on_shutdown`: nobody is acknowledged for that, and it is counted as lost."""
+        """Add the events of an accepted message to the commit.
+
+        After `close`, the events count as lost. Only plugins publish then, in `on_shutdown`, and they receive no
+        acknowledgement.
+        """
         for event in self._make(message):
             if self._closed:
                 self._lost()
@@ -173,7 +182,7 @@ class Outbox:
                 self._add(commit, event)
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
-        """Write and fsync."""
+        """Write all events to disk, with fsync if `sync` is set, and call `done`."""
         if self._closed:
             done(None)
             return
@@ -181,7 +190,7 @@ class Outbox:
 
         def written(failed: StoreFailed | None) -> None:
             if failed is not None:
-                done(failed)  # what was not written still counts
+                done(failed)  # unwritten bytes continue to count
                 return
             self._written_to = max(self._written_to, added)
             self._fill.look(self.fill)
@@ -193,12 +202,12 @@ class Outbox:
         self.log.flush(written)
 
     def committed(self, commit: CommitId) -> None:
-        """Whoever published was told: now the event may leave."""
+        """Allow this commit's events to be sent."""
         self.log.committed(commit)
         self._ready()
 
     def recover(self, last: CommitId) -> None:
-        """Open the folder, and begin. Raises StoreError when it cannot be used."""
+        """Open the folder, and load the log and the cursor. Raises StoreError if the folder cannot be used."""
         if self._opened:
             self.log.close()
             self.log = self._make_log()
@@ -222,10 +231,10 @@ class Outbox:
             self.put(event)
         self._ready()
 
-    # events that no commit is about ---------------------------------------------------------------------------------
+    # events without a commit ----------------------------------------------------------------------------------------
 
     def put(self, event: Event) -> None:
-        """Append an event that nobody waits for; it is written with the next commit, or soon."""
+        """Add an event that no commit waits for. It is written to disk soon, or with the next commit."""
         if self._closed or self.log.failure is not None:
             self._lost()
         elif not self._opened:
@@ -284,8 +293,8 @@ class Outbox:
 
     @property
     def start(self) -> int:
-        """The number that sending begins with."""
-        return next(iter(self._open), self._edge)  # they are in order
+        """Number of the first event to send."""
+        return next(iter(self._open), self._edge)  # `_open` is in order
 
     @property
     def waiting(self) -> int:
@@ -293,25 +302,25 @@ class Outbox:
 
     @property
     def size(self) -> int:
-        """Bytes that wait in it, about."""
+        """Approximate size of the waiting events in bytes."""
         return self._unread + self._open_bytes
 
     @property
     def disk(self) -> int:
-        """Bytes that it has on the disk, about, also of what arrived and is not yet deleted."""
+        """Approximate size on disk in bytes, including events that arrived but have not been deleted yet."""
         return self._size
 
     @property
     def oldest(self) -> float | None:
-        """Epoch seconds of the oldest event that waits, about; None if nothing does."""
+        """Approximate time of the oldest waiting event, in seconds since 1970, or None if no event is waiting."""
         return self._ages.oldest(self.start) if self.waiting else None
 
     def _first_time(self) -> float:
-        """When the first event that waits happened. Blocks."""
+        """Return the time of the first waiting event, or the current time if it cannot be read. Blocks."""
         try:
             _, rows = self._read(self.start, 1, 1)
         except (OSError, StoreError):
-            rows = []  # whoever reads it will say so
+            rows = []  # the error is reported when the dispatcher reads the event
         for _, _, one in rows:
             if isinstance(one, Numbered):
                 return one.event.time
@@ -343,7 +352,7 @@ class Outbox:
                 self._edge = number + 1
                 self._unread = max(0, self._unread - size) if self._edge < self.log.next else 0
             elif number not in self._open:
-                continue  # it arrived before a restart
+                continue  # the event arrived before a restart
             self._open_bytes += size - self._open.get(number, 0)
             self._open[number] = size
             if isinstance(one, str):
@@ -359,7 +368,7 @@ class Outbox:
         done(events, following, None)
 
     def _gap(self, first: int, end: int) -> None:
-        """What is between these was lost, but for what had arrived before."""
+        """Record the events from `first` to before `end` as lost, except those that have already arrived."""
         gone = [number for number in self._open if first <= number < end]
         for number in gone:
             self.done(number)
@@ -381,7 +390,7 @@ class Outbox:
         self._told_lost(first, end)
 
     def _read(self, after: int, count: int, size: int) -> tuple[list[tuple[int, int]], list[Row]]:
-        """In a thread."""
+        """Return gaps and rows, starting at number `after`. Blocks; runs in a thread."""
         found: list[Row] = []
         gaps: list[tuple[int, int]] = []
         log = self.log.id
@@ -392,7 +401,7 @@ class Outbox:
             except Trimmed as error:
                 following = error.earliest
                 if not (self.log.folder / LOCK).exists():
-                    # Moved away, or not mounted: what is not there to be read is not lost yet.
+                    # The folder was moved or is not mounted, so its events are not lost.
                     raise FileNotFoundError(f"{self.log.folder} is gone") from None
             except StoreError:
                 following = self.log.next_good(after)
@@ -413,10 +422,10 @@ class Outbox:
         return gaps, found
 
     def taken(self, number: int) -> None:
-        """It is on the disk wherever else it is."""
+        """Do nothing, because the event remains on disk."""
 
     def left(self, number: int) -> None:
-        """As `taken`."""
+        """Do nothing, because the event remains on disk."""
 
     def done(self, number: int) -> None:
         self._open_bytes -= self._open.pop(number, 0)
@@ -424,7 +433,7 @@ class Outbox:
         self._save_soon()
 
     def _save_soon(self) -> None:
-        """Within a second; at once when the disk has so much that what arrived is in the way, and can go."""
+        """Save the cursor within `SAVE_EVERY` seconds, or immediately if that frees space in a full log."""
         segments = self.log.segments
         hurry = (
             self._size >= self.bounds.max_bytes
@@ -438,24 +447,24 @@ class Outbox:
         self._hurry = hurry
         self._timer = self._runtime.call_later(0.0 if hurry else SAVE_EVERY, self._save)
 
-    # what arrived ---------------------------------------------------------------------------------------------------
+    # the cursor -----------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        """The cursor; without a usable one all is sent again."""
+        """Load the cursor. If there is no usable cursor, all events are resent."""
         earliest = self.log.earliest
         self._edge, self._open, self._open_bytes = earliest, {}, 0
         try:
             known = json.loads((self.folder / CURSOR).read_bytes())
             if known["log"] != self.log.id:
                 return
-            told, waited = int(known["edge"]), sorted(map(int, known["open"]))
-            self._open = {n: 0 for n in waited if earliest <= n < told}
-            # It may be beyond the log's end: what was there, and sent, is gone, and its ids must not come again.
-            self._edge = max(told, earliest)
-            # What was trimmed had arrived: what is missing otherwise was lost.
-            gone = sum(1 for n in waited if n < earliest) + max(0, earliest - told)
+            edge, waited = int(known["edge"]), sorted(map(int, known["open"]))
+            self._open = {n: 0 for n in waited if earliest <= n < edge}
+            # The edge may be beyond the end of the log, if events were sent and then lost. Their ids must not be reused.
+            self._edge = max(edge, earliest)
+            # Events that were trimmed had arrived. Any other missing event was lost.
+            gone = sum(1 for n in waited if n < earliest) + max(0, earliest - edge)
             if gone:
-                self._damaged(min([*waited[:1], told]), earliest, gone)
+                self._damaged(min([*waited[:1], edge]), earliest, gone)
         except FileNotFoundError:
             return
         except (
@@ -466,7 +475,7 @@ class Outbox:
             )
 
     def _cursor(self) -> Callable[[], bytes]:
-        """What makes the cursor of this moment, in a thread."""
+        """Return a function that encodes the current cursor and can run in a thread."""
         return partial(_cursor_text, self.log.id, self._edge, list(self._open))
 
     def _save(self) -> None:
@@ -494,13 +503,13 @@ class Outbox:
         self._runtime.run_blocking(partial(self._store, self._cursor(), self.start), saved)
 
     def _store(self, cursor: Callable[[], bytes], below: int) -> None:
-        """In a thread: first what arrived is safe, then what held it goes."""
+        """Write the cursor, and then delete the segments below event `below`. Blocks; runs in a thread."""
         write_at_any_cost(self.folder / CURSOR, cursor())
         self.log.trim(below)
         reserve(self.folder)
 
     def close(self, done: Callable[[], None]) -> None:
-        """Write what waits for it, save what arrived, let go of the folder, and tell `done`."""
+        """Write all events and the cursor to disk, release the folder, and call `done`."""
 
         def flushed(failed: StoreFailed | None) -> None:
             if failed is not None:
@@ -528,13 +537,13 @@ class Outbox:
             self.log.flush(flushed)
 
     def _end(self) -> None:
-        """In a thread."""
+        """Write the cursor if it has changed. Blocks; runs in a thread."""
         if self._dirty:
             write_at_any_cost(self.folder / CURSOR, self._cursor()())
 
 
 def _cursor_text(log: str, edge: int, numbers: list[int]) -> bytes:
-    """Piece by piece: there may be many numbers, and the loop has a use for the interpreter in between."""
+    """Encode the cursor, in pieces so that the event loop can run in between if there are many numbers."""
     pieces = [",".join(map(str, numbers[at : at + 1000])) for at in range(0, len(numbers), 1000)]
     return f'{{"log":{json.dumps(log)},"edge":{edge},"open":[{",".join(pieces)}]}}'.encode()
 

@@ -1,4 +1,4 @@
-"""What is sent, and what becomes of it: lanes of waiting events, parcels of those on their way, answers."""
+"""Define lanes of waiting events, parcels of events that are sent together, and the results of sending them."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from hookmq_webhook.queues import Numbered
 
 
 class Verdict(Enum):
-    """What became of an attempt."""
+    """The outcome of an attempt to send events."""
 
     ARRIVED = "arrived"
     AGAIN = "again"
-    """The service is not well: try again."""
+    """The service cannot accept the events now; retry later."""
     REFUSED = "refused"
-    """The service will not have this one, however often it is sent."""
+    """The service will never accept these events."""
 
 
 class Answer(NamedTuple):
-    """A verdict, its reason in words, and when the service asked to be tried again, in seconds."""
+    """The result of an attempt: a verdict, its reason, and the delay in seconds that the service requested."""
 
     verdict: Verdict
     reason: str = ""
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy:
-    """How to send. Times are seconds; `max_age` 0 is for ever."""
+    """Settings for sending events. Times are in seconds. A `max_age` of 0 means no limit."""
 
     batch_count: int = 1
     batch_bytes: int = 1 << 20
@@ -40,11 +40,11 @@ class Policy:
     longest_delay: float = 300.0
     max_age: float = 0.0
     max_attempts: int = 0
-    """0: as many as it takes."""
+    """Maximum number of attempts; 0 means no limit."""
 
 
 class Lane:
-    """The events of one key that wait, in order."""
+    """The waiting events of one key, in order."""
 
     __slots__ = (
         "alone",
@@ -64,19 +64,19 @@ class Lane:
         self.busy = False
         self.queued = False
         self.alone = 0
-        """How many of the next go one by one."""
+        """Number of events at the start of the lane that are sent one by one."""
         self.attempts = 0
-        """How often those were tried together, as far as that counts."""
+        """Number of attempts that these events have already used up."""
         self.held = False
-        """What it sent last failed."""
+        """True if the lane's last parcel failed."""
         self.resume: int | None = None
-        """It is behind: from this number on its events are in the queue alone."""
+        """Number from which the lane's events are only in the queue, not in memory. None if the lane is not behind."""
         self.skipped = 0
-        """How many those are, or were, about."""
+        """Approximate number of the lane's events that are only in the queue."""
 
 
 class Parcel:
-    """Events on their way, and the lanes that they are of."""
+    """Events that are sent together, with their lanes."""
 
     __slots__ = ("attempts", "delivered", "events", "lanes")
 
@@ -85,4 +85,4 @@ class Parcel:
         self.lanes = lanes
         self.attempts = attempts
         self.delivered = -1
-        """Events that had arrived when it failed first."""
+        """Total number of delivered events when this parcel first failed; -1 if it has not failed."""

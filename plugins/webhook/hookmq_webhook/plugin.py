@@ -1,13 +1,12 @@
-"""The plugin: what the configuration's `use: webhook` makes."""
+"""Implement the `webhook` plugin, which sends the broker's events to an HTTP service."""
 
-import ssl
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from hookmq.breaker import Breaker
 from hookmq.hooks.specs import OBSERVERS
+from hookmq.model.runtime import Runtime
 from hookmq.plugin import (
     BrokerHandle,
     ConfigError,
@@ -17,12 +16,14 @@ from hookmq.plugin import (
     Settings,
     hookimpl,
 )
-from hookmq.runtime import Runtime
-from hookmq.store import Journal, StoreFailed
+from hookmq.storage.protocols import Journal, StoreFailed
+from hookmq_toolkit.breaker import Breaker
+from hookmq_toolkit.service_url import clear_text_host
+from hookmq_toolkit.tls_client import check_tls
 
 from hookmq_webhook import catalog
 from hookmq_webhook.burial import Burial
-from hookmq_webhook.config import WebhookConfig, exposed
+from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.deadletter import DeadLetters
 from hookmq_webhook.dispatch import Answer, Dispatcher, Policy
 from hookmq_webhook.events import Event
@@ -34,18 +35,17 @@ from hookmq_webhook.process import SenderProcess
 from hookmq_webhook.queues import MemoryQueue, Numbered
 from hookmq_webhook.requests import request_maker
 from hookmq_webhook.sender import Sender as HttpSender
-from hookmq_webhook.sender import context_of
 
 JOURNALED: Final = frozenset({"message.published", "will.published"})
-"""What `at_least_once` takes from the journal instead of from the hook."""
+"""Event types that come from the journal instead of a hook in the `at_least_once` mode."""
 FIXED: Final = ("mode", "key", "outbox.path", "outbox.sync", "dead_letter", "process")
-"""Keys of the configuration that a reload cannot change."""
+"""Settings that a reload cannot change."""
 SLACK: Final = 2.0
-"""Seconds of a stop that are kept for saving what arrived."""
+"""Seconds of the shutdown deadline reserved for saving which events arrived."""
 
 
 class WebhookPlugin(Observing):
-    """What happens in HookMQ reaches an HTTP service: in order, signed, and kept until it arrived."""
+    """Send events to an HTTP service, in order and signed, and retry until they arrive."""
 
     Config = WebhookConfig
     config: WebhookConfig
@@ -59,9 +59,9 @@ class WebhookPlugin(Observing):
         self.idle_hooks = self._idle_hooks(self.filters)
         self.timeouts = {"on_shutdown": config.drain + SLACK + 3}
         self.told: dict[str, int] = {}
-        """Events so far, by type."""
+        """Number of events by type."""
         self.dropped: dict[str, int] = {}
-        """Events that were not kept, by why."""
+        """Number of dropped events by reason."""
         self.queue: Outbox | MemoryQueue | None = None
         self.dispatcher: Dispatcher | None = None
         self.sender: HttpSender | SenderProcess | None = None
@@ -83,44 +83,43 @@ class WebhookPlugin(Observing):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What `hookmq check` is to say of the configuration."""
-        host = exposed(self.config.url)
+        """Notes on the configuration, for `hookmq check`."""
+        host = clear_text_host(self.config.url)
         if not host:
             return ()
         if self.config.sign is None:
-            return (f"events go to {host} unsigned and in the clear: use https, and sign",)
-        return (f"events go to {host} in the clear: whoever is on the way reads them; use https",)
+            return (f"events to {host} are neither encrypted nor signed: use https and sign",)
+        return (f"events to {host} are not encrypted: use https",)
 
     @property
     def folder(self) -> Path:
-        """Where it keeps what waits."""
+        """The folder of the outbox."""
         return self.config.outbox.path or default_folder(self.id)
 
     @property
     def dead_folder(self) -> Path | None:
-        """Where it keeps what was given up."""
+        """The folder of the dead-letter file, or None if there is no such file."""
         config = self.config.dead_letter
         if config.topic is not None:
             return None
         return config.path or (self.folder / DEAD if self.durable else None)
 
-    # another configuration ------------------------------------------------------------------------------------------
+    # reload ---------------------------------------------------------------------------------------------------------
 
     def reconfigure(self, config: WebhookConfig) -> Callable[[], None]:
-        """All can change but what `FIXED` names."""
+        """Check `config`, and return a function that applies it.
+
+        Raises ConfigError if `config` is invalid or changes a setting in `FIXED`.
+        """
         old = self.config
         changed = [name for name in FIXED if _value(old, name) != _value(config, name)]
         if changed:
             raise ConfigError(f"{', '.join(changed)}: a change needs a restart")
         filters = Filters(config.filters, select(config.events))
         requests = request_maker(config, self.id, keep_fields(config.filters.fields))
-        if config.tls is not None:
-            try:
-                context_of(config.tls)
-            except (OSError, ssl.SSLError) as error:
-                raise ConfigError(f"tls: {error}") from error
+        check_tls(config.tls)
         idle = self._idle_hooks(filters)
-        self.idle_hooks &= idle  # one too many costs little, one too few loses events
+        self.idle_hooks &= idle  # an extra hook costs little, but a missing hook loses events
         self.timeouts = {"on_shutdown": max(old.drain, config.drain) + SLACK + 3}
 
         def apply() -> None:
@@ -148,17 +147,19 @@ class WebhookPlugin(Observing):
             def retire() -> None:
                 runtime.spawn(sender.close(), lambda _, error: None)
 
-            runtime.call_later(config.timeout + SLACK, retire)  # what is under way ends by then
+            runtime.call_later(
+                config.timeout + SLACK, retire
+            )  # the old sender's requests have ended by then
         if self.dispatcher is not None and broker is not None:
             retry = config.retry
             self.breaker = Breaker(retry.breaker_failures, retry.breaker_pause, broker.runtime.now)
             self.dispatcher.use(_policy(config), self.breaker)
 
-    # life -----------------------------------------------------------------------------------------------------------
+    # start and stop -------------------------------------------------------------------------------------------------
 
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> Journal:
-        """The outbox, not yet opened."""
+        """Return the outbox, which is not open yet."""
         self._burial = burial = self._buries(broker)
         self.queue = outbox = Outbox(
             self.id,
@@ -184,7 +185,7 @@ class WebhookPlugin(Observing):
 
     @hookimpl
     def on_startup(self, broker: BrokerHandle) -> None:
-        """Reads the files of `tls` and opens the dead letters; no connection is opened yet."""
+        """Read the TLS files and open the dead-letter file. Opens no connection yet."""
         config = self.config
         runtime = self._runtime = broker.runtime
         self._broker = broker
@@ -192,7 +193,7 @@ class WebhookPlugin(Observing):
         epoch = runtime.token(8)
         try:
             self.sender = self._sender(config, broker)
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:
             raise PluginError(self.id, f"tls: {error}") from error
         if not self.durable:
             bounds = config.queue
@@ -200,7 +201,7 @@ class WebhookPlugin(Observing):
                 epoch, bounds.max_events, bounds.max_bytes, bounds.drop, self._drop
             )
         if self.queue is None:
-            raise PluginError(self.id, "nobody asked for its journal")
+            raise PluginError(self.id, "the broker has not asked for its journal")
         folder = self.dead_folder
         if folder is not None:
             self.dead = DeadLetters(folder, runtime.run_blocking, config.dead_letter.max_bytes)
@@ -223,7 +224,7 @@ class WebhookPlugin(Observing):
 
     @hookimpl
     def on_ready(self, broker: BrokerHandle) -> None:
-        """All listeners are open."""
+        """Send broker.started, and start the sending process."""
         if self._burial is not None:
             self._burial.open()
         if isinstance(self.sender, SenderProcess):
@@ -232,13 +233,16 @@ class WebhookPlugin(Observing):
 
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
-        """Another configuration is in force."""
+        """Send broker.reloaded."""
         if self._broker is not None:
             self.tell(catalog.reloaded(self._broker.time(), old, new))
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """Lets what waits arrive, as long as that may take, and saves what did."""
+        """Wait for queued events to arrive, and save which events arrived.
+
+        Waits at most `drain` seconds, and leaves `SLACK` of the `deadline` seconds for saving.
+        """
         runtime, dispatcher, queue = self._runtime, self.dispatcher, self.queue
         if runtime is None:
             return
@@ -256,7 +260,7 @@ class WebhookPlugin(Observing):
                 if isinstance(queue, Outbox):
 
                     def written(failed: StoreFailed | None) -> None:
-                        dispatcher.wake()  # broker.stopping was written just now
+                        dispatcher.wake()  # broker.stopping can be sent now
                         dispatcher.drain(over)
 
                     queue.log.flush(written)
@@ -288,12 +292,12 @@ class WebhookPlugin(Observing):
     # events ---------------------------------------------------------------------------------------------------------
 
     def tell(self, event: Event) -> None:
-        """Something happened that nobody waits for."""
+        """Add an event to the queue, if the filters select it."""
         queue = self.queue
         if queue is None or self._stopping or not self.filters.event(event):
             return
         if event.topic is not None and event.topic == self.config.dead_letter.topic:
-            return  # or there would be no end
+            return  # otherwise each dead letter would cause another event
         self._count(event)
         queue.put(event)
         if self.dispatcher is not None and isinstance(queue, MemoryQueue):
@@ -306,13 +310,13 @@ class WebhookPlugin(Observing):
         self.dropped["queue_full"] = self.dropped.get("queue_full", 0) + 1
 
     def _wants_topic(self, topic: str) -> bool:
-        """Of the journal."""
+        """Return whether the journal stores messages on `topic`."""
         if not self.filters.types & JOURNALED or topic == self.config.dead_letter.topic:
             return False
         return self.filters.topic(topic)
 
     def _messages(self, message: Message) -> Iterable[Event]:
-        """The events that an accepted message is."""
+        """Return the selected events for an accepted message, and count them."""
         broker = self._broker
         client = None
         if broker is not None and message.sender is not None:
@@ -340,18 +344,18 @@ class WebhookPlugin(Observing):
             return one.event.topic or ""
         return one.id if key == "none" else ""
 
-    # what it shows --------------------------------------------------------------------------------------------------
+    # metrics, routes and commands -----------------------------------------------------------------------------------
 
     @hookimpl
     def register_metrics(self, registry: Any) -> None:
-        """Adds what `hookmq_webhook.metrics` lists."""
+        """Add the metrics of `hookmq_webhook.metrics`."""
         from hookmq_webhook.metrics import register
 
         register(registry, self)
 
     @hookimpl
     def register_http(self, router: Any) -> None:
-        """Adds ``/plugins/ID/deadletter``."""
+        """Add the routes below ``/plugins/ID/deadletter``."""
         from hookmq_webhook.routes import register
 
         register(router, self)
@@ -359,7 +363,7 @@ class WebhookPlugin(Observing):
     @classmethod
     @hookimpl
     def register_cli(cls, group: Any) -> None:
-        """Adds ``hookmq webhook``."""
+        """Add the command `hookmq webhook`."""
         from hookmq_webhook.cli import register
 
         register(group, cls)

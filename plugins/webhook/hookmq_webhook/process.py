@@ -1,5 +1,8 @@
-"""The broker's side of the process that sends: the event loop hands events over and hears what became of them. JSON,
-compression, signatures, TLS and HTTP never hold up a client."""
+"""Run and supervise the sending process from the broker.
+
+The event loop passes events to the process and receives verdicts. JSON, compression, signatures, TLS and HTTP therefore
+never delay a client.
+"""
 
 import asyncio
 import marshal
@@ -14,52 +17,53 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from hookmq_toolkit.tls_client import client_context
+
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.queues import Numbered
-from hookmq_webhook.sender import context_of
 
 HEADER: Final = struct.Struct("<I")
 LIVES: Final = 3
-"""Processes that may die over the same events before that counts as an attempt."""
+"""Number of processes that may die while sending the same events before this counts as a failed attempt."""
 LONGEST: Final = 30.0
-"""Seconds between two starts of a process that dies again and again."""
+"""Longest delay in seconds before restarting a process that keeps dying."""
 SILENT: Final = 30.0
-"""Seconds beyond the longest request after which a process that answers nothing is taken to be stuck, and killed."""
+"""Seconds to wait beyond the longest possible request before killing a silent process."""
 ENDS: Final = 2.0
-"""Seconds that a process has to end before it is killed."""
+"""Seconds that a process has to exit before it is killed."""
 
 
 class Died(Exception):
-    """The process ended before it answered."""
+    """The process ended before it returned a verdict."""
 
 
 def frame(value: Any) -> bytes:
-    """A value as it crosses the socket. Both ends run the same Python."""
+    """Encode a value for the socket. Both ends run the same Python."""
     data = marshal.dumps(value)
     return HEADER.pack(len(data)) + data
 
 
 def given(config: WebhookConfig, plugin_id: str) -> bytes:
-    """What a process is told first. By the socket, since what is on a command line is for all to see."""
+    """Encode the configuration for the socket. On a command line, it would be visible to all users."""
     plain = replace(config, headers=dict(config.headers))  # a read-only view cannot be pickled
     return frame(pickle.dumps((plain, plugin_id)))
 
 
 def wired(serial: int, events: Sequence[Numbered]) -> bytes:
-    """Events as they cross the socket."""
+    """Encode events for the socket."""
     rows = [(n, (*e[:5], dict(e.data), e.payload, e.trace), size, id) for n, e, size, id in events]
     return frame((serial, rows))
 
 
 class Frames:
-    """Cuts a stream into the values that `frame` put into it."""
+    """Split a stream into the values that `frame` encoded."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """The values that are whole now."""
+        """Add `data`, and return the values that are now complete."""
         buffer = self._buffer
         buffer += data
         found = []
@@ -77,7 +81,7 @@ class Frames:
 
 
 class _Life(asyncio.Protocol):
-    """One process, from its start to its end."""
+    """One sending process, from start to end."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", count: Callable[[Any], None]) -> None:
         self.process = process
@@ -89,7 +93,7 @@ class _Life(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's are of no such class
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's class is unrelated
 
     def data_received(self, data: bytes) -> None:
         for serial, verdict, reason, after, counts in self._frames.feed(data):
@@ -113,21 +117,24 @@ class _Life(asyncio.Protocol):
 
 
 class SenderProcess:
-    """As `hookmq_webhook.sender.Sender`, with a process that does the work. It is started by the first events and started
-    again when it died; what it had is sent again, with the same ids. `log` is told of that. Raises OSError and
-    ssl.SSLError for files of `tls` that cannot be used."""
+    """A `hookmq_webhook.sender.Sender` that runs in a separate process.
+
+    The first `send` starts the process. If the process dies, it is restarted, and its events are resent with the same
+    ids; `log` records the restart. The constructor raises OSError if a TLS file cannot be used.
+    """
 
     def __init__(self, config: WebhookConfig, plugin_id: str, log: Callable[..., None]) -> None:
         self.config = config
         self.sent = 0
-        """Requests so far."""
+        """Number of requests sent."""
         self.bytes = 0
+        """Total size of the request bodies sent, in bytes."""
         self.statuses: dict[int, int] = {}
-        """Answers by status."""
+        """Number of responses by status."""
         self.restarts = 0
-        """Processes that took the place of one that died."""
+        """Number of processes started to replace one that died."""
         if config.tls is not None:
-            context_of(config.tls)
+            client_context(config.tls)
         self._plugin_id = plugin_id
         self._log = log
         self._serial = 0
@@ -136,17 +143,17 @@ class SenderProcess:
         self._delay = 0.0
         self._closed = False
         self.patience = SILENT
-        """Seconds for `SILENT`."""
+        """Initially `SILENT`; lowered by tests."""
 
     async def start(self) -> None:
-        """Have the process there before the first events. Raises OSError."""
+        """Start the process before the first events. Raises OSError."""
         if self._life is None and not self._closed:
             await self._start()
 
     def use(self, config: WebhookConfig) -> None:
-        """Send what comes from now on as `config` says. Raises as the constructor, and changes nothing then."""
+        """Use `config` for all further events. Raises OSError like the constructor, without changing anything."""
         if config.tls is not None:
-            context_of(config.tls)
+            client_context(config.tls)
         self.config = config
         life = self._life
         if life is not None and life.alive:
@@ -154,7 +161,7 @@ class SenderProcess:
             life.transport.write(given(config, self._plugin_id))
 
     async def send(self, events: Sequence[Numbered]) -> Answer:
-        """As `Sender.send`."""
+        """Send one request with `events`, like `Sender.send`."""
         for _ in range(LIVES):
             if self._closed:
                 break
@@ -169,30 +176,29 @@ class SenderProcess:
                 return await self._ask(life, events)
             except Died:
                 continue
-        return Answer(Verdict.AGAIN, "the process that sends ended")
+        return Answer(Verdict.AGAIN, "the sending process died")
 
     async def _ask(self, life: _Life, events: Sequence[Numbered]) -> Answer:
         if life.transport is None or not life.alive:
-            raise Died  # before anybody waited for it
+            raise Died
         self._serial += 1
         serial = self._serial
         try:
             data = wired(serial, events)
         except ValueError:
-            # JSON does not have it either: no further attempt makes it better.
-            return Answer(Verdict.REFUSED, "it cannot be sent: ValueError")
+            # The events cannot be encoded, and another attempt would not change that.
+            return Answer(Verdict.REFUSED, "cannot be sent: ValueError")
         promise: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         life.waiting[serial] = promise
         life.transport.write(data)
         try:
-            seconds = (
-                self._longest()
-            )  # as the process has it now: with another timeout it goes on with this one
+            # Requests in progress keep their original timeout, even after `use`.
+            seconds = self._longest()
             while not promise.done():
                 answers = life.answers
                 await asyncio.wait((promise,), timeout=seconds)
                 if not promise.done() and life.answers == answers and life.process.poll() is None:
-                    # Stopped, or stuck: its own timeouts are no help then, and nothing would ever be sent again.
+                    # The process is suspended or stuck, so its own timeouts have no effect.
                     self._log("error", "webhook.sender_stuck", seconds=seconds)
                     life.process.kill()
             return promise.result()
@@ -200,11 +206,11 @@ class SenderProcess:
             life.waiting.pop(serial, None)
 
     def _longest(self) -> float:
-        """Seconds within which a process answers something: a token, a request, and what that is redirected to."""
+        """Return the longest time in seconds that a working process needs for a token, a request and its redirects."""
         return (self.config.redirects + 2) * self.config.timeout + self.patience
 
     async def _start(self) -> _Life:
-        """The process that all who wait for one share. Raises OSError."""
+        """Start a process and return it. Concurrent callers share the same process. Raises OSError."""
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._spawn())
             self._starting.add_done_callback(self._started)
@@ -213,7 +219,7 @@ class SenderProcess:
     def _started(self, task: "asyncio.Task[_Life]") -> None:
         self._starting = None
         if not task.cancelled():
-            task.exception()  # who waited has it; nobody may have
+            task.exception()  # callers also receive the exception; if there are none, asyncio would warn
 
     async def _spawn(self) -> _Life:
         loop = asyncio.get_running_loop()
@@ -249,7 +255,7 @@ class SenderProcess:
             self.statuses[status] = self.statuses.get(status, 0) + count
 
     async def close(self) -> None:
-        """End the process; what it is sending is given up."""
+        """End the process, and cancel requests in progress."""
         self._closed = True
         starting = self._starting
         if starting is not None:
@@ -270,15 +276,14 @@ def _popen(other: socket.socket) -> "subprocess.Popen[bytes]":
         pass_fds=(other.fileno(),),
     )
     if sys.platform == "linux":
-        # Woken by an event, it waits until a core is free or its share is due: it takes none from the broker, nor from
-        # who was just acknowledged.
+        # When a batch process wakes up, it does not preempt other processes, such as the broker and its clients.
         with suppress(OSError):
             os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
     return process
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """Its code; it is killed if it takes too long. Blocks."""
+    """Wait for the process to exit, and return its exit code. Kill it after `ENDS` seconds. Blocks."""
     try:
         return process.wait(ENDS)
     except subprocess.TimeoutExpired:

@@ -1,5 +1,7 @@
-"""Where events wait: in memory, bounded, or on disk (`hookmq_webhook.outbox`), where they outlive the broker. Both number
-them from 0 and hand them out in that order; of what arrived they are told by `done`, in any order."""
+"""Define event queues, and implement the in-memory queue. `hookmq_webhook.outbox` implements the queue on disk.
+
+Both queues number events from 0 and return them in that order. `done` may be called for events in any order.
+"""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -10,13 +12,13 @@ from hookmq_webhook.events import Event
 
 Drop = Literal["oldest", "newest"]
 SLACK: Final = 64
-"""What is gone may take so much room, beyond as much again as what is there."""
+"""Number of removed entries that a list may contain, in addition to one for each event."""
 PER_EVENT: Final = 64
-"""Bytes that an event costs beside what it holds."""
+"""Approximate overhead of an event in bytes, in addition to its contents."""
 
 
 class Numbered(NamedTuple):
-    """An event, its number, its size in bytes, about, and the id that it is known by wherever it is sent."""
+    """An event with its number, its approximate size in bytes, and its id, which is the same at every attempt."""
 
     number: int
     event: Event
@@ -25,45 +27,50 @@ class Numbered(NamedTuple):
 
 
 Page = Callable[[list[Numbered], int, Exception | None], None]
-"""Told a page of events, the number that the next page begins with, and why there is none, if it could not be read."""
+"""Called with a page of events, the number at which the next page begins, and the error or None."""
 
 
 class Queue(Protocol):
-    """What the dispatcher takes events from."""
+    """The queue interface that the dispatcher uses."""
 
     bounded: bool
-    """Whether it gives events up by itself, so that any number of them may be left in it."""
+    """True if the queue limits itself by dropping events, so that the dispatcher may leave any number behind."""
 
     @property
     def start(self) -> int:
-        """The number that sending begins with."""
+        """Number of the first event to send."""
 
     @property
     def waiting(self) -> int:
-        """Events that did not arrive yet."""
+        """Number of events that have not arrived."""
 
     @property
     def oldest(self) -> float | None:
-        """Epoch seconds of the oldest event that did not arrive yet, about; None if there is none."""
+        """Approximate time of the oldest event that has not arrived, in seconds since 1970, or None."""
 
     def page(self, after: int, count: int, size: int, done: Page) -> None:
-        """Tell `done` the next events from number `after` on: at most `count`, of about `size` bytes; at once or later.
-        That the next page begins where this one did says that there is nothing more for now. What was told and is not
-        `done` is told again to whoever begins there."""
+        """Pass the events starting at number `after` to `done`, immediately or later.
+
+        A page contains at most `count` events, of about `size` bytes in total. If the next page begins at `after`
+        again, there are no more events for now. Events that are not `done` are returned again if a page covers them.
+        """
 
     def taken(self, number: int) -> None:
-        """The dispatcher has this one in memory."""
+        """Record that the dispatcher holds this event in memory."""
 
     def left(self, number: int) -> None:
-        """And not any more, or never: it will ask again."""
+        """Record that the dispatcher does not hold this event in memory, and will read it again."""
 
     def done(self, number: int) -> None:
-        """This one needs no further attempt."""
+        """Remove an event that needs no further attempt."""
 
 
 class MemoryQueue:
-    """For `best_effort`: bounded in events and bytes, also those on their way; what is too much is dropped and told to
-    `dropped`, the oldest of those that the dispatcher does not have. `name` begins the ids of its events."""
+    """The in-memory queue for `best_effort`. Its limits in events and bytes include the events being sent.
+
+    If the queue is full, it drops the new event, or the oldest event that the dispatcher does not hold. The dropped
+    event is passed to `dropped`. Event ids begin with `name`.
+    """
 
     start = 0
     bounded = True
@@ -82,19 +89,19 @@ class MemoryQueue:
         self._drop = drop
         self._dropped = dropped
         self._rows: list[Numbered] = []
-        """In order, some of them gone already."""
+        """Events in order, including some that have been removed."""
         self._sizes: dict[int, int] = {}
-        """By number, of those that are there."""
+        """Sizes of the events that have not been removed, by number."""
         self._bytes = 0
         self._next = 0
         self._taken: set[int] = set()
         self._left: list[int] = []
-        """A heap of those that were left; some of them taken again, or gone."""
-        self._told = 0
-        """The number after the last that was ever told."""
+        """A heap with the numbers of events that were `left`. Some may have been taken again or removed."""
+        self._read_to = 0
+        """Number after the last event that was ever returned."""
 
     def bound(self, max_events: int, max_bytes: int, drop: Drop) -> None:
-        """Other bounds, for what comes from now on."""
+        """Replace the limits. They apply to new events."""
         self._max_events, self._max_bytes, self._drop = max_events, max_bytes, drop
 
     @property
@@ -103,16 +110,16 @@ class MemoryQueue:
 
     @property
     def size(self) -> int:
-        """Bytes that it holds, about."""
+        """Approximate size of the waiting events in bytes."""
         return self._bytes
 
     @property
     def oldest(self) -> float | None:
-        """As that of `Queue`."""
+        """See `Queue.oldest`."""
         return next((one.event.time for one in self._rows if one.number in self._sizes), None)
 
     def put(self, event: Event) -> None:
-        """Take an event. It never waits."""
+        """Add an event. If the queue is full, drop this or older events. Never blocks."""
         size = size_of(event)
         numbered = Numbered(self._next, event, size, f"{self._name}-{self._next}")
         self._next += 1
@@ -130,14 +137,14 @@ class MemoryQueue:
         self._bytes += size
 
     def _oldest(self) -> Numbered | None:
-        """Of those that the dispatcher does not have."""
+        """Return the oldest event that the dispatcher does not hold in memory, or None."""
         while self._left:
             number = heappop(self._left)
             if number in self._sizes and number not in self._taken:
                 return self._rows[self._at(number)]
-        for at in range(self._at(self._told), len(self._rows)):
+        for at in range(self._at(self._read_to), len(self._rows)):
             if self._rows[at].number in self._sizes:
-                self._told = self._rows[at].number  # those before it are not looked at again
+                self._read_to = self._rows[at].number  # earlier events need not be checked again
                 return self._rows[at]
         return None
 
@@ -145,17 +152,17 @@ class MemoryQueue:
         return bisect_left(self._rows, number, key=_number)
 
     def page(self, after: int, count: int, size: int, done: Page) -> None:
-        told: list[Numbered] = []
+        found: list[Numbered] = []
         for at in range(self._at(after), len(self._rows)):
-            if len(told) >= count or (size <= 0 and told):
+            if len(found) >= count or (size <= 0 and found):
                 break
             one = self._rows[at]
             if one.number in self._sizes:
                 size -= one.size
-                told.append(one)
-        following = told[-1].number + 1 if told else after
-        self._told = max(self._told, following)
-        done(told, following, None)
+                found.append(one)
+        following = found[-1].number + 1 if found else after
+        self._read_to = max(self._read_to, following)
+        done(found, following, None)
 
     def taken(self, number: int) -> None:
         self._taken.add(number)
@@ -182,6 +189,6 @@ def _number(one: Numbered) -> int:
 
 
 def size_of(event: Event) -> int:
-    """What an event costs in memory, about."""
+    """Return the approximate size of an event in memory, in bytes."""
     data = sum(len(str(value)) for value in event.data.values())
     return PER_EVENT + len(event.payload or b"") + len(event.topic or "") + data

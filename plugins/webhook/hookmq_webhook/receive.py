@@ -1,4 +1,4 @@
-"""For receivers: the events of a request, whatever its envelope, and which of them are new. Needs no broker."""
+"""Help receivers read events from requests in any envelope, and detect repeated events. Does not need a broker."""
 
 import base64
 import json
@@ -21,8 +21,11 @@ _OURS: Final = frozenset(
 
 @dataclass(frozen=True)
 class Received:
-    """An event as it came. `sequence` counts from 0 within `source` and `epoch`; `id` is the same at every attempt.
-    `data` is a value of JSON, text, or bytes; `extra` has the other attributes, as ``qos`` where data is the payload."""
+    """A received event.
+
+    `id` is the same at every attempt. `sequence` counts from 0 within a `source` and `epoch`. `data` is a JSON value, a
+    string, or bytes. `extra` contains all other attributes, such as ``qos`` if the data is the payload.
+    """
 
     id: str
     type: str
@@ -37,8 +40,10 @@ class Received:
 
 
 def inflate(headers: Mapping[str, str], body: bytes, limit: int = 16 << 20) -> bytes:
-    """Return the body, decompressed if the headers say that it is gzip. `verify` takes it before and after that.
-    Raises ValueError for what is not gzip or has more than `limit` bytes."""
+    """Return the body, decompressed if the headers declare gzip. `verify` accepts both forms.
+
+    Raises ValueError if the body is not valid gzip, or is larger than `limit` bytes when decompressed.
+    """
     kind = next(
         (value for name, value in headers.items() if name.lower() == "content-encoding"), ""
     )
@@ -50,26 +55,29 @@ def inflate(headers: Mapping[str, str], body: bytes, limit: int = 16 << 20) -> b
     except zlib.error as error:
         raise ValueError(f"not gzip: {error}") from None
     if not inflater.eof or inflater.unused_data:
-        raise ValueError(f"not gzip as a whole, or more than {limit} bytes")
+        raise ValueError(f"not valid gzip, or more than {limit} bytes")
     return made
 
 
 def read(headers: Mapping[str, str], body: bytes) -> list[Received]:
-    """Return the events of a request that `hookmq_webhook.verify` found genuine. A body that is still gzip is
-    inflated, except with ``ce-*`` headers. Raises ValueError if there are none, and for ``ce-*`` headers on a signed
-    request: no signature covers them, so that anybody may have put them there."""
+    """Return the events of a request that `hookmq_webhook.verify` has accepted.
+
+    A body that is still compressed with gzip is decompressed, unless the request has ``ce-*`` headers. Raises ValueError
+    if the body does not contain events, or if a signed request has ``ce-*`` headers. Signatures do not cover these
+    headers, so anyone may have added them.
+    """
     lower = {name.lower(): value for name, value in headers.items()}
     kind = lower.get("content-type", "").partition(";")[0].strip().lower()
     if any(name.startswith("ce-") for name in lower):
         if SIGNATURE in lower:
-            raise ValueError("ce-* headers on a signed request: the signature does not cover them")
+            raise ValueError("ce-* headers on a signed request, which signatures do not cover")
         return [_binary(lower, kind, body)]
     if body[:2] == b"\x1f\x8b":
         body = inflate(headers, body)
     try:
         found = json.loads(body)
     except RecursionError:
-        raise ValueError("not an event: nested too deep") from None
+        raise ValueError("not an event: nested too deeply") from None
     several = found if isinstance(found, list) else [found]
     if not all(isinstance(one, dict) for one in several):
         raise ValueError("not an event")
@@ -81,7 +89,7 @@ def _one(found: dict[str, Any]) -> Received:
     if "data_base64" in found:
         text = found["data_base64"]
         if not isinstance(text, str):
-            raise ValueError("not an event: data_base64 is no text")
+            raise ValueError("not an event: data_base64 is not a string")
         data = base64.b64decode(text, validate=True)
     return _made(found, data)
 
@@ -97,21 +105,21 @@ def _binary(headers: Mapping[str, str], kind: str, body: bytes) -> Received:
         try:
             data = json.loads(body)
         except RecursionError:
-            raise ValueError("data nested too deep") from None
+            raise ValueError("not an event: data is nested too deeply") from None
     elif kind.startswith("text/"):
         try:
             data = body.decode()
         except UnicodeDecodeError:
-            pass  # of another charset: bytes, as it came
+            pass  # the text uses another charset, so keep the bytes
     return _made(found, data)
 
 
 def _made(found: Mapping[str, Any], data: Any) -> Received:
     for name in ("id", "type", "source", "epoch", "time"):
         if not isinstance(found.get(name, ""), str):
-            raise ValueError(f"not an event: its {name} is no text")
+            raise ValueError(f"not an event: {name} is not a string")
     if not isinstance(found.get("sequence", ""), str | int):
-        raise ValueError("not an event: its sequence is no number")
+        raise ValueError("not an event: sequence is not a number")
     try:
         return Received(
             id=found["id"],
@@ -126,11 +134,11 @@ def _made(found: Mapping[str, Any], data: Any) -> Received:
             extra={name: value for name, value in found.items() if name not in _OURS},
         )
     except KeyError as error:
-        raise ValueError(f"not an event: it has no {error}") from None
+        raise ValueError(f"not an event: {error} is missing") from None
 
 
 class _Stretch:
-    """What came of one source and epoch: all from `since` to `highest`, but what is in `gaps`."""
+    """The received events of one source and epoch: all events from `since` to `highest`, except `gaps`."""
 
     def __init__(self, first: int) -> None:
         self.since = self.highest = first
@@ -138,23 +146,25 @@ class _Stretch:
 
 
 class Ledger:
-    """Which events came: tells the new ones from those that were sent again, and what is missing.
+    """Distinguish new events from repeated events, and list missing events.
 
-    Events of different keys may overtake each other, so what is missing may still come. Of more than `window` such events
-    the oldest count as lost; should they come after all they are new, as is everything of which nothing is known. Nothing
-    new is ever taken for a repetition. It holds at most `window` numbers for each of the last `sources` sources and
-    epochs. It lives in memory: a receiver that must know after a restart keeps ids in its database.
+    Events with different keys may overtake each other, so a missing event may still arrive. If more than `window` events
+    are missing, the oldest count as lost. If a lost event arrives later, it counts as new. A new event is never mistaken
+    for a repeated event.
+
+    The ledger holds at most `window` numbers for each of the last `sources` pairs of source and epoch. It does not
+    survive a restart. To detect repeated events after a restart, store their ids in a database.
     """
 
     def __init__(self, window: int = 10_000, sources: int = 100) -> None:
         self.lost = 0
-        """Events that did not come, and are not expected any more."""
+        """Number of missing events that are no longer expected."""
         self._window = window
         self._sources = sources
         self._known: OrderedDict[tuple[str, str], _Stretch] = OrderedDict()
 
     def take(self, event: Received) -> bool:
-        """Note that it came. False: it had come before."""
+        """Record `event`. Return True if it is new, or False if it has arrived before."""
         key = (event.source, event.epoch)
         number = event.sequence
         stretch = self._known.get(key)
@@ -173,7 +183,7 @@ class Ledger:
         return number < stretch.since
 
     def missing(self) -> list[tuple[str, str, int]]:
-        """(source, epoch, sequence) of what may still come."""
+        """Return the source, epoch and sequence of each missing event that may still arrive."""
         return [(*key, n) for key, stretch in self._known.items() for n in stretch.gaps]
 
     def _beyond(self, stretch: _Stretch, number: int) -> None:

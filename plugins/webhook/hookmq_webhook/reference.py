@@ -1,4 +1,4 @@
-"""JSON Schemas and the page of events, from the table: ``python -m hookmq_webhook.reference`` writes both."""
+"""Generate the JSON Schemas and the reference page for events. Run as ``python -m hookmq_webhook.reference``."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ is base64. `text` and `base64` always use that form; `none` leaves payloads out.
 
 
 def schema(kind: Kind) -> dict[str, Any]:
-    """The JSON Schema of an event's data."""
+    """Return the JSON Schema of an event type's data."""
     extra = PAYLOAD if kind.payload else ()
     fields = (*kind.fields, *extra)
     made: dict[str, Any] = {
@@ -89,7 +89,7 @@ def _if(formats: tuple[str, ...], member: str, of: Any = None) -> dict[str, Any]
 
 
 def schemas() -> dict[str, str]:
-    """The text of each schema by the name of its file."""
+    """Return the text of all schemas by file name."""
     return {
         f"{kind.name}.json": json.dumps(schema(kind), indent=2, ensure_ascii=False) + "\n"
         for kind in CATALOG.values()
@@ -97,7 +97,7 @@ def schemas() -> dict[str, str]:
 
 
 def page() -> str:
-    """The manual's page."""
+    """Return the text of the reference page."""
     parts = [HEAD.replace("{payload}", _table(PAYLOAD))]
     family = ""
     for kind in CATALOG.values():
@@ -148,7 +148,7 @@ def _type(field: Field) -> str:
 
 
 def write(root: Path) -> None:
-    """Write the schemas and, below `root`, the page."""
+    """Write the schemas to the package, and the reference page to the checkout at `root`."""
     FOLDER.mkdir(exist_ok=True)
     made = schemas()
     for path in FOLDER.glob("*.json"):

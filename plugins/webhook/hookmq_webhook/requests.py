@@ -1,4 +1,4 @@
-"""What is sent: an envelope around events, and the signature of it."""
+"""Create requests: encode events in an envelope, and sign the result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -13,18 +13,20 @@ from hookmq_webhook.signature import SIGNATURE, key_of, sign
 
 
 class Requests(Protocol):
-    """What the sender asks for."""
+    """The functions that a sender needs to create requests."""
 
     def encode(self, events: Sequence[Numbered]) -> tuple[dict[str, str], bytes]:
-        """The headers and the body of a request with these. Raises ValueError."""
+        """Return the headers and the body of a request with `events`. Raises ValueError."""
 
     def sign(self, events: Sequence[Numbered], time: float, *bodies: bytes) -> Mapping[str, str]:
-        """The headers that show that each of `bodies` is ours: as it is sent and, if that is compressed, before that."""
+        """Return the signature headers for `bodies`: the body as sent and, if it is compressed, the original body."""
 
 
 class RequestMaker:
-    """`Requests` of one instance. Ids begin with the epoch of the queue that an event was in: with that of another start
-    where it is sent again from the dead letters."""
+    """The `Requests` of one plugin instance.
+
+    Event ids begin with the epoch of the event's queue. Dead letters keep their original epoch.
+    """
 
     def __init__(
         self, config: WebhookConfig, plugin_id: str, keep: Callable[[str], bool] | None
@@ -45,11 +47,11 @@ class RequestMaker:
                         raise ConfigError(f"sign.{name}: {error}") from None
 
     def encode(self, events: Sequence[Numbered]) -> tuple[dict[str, str], bytes]:
-        """As Requests."""
+        """Return the headers and the body of a request; see `Requests.encode`."""
         return encode(self._envelope(epoch_of(events)), events)
 
     def sign(self, events: Sequence[Numbered], time: float, *bodies: bytes) -> Mapping[str, str]:
-        """As Requests."""
+        """Return the signature headers of a request; see `Requests.sign`. Without secrets, there are none."""
         if not self._keys:
             return {}
         id = request_id(epoch_of(events), events)
@@ -77,12 +79,12 @@ class RequestMaker:
 
 
 def epoch_of(events: Sequence[Numbered]) -> str:
-    """What the ids of these begin with."""
+    """Return the epoch with which the ids of `events` begin."""
     return events[0].id.rpartition("-")[0]
 
 
 def request_maker(
     config: WebhookConfig, plugin_id: str, keep: Callable[[str], bool] | None
 ) -> RequestMaker:
-    """The `Requests` of a configuration. Raises ConfigError."""
+    """Return the `Requests` for a configuration. Raises ConfigError."""
     return RequestMaker(config, plugin_id, keep)

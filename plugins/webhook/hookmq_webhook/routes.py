@@ -1,4 +1,4 @@
-"""Routes of a running broker: its dead letters, and sending them again."""
+"""Add HTTP routes to a running broker that list and resend dead letters."""
 
 import asyncio
 import json
@@ -13,18 +13,18 @@ from hookmq_webhook.process import SenderProcess
 from hookmq_webhook.sender import Sender
 
 SHOWN: Final = 1000
-"""Dead letters in one answer."""
+"""Maximum number of dead letters in one response."""
 
 
 class Instance(Protocol):
-    """The plugin, as far as it is of interest here."""
+    """The parts of the plugin that the routes use."""
 
     dead: DeadLetters | None
     sender: Sender | SenderProcess | None
 
 
 def shown(one: Dead) -> Mapping[str, Any]:
-    """A dead letter without its payload."""
+    """Return a dead letter as a JSON object, without the payload."""
     return {
         "id": one.id,
         "type": one.event.type,
@@ -38,7 +38,7 @@ def shown(one: Dead) -> Mapping[str, Any]:
 
 
 def register(router: Any, plugin: Instance) -> None:
-    """Add them to a `hookmq.server.http.PluginRouter`."""
+    """Add the routes to `router`, a `hookmq.server.http.PluginRouter`."""
     busy: list[bool] = []
 
     async def listed(request: web.BaseRequest) -> web.StreamResponse:
@@ -49,7 +49,7 @@ def register(router: Any, plugin: Instance) -> None:
     async def replayed(request: web.BaseRequest) -> web.StreamResponse:
         dead, sender = _dead(plugin), plugin.sender
         if sender is None or busy:
-            raise web.HTTPConflict(text="dead letters are being sent already\n")
+            raise web.HTTPConflict(text="dead letters are already being sent\n")
         busy.append(True)
         try:
             wanted = await _ids(request)
@@ -72,10 +72,10 @@ async def _ids(request: web.BaseRequest) -> frozenset[str]:
         found = json.loads(text)["ids"]
         return frozenset(map(str, found))
     except (ValueError, KeyError, TypeError):
-        raise web.HTTPBadRequest(text='{"ids": [...]}, or nothing for all\n') from None
+        raise web.HTTPBadRequest(text='expected {"ids": [...]}, or no body for all\n') from None
 
 
 def _dead(plugin: Instance) -> DeadLetters:
     if plugin.dead is None:
-        raise web.HTTPNotFound(text="this instance keeps no dead letters\n")
+        raise web.HTTPNotFound(text="this instance has no file of dead letters\n")
     return plugin.dead

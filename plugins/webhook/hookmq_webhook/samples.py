@@ -1,8 +1,10 @@
-"""One made-up event of each kind, for the manual and for trying out a receiver."""
+"""Create a sample event of each type, for the manual and for testing receivers."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from hookmq.model.client import Scope
+from hookmq.model.settings import BrokerSettings
 from hookmq.plugin import (
     Action,
     ClientInfo,
@@ -19,19 +21,17 @@ from hookmq.plugin import (
     Settings,
     Subscription,
 )
-from hookmq.settings import BrokerSettings
-from hookmq.types import Scope
 
 from hookmq_webhook import catalog
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.events import Event
 
 TIME: Final = 1_767_225_600.0
-"""The time of samples: 2026-01-01."""
+"""Default time of sample events: 2026-01-01, in seconds since 1970."""
 
 
 def sample(name: str, time: float = TIME) -> Event:
-    """A sample of the kind `name`. KeyError for one that there is not."""
+    """Return a sample event of the type `name`. Raises KeyError for an unknown type."""
     events = _SAMPLES[name](time)
     return next(event for event in events if event.type == name)
 

@@ -1,20 +1,20 @@
-"""The way to the service: requests over HTTP, bounded in time and size, and what their answers mean."""
+"""Send events over HTTP, within limits on time and size, and interpret the responses."""
 
 import email.utils
 import gzip
 import re
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
-from urllib.parse import quote
 
 import aiohttp
-from hookmq.files import check_regular, shown_path
+from hookmq_toolkit.http_client import open_session
+from hookmq_toolkit.templates import Template, fill_header, fill_url
+from hookmq_toolkit.tls_client import client_context
 from yarl import URL
 
-from hookmq_webhook.auth import Credentials, Unauthorized
-from hookmq_webhook.config import TlsConfig, WebhookConfig
+from hookmq_webhook.auth import Credentials, Unauthorized, fetch_token
+from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.destinations import CheckedResolver, Destinations, Refused
 from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.queues import Numbered
@@ -22,13 +22,15 @@ from hookmq_webhook.requests import Requests
 
 AGENT: Final = "hookmq-webhook"
 _AFTER: Final = frozenset({429, 503})
-"""Statuses whose Retry-After counts."""
+"""Statuses for which the Retry-After header is honoured."""
 _MOVED: Final = frozenset({307, 308})
-_PLACE: Final = re.compile(r"\$\{([^{}]*)\}")
 
 
 class Sender:
-    """One instance's way to its service. Nothing is opened before the first request. Use `send` on a running loop."""
+    """Send one plugin instance's events to its service. Opens no connection before the first request.
+
+    The constructor reads the TLS files, so it blocks and may raise OSError. Call `send` on a running event loop.
+    """
 
     def __init__(
         self,
@@ -39,80 +41,81 @@ class Sender:
     ) -> None:
         self.config = config
         self.sent = 0
-        """Requests so far."""
+        """Number of requests sent."""
         self.bytes = 0
+        """Total size of the request bodies sent, in bytes."""
         self.statuses: dict[int, int] = {}
-        """Answers by status."""
+        """Number of responses by status."""
         self._requests = requests
         self._wall = wall
         self._now = now
         self._refused = frozenset(config.retry.refused)
         self._destinations = Destinations(config.destinations)
+        self._url = Template(config.url)
+        self._headers = {name: Template(text) for name, text in config.headers.items()}
         self._credentials: Credentials | None = None
-        self._context = context_of(config.tls) if config.tls is not None else None
+        self._context = client_context(config.tls) if config.tls is not None else None
         self._session: aiohttp.ClientSession | None = None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             config = self.config
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=config.concurrency + 1,
-                    ssl=self._context or True,
-                    resolver=CheckedResolver(self._destinations),
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(
-                    total=config.timeout, sock_connect=config.connect_timeout
-                ),
-                auto_decompress=False,
-                headers={"User-Agent": AGENT, "Accept": "*/*", "Accept-Encoding": "identity"},
+            timeout = aiohttp.ClientTimeout(
+                total=config.timeout, sock_connect=config.connect_timeout
             )
-            self._credentials = Credentials(config.auth, self._fetch, self._now)
+            self._session = open_session(
+                AGENT,
+                config.concurrency + 1,  # one for tokens
+                tls=self._context,
+                timeout=timeout,
+                resolver=CheckedResolver(self._destinations),
+            )
+            fetch = fetch_token(self._open, self._destinations)
+            self._credentials = Credentials(config.auth, fetch, self._now)
         return self._session
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
     async def send(self, events: Sequence[Numbered]) -> Answer:
-        """One request with these. Raises nothing but CancelledError."""
+        """Send one request with `events`, and return the result. Raises only CancelledError."""
         try:
             return await self._send(events)
         except TimeoutError:
             return Answer(Verdict.AGAIN, f"no answer within {self.config.timeout:g} s")
-        except Refused as error:
-            return Answer(Verdict.AGAIN, str(error))
-        except Unauthorized as error:
+        except (Refused, Unauthorized) as error:
             return Answer(Verdict.AGAIN, str(error))
         except (aiohttp.ClientError, OSError) as error:
             cause = error.__cause__ or getattr(error, "os_error", None)
             if isinstance(cause, Refused):
                 return Answer(Verdict.AGAIN, str(cause))
             return Answer(Verdict.AGAIN, type(error).__name__)
-        except ValueError as error:  # of a name or an answer that aiohttp does not understand
+        except ValueError as error:  # a host name or a response that aiohttp cannot parse
             return Answer(Verdict.AGAIN, type(error).__name__)
 
     async def _send(self, events: Sequence[Numbered]) -> Answer:
         try:
-            headers, body, ours, url = self._made(events)
+            headers, body, configured, url = self._request(events)
         except ValueError as error:
-            # Of an event that cannot be put into words: no further attempt makes it better.
-            return Answer(Verdict.REFUSED, f"it cannot be sent: {type(error).__name__}")
+            # The events cannot be encoded, and another attempt would not change that.
+            return Answer(Verdict.REFUSED, f"cannot be sent: {type(error).__name__}")
         config = self.config
         session = self._open()
         assert self._credentials is not None
-        shown = await self._credentials.header()
+        authorization = await self._credentials.header()
         self.sent += 1
         self.bytes += len(body)
         for _ in range(config.redirects + 1):
             self._destinations.check_host(url.host or "")
             trusted = url.origin() == URL(config.url.partition("$")[0]).origin()
-            sent = headers | ours if trusted else headers  # ours may have keys in them
-            if shown and trusted:
-                sent = sent | {"Authorization": shown}
+            sent = (
+                headers | configured if trusted else headers
+            )  # configured headers may contain keys
+            if authorization and trusted:
+                sent = sent | {"Authorization": authorization}
             async with session.request(
                 config.method.upper(), url, headers=sent, data=body, allow_redirects=False
             ) as response:
@@ -125,26 +128,26 @@ class Sender:
                         url = moved
                         continue
                 if status == 401:
-                    self._credentials.refused(shown)
+                    self._credentials.refused(authorization)
                 return self._meaning(status, response.headers)
-        return Answer(Verdict.AGAIN, f"more than {config.redirects} redirections")
+        return Answer(Verdict.AGAIN, f"more than {config.redirects} redirects")
 
-    def _made(
+    def _request(
         self, events: Sequence[Numbered]
     ) -> tuple[dict[str, str], bytes, dict[str, str], URL]:
-        """Headers, body, the headers that are configured, and the URL. Raises ValueError."""
+        """Return the headers, the body, the configured headers and the URL of a request. Raises ValueError."""
         config = self.config
         headers, body = self._requests.encode(events)
         bodies = [body]
         if config.gzip and len(body) >= config.gzip:
             body = gzip.compress(body, 5, mtime=0)
             headers["Content-Encoding"] = "gzip"
-            # What is sent, and what it was before: some frameworks decompress it for whoever verifies it.
+            # Sign both forms, because some frameworks decompress a body before it is verified.
             bodies = [body, *bodies]
         headers |= self._requests.sign(events, self._wall(), *bodies)
-        values = values_of(events[0])
-        ours = {name: fill_header(text, values) for name, text in config.headers.items()}
-        return headers, body, ours, URL(fill_url(config.url, values), encoded=True)
+        value = values_of(events[0]).__getitem__
+        configured = {name: fill_header(one, value) for name, one in self._headers.items()}
+        return headers, body, configured, URL(fill_url(self._url, value), encoded=True)
 
     def _meaning(self, status: int, headers: Mapping[str, str]) -> Answer:
         if 200 <= status < 300:
@@ -154,7 +157,7 @@ class Sender:
         return Answer(verdict, f"status {status}", after)
 
     async def _skim(self, response: aiohttp.ClientResponse) -> None:
-        """Read an answer, so that the connection can be used again; but not too much of it."""
+        """Read and discard a response of up to `max_answer` bytes, so that the connection can be reused."""
         left = self.config.max_answer
         async for chunk in response.content.iter_any():
             left -= len(chunk)
@@ -162,24 +165,12 @@ class Sender:
                 response.close()
                 return
 
-    async def _fetch(self, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
-        """Of tokens."""
-        found = URL(url)
-        self._destinations.check_host(found.host or "")
-        async with self._open().post(
-            found, headers=headers, data=body, allow_redirects=False
-        ) as response:
-            read = await response.content.read(self.config.max_answer or 65536)
-            while not response.content.at_eof() and len(read) < 65536:
-                more = await response.content.read(65536 - len(read))
-                if not more:
-                    break
-                read += more
-            return response.status, read
-
 
 def _moved(url: URL, location: str) -> URL | None:
-    """Where a redirection leads; None where that is no place to go, or one that is less protected."""
+    """Return the target of a redirect, or None if it is not allowed.
+
+    Invalid targets, targets with credentials, and redirects from https to http are not allowed.
+    """
     try:
         moved = url.join(URL(location))
         moved.origin()
@@ -187,12 +178,15 @@ def _moved(url: URL, location: str) -> URL | None:
     except ValueError:
         return None
     if moved.raw_user is not None or moved.raw_password is not None:
-        return None  # of somebody else's choice
+        return None  # the target must not choose our credentials
     return moved if moved.scheme == "https" or moved.scheme == url.scheme == "http" else None
 
 
 def retry_after(text: str | None, now: float) -> float | None:
-    """Seconds of a Retry-After, which gives seconds or a date; None where it gives neither."""
+    """Return the delay in seconds of a Retry-After header, or None if it is missing or malformed.
+
+    The header contains a number of seconds or a date.
+    """
     if text is None:
         return None
     text = text.strip()
@@ -205,7 +199,7 @@ def retry_after(text: str | None, now: float) -> float | None:
 
 
 def values_of(one: Numbered) -> dict[str, str]:
-    """What ``${...}`` may name."""
+    """Return the placeholder values for the URL and the headers."""
     event = one.event
     return {
         "type": event.type,
@@ -214,36 +208,3 @@ def values_of(one: Numbered) -> dict[str, str]:
         "listener": event.listener,
         "id": one.id,
     }
-
-
-def fill_url(template: str, values: Mapping[str, str]) -> str:
-    """The URL, each value percent-encoded as a whole: none changes where the request goes. Dots are escaped in a value of
-    dots alone, which would be a path's way up."""
-
-    def put(match: "re.Match[str]") -> str:
-        value = values[match[1]]
-        return quote(value, safe="") if value.strip(".") else "%2E" * len(value)
-
-    return _PLACE.sub(put, template)
-
-
-def fill_header(template: str, values: Mapping[str, str]) -> str:
-    """A header's value. Raises ValueError when a value would end the line."""
-    made = _PLACE.sub(lambda match: values[match[1]], template)
-    if any(ord(c) < 32 or ord(c) == 127 for c in made):
-        raise ValueError("a control character in a header")
-    return made
-
-
-def context_of(tls: TlsConfig) -> ssl.SSLContext:
-    """The TLS context for requests. Blocks. Raises OSError, ssl.SSLError."""
-    for path in filter(None, (tls.ca_file, tls.cert_file, tls.key_file)):
-        # OpenSSL does not name a missing file, and waits at a pipe.
-        try:
-            check_regular(path)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, shown_path(path)) from None
-    context = ssl.create_default_context(cafile=str(tls.ca_file) if tls.ca_file else None)
-    if tls.cert_file is not None:
-        context.load_cert_chain(tls.cert_file, tls.key_file)
-    return context

@@ -1,7 +1,8 @@
-"""Signatures as Standard Webhooks has them (standardwebhooks.com): made here, and verified by receivers.
+"""Create and verify Standard Webhooks signatures (standardwebhooks.com).
 
-``webhook-signature`` is ``v1,`` and the base64 of HMAC-SHA256 over ``id.timestamp.body``. While a secret is changed for
-another both sign, separated by a space, and whoever knows one of them is satisfied. Nothing of HookMQ is imported.
+``webhook-signature`` is ``v1,`` followed by the HMAC-SHA256 of ``id.timestamp.body`` in base64. While a secret is being
+replaced, requests are signed with both secrets. The signatures are separated by a space, and one valid signature is
+enough. This module does not import anything else from HookMQ.
 """
 
 import base64
@@ -19,39 +20,50 @@ TIMESTAMP: Final = "webhook-timestamp"
 SIGNATURE: Final = "webhook-signature"
 PREFIX: Final = "whsec_"
 SHORTEST: Final = 24
-"""Bytes of a secret, at least."""
+"""Minimum length of a secret in bytes."""
 MAX_SIGNATURES: Final = 32
 _ID: Final = re.compile(r"[!-\-/-~]{1,256}")
-"""Without dots: they are between what is signed, and one in the id would let the rest be read as other parts."""
+"""Valid ids. Dots are excluded because they separate the signed parts."""
 _DIGITS: Final = re.compile(r"[0-9]{1,15}")
 
 
 class VerificationError(Exception):
-    """The request is not from who knows the secret, was changed, or is an old one sent again. It never holds a secret."""
+    """The request was not signed with a known secret, was modified, or is too old or too new.
+
+    The message never contains a secret.
+    """
 
 
 def new_secret() -> str:
-    """A secret of 32 random bytes, as it is written in a configuration."""
+    """Return a random 32-byte secret in the format that the configuration expects."""
     return PREFIX + base64.b64encode(os.urandom(32)).decode()
 
 
 def key_of(secret: str | bytes) -> bytes:
-    """The bytes of a secret: ``whsec_`` and base64, or the bytes themselves. Raises ValueError, without the secret."""
+    """Return a secret's bytes. `secret` is a string of ``whsec_`` and base64, or already the bytes.
+
+    Raises ValueError, whose message does not contain the secret.
+    """
     if isinstance(secret, str):
         text = secret.strip().removeprefix(PREFIX)
         try:
             secret = base64.b64decode(text.encode("ascii"), validate=True)
         except (UnicodeEncodeError, binascii.Error):
-            raise ValueError(f"a secret is {PREFIX} and base64") from None
+            raise ValueError(f"expected a secret of {PREFIX} and base64") from None
     if len(secret) < SHORTEST:
-        raise ValueError(f"a secret of {len(secret)} bytes: {SHORTEST} at least")
+        raise ValueError(
+            f"a secret of {len(secret)} bytes is too short, expected {SHORTEST} or more"
+        )
     return secret
 
 
 def sign(id: str, timestamp: int, body: bytes, keys: Iterable[bytes]) -> dict[str, str]:
-    """The three headers; `keys` as `key_of` gives them, the newest first. Raises ValueError for an id that is none."""
+    """Return the three signature headers for a request.
+
+    `keys` come from `key_of`, newest first. Raises ValueError for an invalid id.
+    """
     if not _ID.fullmatch(id):
-        raise ValueError(f"not an id to sign: {id!r}")
+        raise ValueError(f"invalid id {id!r}")
     content = b"%b.%d.%b" % (id.encode(), timestamp, body)
     return {
         ID: id,
@@ -67,11 +79,11 @@ def verify(
     tolerance: float = 300,
     now: float | None = None,
 ) -> None:
-    """Return if the request was signed with one of `secrets` at most `tolerance` seconds ago, or ahead.
+    """Verify that a request was signed with one of `secrets`.
 
-    `headers` are the request's, in any case; `body` is what came, byte for byte, before any parsing. `now` is in seconds
-    since 1970. Takes the same time whichever secret fits. Raises VerificationError otherwise, ValueError for a secret
-    that is none.
+    The timestamp must be within `tolerance` seconds of `now`, which is in seconds since 1970 and by default the current
+    time. `headers` are the request's headers, with names in any case. `body` is the raw body as received. Signatures are
+    compared in constant time. Raises VerificationError, and ValueError for an invalid secret.
     """
     keys = [key_of(one) for one in ([secrets] if isinstance(secrets, str | bytes) else secrets)]
     if not keys:
@@ -79,14 +91,14 @@ def verify(
     found = _headers(headers)
     id, timestamp, signatures = found[ID], found[TIMESTAMP], found[SIGNATURE]
     if not _ID.fullmatch(id):
-        raise VerificationError(f"{ID}: not an id")
+        raise VerificationError(f"{ID}: invalid id")
     if not _DIGITS.fullmatch(timestamp):
-        raise VerificationError(f"{TIMESTAMP}: not a number of seconds")
+        raise VerificationError(f"{TIMESTAMP}: expected a number of seconds")
     given = [one[3:] for one in signatures.split(" ") if one.startswith("v1,")]
     if not given:
-        raise VerificationError(f"{SIGNATURE}: none of version v1")
+        raise VerificationError(f"{SIGNATURE}: no signature of version v1")
     if len(given) > MAX_SIGNATURES:
-        raise VerificationError(f"{SIGNATURE}: more than {MAX_SIGNATURES}")
+        raise VerificationError(f"{SIGNATURE}: more than {MAX_SIGNATURES} signatures")
     content = f"{id}.{timestamp}.".encode() + body
     fits = False
     for key in keys:
@@ -94,7 +106,7 @@ def verify(
         for one in given:
             fits |= hmac.compare_digest(made, one.encode("utf-8", "replace"))
     if not fits:
-        raise VerificationError(f"{SIGNATURE}: made with another secret, or of another body")
+        raise VerificationError(f"{SIGNATURE}: made with another secret, or for another body")
     age = (time.time() if now is None else now) - int(timestamp)
     if abs(age) > tolerance:
         when = f"{age:.0f} s old" if age > 0 else f"{-age:.0f} s ahead"
@@ -102,13 +114,13 @@ def verify(
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The three, each there once."""
+    """Return the three signature headers of a request. Raises VerificationError if one is missing or repeated."""
     found: dict[str, str] = {}
     for name, value in headers.items():
         name = name.lower()
         if name in (ID, TIMESTAMP, SIGNATURE):
             if name in found:
-                raise VerificationError(f"{name}: there twice")
+                raise VerificationError(f"{name}: repeated")
             found[name] = value
     for name in (ID, TIMESTAMP, SIGNATURE):
         if not found.get(name):

@@ -1,8 +1,8 @@
-"""The part of a queue that is in memory, by key: what may be sent next, and what is left behind in the queue.
+"""Hold part of a queue in memory, in one lane per key.
 
-When memory is full, what waits in held lanes behind their parcels goes out of it, and so does what comes for them later:
-such a lane is *behind*, and all that is known is where in the queue it goes on. So a key that fails for ever stops no
-other.
+When memory is full, the waiting events of held lanes are removed from memory, and new events of these lanes remain in the
+queue. Such a lane is *behind*: only the number of its next event is in memory. A key that keeps failing therefore does
+not block other keys.
 """
 
 from collections import deque
@@ -10,21 +10,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from hookmq.runtime import Runtime, Timer
+from hookmq.model.runtime import Runtime, Timer
 
 from hookmq_webhook.parcels import Lane, Policy
 from hookmq_webhook.queues import Numbered, Queue
 
 SKIPPED: Final = 50
-"""Events that may be left behind in a queue that does not bound itself, for each that memory has room for."""
+"""Maximum number of events left behind in an unbounded queue, as a multiple of the events that fit into memory."""
 SCAN: Final = 4 << 20
-"""Bytes read at a time to find what was left behind."""
+"""Bytes to read at a time when searching for events of lanes that are behind."""
 READ_AGAIN: Final = 5.0
-"""Seconds after which a queue that cannot be read is read once more."""
+"""Seconds to wait before retrying to read an unreadable queue."""
 
 
 class Window:
-    """`changed` is called when there may be more to send."""
+    """The events in memory. Calls `changed` when there may be more events to send."""
 
     def __init__(
         self,
@@ -36,16 +36,19 @@ class Window:
         log: Callable[..., None],
     ) -> None:
         self.policy = policy
-        """May be changed."""
+        """The current policy. It may be replaced at any time."""
         self.ready: deque[Lane] = deque()
-        """Those that have something to send and send nothing."""
+        """Lanes that have events in memory and are not busy."""
         self.lanes: dict[str, Lane] = {}
         self.loaded = 0
-        """Events in memory."""
+        """Number of events in memory."""
         self.skipped = 0
-        """Events that were left behind in the queue, since others of their key fail, about: some may be gone."""
+        """Approximate number of events left in the queue because their lane is behind.
+
+        Some of them may have been dropped.
+        """
         self.unreadable_at: float | None = None
-        """Since when the queue cannot be read."""
+        """When the queue became unreadable, in seconds since 1970, or None."""
         self._runtime = runtime
         self._queue = queue
         self._key = key
@@ -55,43 +58,43 @@ class Window:
         self._bytes = 0
         self._behind: dict[str, Lane] = {}
         self._wanting: dict[str, Lane] = {}
-        """Of those behind, the ones that have nothing else to send."""
+        """Lanes that are behind, are not busy, and have no events in memory."""
         self._reading = False
         self._more = False
         self._again: Timer | None = None
         self._stopped = False
 
     def begin(self) -> None:
-        """Begin where the queue does."""
+        """Start with the first event in the queue."""
         self._next = self._queue.start
 
     def wake(self) -> None:
-        """There may be new events."""
+        """Check the queue for new events."""
         self._more = True
         self.read()
 
     @property
     def idle(self) -> bool:
-        """Nothing is in memory, and nothing is to be read."""
+        """True if no event is in memory or waiting to be read."""
         return not (self.loaded or self._reading or self._more or self._wanting)
 
     def hurry(self) -> None:
-        """Read now what could not be read."""
+        """Retry immediately if the queue is unreadable."""
         if self._again is not None:
             self._again.cancel()
             self._again = None
         self.read()
 
     def stop(self) -> None:
-        """Read nothing more."""
+        """Stop reading."""
         self._stopped = True
         if self._again is not None:
             self._again.cancel()
 
-    # in -------------------------------------------------------------------------------------------------------------
+    # from the queue -------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Take from the queue what there is room for."""
+        """Read as many events as fit into memory."""
         if self._reading or self._stopped or not (self._more or self._wanting):
             return
         if self._full():
@@ -119,7 +122,7 @@ class Window:
         return self._queue.bounded or self.skipped < SKIPPED * self.policy.window_count
 
     def _leave_behind(self) -> None:
-        """Make room, as far as held lanes can, once nothing else is left in memory that could be sent."""
+        """Remove the events of held lanes from memory, if no lane is ready."""
         if self.ready or not self._may_skip():
             return
         for lane in self.lanes.values():
@@ -148,7 +151,7 @@ class Window:
         if self._stopped or self._failed(error):
             return
         if following > self._next:
-            self._more = True  # there may be more behind what fitted
+            self._more = True  # the queue may contain more events
         self._next = following
         for one in found:
             key = self._key(one)
@@ -156,7 +159,9 @@ class Window:
             if lane is None:
                 lane = self.lanes[key] = Lane(key)
             if lane.resume is not None:
-                self._skip(lane, one)  # nothing overtakes what is behind
+                self._skip(
+                    lane, one
+                )  # the event must not overtake earlier events left in the queue
                 continue
             self._load(lane, one)
             self.offer(lane)
@@ -165,8 +170,10 @@ class Window:
     def _found(
         self, first: int, found: list[Numbered], following: int, error: Exception | None
     ) -> None:
-        """A page for lanes that are behind: of what is in it, that is theirs. It begins with `first`: a lane that came to
-        want something earlier while it was read is not in it, and waits for the next page."""
+        """Load the events of lanes that are behind from a page that begins with `first`.
+
+        A lane that now needs an earlier event waits for the next page.
+        """
         self._reading = False
         if self._stopped or self._failed(error):
             return
@@ -194,7 +201,7 @@ class Window:
         self._changed()
 
     def _caught_up(self, lane: Lane) -> None:
-        """What is counted still is in the queue no more."""
+        """Mark a lane as no longer behind. Its events that still count as left behind have been dropped."""
         self.skipped -= lane.skipped
         lane.skipped = 0
         lane.resume = None
@@ -215,16 +222,16 @@ class Window:
         self._again = None
         self.read()
 
-    # out ------------------------------------------------------------------------------------------------------------
+    # to the dispatcher ----------------------------------------------------------------------------------------------
 
     def offer(self, lane: Lane) -> None:
-        """It may have something to send."""
+        """Mark a lane as ready if it has events and is not busy."""
         if lane.events and not lane.busy and not lane.queued:
             lane.queued = True
             self.ready.append(lane)
 
     def finish(self, events: list[Numbered], lanes: list[Lane]) -> None:
-        """These need no further attempt."""
+        """Remove events that need no further attempt, and mark their lanes as no longer busy."""
         for one in events:
             self._queue.done(one.number)
             self.loaded -= 1

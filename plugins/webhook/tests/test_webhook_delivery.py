@@ -293,7 +293,7 @@ async def test_a_folder_of_something_else_is_refused_in_words(
     path = config(tmp_path, receiver.url)
     (tmp_path / "outbox").mkdir()
     (tmp_path / "outbox" / "photos.zip").write_text("x")
-    with pytest.raises(AssertionError, match=r"holds files of something else: photos\.zip"):
+    with pytest.raises(AssertionError, match=r"contains unknown files: photos\.zip"):
         async with running(path):
             pass
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.breaker import Breaker
 from hookmq.plugin import Message
-from hookmq.store import CommitId, StoreFailed
-from hookmq.testing.runtime import VirtualRuntime
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import CommitId
+from hookmq_testing.runtime import VirtualRuntime
+from hookmq_toolkit.breaker import Breaker
 from hookmq_webhook.dispatch import TOGETHER, Answer, Dispatcher, Policy, Verdict
 from hookmq_webhook.events import Event
 from hookmq_webhook.outbox import Bounds, Outbox

@@ -442,7 +442,7 @@ async def test_a_service_that_fails_is_left_alone(service: Filter, start: Any) -
     plugin = await start(url=service.url, breaker_failures=2)
     for _ in range(2):
         await undecided(plugin, "status 503")
-    await undecided(plugin, "left alone")
+    await undecided(plugin, "not asked for a while")
     assert len(service.asked) == 2
     assert plugin.verdicts == {"undecided": 3}
     service.respond = None

@@ -4,8 +4,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
+from hookmq.mqtt.topics import matches
 from hookmq.plugin import ConfigError
-from hookmq.topics import matches
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.config import FilterConfig
 from hookmq_webhook.events import Event
@@ -51,9 +51,9 @@ def test_types_of_other_plugins() -> None:
     ("patterns", "says"),
     [
         (["client.conected"], "did you mean 'client.connected'"),
-        (["nothing"], "no event is named"),
-        (["messages.*"], "no event is named 'messages.*'"),
-        (["message.published", "-message.*"], "none is left"),
+        (["nothing"], "no event matches"),
+        (["messages.*"], "no event matches 'messages.*'"),
+        (["message.published", "-message.*"], "all types are excluded"),
         (["*", "-mine.*", "-message.publish"], "message.published"),
     ],
 )
@@ -168,7 +168,7 @@ def test_fields() -> None:
     with pytest.raises(ConfigError) as raised:
         keep_fields(["topik"])
     assert "did you mean 'topic'?" in str(raised.value.hint)
-    with pytest.raises(ConfigError, match="some with -"):
+    with pytest.raises(ConfigError, match="all names with a -"):
         keep_fields(["-payload", "topic"])
 
 

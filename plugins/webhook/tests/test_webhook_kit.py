@@ -89,7 +89,7 @@ def test_what_is_not_genuine_is_not_shown(
         "broker.started: failed, status 401",
         "broker.stopping: failed, status 401",
     ]
-    why = "made with another secret, or of another body"
+    why = "made with another secret, or for another body"
     assert shown.splitlines() == [f"refused: webhook-signature: {why}"] * 2
 
 
@@ -118,8 +118,8 @@ async def test_an_answer_is_shown_up_to_a_bound(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--event", "clients.*"], "no event is named 'clients.*'"),
-        (["--event", "mine.event"], "none of these events has a sample"),
+        (["--event", "clients.*"], "no event matches 'clients.*'"),
+        (["--event", "mine.event"], "no sample of these events"),
         (["--id", "other"], "no plugin with the id 'other'"),
     ],
 )
@@ -133,7 +133,12 @@ def test_what_cannot_be_tried(
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [(b"", "no secret in it"), (b"x\n", "whsec_"), (b"\xff", "not text"), (None, "No such file")],
+    [
+        (b"", "contains no secret"),
+        (b"x\n", "whsec_"),
+        (b"\xff", "not a text file"),
+        (None, "No such file"),
+    ],
 )
 def test_files_without_secrets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes | None, says: str
@@ -162,14 +167,14 @@ def test_nothing_shown_is_for_a_terminal_to_obey() -> None:
         assert line.isascii()
         assert all(part.isprintable() for part in line.split("\n"))
     assert line is not None
-    assert "(not verified, again)" in line
+    assert "(not verified, repeated)" in line
     headers, body = encode(Envelope("urn:x", "e"), [Numbered(4, event, 0)])
     headers |= sign("x", int(time.time()), body, [key_of(SECRET)])
     [line] = told(headers, body, [SECRET], ledger)
     assert line is not None
     assert "(verified, 2 missing)" in line
     why = "Expecting value: line 1 column 1 (char 0)"
-    assert told({}, b"\x1b{", [], ledger) == [f"no event of HookMQ's: {why}"]
+    assert told({}, b"\x1b{", [], ledger) == [f"not an event of HookMQ: {why}"]
     raw = sample("message.published")._replace(payload=b"\xff\xfe")
     headers, body = encode(Envelope("urn:x", "e", content="payload"), [Numbered(5, raw, 0)])
     [line] = told(headers, body, [], ledger)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hookmq_webhook.config import AuthConfig, SignConfig, TlsConfig, WebhookConfig
+from hookmq_toolkit.tls_client import TlsConfig
+from hookmq_webhook.config import AuthConfig, SignConfig, WebhookConfig
 from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.events import Event
 from hookmq_webhook.process import Frames, SenderProcess, frame
@@ -80,7 +81,7 @@ async def test_what_it_sends_and_counts(receiver: Any, make: Make) -> None:
     assert b"hookmq_webhook.child" in shown
     assert b"bearer-word" not in shown
     assert await sender.send(event(3, wrong=object())) == Answer(
-        Verdict.REFUSED, "it cannot be sent: ValueError"
+        Verdict.REFUSED, "cannot be sent: ValueError"
     )
 
 
@@ -122,7 +123,7 @@ async def test_one_that_cannot_live_is_no_busy_loop(
 ) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     sender = make()
-    assert await sender.send(event(1)) == Answer(Verdict.AGAIN, "the process that sends ended")
+    assert await sender.send(event(1)) == Answer(Verdict.AGAIN, "the sending process died")
     assert sender.restarts == 2
     monkeypatch.setattr("sys.executable", "/nothing")
     logged: list[str] = []

@@ -55,6 +55,9 @@ def test_every_metric_is_told(module: str) -> None:
     source = (ROOT / "plugins" / "webhook" / "hookmq_webhook" / f"{module}.py").read_text()
     prefix = "webhook_filter_" if module == "filter_plugin" else "webhook_"
     found = re.findall(rf'"{prefix}([a-z_]+)"', source)
+    if module == "filter_plugin":
+        shared = (ROOT / "toolkit" / "hookmq_toolkit" / "http_client.py").read_text()
+        found += re.findall(r'f"\{prefix\}_([a-z_]+)"', shared)
     assert len(found) >= 7
     metrics = README.partition("\n## Metrics\n")[2]
     events, _, filters = metrics.partition("`hookmq_webhook_filter_")

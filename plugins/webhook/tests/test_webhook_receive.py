@@ -81,7 +81,7 @@ def test_attributes_in_headers_of_a_signed_request_are_refused() -> None:
     for headers in (forged, {"CE-Type": "x"}):
         everything = {**JSON, **signed, **headers}
         verify(everything, body, secret)
-        with pytest.raises(ValueError, match="does not cover"):
+        with pytest.raises(ValueError, match="do not cover"):
             read(everything, body)
 
 
@@ -102,7 +102,7 @@ def test_inflate() -> None:
         inflate(headers, gzip.compress(bytes((16 << 20) + 1)))
     assert inflate(headers, packed, 1000) == b"x" * 1000
     for body, limit in ((packed, 999), (packed[:-1], 9999), (packed + b"x", 9999), (b"x", 9999)):
-        with pytest.raises(ValueError, match="not gzip"):
+        with pytest.raises(ValueError, match=r"not (valid )?gzip"):
             inflate(headers, body, limit)
     with pytest.raises(ValueError, match="not gzip: "):
         inflate(headers, b"not at all")

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hookmq.store import PutRetained
-from hookmq.testing.runtime import VirtualRuntime
+from hookmq.storage.records import PutRetained
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing.runtime import VirtualRuntime
 from powercut.recording import Cut, Recorder, cut
 from powercut.shim import missing
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 STORE = """
 import os, sys
 from pathlib import Path
-from hookmq.store import PutRetained
-from hookmq.testing.runtime import VirtualRuntime
-from hookmq.types import Message
+from hookmq.storage.records import PutRetained
+from hookmq_testing.runtime import VirtualRuntime
+from hookmq.model.message import Message
 from hookmq_storage.store import SQLiteStore
 folder, durability, topics = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 store = SQLiteStore(folder, VirtualRuntime(), durability)

@@ -15,8 +15,8 @@ import mqttbytes as m
 import pytest
 from brokercut.runs import _free, broker
 from byteclient import CONNACK, ByteClient
-from hookmq.testing import Harness, make_plugin
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import Harness, make_plugin
 from hookmq_webhook.config import OutboxConfig
 from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.plugin import WebhookPlugin
@@ -117,7 +117,7 @@ def record(
                     clients[name].get(b"\x40\x02" + number.to_bytes(2, "big"))
                     recorder.mark(json.dumps(["acked", name, str(number)]).encode())
                 for client in clients.values():
-                    client.socket.close()
+                    client.close()
                 assert served.stop() == 0, served.errors
             _free(recorder.folder)
     return recorder.recording()
@@ -211,8 +211,12 @@ PLANTED = {
     Outbox._make_log = unsynced
 """,
     "the folder's name is not safe": """
+    import os
     import hookmq_webhook.folder
-    hookmq_webhook.folder._make = lambda folder: folder.mkdir(0o700, True, True)
+    def prepare_folder(folder):
+        folder.mkdir(0o700, True, True)
+        return set(os.listdir(folder))
+    hookmq_webhook.folder.prepare_folder = prepare_folder
 """,
     "the cursor runs ahead": """
     import json

@@ -2,7 +2,7 @@
 another clean start put into a commit that still runs, is on record. Then the broker crashes.
 """
 
-from hookmq.testing.sim import Knobs, Plan, Step
+from simulator import Knobs, Plan, Step
 
 PLAN = Plan(
     Knobs(seed=0, versions=(5, 5), disk_latency=0.3, duration=3.0),

@@ -2,7 +2,7 @@
 published; the second copy comes without it, after a later message, and that is in order.
 """
 
-from hookmq.testing.sim import Knobs, Plan, Step
+from simulator import Knobs, Plan, Step
 
 PLAN = Plan(
     Knobs(
@@ -13,7 +13,7 @@ PLAN = Plan(
         journal_latency=0.3,
         lag=0.001,
         queue_qos0=True,
-        fan_out_slice=2,
+        fan_out_batch=2,
     ),
     (
         Step(0.0, "connect", 0, (True, 3600, None, 20, 0, False)),

@@ -2,7 +2,7 @@
 message waits again and comes after the later one.
 """
 
-from hookmq.testing.sim import Knobs, Plan, Step
+from simulator import Knobs, Plan, Step
 
 PLAN = Plan(
     Knobs(

@@ -2,7 +2,7 @@
 must be made in the queue.
 """
 
-from hookmq.testing.sim import Knobs, Plan, Step
+from simulator import Knobs, Plan, Step
 
 PLAN = Plan(
     Knobs(

@@ -2,7 +2,7 @@
 nothing about those messages: they must be asked for again.
 """
 
-from hookmq.testing.sim import Knobs, Plan, Step
+from simulator import Knobs, Plan, Step
 
 PLAN = Plan(
     Knobs(
@@ -24,9 +24,9 @@ PLAN = Plan(
         aliases=20,
         queue_drop="oldest",
         queue_page=1,
-        fan_out_slice=1,
+        fan_out_batch=1,
         async_fan_out=True,
-        hold_bytes=1024,
+        max_held_inbound_bytes=1024,
         strategy="hash_topic",
         outbound_alias=1,
         server_expiry=6.0,

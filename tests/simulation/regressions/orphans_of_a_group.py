@@ -2,7 +2,7 @@
 is left to take them, and they must not stay on disk.
 """
 
-from hookmq.testing.sim import Knobs, Plan, Step
+from simulator import Knobs, Plan, Step
 
 PLAN = Plan(
     Knobs(seed=0, versions=(5, 5, 5), max_inflight=1, duration=4.0),

@@ -2,7 +2,7 @@
 come, what it holds must be sent.
 """
 
-from hookmq.testing.sim import Knobs, Plan, Step
+from simulator import Knobs, Plan, Step
 
 PLAN = Plan(
     Knobs(

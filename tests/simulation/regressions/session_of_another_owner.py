@@ -2,7 +2,7 @@
 session's will is due at once.
 """
 
-from hookmq.testing.sim import Knobs, Plan, Step
+from simulator import Knobs, Plan, Step
 
 PLAN = Plan(
     Knobs(seed=28, versions=(5, 5), plugins=("gate", "courier", "filter", "watch"), duration=8.0),

@@ -4,7 +4,6 @@ One thread; what it does follows from the seed and from what the broker answers.
 """
 
 import select
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,8 +11,9 @@ from random import Random
 from typing import Any, Final
 
 import mqttbytes as m
-from brokercut.lines import Parts, kind, packet_id
+from brokercut.lines import kind, packet_id
 from brokercut.memory import Memory, Sent, mark, number_of
+from byteclient import ByteClient
 from serving import WAIT
 
 WINDOW: Final = 16
@@ -23,40 +23,6 @@ RETAINED: Final = 4
 KEPT: Final = m.session_expiry(100_000)
 WILL_DELAY: Final = 60
 FILTERS: Final = {"reader": ("k/#", 2), "online": ("k/#", 2), "anew": ("k/1", 1)}
-
-
-class Wire:
-    """A connection of one client; `took` is called with each packet."""
-
-    def __init__(self, port: int, took: Callable[[bytes], None]) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), WAIT)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.parts = Parts()
-        self.took = took
-        self.closed = False
-
-    def send(self, data: bytes) -> None:
-        """Send, if it is still open."""
-        try:
-            self.socket.sendall(data)
-        except OSError:
-            self.close()
-
-    def read(self) -> None:
-        """Take what came."""
-        try:
-            data = self.socket.recv(1 << 16)
-        except OSError:
-            data = b""
-        if not data:
-            self.close()
-        for frame in self.parts.take(data):
-            self.took(frame)
-
-    def close(self) -> None:
-        """Close."""
-        self.closed = True
-        self.socket.close()
 
 
 class Load:
@@ -69,7 +35,7 @@ class Load:
         self.farewells: list[int] = []
         """Reason codes of DISCONNECT, as they came."""
         self._note = note
-        self._wires: dict[str, Wire] = {}
+        self._wires: dict[str, ByteClient] = {}
         self._ready: set[str] = set()
         self._numbers: dict[int, int] = {}
         """The publisher's packet ids in flight, in order."""
@@ -157,12 +123,14 @@ class Load:
             self.gone(name)
 
     def _poll(self, timeout: float) -> None:
-        wires = {wire.socket: wire for wire in self._wires.values() if not wire.closed}
+        wires = {wire.socket: name for name, wire in self._wires.items() if not wire.closed}
         if not wires:
             return
         ready, _, _ = select.select(list(wires), [], [], timeout)
         for one in ready:
-            wires[one].read()
+            name = wires[one]
+            for frame in self._wires[name].read():
+                self._took(name, frame)
 
     def _wait(self, until: Callable[[], bool]) -> None:
         end = time.monotonic() + WAIT
@@ -176,10 +144,9 @@ class Load:
         """Connect a client, and wait for CONNACK."""
         self.mark("up", name, clean)
         self._ready.discard(name)
-        wire = Wire(self.port, lambda frame: self._took(name, frame))
-        self._wires[name] = wire
+        self._wires[name] = ByteClient(self.port)
         properties = KEPT + (m.receive_maximum(20) if name == "online" else b"")
-        wire.send(m.connect(name, clean=clean, properties=properties, **options))
+        self._send(name, m.connect(name, clean=clean, properties=properties, **options))
         self._wait(lambda: name in self._ready)
 
     def subscriber(self, name: str, clean: bool) -> None:
@@ -188,17 +155,25 @@ class Load:
         self.mark("asks", name)
         filter, qos = FILTERS[name]
         self._ready.discard(name)
-        self._wires[name].send(m.subscribe(1, (filter, qos)))
+        self._send(name, m.subscribe(1, (filter, qos)))
         self._wait(lambda: name in self._ready)
 
     def gone(self, name: str, *packets: bytes) -> None:
         """Close a client's connection, after some packets."""
-        wire = self._wires.pop(name, None)
-        if wire is not None and not wire.closed:
-            wire.send(b"".join(packets))
-            wire.close()
+        if name in self._wires:
+            self._send(name, *packets)
+            self._wires.pop(name).close()
         if name == "online":
             self._answers.clear()
+
+    def _send(self, name: str, *packets: bytes) -> None:
+        """Send, if the connection is still open."""
+        wire = self._wires[name]
+        if not wire.closed:
+            try:
+                wire.send(*packets)
+            except OSError:
+                wire.close()
 
     def _took(self, name: str, frame: bytes) -> None:
         type = kind(frame)
@@ -245,7 +220,7 @@ class Load:
             sent = Sent(number, f"r/{which}", 1 + which % 2, self._next_id, size, True)
         self._numbers[sent.id] = number
         self.mark("send", *sent)
-        self._wires["sender"].send(publish(sent))
+        self._send("sender", publish(sent))
 
     def _resend(self) -> None:
         """What was in flight goes out once more, in its order."""
@@ -255,7 +230,7 @@ class Load:
                 self._recs.append(id)
             else:
                 self.mark("again", number)
-                self._wires["sender"].send(publish(self.memory.sent[number], dup=True))
+                self._send("sender", publish(self.memory.sent[number], dup=True))
 
     def _acknowledged(self, type: int, frame: bytes) -> None:
         if type == 14:
@@ -278,7 +253,7 @@ class Load:
         while self._recs and self.random.random() < 0.5:
             id = self._recs.pop(0)
             self.mark("rel", self._numbers[id])
-            self._wires["sender"].send(m.pubrel(id))
+            self._send("sender", m.pubrel(id))
 
     # --- the subscriber that is there --------------------------------------------------------------------------------
 
@@ -296,11 +271,10 @@ class Load:
     def _answer(self) -> None:
         while self._answers and self.random.random() < 0.6:
             name, packet, note = self._answers.popleft()
-            wire = self._wires.get(name)
-            if wire is not None:
+            if name in self._wires:
                 if note:
                     self.mark(*note)
-                wire.send(packet)
+                self._send(name, packet)
 
 
 def publish(sent: Sent, dup: bool = False) -> bytes:

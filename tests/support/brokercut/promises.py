@@ -34,7 +34,7 @@ class Visit:
         """Connect; the connection, and whether the broker knows the session."""
         line = self.open()
         line.send(m.connect(name, clean=clean, properties=KEPT))
-        frame = line.receive()
+        frame = line.frame()
         assert kind(frame) == 2, f"not CONNACK: {frame.hex(' ')}"
         present, code = m.body(frame)[:2]
         assert code == 0, f"CONNACK 0x{code:02X} for {name}"
@@ -71,7 +71,7 @@ class Visit:
     def _finish(self, line: Line, waiting: dict[int, Sent]) -> None:
         acked = {id for id, sent in waiting.items() if sent.number in self.memory.acked}
         while waiting:
-            frame = line.receive()
+            frame = line.frame()
             id, code, type = packet_id(frame), reason(frame), kind(frame)
             sent = waiting[id]
             # The first PUBREL may have been done with before the cut; without it the broker knows the id.
@@ -109,7 +109,7 @@ class Visit:
         repeated = set(reader.open.values())
         while ends or reader.ids:
             try:
-                frame = line.receive()
+                frame = line.frame()
             except AssertionError as error:
                 missing = f"ids without PUBREL: {reader.ids}" if reader.ids else ""
                 raise AssertionError(
@@ -162,7 +162,7 @@ class Visit:
     def _retained(self) -> None:
         line, _ = self.connect("looking", clean=True)
         line.send(m.publish("end", b"%d end" % END, 1, 1, retain=True))
-        while kind(line.receive()) != 4:
+        while kind(line.frame()) != 4:
             pass
         for number in range(RETAINED):
             found = self._retained_at(line, f"r/{number}")
@@ -185,7 +185,7 @@ class Visit:
         line.send(m.subscribe(7, (topic, 0), ("end", 0)))
         found = 0
         while True:
-            frame = line.receive()
+            frame = line.frame()
             if kind(frame) != 3:
                 continue
             _, name, _, _, payload = m.split_publish(frame)
@@ -197,7 +197,7 @@ class Visit:
 
 def wills(line: Line) -> None:
     """The will of who did not come back, once its delay is over, at a subscriber to it."""
-    frame = line.receive()
+    frame = line.frame()
     assert kind(frame) == 3, f"not a will: {frame.hex(' ')}"
     _, topic, _, _, payload = m.split_publish(frame)
     assert (topic, payload) == (b"k/will", b"0 will")

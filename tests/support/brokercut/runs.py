@@ -12,12 +12,13 @@ from random import Random
 from typing import Final
 
 import mqttbytes as m
-from brokercut.lines import Line, MemoryLine, TCPLine, kind
+from brokercut.lines import Line, MemoryLine, kind
 from brokercut.load import WILL_DELAY, Load
 from brokercut.memory import Memory
 from brokercut.promises import Visit, wills
-from hookmq.testing import Harness
+from byteclient import ByteClient
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import Harness
 from powercut.recording import Check, Cut, Recorder, Recording, Report, cut
 from serving import HOOKMQ, WAIT, Served
 
@@ -108,10 +109,10 @@ def write_config(work: Path, folder: Path) -> Path:
 
 def _free(folder: Path) -> None:
     """Wait until nobody has the folder any more."""
-    from hookmq_storage.folder import holder
+    from hookmq_toolkit.state_folder import lock_holder
 
     end = time.monotonic() + WAIT
-    while holder(folder / "data") is not None:
+    while lock_holder(folder / "data") is not None:
         assert time.monotonic() < end, "the writer does not end"
         threading.Event().wait(0.01)
 
@@ -130,7 +131,7 @@ def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
         if willing is not None and willing.known:
             line = MemoryLine(harness)
             line.send(m.connect("late") + m.subscribe(1, ("k/will", 1)))
-            while kind(line.receive()) != 9:
+            while kind(line.frame()) != 9:
                 pass
             harness.advance(WILL_DELAY + 5)
             wills(line)
@@ -173,7 +174,7 @@ def for_real(config: Path) -> Check:
         with broker(config) as served:
 
             def open() -> Line:
-                line = TCPLine(served.ports["tcp"])
+                line = ByteClient(served.ports["tcp"])
                 lines.append(line)
                 return line
 

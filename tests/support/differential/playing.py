@@ -4,12 +4,12 @@ A step ends when the broker is known to have nothing more to say: the acting cli
 """
 
 import select
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
 import mqttbytes as m
+from byteclient import ByteClient
 from differential.telling import Teller, arranged
 
 PATIENCE = 60.0
@@ -18,44 +18,37 @@ Step = dict[str, list[str]]
 Script = Callable[["Play"], None]
 
 
-class Client:
-    """One connection."""
+class Client(ByteClient):
+    """A connection whose packets are told in words."""
 
     def __init__(self, port: int, teller: Teller) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().__init__(port)
         self.teller = teller
-        self.buffer = b""
         self.lines: list[str] = []
         self.pings = 0
         """PINGREQs not answered yet."""
         self.asked = 0
         """How many of them are the script's own, and not of a barrier."""
-        self.accepted = self.closed = False
+        self.accepted = False
 
-    def send(self, data: bytes) -> None:
-        """Send bytes; a broker that has closed already is found out by reading."""
+    def send(self, *packets: bytes) -> None:
+        """Send packets. Reading finds out that the broker has closed the connection."""
         try:
-            self.socket.sendall(data)
+            super().send(*packets)
         except OSError:
             pass
 
-    def read(self, done: Callable[[], bool], patience: float = PATIENCE) -> bool:
-        """Take packets until `done` or the end of the connection; whether that came in time."""
+    def until(self, done: Callable[[], bool], patience: float = PATIENCE) -> bool:
+        """Receive until `done` or the end of the connection, and return whether that came in time."""
         limit = time.monotonic() + patience
         while not (self.closed or done()):
             left = limit - time.monotonic()
             if left <= 0 or not select.select([self.socket], [], [], left)[0]:
                 return False
-            try:
-                data = self.socket.recv(1 << 18)
-            except ConnectionError:
-                data = b""
-            if not data:
-                self.end()
+            for frame in self.read():
+                self._took(frame)
+            if self.closed:
                 self.lines.append("closed")
-            self.buffer += data
-            self._split()
         return True
 
     def ask(self) -> None:
@@ -74,40 +67,22 @@ class Client:
         if self.closed:
             return
         if self.accepted:
-            if not self.read(lambda: self.pings == 0):
+            if not self.until(lambda: self.pings == 0):
                 self.lines.append("silence")
-                self.end()
+                self.close()
         else:
-            assert self.read(lambda: self.accepted), f"neither accepted nor refused: {self.lines}"
+            assert self.until(lambda: self.accepted), f"neither accepted nor refused: {self.lines}"
 
-    def end(self) -> None:
-        """Close the socket."""
-        self.closed = True
-        self.socket.close()
-
-    def _split(self) -> None:
-        while len(self.buffer) > 1:
-            size, digits = 0, 1
-            while True:
-                if digits >= len(self.buffer):
-                    return
-                byte = self.buffer[digits]
-                size |= (byte & 127) << 7 * (digits - 1)
-                digits += 1
-                if byte < 128:
-                    break
-            if len(self.buffer) < digits + size:
-                return
-            frame, self.buffer = self.buffer[: digits + size], self.buffer[digits + size :]
-            if frame == m.PINGRESP:
-                self.pings -= 1
-                if self.pings < self.asked:
-                    self.asked -= 1
-                    self.lines.append("PINGRESP")
-                continue
-            if frame[0] == 0x20 and frame[3] == 0:
-                self.accepted = True
-            self.lines.append(self.teller.tell(frame))
+    def _took(self, frame: bytes) -> None:
+        if frame == m.PINGRESP:
+            self.pings -= 1
+            if self.pings < self.asked:
+                self.asked -= 1
+                self.lines.append("PINGRESP")
+            return
+        if frame[0] == 0x20 and frame[3] == 0:
+            self.accepted = True
+        self.lines.append(self.teller.tell(frame))
 
 
 class Play:
@@ -129,7 +104,7 @@ class Play:
     def open(self, name: str, level: int = 5) -> None:
         """A connection that says nothing yet."""
         if name in self.clients:
-            self.clients[name].end()
+            self.clients[name].close()
         teller = Teller(level, self.ids.setdefault(name, []), self.limits)
         self.clients[name] = Client(self.port, teller)
 
@@ -173,13 +148,13 @@ class Play:
 
     def drop(self, name: str) -> None:
         """A step: a client closes without a word."""
-        self.clients[name].end()
+        self.clients[name].close()
         self._collect(True)
 
     def got(self, name: str, text: str) -> None:
         """A step: wait for something that comes with time; a packet in whose telling `text` is."""
         client = self.clients[name]
-        client.read(lambda: any(text in line for line in client.lines))
+        client.until(lambda: any(text in line for line in client.lines))
         self._collect(False)
 
     def until_gone(self, name: str, text: str, *packets: bytes) -> None:
@@ -192,7 +167,7 @@ class Play:
             client.barrier()
             if not any(text in line for line in client.lines):
                 break
-            client.read(lambda: False, 0.1)
+            client.until(lambda: False, 0.1)
         self._collect(False)
 
     def number(self, name: str, ordinal: int) -> int:
@@ -229,7 +204,7 @@ def play(script: Script, port: int) -> list[Step]:
         script(playing)
     finally:
         for client in playing.clients.values():
-            client.end()
+            client.close()
         _clean(port, playing.client_ids)
     return playing.steps
 
@@ -239,7 +214,7 @@ def _clean(port: int, client_ids: set[m.Field]) -> None:
     for client_id in sorted(map(m.raw, client_ids)):
         one = Client(port, Teller(5, [], False))
         one.send(m.connect(client_id) + m.disconnect())
-        one.read(lambda: False)
+        one.until(lambda: False)
     cleaner = Client(port, Teller(5, [], False))
     cleaner.send(m.connect("cleaner"))
     cleaner.barrier()
@@ -251,7 +226,7 @@ def _clean(port: int, client_ids: set[m.Field]) -> None:
     for topic in topics:
         cleaner.send(m.publish(topic, b"", retain=True))
     cleaner.barrier()
-    cleaner.end()
+    cleaner.close()
 
 
 def _retained(frame: bytes, topics: list[str]) -> str:

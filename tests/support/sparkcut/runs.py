@@ -18,14 +18,14 @@ from zlib import crc32
 from brokercut.load import Load
 from brokercut.memory import Memory, number_of
 from brokercut.runs import broker
-from hookmq.store import CommitId
-from hookmq.testing.runtime import VirtualRuntime
+from hookmq.storage.records import CommitId
 from hookmq_spark_sink import block
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.index import StreamIndex, parse
 from hookmq_spark_sink.merge import merge
 from hookmq_spark_sink.stream import Stream
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing.runtime import VirtualRuntime
 from powercut.recording import Cut, Recorder, Recording, Report, cut
 
 TOKEN: Final = "powercut-token-0123456789"

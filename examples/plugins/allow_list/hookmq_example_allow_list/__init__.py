@@ -21,7 +21,7 @@ from hookmq.plugin import (
 
 @dataclass(frozen=True)
 class User:
-    """One user: the password, and the topic filters that the user may publish and subscribe to."""
+    """One user: a password, and the topic filters to which the user may publish and subscribe."""
 
     password: str = setting(
         "", "what the client must send; give it as {$env: NAME} or {$file: PATH}"
@@ -44,7 +44,7 @@ class AllowListConfig:
 
 
 class AllowListPlugin(Plugin):
-    """Deny clients that are not listed, and actions that are not granted."""
+    """Deny unlisted clients, and actions that are not granted to a user."""
 
     Config = AllowListConfig
     config: AllowListConfig
@@ -65,12 +65,12 @@ class AllowListPlugin(Plugin):
     def authorize(
         self, client: ClientInfo, topic: str, subscription: Subscription | None
     ) -> Allow | Deny:
-        """Allow what the user's filters cover. The verdict never changes, so it may be cached."""
+        """Allow the actions that the user's filters cover. The verdict never changes, so it may be cached."""
         user = self.config.users.get(client.identity or "")
         if user is None:
             return Deny()
         if subscription is not None:
-            # For a shared subscription, the filter counts, not the name of the share.
+            # For a shared subscription, check the filter inside it, without the share name.
             inner = subscription.topic_filter
             return self._decide(self.contains(outer, inner) for outer in user.subscribe)
         return self._decide(self.matches(filter, topic) for filter in user.publish)

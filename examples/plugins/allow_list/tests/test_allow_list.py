@@ -1,11 +1,11 @@
-"""The allow list: who gets in, and what they may do there."""
+"""Tests of the allow list: which clients may connect, and what each of them may do."""
 
 from collections.abc import Callable
 
 import pytest
-from hookmq.testing import Harness, make_plugin
-from hookmq.testing.contracts import PluginContract
 from hookmq_example_allow_list import AllowListConfig, AllowListPlugin, User
+from hookmq_testing import Harness, make_plugin
+from hookmq_testing.contracts import PluginContract
 
 USERS = {
     "sensor": User("s3cret", publish=("sensors/+/state",), subscribe=("sensors/+/set", "all/#")),

@@ -20,7 +20,7 @@ from hookmq.plugin import (
 
 @dataclass(frozen=True)
 class AuditConfig:
-    """Where to write, and what."""
+    """The path of the file, and the events to write."""
 
     path: Path = field(metadata={"help": "file to append to; its folder must exist"})
     sessions: bool = setting(True, "also write when sessions begin and end")
@@ -29,8 +29,8 @@ class AuditConfig:
 class AuditPlugin(Plugin):
     """Append one line for each event.
 
-    The observers are plain functions, so they run in a worker thread, one event after another. They may block on a slow
-    disk without stopping the broker. Lines never contain payloads or passwords.
+    The observers are plain functions, so they run in a worker thread, one event at a time. They may block on a slow
+    disk without holding up the broker. Lines never contain payloads or passwords.
     """
 
     Config = AuditConfig
@@ -40,12 +40,12 @@ class AuditPlugin(Plugin):
 
     @hookimpl
     def on_startup(self) -> None:
-        """Open the file. A wrong path stops the start, before any client connects."""
+        """Open the file. An invalid path makes the start fail, before any client connects."""
         self._file = self.config.path.open("a", encoding="utf-8")
 
     @hookimpl
     def on_shutdown(self) -> None:
-        """Close the file. All events have been written by now."""
+        """Close the file. All events have been written by this time."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,4 +1,4 @@
-"""The audit file: what is written, and that nothing is forgotten at the end."""
+"""Tests of the audit file: which events are written, and that none are lost at shutdown."""
 
 import json
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.errors import PluginError
+from hookmq.model.errors import PluginError
 from hookmq.plugin import Deny
-from hookmq.testing import Harness, HookRecorder, make_plugin
-from hookmq.testing.contracts import PluginContract
 from hookmq_example_audit import AuditPlugin
+from hookmq_testing import Harness, HookRecorder, make_plugin
+from hookmq_testing.contracts import PluginContract
 
 Make = Callable[..., Harness]
 
@@ -27,7 +27,7 @@ class TestContract(PluginContract):
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """What was written, less the time."""
+    """Return the events in the file, without their times."""
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     for entry in entries:
         assert entry.pop("time").endswith("+00:00")

@@ -1,4 +1,4 @@
-"""Write messages to a file before their publisher is acknowledged: a plugin that provides a journal."""
+"""Write messages to a file before acknowledging them: a plugin that provides a journal."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,6 @@ class CapturePlugin(Plugin):
 
     @hookimpl
     def on_shutdown(self) -> None:
-        """Close the file. The last commit is done by now."""
+        """Close the file. The last commit has finished by this time."""
         if self._journal is not None:
             self._journal.close()

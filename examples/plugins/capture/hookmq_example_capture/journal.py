@@ -1,8 +1,8 @@
 """A journal in one file, with one JSON object per line.
 
-For each commit the broker calls `append` for every message, then `flush`, then commits the store, then acknowledges.
-After a crash the file can therefore end with messages whose commit the store does not have. They were not acknowledged
-and will be sent again, so `recover` drops them, and a torn last line with them.
+For each commit, the broker calls `append` for every message, then calls `flush`, commits to the store and acknowledges
+the messages. After a crash, the file can therefore end with messages from a commit that is missing in the store. These
+messages were not acknowledged and will be resent, so `recover` drops them, as well as a torn last line.
 """
 
 import base64
@@ -13,18 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
+from hookmq.model.runtime import Cancel, Done
+from hookmq.mqtt.topics import matches
 from hookmq.plugin import Message
-from hookmq.runtime import Cancel, Done
-from hookmq.store import CommitId, StoreFailed
-from hookmq.topics import matches
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import CommitId
+from hookmq_toolkit.durable_files import replacing, sync_folder, write_all
 
 RunBlocking = Callable[[Callable[[], Any], Done], Cancel]
-"""`hookmq.runtime.Runtime.run_blocking`."""
+"""`hookmq.model.runtime.Runtime.run_blocking`."""
 
 
 class FileJournal:
-    """A `hookmq.store.Journal`. It is called on the event loop; only writing and fsync run in a thread."""
+    """A `hookmq.storage.protocols.Journal`. Its methods are called on the event loop; only writes and fsync run in a
+    thread."""
 
     def __init__(
         self, name: str, path: Path, topics: Sequence[str], run_blocking: RunBlocking
@@ -45,7 +48,7 @@ class FileJournal:
         self._lines.append(_line(commit, message))
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
-        """Write the buffered lines and fsync, in a thread. A failure is final: the state of the disk is then unknown, so
+        """Write and fsync the buffered lines in a thread. A failure is final: the state of the disk is then unknown, so
         nothing is retried."""
         lines, self._lines = self._lines, []
         if not lines:
@@ -58,24 +61,20 @@ class FileJournal:
         self._run_blocking(partial(_write, self._file, b"".join(lines)), written)
 
     def recover(self, last: CommitId) -> None:
-        """Drop the messages of this store after `last`, and open the file. Messages of other stores stay. Raises
+        """Drop this store's messages after commit `last`, and open the file. Keep messages from other stores. Raises
         StoreError if the file cannot be read or written."""
         try:
             if self._path.exists() and not all(good for _, good in _lines(self._path, last)):
                 self._rewrite(last)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._file = os.open(self._path, flags, 0o600)
-            _sync_folder(self._path)
+            sync_folder(self._path.parent)
         except (OSError, ValueError) as error:
             raise StoreError(f"journal {self.name}: {self._path}: {error}") from error
 
     def _rewrite(self, last: CommitId) -> None:
-        kept = self._path.with_name(self._path.name + ".new")
-        with open(kept, "wb", opener=partial(os.open, mode=0o600)) as file:
+        with replacing(self._path) as number, open(number, "wb", closefd=False) as file:
             file.writelines(line for line, good in _lines(self._path, last) if good)
-            file.flush()
-            os.fsync(file.fileno())
-        kept.replace(self._path)
 
     def close(self) -> None:
         """Close the file."""
@@ -85,7 +84,7 @@ class FileJournal:
 
 
 def messages(path: Path) -> Iterator[tuple[CommitId, Message]]:
-    """Yield the messages in a journal's file, in order, without a torn last line."""
+    """Yield the messages in a journal's file, in order. A torn last line is skipped."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -93,7 +92,7 @@ def messages(path: Path) -> Iterator[tuple[CommitId, Message]]:
 
 
 def _lines(path: Path, last: CommitId) -> Iterator[tuple[bytes, bool]]:
-    """Yield each line, and whether it is kept."""
+    """Yield each line, and whether to keep it."""
     with path.open("rb") as file:
         for line in file:
             yield line, line.endswith(b"\n") and _committed(_read(line)[0], last)
@@ -138,16 +137,5 @@ def _read(line: bytes) -> tuple[CommitId, Message]:
 
 
 def _write(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
+    write_all(file, data)
     os.fsync(file)
-
-
-def _sync_folder(path: Path) -> None:
-    """Fsync the folder, which holds the file's name."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

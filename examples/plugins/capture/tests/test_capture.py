@@ -1,17 +1,18 @@
-"""The journal: what every journal must keep to, torn files, and the acknowledgement that waits for it."""
+"""Tests of the journal: the contract of every journal, torn files, and acknowledgements that wait for the file."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 from hookmq.plugin import Message
-from hookmq.store import CommitId, Journal
-from hookmq.testing import Harness, VirtualRuntime, make_plugin
-from hookmq.testing.contracts import JournalContract, PluginContract
+from hookmq.storage.protocols import Journal
+from hookmq.storage.records import CommitId
 from hookmq_example_capture import CapturePlugin
 from hookmq_example_capture.journal import FileJournal, messages
+from hookmq_testing import Harness, VirtualRuntime, make_plugin
+from hookmq_testing.contracts import JournalContract, PluginContract
 
 Make = Callable[..., Harness]
 
@@ -60,7 +61,7 @@ class TestJournal(JournalContract):
         journal = self.opened(CommitId("s", 0))
         assert isinstance(journal, FileJournal)
         file = journal._file
-        journal._file = os.open(self.folder, os.O_RDONLY)  # nobody can write to a folder
+        journal._file = os.open(self.folder, os.O_RDONLY)  # writing to a folder always fails
         journal.append(CommitId("s", 1), Message("journal/x", b""))
         told: list[object] = []
         journal.flush(CommitId("s", 1), told.append)

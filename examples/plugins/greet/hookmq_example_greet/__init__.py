@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from aiohttp import web
-from hookmq.errors import HookMQError
+from hookmq.mqtt.errors import HookMQError
 from hookmq.plugin import BrokerHandle, ConfigError, Plugin, PluginError, hookimpl, setting
 
 if TYPE_CHECKING:
     from hookmq.cli.commands import Group
-    from hookmq.metric_registry import MetricRegistry
+    from hookmq.hooks.metric_registry import MetricRegistry
     from hookmq.server.http import PluginRouter
 
 
 @dataclass(frozen=True)
 class GreetConfig:
-    """How to greet."""
+    """The greeting and where to publish it."""
 
     topic: str = setting("greetings", "topic below which greetings are published")
     text: str = setting("hello, {name}", "payload; must contain {name}")
@@ -41,12 +41,12 @@ class GreetPlugin(Plugin):
 
     @hookimpl
     def on_startup(self, broker: BrokerHandle) -> None:
-        """Keep the handle, since requests do not carry one."""
+        """Keep the broker handle, since HTTP requests do not carry one."""
         self._broker = broker
 
     @hookimpl
     def register_http(self, router: "PluginRouter") -> None:
-        """Add the route. Requests arrive once a listener of type http is open."""
+        """Add the route. Requests arrive once a listener of type `http` is open."""
         router.add("POST", "/{name}", self._greet)
 
     async def _greet(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
@@ -63,13 +63,13 @@ class GreetPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: "MetricRegistry") -> None:
-        """Add a counter; the function is called for each scrape."""
+        """Add a counter. Its function is called for each scrape."""
         registry.counter("greetings_total", "Greetings published.", lambda: self._greetings)
 
     @staticmethod
     @hookimpl
     def register_cli(group: "Group") -> None:
-        """Add the command. It has no plugin object, so it talks to a running broker."""
+        """Add the command. It has no plugin object, so it sends a request to a running broker."""
         parser = group.add_parser("greet", help="publish a greeting")
         parser.add_argument("name", help="name to greet")
         parser.add_argument(

@@ -1,12 +1,12 @@
-"""The greeting: over HTTP, by its command, and counted."""
+"""Tests of the greeting: over HTTP, with the command, and in the metrics."""
 
 import urllib.request
 from pathlib import Path
 
 import pytest
 from hookmq.cli import main
-from hookmq.testing.contracts import PluginContract
 from hookmq_example_greet import GreetPlugin
+from hookmq_testing.contracts import PluginContract
 from recording import Client
 from serving import Served, serving
 

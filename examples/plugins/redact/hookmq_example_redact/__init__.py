@@ -1,4 +1,4 @@
-"""Blank fields of JSON payloads for subscribers that are not trusted: a plugin that transforms deliveries."""
+"""Blank out fields of JSON payloads for untrusted subscribers: a plugin that transforms deliveries."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from hookmq.plugin import ClientInfo, ConfigError, Drop, Message, Plugin, hookim
 
 @dataclass(frozen=True)
 class RedactConfig:
-    """What to hide, and from whom."""
+    """The fields to hide, and the clients that may see them."""
 
     fields: tuple[str, ...] = field(metadata={"help": "keys of the JSON object to hide"})
     trusted: frozenset[str] = setting(frozenset(), "identities that see everything")
@@ -20,9 +20,9 @@ class RedactConfig:
 
 
 class RedactPlugin(Plugin):
-    """Deliver redacted messages to clients that are not trusted.
+    """Deliver redacted messages to untrusted clients.
 
-    Payloads that are not JSON objects are not delivered to them, since their content is unknown.
+    Untrusted clients do not receive payloads other than JSON objects, since the content of those is unknown.
     """
 
     Config = RedactConfig
@@ -33,7 +33,7 @@ class RedactPlugin(Plugin):
 
     @hookimpl
     def on_deliver(self, client: ClientInfo, message: Message) -> Message | Drop | None:
-        """Redact the message. It is called for one subscriber after another, so the last result is cached."""
+        """Redact the message. The hook is called for one subscriber after another, so the last result is cached."""
         if client.identity is not None and client.identity in self.config.trusted:
             return None
         if message is not self._last:

@@ -1,14 +1,14 @@
-"""Redaction: who sees what."""
+"""Tests of redaction: which clients receive which fields."""
 
 import json
 from collections.abc import Callable
 
 import pytest
-from hookmq.hooks.entry import HookOptions
+from hookmq.hooks.instance import HookOptions
 from hookmq.plugin import Accept, ClientInfo, Context, Plugin, hookimpl
-from hookmq.testing import Harness, make_plugin
-from hookmq.testing.contracts import PluginContract
 from hookmq_example_redact import RedactPlugin
+from hookmq_testing import Harness, make_plugin
+from hookmq_testing.contracts import PluginContract
 
 CONFIG = {"fields": ("driver", "position"), "trusted": frozenset({"dispatch"})}
 TELEMETRY = {"speed": 80, "driver": "Ada", "position": [52.5, 13.4]}
@@ -23,7 +23,7 @@ class TestContract(PluginContract):
 
 
 class ByClientId(Plugin):
-    """Takes everybody's word for who he is."""
+    """Accept every client, with its client id as the identity."""
 
     @hookimpl
     def on_connect(self, client: ClientInfo) -> Accept:

@@ -1,4 +1,4 @@
-"""Say in one sentence what this plugin does."""
+"""Describe in one sentence what this plugin does."""
 
 from dataclasses import dataclass, field
 
@@ -18,8 +18,8 @@ from hookmq.plugin import (
 class SkeletonConfig:
     """The plugin's ``config:``.
 
-    A field without a default is required. `hookmq check` reports mistakes with their line, and `hookmq config schema`
-    shows the help texts.
+    A field without a default is required. `hookmq check` reports mistakes with their line numbers, and `hookmq config
+    schema` shows the help texts.
     """
 
     forbidden: str = field(metadata={"help": "topic filter that clients may not publish to"})
@@ -33,8 +33,8 @@ class SkeletonConfig:
 class SkeletonPlugin(Plugin):
     """Deny publishing to forbidden topics.
 
-    Each entry under ``plugins:`` that uses this class gets an object of its own. Hooks are methods marked
-    ``@hookimpl``; take the arguments you need, by name. Return None to abstain. A plain ``def`` must not block: make it
+    Each entry under ``plugins:`` that uses this class gets its own object. Hooks are methods marked ``@hookimpl``.
+    Declare only the arguments that you need, by name. Return None to abstain. A plain ``def`` must not block: make it
     ``async def``, or set ``blocking = True``.
     """
 
@@ -48,7 +48,7 @@ class SkeletonPlugin(Plugin):
 
     @hookimpl
     def on_publish(self, client: ClientInfo | None, message: Message) -> Deny | None:
-        """Deny what is forbidden, and abstain otherwise."""
+        """Deny messages to forbidden topics, and abstain on all others."""
         if client is not None and self.matches(self.config.forbidden, message.topic):
             return Deny(reason=self.config.reason)
         return None

@@ -1,11 +1,11 @@
-"""Tests of the skeleton: copy them with it."""
+"""Tests of the skeleton. Copy them together with the plugin."""
 
 from collections.abc import Callable
 
 import pytest
-from hookmq.testing import Harness, make_plugin
-from hookmq.testing.contracts import PluginContract
 from hookmq_example_skeleton import SkeletonPlugin
+from hookmq_testing import Harness, make_plugin
+from hookmq_testing.contracts import PluginContract
 
 
 class TestContract(PluginContract):

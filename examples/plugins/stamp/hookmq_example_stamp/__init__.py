@@ -25,6 +25,6 @@ class StampPlugin(Plugin):
 
     @hookimpl
     def on_publish(self, message: Message) -> Message:
-        """Append the property to those of the publisher."""
+        """Append the property to the publisher's own user properties."""
         stamped = (*message.user_property, (self.config.name, self.config.value))
         return message.replace(properties=message.properties.replace(user_property=stamped))

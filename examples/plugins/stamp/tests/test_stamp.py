@@ -1,11 +1,11 @@
-"""The stamp: whose messages get it, and that nothing else changes."""
+"""Tests of the stamp: which messages receive it, and that nothing else changes."""
 
 from collections.abc import Callable
 
 import pytest
-from hookmq.testing import Harness, make_plugin, will
-from hookmq.testing.contracts import PluginContract
 from hookmq_example_stamp import StampPlugin
+from hookmq_testing import Harness, make_plugin, will
+from hookmq_testing.contracts import PluginContract
 
 SITE = {"name": "site", "value": "berlin"}
 

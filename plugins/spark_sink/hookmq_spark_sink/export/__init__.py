@@ -1,3 +1,5 @@
-"""Landing mode: what is in the streams as Parquet files in a folder or an object store, for clusters that cannot reach
-the broker. A process of its own, ``hookmq spark export``; the broker imports nothing of this.
+"""Exports streams as Parquet files for clusters that cannot reach the broker. The target is a folder or an object
+store.
+
+The export is a separate process, ``hookmq spark export``. The broker imports none of this package.
 """

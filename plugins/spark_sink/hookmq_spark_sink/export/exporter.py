@@ -1,8 +1,8 @@
-"""One stream's log into one place: what is there already, what is missing, and the files for it.
+"""Exports one stream: finds what has already been exported, and writes files for the rest.
 
-A file's name says which offsets it holds, STREAM/LOG_ID/PARTITION-FIRST-LAST.parquet, and it is there whole or not at
-all; then the manifest is written, then the consumer is told. Whoever dies between them finds the files again when it
-starts: those that go on where the manifest ends are its own.
+A file's name contains its offsets: STREAM/LOG_ID/PARTITION-FIRST-LAST.parquet. Files appear complete or not at all.
+The manifest is written after the files, and the consumer's offsets after the manifest. If the process ends in between,
+the next start finds files that continue the manifest, and adds them to it.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.export.manifest import File, Manifest, read_last
@@ -22,27 +22,30 @@ from hookmq_spark_sink.reading import Removed, StreamReader, Unavailable, Wanted
 
 _NAME: Final = re.compile(r"(\d{5})-(\d{20})-(\d{20})")
 MOST: Final = 32
-"""Files after which the manifest is written, when there are many."""
+"""Number of files after which the manifest is written."""
 
 
 class Format(Protocol):
-    """How rows become a file; `hookmq_spark_sink.export.parquet.Parquet`."""
+    """Converts rows to a file, like `hookmq_spark_sink.export.parquet.Parquet`."""
 
     @property
     def suffix(self) -> str:
-        """What its files' names end with."""
+        """Return the file name suffix of this format."""
 
     def write(self, file: BinaryIO, parts: Iterable[Part], facts: dict[str, str]) -> int:
-        """Write a file; its rows."""
+        """Write a file. Return the number of rows."""
 
     def inspect(self, data: bytes) -> tuple[int, dict[str, str]]:
-        """Rows and facts of a file. Raises StoreError for what is none."""
+        """Return a file's number of rows and its facts. Raises StoreError if it does not have this format."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What to export, and when: of the newest segment with `tail`, after `roll` seconds; `size` are bytes of the log.
-    With `once` up to what is there at the first look, whatever its age."""
+    """What to export, and when.
+
+    `tail`: include the newest segment after `roll` seconds. `size`: bytes of the log in each file. `once`: export
+    everything that exists at the start, regardless of its age.
+    """
 
     tail: bool = False
     roll: float = 60.0
@@ -60,7 +63,7 @@ class Piece(NamedTuple):
 
 
 class Exporter:
-    """One stream. `round` again and again; `manifest` is what was exported of the log that there is now."""
+    """Exports one stream; call `round` repeatedly. `manifest` lists what has been exported from the current log."""
 
     def __init__(
         self,
@@ -74,9 +77,9 @@ class Exporter:
         self.name = folder.name
         self.manifest: Manifest | None = None
         self.waiting = 0
-        """Messages that may be read and are not exported."""
+        """Number of readable messages that have not been exported yet."""
         self.gaps = 0
-        """Messages that this exporter found removed."""
+        """Number of messages that were removed before this exporter reached them."""
         self._place = place
         self._format = format
         self._rules = rules
@@ -86,26 +89,30 @@ class Exporter:
         self._limit: dict[int, int] = {}
         self._told: dict[int, int] = {}
         self._failed: dict[int, Piece] = {}
-        """A store may have taken what it did not answer for: then it is the same file once more."""
+        """Pieces that could not be written. The target may have stored them anyway, so the same file is written
+        again."""
         self._unsure = True
-        """Whether what is there has to be looked at."""
+        """Whether the target must be examined first."""
 
     def round(self, now: float, stop: Callable[[], bool] = bool) -> int:
-        """Export what is due, some files of it; how many those were. `now` are seconds of any clock that goes forward;
-        `stop` is asked between files. Raises Unavailable while no broker said how far readers may go, StoreError,
-        PlaceError, OSError."""
+        """Export some of the files that are due. Return the number of files.
+
+        `now` is a time in seconds from any clock that never goes back. `stop` is called between files. Raises
+        StoreError, PlaceError or OSError if the log or the target fails, and Unavailable if the readable offsets are
+        not known yet.
+        """
         unsure, self._unsure = self._unsure, True
         described = files.read_description(self.folder)
         if described is None:
-            raise StoreError(f"{self.folder} holds no stream")
+            raise StoreError(f"{self.folder} contains no stream")
         manifest = self.manifest
         if manifest is not None and manifest.log_id != described.log_id:
-            self._report(f"the log is another one now: {described.log_id}")
+            self._report(f"the log was replaced; its id is now {described.log_id}")
             manifest, self._reader = None, StreamReader(self.folder, None)
             self._since, self._told, self._failed = {}, {}, {}
         state = self._reader.refresh()
         if self._reader.index.segments and self._reader.log_id != described.log_id:
-            raise Unavailable  # it is being replaced at this moment
+            raise Unavailable  # the stream is being replaced
         if manifest is None or unsure:
             self.manifest = self._open(described, state)
             if self._rules.once and not self._limit:
@@ -117,7 +124,7 @@ class Exporter:
     def _go_on(self, state: files.State, now: float, stop: Callable[[], bool]) -> int:
         assert self.manifest is not None
         if self._check(state):
-            # Before a file that lies behind the gap: whoever finds that one must know why.
+            # Record the gap before writing the first file after it, so that readers of that file find the explanation.
             self.manifest.write(self._place, self._at)
         done = 0
         for piece in self._due(state, now):
@@ -140,7 +147,7 @@ class Exporter:
         assert self.manifest is not None
         return f"{self.name}/{self.manifest.log_id}"
 
-    # what is there ----------------------------------------------------------------------------------------------------
+    # existing files ---------------------------------------------------------------------------------------------------
 
     def _open(self, described: files.Description, state: files.State) -> Manifest:
         at = f"{self.name}/{described.log_id}"
@@ -161,7 +168,7 @@ class Exporter:
         elif manifest.log_id != described.log_id or set(manifest.next) != set(
             range(described.partitions)
         ):
-            raise StoreError(f"{self._place.url}/{at} holds the export of another stream")
+            raise StoreError(f"{self._place.url}/{at} contains the export of another stream")
         before = manifest.totals.files
         for place, found in sorted(there.items()):
             for first, last, name in sorted(found):
@@ -169,7 +176,7 @@ class Exporter:
                     continue
                 if place not in manifest.next or first != manifest.next[place] or last < first:
                     raise StoreError(
-                        f"{self._place.url}/{at}/{name} is not where the export goes on, offset "
+                        f"{self._place.url}/{at}/{name} does not continue the export, which is at offset "
                         f"{manifest.next.get(place)}: move it away"
                     )
                 manifest.add(self._adopt(at, name, Piece(place, first, last + 1), described))
@@ -185,21 +192,21 @@ class Exporter:
         except StoreError as error:
             raise StoreError(f"{where} {error}: move it away") from None
         if rows != piece.end - piece.first or facts.get("hookmq.log_id") != described.log_id:
-            raise StoreError(f"{where} does not hold what its name says: move it away")
+            raise StoreError(f"{where} does not contain what its name says; move it away")
         sha256 = hashlib.sha256(data).hexdigest()
         return File(name, piece.partition, piece.first, piece.end - 1, rows, len(data), sha256)
 
-    # what is due ------------------------------------------------------------------------------------------------------
+    # pending files ----------------------------------------------------------------------------------------------------
 
     def _check(self, state: files.State) -> bool:
-        """Whether there are gaps that are new."""
+        """Return whether there are new gaps."""
         assert self.manifest is not None
         gaps = False
         for place, offset in self.manifest.next.items():
             if state.latest[place] < offset:
                 raise StoreError(
                     f"{self.folder}: partition {place} ends at {state.latest[place]}, but up to {offset} was exported: "
-                    "the log was restored from an older copy, or no broker was started after a power cut"
+                    "the log was restored from an older copy, or no broker has started since a power cut"
                 )
             if state.earliest[place] > offset:
                 self._gap(place, state.earliest[place])
@@ -243,7 +250,7 @@ class Exporter:
         return due[:MOST]
 
     def _cut(self, place: int, first: int, end: int) -> Iterator[Piece]:
-        """Files of about the size that was asked for, between blocks."""
+        """Yield pieces of about the requested size, cut between blocks."""
         size, at = 0, first
         if first >= end:
             return
@@ -261,11 +268,11 @@ class Exporter:
     # files ------------------------------------------------------------------------------------------------------------
 
     def _export(self, piece: Piece) -> None:
-        """Make the file, unless retention is faster."""
+        """Write the file, unless retention deletes the records first."""
         manifest = self.manifest
         assert manifest is not None
         if manifest.next[piece.partition] != piece.first:
-            return  # what was before it was removed
+            return  # the preceding records were removed
         name = f"{piece.partition:05d}-{piece.first:020d}-{piece.end - 1:020d}{self._format.suffix}"
         facts = {
             "hookmq.stream": manifest.stream,
@@ -297,7 +304,7 @@ class Exporter:
         try:
             for data in self._reader.blocks(Wanted(*piece), 1 << 62):
                 yield Part(block.parse(data), piece.first, piece.end)
-        except OSError as error:  # of the log; those of the place are others
+        except OSError as error:  # an error of the log; errors of the target have another type
             raise StoreError(f"{self.folder}: {error.strerror or error}") from error
 
     def _tell(self) -> None:

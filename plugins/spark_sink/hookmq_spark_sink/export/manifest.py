@@ -1,5 +1,7 @@
-"""What was exported of one log, told after the files are there: STREAM/LOG_ID/_manifest/000001.json and so on. The last
-one says where to go on; each lists the files of its time. Spark's readers pass over names that begin with _.
+"""Records what has been exported from a log, in STREAM/LOG_ID/_manifest/000001.json and so on.
+
+A manifest is written after its files and lists them. The last manifest contains the position at which to continue.
+Spark ignores names that begin with _.
 """
 
 import json
@@ -8,20 +10,20 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 
 from hookmq_spark_sink.export.places import Place
 
 FOLDER: Final = "_manifest"
 FORMAT: Final = 1
 MOST: Final = 1000
-"""Files of one manifest; then another is begun, so that writing it costs no more after a year."""
+"""Most files in one manifest. A new manifest then begins, so that writing it remains fast."""
 _NAME: Final = re.compile(r"(\d{6,})\.json")
 
 
 @dataclass(frozen=True)
 class File:
-    """Offsets `first` to `last`, both of them in it."""
+    """An exported file, with the offsets from `first` to `last`, inclusive."""
 
     name: str
     partition: int
@@ -34,7 +36,7 @@ class File:
 
 @dataclass(frozen=True)
 class Gap:
-    """Offsets that retention removed before they were exported, both ends among them."""
+    """Offsets that retention removed before they were exported, inclusive at both ends."""
 
     partition: int
     first: int
@@ -44,7 +46,7 @@ class Gap:
 
 @dataclass
 class Totals:
-    """Of all manifests of the log."""
+    """Totals over all manifests of the log."""
 
     files: int = 0
     rows: int = 0
@@ -54,7 +56,7 @@ class Totals:
 
 @dataclass
 class Manifest:
-    """`start` is where the export began and `next` where it goes on, by partition."""
+    """A manifest. By partition, `start` is the offset where the export began, and `next` is where it continues."""
 
     stream: str
     log_id: str
@@ -66,7 +68,7 @@ class Manifest:
     totals: Totals = field(default_factory=Totals)
 
     def add(self, file: File) -> None:
-        """A file that is there."""
+        """Add a file that has been written."""
         self.files.append(file)
         self.next[file.partition] = file.last + 1
         self.totals.files += 1
@@ -74,7 +76,7 @@ class Manifest:
         self.totals.bytes += file.bytes
 
     def skip(self, partition: int, end: int) -> Gap:
-        """What lies below `end` is gone."""
+        """Record that all offsets below `end` were removed."""
         gap = Gap(partition, self.next[partition], end - 1, _now())
         self.gaps.append(gap)
         self.next[partition] = end
@@ -82,14 +84,14 @@ class Manifest:
         return gap
 
     def write(self, place: Place, folder: str) -> None:
-        """Safe when this returns. Raises PlaceError."""
+        """Write the manifest durably. Raises PlaceError if that fails."""
         text = {"format": FORMAT, "updated": _now(), **asdict(self)}
         data = json.dumps(text, indent=1).encode() + b"\n"
         place.write(f"{folder}/{FOLDER}/{self.sequence:06d}.json", lambda file: _put(file, data))
         self.roll()
 
     def roll(self) -> None:
-        """Begin another one if this one is full."""
+        """Begin a new manifest if this one is full."""
         if len(self.files) + len(self.gaps) >= MOST:
             self.sequence += 1
             self.files, self.gaps = [], []
@@ -104,7 +106,7 @@ def _now() -> str:
 
 
 def read_last(place: Place, folder: str) -> Manifest | None:
-    """The last manifest of a log; None where there is none. Raises StoreError."""
+    """Return a log's last manifest, or None if there is none. Raises StoreError if it is invalid."""
     found = [
         match for name in place.names(f"{folder}/{FOLDER}") if (match := _NAME.fullmatch(name))
     ]
@@ -114,7 +116,7 @@ def read_last(place: Place, folder: str) -> Manifest | None:
     try:
         text = json.loads(place.read(name))
         if text["format"] != FORMAT:
-            raise StoreError(f"{place.url}/{name} is of format {text['format']}, not {FORMAT}")
+            raise StoreError(f"{place.url}/{name} has format {text['format']}, not {FORMAT}")
         manifest = Manifest(
             str(text["stream"]),
             str(text["log_id"]),
@@ -130,25 +132,25 @@ def read_last(place: Place, folder: str) -> Manifest | None:
         return manifest
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreError(
-            f"{place.url}/{name} is damaged ({error!r}): move it away, and what is there is counted anew"
+            f"{place.url}/{name} is damaged ({error!r}): move it away, and the files are counted again"
         ) from None
 
 
 def _check(manifest: Manifest) -> None:
-    """Raises ValueError where what is listed does not lead to `next`: somebody edited it, and to go on from there would
-    leave messages out."""
+    """Raise ValueError if the listed files do not end at `next`. The manifest was edited, and continuing
+    would skip messages."""
     at = dict(manifest.start) if manifest.sequence == 1 else {}
     listed = [(one.partition, one.first, one.last) for one in manifest.files]
     listed += [(one.partition, one.first, one.last) for one in manifest.gaps]
     for partition, first, last in sorted(listed):
         if first != at.get(partition, first) or last < first:
             raise ValueError(
-                f"offset {first} of partition {partition} is not where the last file ends"
+                f"offset {first} of partition {partition} does not follow the last file"
             )
         at[partition] = last + 1
     for partition, end in at.items():
         if manifest.next.get(partition) != end:
-            raise ValueError(f"next of partition {partition} is not {end}, where its files end")
+            raise ValueError(f"next of partition {partition} is not {end}, the end of its files")
 
 
 def _offsets(given: dict[str, Any]) -> dict[int, int]:

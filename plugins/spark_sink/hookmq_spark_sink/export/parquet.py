@@ -1,19 +1,22 @@
-"""Blocks as Parquet, with the columns of Spark's ``format("mqtt")``. pyarrow is imported when there is something to
-write: the buffers of a block are Arrow's, and no row is touched by Python."""
+"""Writes blocks as Parquet files with the columns of Spark's ``format("mqtt")``.
+
+pyarrow is imported on first use. The buffers of a block are already Arrow buffers, so Python never handles single
+rows.
+"""
 
 import io
 from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
 
 from hookmq_spark_sink import block
 from hookmq_spark_sink.export.places import package
 
 GROUP_ROWS: Final = 1 << 20
 GROUP_BYTES: Final = 64 << 20
-"""A row group is written when it has one of them."""
+"""Bytes in a row group."""
 _DICTIONARY: Final = (
     "topic", "client_id", "content_type", "response_topic", "headers.list.element.key",
 )  # fmt: skip
@@ -21,7 +24,7 @@ _STATISTICS: Final = ("topic", "qos", "retain", "partition", "offset", "timestam
 
 
 class Part(NamedTuple):
-    """The rows `first` <= offset < `end` of a block."""
+    """The rows of a block with `first` <= offset < `end`."""
 
     block: block.Block
     first: int
@@ -29,19 +32,20 @@ class Part(NamedTuple):
 
 
 class Parquet:
-    """Files that Spark's own file source reads as ``format("mqtt")`` would, with every column that it has."""
+    """Writes files that Spark's file source reads like ``format("mqtt")`` with every column."""
 
     suffix: Final = ".parquet"
 
     def __init__(self, compression: str = "zstd") -> None:
-        """Raises UsageError where pyarrow is missing."""
+        """Import pyarrow. Raises UsageError if it is not installed."""
         self._arrow = package("pyarrow")
         self._parquet = package("pyarrow.parquet")
         self._compression = compression
         self.schema = _schema(self._arrow)
 
     def write(self, file: BinaryIO, parts: Iterable[Part], facts: dict[str, str]) -> int:
-        """Write a file; its rows. `facts` are kept in its footer. Raises block.Damaged, and what `file` raises."""
+        """Write a file with `facts` in its footer. Return the number of rows. Raises block.Damaged for a damaged
+        block, and any error of `file`."""
         schema = self.schema.with_metadata(facts)
         rows = 0
         with self._parquet.ParquetWriter(
@@ -80,16 +84,18 @@ class Parquet:
             batch = arrow.RecordBatch.from_arrays(arrays, schema=self.schema)
             batch.validate()
         except (KeyError, arrow.ArrowException) as error:
-            raise block.Damaged(f"its columns do not fit together: {error}") from None
+            raise block.Damaged(f"the columns do not match: {error}") from None
         first = max(part.first, found.base)
         return batch.slice(first - found.base, min(part.end, found.end) - first)
 
     def inspect(self, data: bytes) -> tuple[int, dict[str, str]]:
-        """Rows and facts of a file. Raises StoreError for what is no such file."""
+        """Return a file's number of rows and its facts. Raises StoreError if the export did not write it."""
         try:
             found = self._parquet.ParquetFile(io.BytesIO(data)).metadata
         except self._arrow.ArrowException as error:
-            raise StoreError(f"is no whole Parquet file: {' '.join(str(error).split())}") from None
+            raise StoreError(
+                f"is not a complete Parquet file: {' '.join(str(error).split())}"
+            ) from None
         facts = {
             key.decode("utf-8", "replace"): value.decode("utf-8", "replace")
             for key, value in (found.metadata or {}).items()
@@ -98,7 +104,8 @@ class Parquet:
 
 
 def _schema(arrow: Any) -> Any:
-    """The columns in the order of ``format("mqtt")`` with includeProperties and includeHeaders, then `log_id`."""
+    """Return the columns of ``format("mqtt")`` with includeProperties and includeHeaders, in that order, then
+    `log_id`."""
     pair = arrow.struct([("key", arrow.string()), ("value", arrow.binary())])
     return arrow.schema(
         [

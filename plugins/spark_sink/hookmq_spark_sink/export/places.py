@@ -1,6 +1,6 @@
-"""Where files land: a folder of this machine, or an object store through fsspec. A file is there whole or not at all."""
+"""The targets of an export: a local folder, or an object store accessed with fsspec. Files appear complete or not at
+all."""
 
-import fcntl
 import hashlib
 import importlib
 import io
@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
-from hookmq.errors import HookMQError, StoreError
-
-from hookmq_spark_sink.files import sync_folder
+from hookmq.model.errors import StoreError
+from hookmq.mqtt.errors import HookMQError
+from hookmq_toolkit.durable_files import replacing, sync_folder
+from hookmq_toolkit.state_folder import try_lock
 
 EXTRA: Final = "in a checkout, uv pip install './plugins/spark_sink[export]'"
 _TEMPORARY: Final = ".hookmq"
@@ -22,17 +23,17 @@ _PIECE: Final = 1 << 20
 
 
 class UsageError(HookMQError):
-    """The command cannot be carried out as it was given."""
+    """The command's arguments cannot be used."""
 
     exit_code = 2
 
 
 class PlaceError(StoreError):
-    """The place cannot be read or written at this moment; another try may help."""
+    """The target cannot be read or written now. A retry may succeed."""
 
 
 class Stored(NamedTuple):
-    """A file as it was written."""
+    """The size and checksum of a file that was written."""
 
     size: int
     sha256: str
@@ -42,27 +43,29 @@ Fill = Callable[[BinaryIO], None]
 
 
 class Place(Protocol):
-    """Names are relative, with / between folders. All of it blocks, and raises PlaceError."""
+    """A target. Names are relative, with / between folders. All methods block, and raise PlaceError if the target
+    fails."""
 
     url: str
 
     def write(self, name: str, fill: Fill) -> Stored:
-        """Make or replace a file with what `fill` writes; safe when this returns. What `fill` raises goes through, and
-        leaves no file."""
+        """Create or replace a file. `fill` writes its contents. The file is durable when this returns. If `fill`
+        raises, no file is created."""
 
     def names(self, folder: str) -> list[str]:
-        """Of the files in a folder that are whole; none where there is no such folder."""
+        """Return the names of the complete files in a folder, or nothing if the folder is missing."""
 
     def read(self, name: str) -> bytes:
-        """All of a file."""
+        """Return a file's contents."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else of this machine exports to here meanwhile. Raises UsageError if somebody does."""
+        """Prevent other processes on this machine from exporting to this target. Raises UsageError if one already
+        does."""
 
 
 def open_place(target: str) -> Place:
-    """The place that a path or a URL names. Raises UsageError, PlaceError."""
+    """Return the target for a path or URL. Raises UsageError or PlaceError if it cannot be used."""
     scheme, separator, rest = target.partition("://")
     if not separator:
         return Folder(Path(target))
@@ -72,16 +75,20 @@ def open_place(target: str) -> Place:
     try:
         files, root = fsspec.core.url_to_fs(target)
     except ImportError as error:
-        raise UsageError(f"{target}: {error} (with pip, beside hookmq-spark-sink)") from None
+        raise UsageError(
+            f"{target}: {error} (install it with pip where hookmq-spark-sink is)"
+        ) from None
     except ValueError as error:
-        raise UsageError(f"{target}: {error}; give a folder, s3://, gs://, abfs://, ...") from None
-    except Exception as error:  # whatever the store's package raises
+        raise UsageError(
+            f"{target}: {error}; expected a folder, s3://, gs://, abfs://, ..."
+        ) from None
+    except Exception as error:  # the object store's package may raise anything
         raise PlaceError(f"{target}: {_told(error)}") from error
     return Remote(files, root, target)
 
 
 def package(name: str) -> Any:
-    """A package of the extra, which the broker never imports. Raises UsageError."""
+    """Import a package of the `export` extra, which the broker never imports. Raises UsageError if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -93,7 +100,7 @@ def _told(error: Exception) -> str:
 
 
 class _Counted(io.RawIOBase):
-    """Passes on what is written, and knows its size and checksum."""
+    """Passes data on to a file, and computes the size and checksum."""
 
     def __init__(self, write: Callable[[memoryview], int]) -> None:
         self._write = write
@@ -104,7 +111,7 @@ class _Counted(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """All of it."""
+        """Write all of `data`."""
         whole = view = memoryview(data).cast("B")
         while view:
             view = view[self._write(view) :]
@@ -113,17 +120,17 @@ class _Counted(io.RawIOBase):
         return len(whole)
 
     def tell(self) -> int:
-        """Bytes so far."""
+        """Return the number of bytes written so far."""
         return self.size
 
     @property
     def stored(self) -> Stored:
-        """What was written up to now."""
+        """Return the size and checksum so far."""
         return Stored(self.size, self._sum.hexdigest())
 
 
 class Folder:
-    """A folder of this machine: a hidden file, fsync, its name, fsync of the folder."""
+    """A local folder. Files are written under a hidden name, synced and renamed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -131,29 +138,20 @@ class Folder:
         self._made: set[Path] = set()
 
     def write(self, name: str, fill: Fill) -> Stored:
-        """See `Place`."""
+        """Write a file; see `Place`."""
         path = self.path / name
         hidden = path.with_name(f".{path.name}{_TEMPORARY}")
         try:
             self._make(path.parent)
-            file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-            try:
+            with replacing(path, hidden, mode=0o644) as file:
                 counted = _Counted(lambda data: os.write(file, data))
                 fill(counted)  # type: ignore[arg-type]  # what is used of it is there
-                os.fsync(file)
-            except BaseException:
-                hidden.unlink(missing_ok=True)
-                raise
-            finally:
-                os.close(file)
-            hidden.replace(path)
-            sync_folder(path.parent)
         except OSError as error:
             raise _of_system(error, path) from error
         return counted.stored
 
     def _make(self, folder: Path) -> None:
-        """The folder and those above it; what a process that was killed left in it goes."""
+        """Create a folder and its parents. Remove files that a killed process left behind."""
         if folder in self._made:
             return
         missing = [one for one in (folder, *folder.parents) if not one.exists()]
@@ -165,7 +163,7 @@ class Folder:
         self._made.add(folder)
 
     def names(self, folder: str) -> list[str]:
-        """See `Place`."""
+        """Return the names in a folder; see `Place`."""
         try:
             return [
                 one.name for one in os.scandir(self.path / folder) if not one.name.startswith(".")
@@ -176,7 +174,7 @@ class Folder:
             raise _of_system(error, self.path / folder) from error
 
     def read(self, name: str) -> bytes:
-        """See `Place`."""
+        """Read a file; see `Place`."""
         try:
             return (self.path / name).read_bytes()
         except OSError as error:
@@ -184,7 +182,8 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """See `Place`. A file in the folder, so that containers that share it notice one another."""
+        """Lock the folder; see `Place`. The lock is a file in the folder, so containers that share the folder also
+        share the lock."""
         try:
             self._make(self.path)
         except OSError as error:
@@ -194,7 +193,7 @@ class Folder:
 
 
 class Remote:
-    """An object store: one PUT of the whole file."""
+    """An object store. Each file is one PUT."""
 
     def __init__(self, files: Any, root: str, url: str) -> None:
         self.url = url
@@ -202,7 +201,7 @@ class Remote:
         self._root = root.rstrip("/")
 
     def write(self, name: str, fill: Fill) -> Stored:
-        """See `Place`. The file is in memory until then."""
+        """Write a file; see `Place`. The file is kept in memory until it is complete."""
         parts: list[bytes] = []
 
         def keep(data: memoryview) -> int:
@@ -216,7 +215,7 @@ class Remote:
         return counted.stored
 
     def names(self, folder: str) -> list[str]:
-        """See `Place`."""
+        """Return the names in a folder; see `Place`."""
         with self._asked(folder):
             self._files.invalidate_cache()
             try:
@@ -226,7 +225,7 @@ class Remote:
         return [one.rstrip("/").rpartition("/")[2] for one in found]
 
     def read(self, name: str) -> bytes:
-        """See `Place`."""
+        """Read a file; see `Place`."""
         with self._asked(name):
             return bytes(self._files.cat_file(f"{self._root}/{name}"))
 
@@ -234,12 +233,13 @@ class Remote:
     def _asked(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever the store's package raises
+        except Exception as error:  # the object store's package may raise anything
             raise PlaceError(f"{self.url}: {name}: {_told(error)}") from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """See `Place`. A file of this machine, where the log is, so that nobody else can export it."""
+        """Lock the target; see `Place`. The lock is a local file: only this machine has the log, so no other one
+        exports it."""
         key = hashlib.sha256(self.url.rstrip("/").encode()).hexdigest()[:32]
         name = f"hookmq-export-{os.getuid()}-{key}.lock"
         with _held(Path(tempfile.gettempdir(), name), self.url):
@@ -248,16 +248,18 @@ class Remote:
 
 @contextmanager
 def _held(path: Path, url: str) -> Iterator[None]:
-    """The kernel lets go when the process ends, however it does."""
+    """Lock the file `path`. The kernel releases the lock when the process ends, for any reason."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise _of_system(error, path) from error
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(f"{url}: another hookmq spark export writes there") from None
+            free = try_lock(file)
+        except OSError as error:
+            raise _of_system(error, path) from error
+        if not free:
+            raise UsageError(f"{url}: another hookmq spark export is writing there")
         yield
     finally:
         os.close(file)

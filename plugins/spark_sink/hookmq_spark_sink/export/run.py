@@ -1,4 +1,4 @@
-"""``hookmq spark export``: rounds over all streams until there is nothing left, or until it is told to stop."""
+"""The ``hookmq spark export`` command: exports all streams in rounds until it is stopped or has exported everything."""
 
 import argparse
 import os
@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from hookmq.errors import StoreError
+from hookmq.model.errors import StoreError
+from hookmq_toolkit.durable_files import write_atomically
 
 from hookmq_spark_sink import files
 from hookmq_spark_sink.config import NAME
@@ -21,15 +22,15 @@ from hookmq_spark_sink.index import raise_file_limit
 from hookmq_spark_sink.reading import Unavailable
 
 EVERY: Final = 1.0
-"""Seconds from one look to the next."""
+"""Seconds between two rounds."""
 LONGEST: Final = 60.0
-"""Seconds after which a place that failed is tried again, at most."""
+"""Most seconds to wait before retrying a target that failed."""
 GAPS: Final = 3
-"""Exit code: done, but something was removed before it was exported."""
+"""Exit code if messages were removed before they were exported."""
 
 
 class Job:
-    """The exporters of a folder's streams. Raises UsageError for one that is not there, unless it may come yet."""
+    """The exporters for a folder's streams. Raises UsageError if a stream is missing, unless the job waits for it."""
 
     def __init__(self, arguments: argparse.Namespace, place: Place, format: Format) -> None:
         self.folder: Path = arguments.folder
@@ -53,18 +54,18 @@ class Job:
         if missing := self.missing():
             if not self._follow:
                 raise UsageError(missing)
-            say(f"{missing} yet: it waits for a broker to make it")
+            say(f"{missing} yet; waiting for a broker to create it")
 
     def missing(self) -> str:
-        """What is not there of what is to be exported."""
+        """Describe which of the requested streams are missing."""
         if not self.folder.is_dir():
-            return f"{self.folder} is no folder"
+            return f"{self.folder} is not a folder"
         if lacking := [name for name in self.wanted if name not in self.exporters]:
-            return f"{self.folder} holds no stream {', '.join(lacking)}"
-        return "" if self.exporters else f"{self.folder} holds no streams"
+            return f"{self.folder} contains no stream {', '.join(lacking)}"
+        return "" if self.exporters else f"{self.folder} contains no streams"
 
     def find(self) -> None:
-        """Streams that are new."""
+        """Add exporters for new streams."""
         try:
             there = sorted(self.folder.iterdir())
         except FileNotFoundError:
@@ -80,11 +81,12 @@ class Job:
 
     @property
     def gaps(self) -> int:
-        """Messages that were removed before they were exported, found by this process."""
+        """Return the number of messages that were removed before this process exported them."""
         return sum(one.gaps for one in self.exporters.values())
 
     def round(self, stop: Callable[[], bool]) -> int:
-        """All streams once; the files that were made. Raises StoreError, PlaceError."""
+        """Export one round of all streams. Return the number of files. Raises StoreError or PlaceError if that
+        fails."""
         done = 0
         self.find()
         for name, one in self.exporters.items():
@@ -93,7 +95,7 @@ class Job:
             try:
                 made = one.round(time.monotonic(), stop)
             except Unavailable:
-                why = f"{name}: no broker said how far readers may go: start it"
+                why = f"{name}: no broker has said how far to read; start the broker"
                 if not self._follow:
                     raise StoreError(why) from None
                 if self._waits != why:
@@ -105,28 +107,31 @@ class Job:
                 totals = one.manifest.totals
                 say(
                     f"{name}: {made} files, {totals.files:,} in all with {totals.rows:,} messages in {totals.bytes:,} "
-                    f"bytes; {one.waiting:,} wait"
+                    f"bytes; {one.waiting:,} waiting"
                 )
         self._succeeded = time.time()
         self.write_metrics()
         return done
 
     def tell_what_waits(self) -> None:
-        """Who tries it for the first time wonders where the files are."""
+        """Explain to first-time users why there are no files yet."""
         if self._rules.tail:
             return
         for name, one in self.exporters.items():
             if one.waiting and one.manifest is not None and not one.manifest.totals.files:
                 say(
-                    f"{name}: no files yet; {one.waiting:,} wait in the log's newest file, from which --tail exports, too"
+                    f"{name}: no files yet; {one.waiting:,} messages wait in the log's newest file, which --tail also"
+                    " exports"
                 )
 
     def write_metrics(self) -> None:
-        """For node_exporter's textfile collector, if that is wanted. Raises StoreError."""
+        """Write metrics for node_exporter's textfile collector, if configured. Raises StoreError if that fails."""
         if self._metrics is None:
             return
         try:
-            files.write_atomically(self._metrics, self._shown().encode(), sync=False)
+            write_atomically(
+                self._metrics, self._shown().encode(), sync=False, owner_of_folder=True
+            )
             self._metrics.chmod(0o644)
         except OSError as error:
             raise StoreError(f"{self._metrics}: {error.strerror}") from error
@@ -142,9 +147,9 @@ class Job:
 
         known = [(f'{{stream="{name}"}}', one) for name, one in self.exporters.items()]
         for field, help in (
-            ("files", "Files that are there."),
-            ("rows", "Messages in them."),
-            ("bytes", "Bytes of them."),
+            ("files", "Files written."),
+            ("rows", "Messages in the files."),
+            ("bytes", "Bytes of the files."),
             ("missing", "Messages that were removed before they were exported."),
         ):
             found = {
@@ -155,25 +160,28 @@ class Job:
             add(f"{field}_total", "counter", help, found)
         waiting = {labels: one.waiting for labels, one in known}
         add(
-            "waiting_messages", "gauge", "Messages that can be read and were not exported.", waiting
+            "waiting_messages",
+            "gauge",
+            "Messages that can be read and are not exported yet.",
+            waiting,
         )
         add("failures_total", "counter", "Rounds that failed.", {"": self.failures})
         succeeded = {"": self._succeeded}
-        add("last_success_seconds", "gauge", "When the last round ended well.", succeeded)
+        add("last_success_seconds", "gauge", "Time of the last successful round.", succeeded)
         return "\n".join(lines) + "\n"
 
 
 def say(text: str) -> None:
-    """One line for people."""
+    """Print a line to standard error."""
     print(f"hookmq spark export: {text}", file=sys.stderr, flush=True)
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """The exit code. Raises UsageError, StoreError."""
+    """Run the export. Return the exit code. Raises UsageError or StoreError if it cannot run."""
     if arguments.consumer and not NAME.fullmatch(arguments.consumer):
         raise UsageError(f"--consumer {arguments.consumer!r}: letters, digits, _ . -")
     if not arguments.folder.is_dir() and (arguments.folder.exists() or not arguments.follow):
-        raise UsageError(f"{arguments.folder} is no folder")
+        raise UsageError(f"{arguments.folder} is not a folder")
     format = Parquet(arguments.compression)
     place = open_place(arguments.target)
     raise_file_limit()
@@ -194,18 +202,18 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def once(job: Job, stopped: threading.Event) -> int:
-    """Until there is nothing left of what is there."""
+    """Export everything that exists now. Return the exit code."""
     while job.round(stopped.is_set):
         pass
     if stopped.is_set():
-        say("stopped before it was done; the next run goes on")
+        say("stopped before it was complete; the next run continues")
         return 1
     job.tell_what_waits()
     return GAPS if job.gaps else 0
 
 
 def follow(job: Job, stopped: threading.Event) -> int:
-    """Until it is told to stop; a place that fails is tried again."""
+    """Export until stopped, and retry a target that fails. Return the exit code."""
     wait, said = EVERY, ""
     while not stopped.is_set():
         try:
@@ -217,7 +225,7 @@ def follow(job: Job, stopped: threading.Event) -> int:
             job.failures += 1
             if str(error) != said:
                 said = str(error)
-                say(f"{said}; it is tried again")
+                say(f"{said}; trying again")
             job.write_metrics()
             wait = min(LONGEST, wait * 2)
         stopped.wait(wait)
@@ -225,7 +233,7 @@ def follow(job: Job, stopped: threading.Event) -> int:
 
 
 def lower_priority() -> None:
-    """The broker beside it goes first."""
+    """Lower this process's priority, so that the broker has priority on this machine."""
     try:
         os.nice(5)
     except OSError:

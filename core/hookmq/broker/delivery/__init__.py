@@ -1,0 +1,1 @@
+"""Outgoing messages: the session's queue, packet ids and encoding."""

@@ -1,0 +1,1 @@
+"""Handlers for each type of packet that a client sends."""

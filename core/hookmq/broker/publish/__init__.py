@@ -1,0 +1,1 @@
+"""Incoming messages: permission, transforms, retained messages and fan-out."""

@@ -1,0 +1,107 @@
+"""Retained messages: one per topic; replaced, cleared, and removed when they expire."""
+
+from typing import Final
+
+from hookmq.broker.retained_expiry import Kept
+from hookmq.broker.state import BrokerState
+from hookmq.model.client import ClientInfo
+from hookmq.model.events import Direction, DropReason
+from hookmq.model.message import Message
+from hookmq.storage.records import DropPublisher, DropRetained, PutPublisher, PutRetained
+
+_TELL: Final = 60.0
+"""Seconds between two log lines about a lack of room."""
+
+
+def set_retained(
+    state: BrokerState, message: Message, client: ClientInfo | None, allowed: float | None
+) -> bool:
+    """Retain `message` for its topic, or clear the topic if its payload is empty [MQTT-3.3.1-5 to 7] [MQTT311-3.3.1-5,
+    3.3.1-7, 3.3.1-10, 3.3.1-11]. Return False if there is no room for the message.
+
+    `client` is the publisher, or None if it is not a client. Its permission holds for `allowed` seconds; None means
+    without limit.
+    """
+    topic = message.topic
+    limits = state.settings.broker
+    known = state.retained.get(topic)
+    if not message.payload:
+        if known is not None:
+            _clear(state, topic, known)
+        return True
+    publisher = None if client is None else state.publishers.find(client)
+    freed = known.size if known is not None else 0
+    kept = Kept(message, publisher)
+    more = kept.size if publisher is None or publisher.uses else kept.size + publisher.size
+    if (known is None and len(state.retained) >= limits.max_retained) or (
+        state.retained_bytes - freed + more > limits.max_retained_bytes
+    ):
+        state.dropped(message, client, DropReason.RETAIN_LIMIT, Direction.IN)
+        _tell_full(state, topic)
+        return False
+    if publisher is not None and allowed != 0:
+        kept.rights = state.publishers.rights + publisher.rights
+        if allowed is not None:
+            kept.until = state.runtime.now() + allowed
+    if publisher is not None and not publisher.uses:
+        state.committer.add(PutPublisher(publisher.id, publisher.client.record()), publisher.size)
+    hold(state, kept)
+    state.committer.add(PutRetained(message, 0 if publisher is None else publisher.id), kept.size)
+    state.observe_retained(topic, message)
+    return True
+
+
+def _tell_full(state: BrokerState, topic: str) -> None:
+    """Log that a message was not retained, at most once a minute, because its publisher cannot be notified."""
+    now = state.runtime.now()
+    if now < state.retained_told:
+        return
+    state.retained_told = now + _TELL
+    state.runtime.log(
+        "warning",
+        "retained.full",
+        topic=topic,
+        messages=len(state.retained),
+        bytes=state.retained_bytes,
+    )
+
+
+def hold(state: BrokerState, kept: Kept) -> None:
+    """Hold a retained message, new or loaded, until it is replaced, cleared or expired."""
+    message = kept.message
+    publisher = kept.publisher
+    if publisher is not None and state.publishers.take(publisher):
+        state.retained_bytes += publisher.size
+    replaced = state.retained.set(message.topic, kept)
+    state.retained_bytes += kept.size
+    if replaced is not None:
+        _release(state, replaced)
+    if message.expires_at is not None:
+        kept.expiry = state.expiries.add(message.expires_at, message.topic)
+
+
+def expire(state: BrokerState, topic: str) -> None:
+    """Clear the expired message of `topic`."""
+    known = state.retained.get(topic)
+    if known is not None:
+        _clear(state, topic, known)
+        state.writes.schedule()
+
+
+def _clear(state: BrokerState, topic: str, known: Kept) -> None:
+    state.retained.delete(topic)
+    _release(state, known)
+    state.committer.add(DropRetained(topic))
+    state.observe_retained(topic, None)
+
+
+def _release(state: BrokerState, known: Kept) -> None:
+    """Release the resources of a message that is no longer retained."""
+    state.retained_bytes -= known.size
+    if known.expiry is not None:
+        state.expiries.cancel(known.expiry)
+        known.expiry = None
+    publisher = known.publisher
+    if publisher is not None and state.publishers.let_go(publisher):
+        state.retained_bytes -= publisher.size
+        state.committer.add(DropPublisher(publisher.id))

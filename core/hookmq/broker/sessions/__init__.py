@@ -1,0 +1,1 @@
+"""The life cycle of sessions, with their subscriptions, wills and permissions."""

@@ -1,0 +1,74 @@
+"""Add, replace and remove a session's subscriptions, including shared ones."""
+
+from hookmq.broker.delivery.shared import dequeue_shared
+from hookmq.broker.state import BrokerState
+from hookmq.model.events import Direction, DropReason
+from hookmq.model.subscription import Subscription
+from hookmq.routing.shared_subscription import SharedSubscription
+from hookmq.session.session import Session
+from hookmq.storage.records import DropSubscription, group_owner
+
+
+def subscribe(
+    state: BrokerState, session: Session, subscription: Subscription
+) -> Subscription | None:
+    """Add or replace a subscription [MQTT-3.8.4-3]. Return the replaced subscription, or None."""
+    known = session.subscriptions.get(subscription.filter)
+    if known is not None and (
+        known.topic_filter != subscription.topic_filter or known.share != subscription.share
+    ):
+        unsubscribe(state, session, known, record_it=False)
+    if subscription.filter not in session.subscriptions:
+        session.filter_bytes += len(subscription.filter)
+        state.session_bytes += len(subscription.filter)
+    session.subscriptions[subscription.filter] = subscription
+    if subscription.share is None:
+        state.router.subscribe(subscription.topic_filter, session, subscription)
+        return known
+    key = (subscription.share, subscription.topic_filter)
+    group = state.groups.get(key)
+    if group is None:
+        settings = state.settings.broker
+        strategy = settings.shared_groups.get(subscription.share, settings.shared_strategy)
+        group = state.groups[key] = SharedSubscription(*key, group_owner(*key), strategy)
+        state.router.subscribe(subscription.topic_filter, group, subscription)
+    group.admit(session, subscription)
+    session.groups[group] = None
+    if session.connection is not None:
+        group.enter(session)
+    return known
+
+
+def unsubscribe(
+    state: BrokerState, session: Session, subscription: Subscription, record_it: bool = True
+) -> None:
+    """Remove a subscription. New messages are no longer queued for it, and started deliveries are completed
+    [MQTT-3.10.4-2, 3.10.4-3] [MQTT311-3.10.4-2, 3.10.4-3]."""
+    if session.subscriptions.pop(subscription.filter, None) is not None:
+        session.filter_bytes -= len(subscription.filter)
+        state.session_bytes -= len(subscription.filter)
+    if record_it and session.durable:
+        state.committer.add(DropSubscription(session.client_id, subscription.filter))
+        state.writes.schedule()
+    if subscription.share is None:
+        state.router.unsubscribe(subscription.topic_filter, session)
+        return
+    key = (subscription.share, subscription.topic_filter)
+    group = state.groups.get(key)
+    if group is None:
+        return
+    group.expel(session)
+    session.groups.pop(group, None)
+    if not group.members:
+        state.router.unsubscribe(group.topic_filter, group)
+        del state.groups[key]
+        drop_orphaned(state, group)
+
+
+def drop_orphaned(state: BrokerState, group: SharedSubscription) -> None:
+    """Drop the queue of a shared subscription that has no members left."""
+    while group.queue:
+        delivery = group.queue.popleft()
+        dequeue_shared(state, group, delivery)
+        message = delivery.outgoing.message
+        state.dropped(message, None, DropReason.SESSION_ENDED, Direction.OUT, group.owner)

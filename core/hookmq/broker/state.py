@@ -1,0 +1,327 @@
+"""The state that the whole broker shares: sessions, routes, retained messages, the commit point.
+
+The modules of this package take a `BrokerState` and change it; none of them has state of its own. `WriteScheduler` ends
+each turn.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from hookmq.broker.fan_out_job import FanOutJob
+from hookmq.broker.parked_publishes import Parking
+from hookmq.broker.publishers import Publishers
+from hookmq.broker.retained_expiry import Expiries, Kept
+from hookmq.broker.timers import TimerQueue
+from hookmq.broker.write_scheduler import WriteScheduler
+from hookmq.hooks.chain import Chains, narrow
+from hookmq.hooks.instance import PluginInstance
+from hookmq.hooks.manager import Hooks
+from hookmq.hooks.recursion import at_depth
+from hookmq.hooks.specs import OBSERVERS, BrokerHandle
+from hookmq.model.client import ClientInfo
+from hookmq.model.events import Action, Direction, Dropped, DropReason
+from hookmq.model.message import Message
+from hookmq.model.metrics import Metrics
+from hookmq.model.runtime import Runtime
+from hookmq.model.settings import Settings
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.packet_limits import PacketLimits
+from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.routing.retained_index import RetainedIndex
+from hookmq.routing.route import Route, RouteCompiler, Subscriber
+from hookmq.routing.shared_subscription import SharedSubscription
+from hookmq.routing.subscription_tree import SubscriptionTree
+from hookmq.session.inflight import Delivery, Outgoing
+from hookmq.session.session import Session
+from hookmq.storage.commit_pause import CommitPause
+from hookmq.storage.group_commit import GroupCommit, entry_of
+from hookmq.storage.memory_store import MemoryStore
+from hookmq.storage.protocols import Journal, Store
+from hookmq.storage.records import Enqueue, PutMessage
+
+_DENIALS: Final = 1000
+"""Number of clients whose denials are counted between two log lines."""
+
+
+def _observed(hooks: Hooks) -> frozenset[str]:
+    return frozenset(
+        name
+        for name in OBSERVERS
+        if any(not one.instance.disabled for one in hooks.registry.get(name, ()))
+    )
+
+
+def _call_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+class UndecidedWill(Protocol):
+    """A will that waits for a plugin's decision."""
+
+    def ask(self, last: bool = False) -> None:
+        """Ask plugins again. Drop the will if this is the `last` attempt and none can decide."""
+
+
+class BrokerState:
+    """The shared state of one broker. All modules of this package read and change it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        hooks: Hooks,
+        store: Store | None,
+        journals: Sequence[Journal] | None,
+        metrics: Metrics,
+        handles: Callable[["BrokerState"], Callable[[PluginInstance], BrokerHandle]],
+    ) -> None:
+        # Long on purpose: it documents every field.
+        self.settings = settings
+        self.runtime = runtime
+        self.hooks = hooks
+        hooks.bind(runtime, handles(self))
+        self.observed = _observed(hooks)
+        """Observer hooks that at least one plugin implements; all others cost only one test."""
+        self.metrics = metrics
+        self.limits = PacketLimits(
+            settings.broker.max_packet_size,
+            settings.broker.max_user_properties,
+            settings.broker.max_filters,
+            settings.broker.text == "strict",
+        )
+        self.largest_packet = settings.broker.max_packet_size
+        """The size in bytes of the largest packet that any connection may send. A reload lowers the limit only for new
+        connections."""
+        self.deadlines = TimerQueue(runtime, self.guarded)
+        self.sessions: dict[str, Session] = {}
+        self.ending: dict[str, int] = {}
+        """How many of a client's sessions have ended but are not yet recorded as ended."""
+        self.undecided_wills: dict[str, tuple[UndecidedWill, ...]] = {}
+        """Wills on which no plugin could decide yet, by client id."""
+        self.undecided_will_bytes = 0
+        self.ended_meanwhile: set[str] | None = None
+        """Clients whose sessions ended during the current search for expired messages; None if no search is running."""
+        self.groups: dict[tuple[str, str], SharedSubscription] = {}
+        self.retained: RetainedIndex[Kept] = RetainedIndex()
+        self.retained_bytes = 0
+        self.retained_told = 0.0
+        """The earliest time to log again that there is no room for retained messages."""
+        self.publishers = Publishers()
+        self.expiries: Expiries  # set by `Broker`, which can clear a message
+        if store is None:
+            store = hooks.provide_store(settings) or MemoryStore(runtime.token(8))
+        self.store = store
+        self.recording = type(store) is not MemoryStore
+        """Whether queues and packet ids are recorded in the store. `MemoryStore` would only hold a second copy of
+        them."""
+        self.journals = hooks.provide_journals(settings) if journals is None else tuple(journals)
+        self.writes = WriteScheduler(runtime, metrics, settings.broker.max_write_buffer)
+        self.committer = GroupCommit(
+            store,
+            self.journals,
+            self._commit_failed,
+            self.guarded,
+            self._commit_collected,
+            self._put_sent,
+        )
+        self.commit_pause = CommitPause(runtime, self.committer, self._written_after_pause)
+        self.writes.committer = self.committer
+        self.writes.commit = self.commit_pause.commit
+        self.writes.tell = self.tell
+        self.parking = Parking(self.deadlines, self.guarded, self.writes.schedule)
+        self.routes = RouteCompiler(self, self.journals, 0, None)
+        self._set_up_routes()
+        self.router: SubscriptionTree[Subscriber, Subscription, Route] = SubscriptionTree(
+            self.routes.compile, max_levels=settings.broker.max_topic_levels
+        )
+        self.next_message_id = store.next_message_id()
+        self.session_bytes = 0
+        """Bytes of client data that sessions hold: client ids, user names, wills and filters."""
+        self.queued_bytes = 0
+        self.loaded_bytes = 0
+        """Bytes of queued messages in memory; a message in several queues counts for each."""
+        self.work = 0
+        """Steps of work done so far, such as serving a receiver, subscribing to a filter or encoding a few KiB. They
+        limit the work that one client causes in a turn."""
+        self.fan_outs: dict[str, deque[FanOutJob]] = {}
+        """Large fan-outs in progress, by topic."""
+        self.fan_order: deque[str] = deque()
+        """Topics of `fan_outs`, in the order in which they are served."""
+        self.collecting: FanOutJob | None = None
+        """The fan-out whose queue entries the commit waits for, or None."""
+        self.after_collecting: deque[Callable[[], None]] = deque()
+        """Messages for many receivers that wait until `collecting` is done."""
+        self.draining = False
+        self.shortcuts = True
+        """If False, every packet goes through its handler. Tests use this to compare both paths."""
+        self.remembered = 0
+        """The number of remembered decisions and cached publishes of all connections together."""
+        self.denials: dict[str, tuple[float, int]] = {}
+        self.failed: str | None = None
+        self.on_drop: (
+            Callable[[Message | None, ClientInfo | None, DropReason, Direction, str], None] | None
+        )
+        self.on_drop = None
+        """Called immediately for every drop, even without a message. The simulator needs this; observers are notified
+        later."""
+        self.on_failure: Callable[[str], None] | None = None
+        """Called once when a commit has failed: the server disconnects clients and ends the process."""
+
+    def use(self, settings: Settings, hooks: Hooks) -> None:
+        """Switch to other settings and hooks. All routes are compiled again and all remembered decisions are
+        discarded."""
+        if self.writes.later:
+            self.tell()
+        self.settings = settings
+        self.hooks = hooks
+        self.observed = _observed(hooks)
+        self.limits = PacketLimits(
+            settings.broker.max_packet_size,
+            settings.broker.max_user_properties,
+            settings.broker.max_filters,
+            settings.broker.text == "strict",
+        )
+        self.largest_packet = max(self.largest_packet, settings.broker.max_packet_size)
+        self.writes.room = settings.broker.max_write_buffer
+        self._set_up_routes()
+        self.router.clear_cache()
+
+    # --- the store -------------------------------------------------------------------------------------------------
+
+    def keep(self, outgoing: Outgoing) -> int:
+        """Return the message's id in the store. The first call adds the message to the batch; the caller adds the queue
+        entry that refers to it."""
+        if outgoing.id == 0:
+            outgoing.id = self.next_message_id
+            self.next_message_id += 1
+            outgoing.place = self.committer.place()
+            self.committer.add(PutMessage(outgoing.id, outgoing.message), outgoing.size)
+        outgoing.uses += 1
+        return outgoing.id
+
+    def _put_sent(self, delivery: Delivery) -> tuple[PutMessage, Enqueue]:
+        outgoing = delivery.outgoing
+        outgoing.id = self.next_message_id
+        self.next_message_id += 1
+        outgoing.uses = 1
+        return PutMessage(outgoing.id, outgoing.message), entry_of(
+            delivery.owner, delivery, outgoing.id
+        )
+
+    def _commit_failed(self, reason: str) -> None:
+        # Nothing that waits is ever acknowledged: calling fsync again may report success without writing.
+        self.failed = reason
+        self.runtime.log("error", "store.failed", reason=reason)
+        if self.on_failure is not None:
+            self.on_failure(reason)
+
+    # --- what happened ---------------------------------------------------------------------------------------------
+
+    def dropped(
+        self,
+        message: Message | None,
+        client: ClientInfo | None,
+        reason: DropReason,
+        direction: Direction,
+        detail: str = "",
+    ) -> None:
+        """Count a dropped message and notify observers. `client` is the publisher (in) or the receiver (out)."""
+        self.metrics.count_drop(reason, direction)
+        if self.on_drop is not None:
+            self.on_drop(message, client, reason, direction, detail)
+        if message is None or "on_dropped" not in self.observed:
+            return
+        if self.writes.later:
+            self.tell()
+        client_id = client.client_id if client is not None else None
+        listener = client.listener if client is not None else ""
+        why = Dropped(reason, direction, client_id, detail)
+        self.hooks.observers.notify("on_dropped", listener, client, message, why)
+
+    def observe(self, hook: str, client: ClientInfo | None, *args: object) -> None:
+        """Notify the observers of `hook` about `client`. This costs nothing if there are no observers."""
+        if self.writes.later:
+            self.tell()
+        if hook in self.observed:
+            listener = client.listener if client is not None else ""
+            self.hooks.observers.notify(hook, listener, client, *args)
+
+    def _commit_collected(self) -> None:
+        self.commit_pause.commit()
+
+    def _written_after_pause(self) -> None:
+        self.writes.flush()
+        if self.writes.later:
+            self.runtime.call_soon(self.tell)
+
+    def tell(self) -> None:
+        """Make the deferred calls to observers."""
+        later, self.writes.later = self.writes.later, []
+        at_depth(0, _call_all, later)  # no hook caused this call, so the depth starts at 0
+
+    def observe_retained(self, topic: str, message: Message | None) -> None:
+        """Notify the observers of retained messages. `message` is None if the topic was cleared."""
+        if self.writes.later:
+            self.tell()
+        if "on_retained" in self.observed:
+            self.hooks.observers.notify("on_retained", "", topic, message)
+
+    def denied(
+        self, client: ClientInfo, action: Action, topic: str, code: ReasonCode, rule: str
+    ) -> None:
+        """Notify observers of a refused action, and log it at most once a second per client. `rule` is the id of the
+        plugin that decided, or ``default``."""
+        self.observe("on_denied", client, action, topic, code, rule or "default")
+        now = self.runtime.now()
+        since, unsaid = self.denials.get(client.client_id, (-1.0, 0))
+        if since >= 0 and now - since < 1.0:
+            self.denials[client.client_id] = (since, unsaid + 1)
+            return
+        if len(self.denials) >= _DENIALS:
+            self.denials.clear()
+        self.denials[client.client_id] = (now, 0)
+        self.runtime.log(
+            "info",
+            "authz.denied",
+            client_id=client.client_id,
+            action=action.value,
+            topic=topic,
+            code=f"0x{code:02X}",
+            rule=rule or "default",
+            unsaid=unsaid or None,
+        )
+
+    def guarded(self, call: Callable[[], None]) -> None:
+        """Run `call` and log any exception: an internal error must not stop other work [MQTT311-4.8.0-2]."""
+        try:
+            call()
+        except Exception as error:
+            self.runtime.log("error", "internal.error", error=repr(error), traceback=error)
+
+    # --- routes ----------------------------------------------------------------------------------------------------
+
+    def _set_up_routes(self) -> None:
+        self.routes.slice_size = self.settings.broker.fan_out_batch
+        self.routes.transforms = self._transforms if self.hooks.delivers else None
+
+    def _transforms(self, session: Session, topic: str) -> bool:
+        """Whether a plugin decides on each delivery of `topic` to `session`."""
+        chains = self.chains(session.client.listener)
+        return bool(
+            (chains.on_deliver and narrow(chains.on_deliver, topic))
+            or (
+                chains.authorize[Action.DELIVER] and narrow(chains.authorize[Action.DELIVER], topic)
+            )
+        )
+
+    def chains(self, listener: str) -> Chains:
+        """Return the hook chains for a listener's clients."""
+        return self.hooks.chains(listener)
+
+    def reroute(self, session: Session) -> None:
+        """Recompile every route to `session`, because the way it receives messages has changed."""
+        for subscription in session.subscriptions.values():
+            if subscription.share is None:
+                self.router.invalidate(subscription.topic_filter)

@@ -1,0 +1,117 @@
+"""End each turn of the event loop: commit its changes as one batch, then write once to each connection.
+
+Bytes for a client are appended to `Session.out`, and `mark` schedules them to be written at the end of the turn. If
+many bytes wait for one client, they are written at once, so that the transport can report a slow client in the same
+turn.
+"""
+
+from collections.abc import Callable
+
+from hookmq.model.metrics import Metrics
+from hookmq.model.runtime import Runtime
+from hookmq.session.session import IDLE, PENDING, Session
+from hookmq.storage.group_commit import GroupCommit
+
+
+class WriteScheduler:
+    """Ends turns. `commit` starts committing the changes that `committer` collected; `tell` empties `later`."""
+
+    __slots__ = (
+        "commit", "committer", "dirty", "later", "metrics", "room", "runtime", "scheduled", "shared", "tell", "turn",
+    )  # fmt: skip
+
+    def __init__(self, runtime: Runtime, metrics: Metrics, room: int) -> None:
+        self.runtime = runtime
+        self.metrics = metrics
+        self.room = room
+        """Bytes that may wait for one client between two writes."""
+        self.committer: GroupCommit
+        self.commit: Callable[[], None]
+        self.tell: Callable[[], None]
+        self.later: list[Callable[[], None]] = []
+        """Calls to observers that wait until the packets of this turn have been written."""
+        self.dirty: list[Session] = []
+        """Sessions with bytes to write."""
+        self.scheduled = False
+        """Whether `end_turn` will run at the end of this turn."""
+        self.turn = 0
+        """Turns ended so far."""
+        self.shared = 0
+        """Bytes received since the last write. Packets are forwarded as received, so no receiver has more bytes
+        waiting."""
+
+    def schedule(self) -> None:
+        """Schedule `end_turn` for the end of this turn."""
+        if not self.scheduled:
+            self.scheduled = True
+            self.runtime.call_soon(self.end_turn)
+
+    def end_turn(self) -> None:
+        """Commit what this turn changed, then write once per connection."""
+        self.scheduled = False
+        self.turn += 1
+        if self.committer.collecting:
+            self.commit()
+        self.flush()
+        if self.later:
+            self.runtime.call_soon(self.tell)
+
+    def mark(self, session: Session) -> None:
+        """Schedule `session.out` to be written at the end of this turn."""
+        if session.state == IDLE:
+            session.state = PENDING
+        elif session.state == PENDING:
+            return
+        self.dirty.append(session)
+        if not self.scheduled:
+            self.scheduled = True
+            self.runtime.call_soon(self.end_turn)
+
+    def put(self, session: Session, size: int) -> None:
+        """Schedule `session.out`, which has grown by `size` bytes, to be written at the end of this turn, or write it
+        now if it is large."""
+        self.mark(session)
+        session.unsent += size
+        if session.unsent > self.room:
+            self.write(session)
+
+    def share(self, size: int) -> None:
+        """Count `size` bytes that each receiver may have waiting, and write them now if there are many; see `put`."""
+        self.shared += size
+        if self.shared > self.room:
+            self.flush()
+
+    def write(self, session: Session) -> None:
+        """Write this turn's bytes for `session` now."""
+        session.unsent = 0
+        out = session.out
+        connection = session.connection
+        if connection is not None and out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+            self.metrics.bytes_sent += len(data)
+            self.metrics.writes += 1
+            connection.wire.write(data)
+
+    def flush(self) -> None:
+        """Write this turn's bytes for every session now, with one write per session."""
+        self.shared = 0
+        dirty = self.dirty
+        if not dirty:
+            return
+        self.dirty = []
+        metrics = self.metrics
+        sent = 0
+        for session in dirty:
+            if session.state == PENDING:
+                session.state = IDLE
+            session.unsent = 0
+            out = session.out
+            connection = session.connection
+            if connection is not None and out:
+                data = out[0] if len(out) == 1 else b"".join(out)
+                out.clear()
+                sent += len(data)
+                connection.wire.write(data)
+        metrics.bytes_sent += sent
+        metrics.writes += len(dirty)

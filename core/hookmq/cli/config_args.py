@@ -1,0 +1,69 @@
+"""The options that choose a command's configuration: ``-c FILE``, ``-o KEY=VALUE`` and ``--data-dir``."""
+
+import argparse
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from hookmq.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hookmq.config.model import Config
+
+_Kind = TypeVar("_Kind")
+
+STORAGE: Final = "storage"
+"""The name of the plugin that stores state in a folder."""
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose a configuration."""
+    # fmt: off
+    add = parser.add_argument
+    add("-c", "--config", metavar="FILE", help="configuration file (default: the built-in configuration)")
+    add("-o", "--option", action="append", default=[], metavar="KEY=VALUE",
+        help="override a setting, as in: -o broker.max_qos=1 or -o listeners.0.bind=127.0.0.1:1884")
+    add("--data-dir", metavar="DIR",
+        help="folder for the state of the broker, created if missing: overrides `path` of the plugin storage")
+    # fmt: on
+
+
+def config_of(arguments: argparse.Namespace) -> "Config":
+    """Read the configuration that the options choose. Raises ConfigError."""
+    from hookmq.config.model import default_config, load
+
+    def read(options: list[str]) -> "Config":
+        if arguments.config is None:
+            return default_config(options)
+        return load(arguments.config, options)
+
+    config = read(arguments.option)
+    if arguments.data_dir is None:
+        return config
+    for index, entry in enumerate(config.plugins):
+        if entry.use == STORAGE:
+            return read([*arguments.option, f"plugins.{index}.config.path={arguments.data_dir}"])
+    raise ConfigError(
+        f"option --data-dir: {config.source} has no plugin {STORAGE!r} that keeps state",
+        hint=f"plugins: [{{use: {STORAGE}}}]",
+    )
+
+
+def plugin_of(arguments: argparse.Namespace, kind: type[_Kind], use: str) -> _Kind:
+    """Return the plugin with class `kind` and entry point `use` from the configuration that the options choose.
+
+    For use by commands that plugins add. The plugin is built in the same way as in the broker. If the configuration has
+    several, ``arguments.plugin`` is the id of the one to return. Raises ConfigError or PluginError.
+    """
+    from hookmq.config.plugins import build
+
+    found = [one for one in build(config_of(arguments)) if isinstance(one.plugin, kind)]
+    if arguments.plugin is not None:
+        found = [one for one in found if one.id == arguments.plugin]
+    if not found:
+        name = "" if arguments.plugin is None else f" with the id {arguments.plugin!r}"
+        raise ConfigError(f"the configuration has no plugin {use}{name}", hint="use -c FILE")
+    if len(found) > 1:
+        names = ", ".join(one.id for one in found)
+        raise ConfigError(f"several plugins {use}: {names}", hint="choose one with --plugin")
+    plugin = found[0].plugin
+    assert isinstance(plugin, kind)
+    return plugin

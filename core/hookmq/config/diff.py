@@ -1,0 +1,155 @@
+"""Compare two configurations: list each change, and whether it needs a restart. `hot_reload` applies the changes."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hookmq.config.binding import bound_fields, is_secret_key
+from hookmq.config.diagnostics import KeyPath, dotted
+from hookmq.config.model import Config
+from hookmq.config.show import MASK, masked
+from hookmq.server.settings import ListenerSettings
+
+RESTART_KEYS: Final = frozenset({"broker.max_topic_levels", "broker.max_write_buffer"})
+"""Core settings that cannot change while the broker runs."""
+LIVE_LISTENER_KEYS: Final = frozenset(
+    {
+        "mount_point", "versions", "connect_timeout", "connect_bytes", "identity", "max_connections", "close_timeout",
+        "tls", "http",
+    }
+)  # fmt: skip
+"""Listener settings that can change while the socket remains open. They apply to new connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A setting that differs. `old` and `new` are text without secrets; ``-`` means that the setting is absent."""
+
+    path: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.old} -> {self.new}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReport:
+    """The changes that a reload applies, and those that need a restart."""
+
+    applied: tuple[SettingChange, ...] = ()
+    restart: tuple[SettingChange, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.applied or self.restart)
+
+    def fields(self) -> dict[str, list[str]]:
+        """Return the report as fields for a log event."""
+        return {
+            "applied": [str(change) for change in self.applied],
+            "needs_restart": [str(change) for change in self.restart],
+        }
+
+
+def compare(old: Config, new: Config) -> ReloadReport:
+    """Return the changes from `old` to `new`."""
+    applied: list[SettingChange] = []
+    restart: list[SettingChange] = []
+    moved = moved_listeners(old, new)
+    for path, before, after in _differences(old, new, ()):
+        secret = any(map(is_secret_key, path)) or _is_secret(old, path) or _is_secret(new, path)
+        change = SettingChange(dotted(path), _shown(before, secret), _shown(after, secret))
+        live = _live(path, before, after) or (path[0] == "listeners" and path[1] in moved)
+        (applied if live else restart).append(change)
+    return ReloadReport(tuple(applied), tuple(restart))
+
+
+def moved_listeners(old: Config, new: Config) -> frozenset[str]:
+    """Return the names of listeners whose address changed. They get a new socket, so all their settings apply."""
+    before = {listener.name: listener for listener in old.listeners}
+    return frozenset(
+        listener.name
+        for listener in new.listeners
+        if listener.name in before and listener.bind != before[listener.name].bind
+    )
+
+
+def _differences(old: Any, new: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any, Any]]:
+    if old == new and type(old) is type(new):
+        return
+    if dataclasses.is_dataclass(old) and type(old) is type(new):
+        for field, _ in bound_fields(type(old)):
+            before, after = getattr(old, field.name), getattr(new, field.name)
+            yield from _differences(before, after, (*path, field.name))
+        return
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys([*old, *new]):
+            before, after = old.get(key, _ABSENT), new.get(key, _ABSENT)
+            yield from _differences(before, after, (*path, key))
+        return
+    named = _by_name(old), _by_name(new)
+    if named[0] is not None and named[1] is not None:
+        yield from _differences(named[0], named[1], path)
+        # the order of plugins is the order of calls, so a new order is a change
+        shared = [name for name in named[1] if name in named[0]]
+        if path == ("plugins",) and shared != [name for name in named[0] if name in named[1]]:
+            yield (*path, "order"), list(named[0]), list(named[1])
+        return
+    yield path, old, new
+
+
+_ABSENT: Final = object()
+
+
+def _by_name(value: Any) -> dict[str, Any] | None:
+    """Return listeners by name or plugins by id, since positions in the list may change. None for other values."""
+    if not isinstance(value, tuple) or not all(dataclasses.is_dataclass(item) for item in value):
+        return None
+    return {getattr(item, "id", None) or item.name: item for item in value}
+
+
+def _live(path: KeyPath, before: Any, after: Any) -> bool:
+    if path[0] == "listeners":
+        if len(path) == 2:
+            return True  # the whole listener is opened or closed
+        tls_toggled = path[2:] == ("tls",) and (before is None or after is None)
+        return path[2] in LIVE_LISTENER_KEYS and not tls_toggled
+    return path[0] not in ("loop", "version") and dotted(path) not in RESTART_KEYS
+
+
+def _is_secret(config: Config, path: KeyPath) -> bool:
+    """Return whether the value at `path` came from ``$env`` or ``$file``."""
+    if config.origin is None:
+        return False
+    real = list(path)
+    if len(path) > 1 and path[0] in ("listeners", "plugins"):
+        entries: tuple[Any, ...] = getattr(config, str(path[0]))
+        names = list(_by_name(entries) or {})
+        if path[1] not in names:
+            return False
+        real[1] = names.index(str(path[1]))
+    prefix = tuple(real)
+    return any(
+        node.secret for at, node in config.origin.nodes.items() if at[: len(prefix)] == prefix
+    )
+
+
+def _shown(value: Any, secret: bool) -> str:
+    if value is _ABSENT:
+        return "-"
+    if secret:
+        return MASK
+    if isinstance(value, ListenerSettings):
+        return f"{value.type} {value.bind}"
+    if dataclasses.is_dataclass(value):
+        return str(getattr(value, "use", type(value).__name__))
+    if isinstance(value, Mapping):
+        return f"{len(value)} keys"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_shown(item, False) for item in value) + "]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return masked(str(value))

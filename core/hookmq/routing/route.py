@@ -1,0 +1,246 @@
+"""Routes: a topic's recipients. A route is valid until a subscription that affects its topic changes.
+
+A recipient is plain if the received bytes can be forwarded unchanged. Every other recipient needs its own encoding and
+call.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from hookmq.hooks.rate_limit import PublishLimit
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.properties import EMPTY
+from hookmq.routing.shared_subscription import SharedSubscription
+from hookmq.session.session import Session
+from hookmq.storage.protocols import Bounded, BoundedJournal, Journal
+
+Subscriber = Session | SharedSubscription
+
+GROUP_STEPS: Final = 8
+"""How many sessions' worth of work a shared subscription counts as."""
+
+
+class Recipient:
+    """A session that receives a route's messages. It receives one copy, even if its subscriptions overlap.
+
+    The copy has the highest QoS and all subscription identifiers [MQTT-3.3.4-2, 3.3.4-3, 3.3.4-4] [MQTT311-3.3.5-1].
+    """
+
+    __slots__ = (
+        "identifiers", "no_local", "plain", "qos", "remote", "retain_as_published", "session", "subscription",
+        "subscriptions",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, subscription: Subscription) -> None:
+        self.session = session
+        self.qos = subscription.qos
+        self.no_local = subscription.no_local
+        self.retain_as_published = subscription.retain_as_published
+        self.identifiers: tuple[int, ...] = (
+            () if subscription.identifier is None else (subscription.identifier,)
+        )
+        self.subscription = subscription
+        self.subscriptions: list[Subscription] | None = None
+        self.remote: Recipient | None = None
+        self.plain = False
+
+    def merge(self, subscription: Subscription) -> None:
+        """Add another subscription of the same session."""
+        if self.subscriptions is None:
+            self.subscriptions = [self.subscription]
+        self.subscriptions.append(subscription)
+        if subscription.qos > self.qos:
+            self.qos = subscription.qos
+            self.subscription = subscription
+        self.no_local = self.no_local or subscription.no_local
+        self.retain_as_published = self.retain_as_published or subscription.retain_as_published
+
+    def complete(self) -> None:
+        """Collect the merged subscriptions' identifiers. Done only once, because there may be thousands."""
+        if self.subscriptions is not None:
+            self.identifiers = tuple(
+                [one.identifier for one in self.subscriptions if one.identifier is not None]
+            )
+
+    def without_local(self) -> "Recipient | None":
+        """Return the recipient to use for messages published by the session itself [MQTT-3.8.3-3], or None. The result
+        is cached."""
+        if not self.no_local:
+            return self
+        remote = self.remote
+        if remote is None:
+            for subscription in self.subscriptions or [self.subscription]:
+                if subscription.no_local:
+                    continue
+                if remote is None:
+                    remote = Recipient(self.session, subscription)
+                else:
+                    remote.merge(subscription)
+            if remote is None:
+                self.subscriptions = None  # all are No Local, so one of them is enough
+                return None
+            remote.complete()
+            self.remote = remote
+        return remote
+
+
+class Route:
+    """The recipients of `topic`.
+
+    `plain3` and `plain5` are the plain sessions that share encoded bytes, for MQTT 3.x and 5.0. `rest` contains the
+    other recipients, and `recipients` all of them. `simple` is True if there are only plain sessions, few
+    enough for one slice.
+    """
+
+    __slots__ = (
+        "_by_session",
+        "bounded",
+        "groups",
+        "journals",
+        "large",
+        "matched",
+        "plain3",
+        "plain5",
+        "recipients",
+        "rest",
+        "simple",
+        "single_durable",
+        "topic",
+        "valid",
+        "volatile",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        recipients: Sequence[Recipient],
+        groups: Sequence[SharedSubscription],
+        journals: Sequence[Journal],
+        slice_size: int,
+    ) -> None:
+        self.valid = True
+        self.topic = topic
+        self._by_session: dict[Session, Recipient] = {}
+        self.recipients = tuple(recipients)
+        self.groups = tuple(groups)
+        self.journals = tuple(journals)
+        self.bounded: tuple[BoundedJournal, ...] = ()
+        if journals:
+            self.bounded = tuple(journal for journal in journals if isinstance(journal, Bounded))
+        self.plain3: list[Session] = []
+        self.plain5: list[Session] = []
+        rest: list[Recipient] = []
+        durable = 0
+        for recipient in recipients:
+            session = recipient.session
+            durable += session.durable
+            if not recipient.plain:
+                rest.append(recipient)
+            elif session.encoding_version == 5:
+                self.plain5.append(session)
+            elif session.encoding_version == 3:
+                self.plain3.append(session)
+        self.rest = tuple(rest)
+        self.large = len(recipients) + GROUP_STEPS * len(groups) > slice_size
+        """Whether messages are delivered in slices."""
+        self.simple = not (rest or groups or journals) and not self.large
+        self.volatile = self.simple and not durable
+        """Whether the route is simple and all recipients are clean sessions. QoS 1 and 2 then need no commit."""
+        self.single_durable = self.simple and durable == 1 and len(recipients) == 1
+        """Whether the route is simple and its only recipient is durable."""
+        self.matched = len(self.recipients) + len(self.groups) + len(self.journals)
+
+    def recipient_of(self, session: Session) -> "Recipient | None":
+        """Return the recipient for `session`, or None."""
+        found = self._by_session
+        if not found:
+            found = self._by_session = {
+                recipient.session: recipient for recipient in self.recipients
+            }
+        return found.get(session)
+
+
+class WorkCounter(Protocol):
+    """Counts units of work, to limit the work that one client can cause in a turn."""
+
+    work: int
+
+
+class RouteCompiler:
+    """Creates a broker's routes.
+
+    `transforms` returns whether a plugin decides on each delivery of a topic to a session. It is None if no plugin does.
+    """
+
+    def __init__(
+        self,
+        counter: WorkCounter,
+        journals: Sequence[Journal],
+        slice_size: int,
+        transforms: Callable[[Session, str], bool] | None,
+    ) -> None:
+        self.counter = counter
+        self.journals = journals
+        self.slice_size = slice_size
+        self.transforms = transforms
+
+    def compile(self, topic: str, entries: list[tuple[Subscriber, str, Subscription]]) -> Route:
+        """Return the route from `topic` to the subscribers in `entries` and the journals that want the topic."""
+        recipients: dict[Session, Recipient] = {}
+        groups: list[SharedSubscription] = []
+        for subscriber, _, subscription in entries:
+            if isinstance(subscriber, SharedSubscription):
+                groups.append(subscriber)
+                continue
+            recipient = recipients.get(subscriber)
+            if recipient is None:
+                recipients[subscriber] = Recipient(subscriber, subscription)
+            else:
+                recipient.merge(subscription)
+        self.counter.work += (len(entries) >> 3) + (len(topic) >> 11)
+        for session, recipient in recipients.items():
+            if recipient.subscriptions is not None:
+                recipient.complete()
+            recipient.plain = (
+                session.encoding_version != 0
+                and not recipient.identifiers
+                and not recipient.no_local
+                and (self.transforms is None or not self.transforms(session, topic))
+            )
+        journals = [one for one in self.journals if one.wants(topic)] if self.journals else []
+        return Route(topic, list(recipients.values()), groups, journals, self.slice_size)
+
+
+class CachedPublish:
+    """How to forward a PUBLISH with the same topic and first byte as an earlier PUBLISH on the same connection.
+
+    `section` contains the encoded `properties` of the last PUBLISH. The next PUBLISH usually has the same properties.
+    """
+
+    __slots__ = (
+        "header", "other_version", "properties", "publish_limit", "raw_forwardable", "route", "same_version",
+        "section", "single_durable",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        header: int,
+        route: Route,
+        five: bool,
+        raw_forwardable: bool,
+        publish_limit: PublishLimit | None = None,
+        single_durable: bool = False,
+    ) -> None:
+        self.header = header
+        self.route = route
+        self.single_durable = single_durable
+        """Whether the only recipient is plain and durable, the QoS is 1, and no plugin observes the message."""
+        self.raw_forwardable = raw_forwardable
+        """Whether the received bytes may be forwarded: all recipients are plain, nothing is recorded, and no plugin
+        observes the message."""
+        self.publish_limit = publish_limit
+        self.section = b""
+        self.properties = EMPTY
+        self.same_version = route.plain5 if five else route.plain3
+        """Plain recipients with the publisher's protocol version, which can receive the same bytes."""
+        self.other_version = route.plain3 if five else route.plain5

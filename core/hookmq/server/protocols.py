@@ -1,0 +1,61 @@
+"""Protocols for the parts of the broker that the server uses, so that tests can replace them."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from hookmq.model.client import Peer, Scope
+from hookmq.model.metrics import Metrics
+from hookmq.model.runtime import Wire
+from hookmq.model.settings import Settings
+
+
+class ConnectionHandler(Protocol):
+    """The broker's side of one transport."""
+
+    @property
+    def goodbye(self) -> bool:
+        """True if the peer announced that it will send nothing more, so that no bytes remain to be read."""
+
+    @property
+    def accepted(self) -> bool:
+        """True once the client is accepted. `Scope.connect_bytes` then no longer limits what it sends."""
+
+    def feed(self, data: bytes) -> None:
+        """Process bytes received from the peer."""
+
+    def closed(self, error: str = "") -> None:
+        """Handle the end of the transport. Called exactly once, also after `Wire.close`."""
+
+    def pause_writing(self) -> None:
+        """React to unsent bytes exceeding the high-water mark."""
+
+    def resume_writing(self) -> None:
+        """React to the unsent bytes having been sent."""
+
+
+AcceptConnection = Callable[[Wire, Peer, Scope], ConnectionHandler]
+"""Returns the handler for a new transport. It may close or abort the wire before it returns."""
+
+
+class Broker(Protocol):
+    """What `Server` needs of the broker in order to start, feed and drain it."""
+
+    on_failure: Callable[[str], None] | None
+    """Called once with the reason if a commit fails. After that, nothing is acknowledged."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """The counters."""
+
+    def accept(self, wire: Wire, peer: Peer, scope: Scope) -> ConnectionHandler:
+        """Return the handler for a new transport; see `AcceptConnection`."""
+
+    def start(self, done: Callable[[BaseException | None], None]) -> None:
+        """Load the stored state, then call `done`."""
+
+    def drain(self, reference: str, done: Callable[[], None]) -> None:
+        """Disconnect every client, naming `reference` as the server to use instead. Then commit and call `done`."""

@@ -1,0 +1,1 @@
+"""Durable state: records, the store and journal protocols, and group commit at a single commit point."""

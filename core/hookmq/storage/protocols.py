@@ -1,0 +1,155 @@
+"""The protocols for durable state: `Store` and `Journal`.
+
+The broker sends no packet that depends on uncommitted state. All changes in one turn form a batch, which is committed
+atomically. The broker then sends the packets that depend on it. The in-memory store commits immediately, so this adds
+no delay there.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from hookmq.model.message import Message
+from hookmq.storage.records import (
+    CommitId,
+    Loaded,
+    Queued,
+    Record,
+)
+
+
+class StoreFailed(NamedTuple):
+    """A commit that failed or whose result is unknown. Nothing that depends on it may be acknowledged."""
+
+    reason: str
+
+
+Paged = Callable[[list[Queued] | StoreFailed], None]
+Committed = Callable[[CommitId | StoreFailed], None]
+
+
+class Store(Protocol):
+    """Stores sessions, queues and retained messages. All calls and callbacks run on the event loop's thread."""
+
+    durable: bool
+    """Whether commits survive the end of the process."""
+
+    identity: str
+    """The unique id of this data. Another folder or a restored copy has a different id."""
+
+    def load(self) -> Iterable[Loaded]:
+        """Return all stored state. Called once, before the first commit. Raises StoreError if the data is damaged.
+
+        Sessions precede their subscriptions, and publishers precede their retained messages. Messages in flight are
+        returned as `PutMessage` and `Enqueue`, the rest of each queue as a `QueueSummary`.
+        """
+
+    def last_commit(self) -> CommitId:
+        """Return the newest durable commit, or one with the number 0 if there is none."""
+
+    def next_message_id(self) -> int:
+        """Return an id that is higher than the ids of all stored messages."""
+
+    def commit(self, records: Sequence[Record], done: Committed) -> None:
+        """Make `records` durable atomically, after all earlier commits. Call `done` once, before or after returning.
+
+        The core never starts a second commit while one is running. An empty batch is also a commit, because journals
+        need its number.
+        """
+
+    def read(
+        self,
+        owner: str,
+        after: int,
+        max_count: int,
+        max_size: int,
+        done: Paged,
+    ) -> None:
+        """Read the queue entries of `owner` with a `seq` above `after`, in order, including all finished commits.
+
+        Return at most `max_count` entries, and at most `max_size` payload bytes unless the first entry is larger. If
+        the entries cannot be read, call `done` with StoreFailed, which stops the broker like a failed commit. Do not
+        return an empty page instead, because it would mean that the queue is empty.
+        """
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Release all resources. Called after the last commit."""
+
+
+class ExpiredEntries(NamedTuple):
+    """Unsent queue entries whose messages have expired: (owner, seq, size, id of the message). Pass `place` to the
+    next call to continue; it is None at the end."""
+
+    entries: Sequence[tuple[str, int, int, int]]
+    place: object
+
+
+@runtime_checkable
+class ExpiringStore(Protocol):
+    """A `Store` that can find expired messages without reading queues."""
+
+    def expired(
+        self,
+        now: float,
+        place: object,
+        max_count: int,
+        done: Callable[[ExpiredEntries | StoreFailed], None],
+    ) -> None:
+        """Find up to `max_count` entries whose messages have expired by `now` (epoch seconds), including all finished
+        commits.
+
+        Start at `place`, or at the beginning if it is None. The entries remain stored until they are dequeued.
+        """
+
+
+class Journal(Protocol):
+    """A log that must store a message before the publisher receives an acknowledgement."""
+
+    name: str
+
+    def wants(self, topic: str) -> bool:
+        """Return whether this journal wants messages on `topic`. The result is cached in the route.
+
+        Call ``broker.invalidate_routes()`` if the result changes.
+        """
+
+    def append(self, commit: CommitId, message: Message) -> None:
+        """Buffer `message` as part of `commit`. Must not block."""
+
+    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        """Make everything up to `commit` durable. Then call `done` with None, or with StoreFailed on failure."""
+
+    def recover(self, last: CommitId) -> None:
+        """Recover when the broker starts. If `last` is from the store this journal already knows, drop everything
+        after `last`.
+
+        If `last` is from another store, keep everything and start a new epoch.
+        """
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """Optional members for a `Journal` that can be full. Messages that a full journal wants are not acknowledged."""
+
+    name: str
+
+    @property
+    def full(self) -> bool:
+        """Whether the journal currently has no room. Read for every message, so it must be fast.
+
+        MQTT 5 publishers receive 0x97, Quota exceeded. MQTT 3 publishers are acknowledged once there is room; until
+        then, this property is read ten times a second. Subscribers receive the message at once, except at QoS 2. QoS 0
+        messages and wills do not wait for the journal.
+        """
+
+
+class BoundedJournal(Journal, Bounded, Protocol):
+    """A `Journal` that can be full."""
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """Optional members for a `Journal` with readers. Readers must never see messages that the store has not
+    committed."""
+
+    def committed(self, commit: CommitId) -> None:
+        """Make `commit` visible to readers. Called when the store has finished it, after this journal was flushed."""

@@ -1,0 +1,570 @@
+"""A queue longer than a page: its bounds, and pages from a store that answers late, fails or has not committed yet."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hookmq.broker import Broker
+from hookmq.model.errors import StoreError
+from hookmq.mqtt.packets import (
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrel,
+)
+from hookmq.storage.memory_store import MemoryStore
+from hookmq.storage.protocols import Paged, StoreFailed
+from hookmq.storage.records import Queued
+from hookmq_testing import DurableStore, Harness, HookRecorder, MemoryClient, SlowStore
+
+Make = Callable[..., Harness]
+KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100_000}
+
+
+class Late(MemoryStore):
+    """Answers `read` when the test says so."""
+
+    durable = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = False
+        self.reads: list[Callable[[], None]] = []
+
+    def read(
+        self,
+        owner: str,
+        after: int,
+        max_count: int,
+        max_size: int,
+        done: Callable[[list[Queued]], None],
+    ) -> None:
+        def read() -> None:
+            super(Late, self).read(owner, after, max_count, max_size, done)
+
+        if self.late:
+            self.reads.append(read)
+        else:
+            read()
+
+    def finish(self) -> None:
+        reads, self.reads = self.reads, []
+        for read in reads:
+            read()
+
+
+def payloads(client: MemoryClient) -> list[bytes]:
+    """The payloads of the unread messages, taken."""
+    client.harness.settle()
+    found = [p.payload for p in client.unread if isinstance(p, Publish)]
+    client.unread.clear()
+    return found
+
+
+def test_who_has_room_while_a_page_is_read_for_another_reason(broker_harness: Make) -> None:
+    """The queue made room for a new message, and reads on; meanwhile its client comes back."""
+    store = Late()
+    session = {"queue_page": 1, "queue_messages": 3, "queue_drop": "oldest"}
+    harness = broker_harness(store=store, config={"session": session})
+    client = harness.connect("c", **KEPT)
+    client.subscribe("t", 1)
+    client.drop()
+    pub = harness.connect("p")
+    for number in range(3):
+        pub.publish("t", b"%d" % number, 1, expect=0)
+    store.late = True
+    pub.publish("t", b"3", 1, expect=0)
+    assert len(store.reads) == 1
+    client.reconnect()
+    assert payloads(client) == []
+    assert len(store.reads) == 1
+    got = []
+    for _ in range(3):
+        store.finish()
+        got += payloads(client)
+    assert got == [b"1", b"2", b"3"]
+    store.finish()
+    assert store.reads == []
+
+
+def test_nothing_is_read_where_nothing_is_stored(broker_harness: Make) -> None:
+    store = Late()
+    harness = broker_harness(store=store, config={"session": {"queue_page": 2}})
+    client = harness.connect("c", **KEPT)
+    client.subscribe("t", 1)
+    client.drop()
+    harness.connect("p").publish("t", b"x", 1, expect=0)
+    store.late = True
+    client.reconnect()
+    assert payloads(client) == [b"x"]
+    assert store.reads == []
+
+
+def test_what_is_still_being_committed_is_looked_for_again(broker_harness: Make) -> None:
+    store = SlowStore(DurableStore(), slow=False)
+    harness = broker_harness(store=store, config={"session": {"queue_page": 1}})
+    client = harness.connect("c", auto_ack=False, receive_maximum=1, **KEPT)
+    client.subscribe("t", 1)
+    pub = harness.connect("p")
+    pub.publish("t", b"0", 1, expect=0)
+    pub.publish("t", b"1", 1, expect=0)
+    store.slow = True
+    pub.publish("t", b"2", 1)
+    for number in (b"0", b"1"):
+        (message,) = [p for p in client.unread if isinstance(p, Publish)]
+        assert message.payload == number
+        client.unread.clear()
+        client.ack(message)
+        harness.settle()
+    assert payloads(client) == []
+    store.slow = False
+    store.finish()
+    assert payloads(client) == [b"2"]
+    pub.expect(Puback)
+
+
+def test_a_session_that_ends_with_its_connection_keeps_all_in_memory(broker_harness: Make) -> None:
+    harness = broker_harness(config={"session": {"queue_page": 1}})
+    client = harness.connect("c", auto_ack=False, receive_maximum=1)
+    client.subscribe("t", 1)
+    pub = harness.connect("p")
+    for number in range(4):
+        pub.publish("t", b"%d" % number, 1, expect=0)
+    session = harness.broker.sessions["c"]
+    assert (session.queued, session.stored) == (3, 0)
+    seen = []
+    for _ in range(4):
+        message = client.next()
+        assert isinstance(message, Publish)
+        seen.append(message.payload)
+        client.ack(message)
+    assert seen == [b"0", b"1", b"2", b"3"]
+
+
+def test_what_was_read_belongs_to_the_subscription_as_it_is(broker_harness: Make) -> None:
+    recorder = HookRecorder("on_deliver")
+    config = {"session": {"queue_page": 1}}
+    harness = broker_harness(plugins=[recorder], store=DurableStore(), config=config)
+    client = harness.connect("c", **KEPT)
+    client.subscribe("t", 1, identifier=7)
+    client.drop()
+    pub = harness.connect("p")
+    for number in range(3):
+        pub.publish("t", b"%d" % number, 1, expect=0)
+    client.reconnect()
+    assert len(payloads(client)) == 3
+    found = [call.arguments["subscription"].identifier for call in recorder.calls("on_deliver")]
+    assert found == [7, 7, 7]
+
+
+def test_a_full_queue_makes_room_in_itself(broker_harness: Make) -> None:
+    """Not among the QoS 0 messages that wait for the slow client as well."""
+    session = {"queue_messages": 2, "queue_drop": "oldest"}
+    harness = broker_harness(config={"session": session})
+    client = harness.connect("c", auto_ack=False, receive_maximum=1, high_water=1, **KEPT)
+    client.subscribe("t", 1)
+    pub = harness.connect("p")
+    client.pause()
+    pub.publish("t", b"in flight", 1, expect=0)
+    pub.publish("t", b"zero", 0)
+    for number in range(3):
+        pub.publish("t", b"%d" % number, 1, expect=0)
+    state = harness.broker.sessions["c"]
+    assert [d.outgoing.message.payload for d in state.queue or ()] == [b"1", b"2"]
+    assert [d.outgoing.message.payload for d in state.queue_qos0 or ()] == [b"zero"]
+    assert state.queued == 2
+    core = harness.broker.state
+    assert core.queued_bytes == state.queued_bytes
+    client.drop()
+    assert core.queued_bytes == state.queued_bytes
+
+
+def test_who_waits_for_room_is_let_go_when_the_queue_takes_no_more(broker_harness: Make) -> None:
+    """Back-pressure: a message that is dropped will never start."""
+    session = {"inflight_overflow": "backpressure", "queue_messages": 1}
+    harness = broker_harness(config={"session": session})
+    client = harness.connect("c", auto_ack=False, receive_maximum=1)
+    client.subscribe("t", 1)
+    one, two, three = (harness.connect(name) for name in ("one", "two", "three"))
+    one.publish("t", b"1", 1, expect=0)
+    two.publish("t", b"2", 1)
+    two.expect_nothing()
+    three.publish("t", b"3", 1, expect=0)
+
+
+def test_ends_of_sessions_are_forgotten_when_they_are_on_record(broker_harness: Make) -> None:
+    store = SlowStore(DurableStore(), slow=False)
+    harness = broker_harness(store=store)
+    client = harness.connect("c", **KEPT)
+    store.slow = True
+    for _ in range(2):
+        client.reconnect(expect=None, clean_start=True)
+    ending = harness.broker.state.ending
+    assert ending == {"c": 2}
+    store.slow = False
+    store.finish()
+    harness.settle()
+    assert ending == {}
+
+
+def test_qos_0_overtakes_what_waits_for_a_group(broker_harness: Make) -> None:
+    """It needs no room in a window, and waits for nobody."""
+    harness = broker_harness()
+    client = harness.connect("c", auto_ack=False, receive_maximum=1)
+    client.subscribe("$share/g/t", 1)
+    pub = harness.connect("p")
+    for payload in (b"1", b"2"):
+        pub.publish("t", payload, 1, expect=0)
+    assert payloads(client) == [b"1"]
+    pub.publish("t", b"zero", 0)
+    assert payloads(client) == [b"zero"]
+
+
+def test_the_least_code_that_refuses(broker_harness: Make) -> None:
+    """[MQTT-4.8.2-6]: 0x80 itself is one."""
+    harness = broker_harness()
+    client = harness.connect("c", auto_ack=False, **KEPT)
+    client.subscribe("t", 1)
+    harness.connect("p").publish("t", b"x", 1, expect=0)
+    client.ack(client.messages[0], 0x80)
+    harness.settle()
+    assert harness.metrics.dropped == {("refused", "out"): 1}
+
+
+def test_where_nothing_outlives_the_process_nothing_is_recorded(broker_harness: Make) -> None:
+    """What waits, or is in flight, is held once: by the session, in no second copy by the store."""
+    harness = broker_harness(config={"session": {"queue_page": 1}})
+    client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
+    client.subscribe("t", 2)
+    shared = harness.connect("s", **KEPT)
+    shared.subscribe("$share/g/t", 1)
+    shared.drop()
+    pub = harness.connect("p", **KEPT)
+    records = harness.broker.state.committer.added
+    for number in range(6):
+        pub.publish("t", b"%d" % number, 1 + number % 2)
+    session = harness.broker.sessions["c"]
+    assert (session.queued, session.stored, len(session.queue or ())) == (4, 0, 4)
+    client.drop()
+    client.reconnect(auto_ack=True)
+    assert [m.payload for m in client.messages[2:]] == [b"%d" % number for number in range(6)]
+    shared.reconnect()
+    assert [m.payload for m in shared.messages] == [b"%d" % number for number in range(6)]
+    assert (session.queued, session.queued_bytes, session.inflight) == (0, 0, {})
+    # Two sessions left a connection and came back, and the store in memory is told so, as any other.
+    assert harness.broker.state.committer.added - records == 3
+
+
+def numbers(*which: int) -> list[bytes]:
+    return [b"%d" % n for n in which]
+
+
+def send(harness: Harness, which: range, qos: int = 1, topic: str = "t", name: str = "p") -> None:
+    """Publish numbers, each acknowledged."""
+    publisher = next((c for c in harness.clients if c.connect.client_id == name), None)
+    if publisher is None:
+        publisher = harness.connect(name)
+    for number in which:
+        publisher.publish(topic, b"%d" % number, qos, expect=0 if qos else None)
+
+
+def nothing_left(harness: Harness, name: str = "c") -> bool:
+    session = harness.broker.sessions[name]
+    return (
+        session.inflight == {}
+        and (session.queued, session.stored, session.queued_bytes) == (0, 0, 0)
+        and harness.broker.state.queued_bytes == 0
+    )
+
+
+class LateStore(MemoryStore):
+    """Answers `read` when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = False
+        self.reads: list[Callable[[], None]] = []
+
+    def read(
+        self,
+        owner: str,
+        after: int,
+        max_count: int,
+        max_size: int,
+        done: Callable[[list[Queued]], None],
+    ) -> None:
+        def read() -> None:
+            super(LateStore, self).read(owner, after, max_count, max_size, done)
+
+        if self.late:
+            self.reads.append(read)
+        else:
+            read()
+
+    def finish(self) -> None:
+        reads, self.reads = self.reads, []
+        for read in reads:
+            read()
+
+
+@pytest.mark.parametrize("window", [1, 3, 1000])
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("page", [1, 2, 7])
+def test_a_long_queue_is_read_page_by_page(
+    broker_harness: Make, page: int, qos: int, window: int
+) -> None:
+    """[MQTT-4.5.0-1, 4.6.0-5]: all come, in order, no more than a page is ever in memory; also while others
+    arrive."""
+    harness = broker_harness(store=DurableStore(), config={"session": {"queue_page": page}})
+    client = harness.connect("c", receive_maximum=window, **KEPT)
+    client.subscribe("t", qos)
+    client.drop()
+    send(harness, range(50), qos)
+    session = harness.broker.sessions["c"]
+    assert session.queue is not None
+    assert len(session.queue) == page
+    assert session.stored == 50 - page
+    client.reconnect(auto_ack=False)
+    publisher = harness.clients[-1]
+    seen = []
+    number = 50
+    for _ in range(400):
+        found = [p for p in list(client.unread) if isinstance(p, Publish | Pubrel)]
+        client.unread.clear()
+        if not found:
+            break
+        assert len(session.queue or ()) <= page
+        for packet in found:
+            if isinstance(packet, Publish):
+                seen.append(packet.payload)
+                client.ack(packet)
+            else:
+                client.send(Pubcomp(packet.packet_id))
+        if number < 60:
+            publisher.publish("t", b"%d" % number, qos)
+            number += 1
+    assert seen == numbers(*range(60))
+    assert nothing_left(harness)
+    assert harness.metrics.dropped == {}
+
+
+@pytest.mark.parametrize("page", [1, 3])
+def test_interrupted_between_pages(broker_harness: Make, page: int) -> None:
+    """A client that comes and goes gets everything once, apart from what it had not acknowledged."""
+    harness = broker_harness(store=DurableStore(), config={"session": {"queue_page": page}})
+    client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
+    client.subscribe("t", 1)
+    client.drop()
+    send(harness, range(20))
+    seen: list[bytes] = []
+    for round_ in range(30):
+        client.received.clear()
+        client.reconnect()
+        again = [m for m in client.messages if m.dup]
+        assert [m.payload for m in again] == seen[len(seen) - len(again) :]
+        if client.messages:
+            client.ack(client.messages[0])
+        seen += [m.payload for m in client.messages if not m.dup]
+        if round_ == 10:
+            send(harness, range(20, 25))
+    assert seen == numbers(*range(25))
+
+
+def test_a_page_that_comes_late(broker_harness: Make) -> None:
+    """The client has gone, or gone and come back, while its page was read."""
+    store = LateStore()
+    harness = broker_harness(store=store, config={"session": {"queue_page": 2}})
+    client = harness.connect("c", **KEPT)
+    client.subscribe("t", 1)
+    client.drop()
+    send(harness, range(9))
+    store.late = True
+    client.reconnect()
+    assert payloads(client) == numbers(0, 1)
+    client.drop()
+    send(harness, range(9, 10))
+    store.finish()  # away
+    client.reconnect()
+    assert payloads(client) == numbers(2, 3)
+    assert len(store.reads) == 1
+    client.reconnect()
+    assert len(store.reads) == 1
+    store.finish()  # gone and back
+    assert payloads(client) == numbers(4, 5)
+    client.drop()
+    client.reconnect(clean_start=True)
+    store.finish()  # and another session by now
+    assert payloads(client) == []
+    assert harness.broker.state.queued_bytes == 0
+
+
+def test_live_messages_while_a_page_is_read(broker_harness: Make) -> None:
+    """[MQTT-4.6.0-5]: they wait behind it."""
+    store = LateStore()
+    harness = broker_harness(store=store, config={"session": {"queue_page": 2}})
+    client = harness.connect("c", **KEPT)
+    client.subscribe("t", 1)
+    client.drop()
+    send(harness, range(5))
+    store.late = True
+    client.reconnect()
+    send(harness, range(5, 8))
+    assert payloads(client) == numbers(0, 1)
+    for _ in range(5):
+        store.finish()
+    assert payloads(client) == numbers(2, 3, 4, 5, 6, 7)
+    assert nothing_left(harness)
+
+
+@pytest.mark.parametrize("page", [1, 2, None])
+@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("bound", ["queue_messages", "queue_bytes", "max_queue_bytes"])
+@pytest.mark.parametrize("policy", ["newest", "oldest", "disconnect"])
+def test_bounds(
+    broker_harness: Make, policy: str, bound: str, online: bool, page: int | None
+) -> None:
+    """In messages, in bytes, and in bytes of all together; in memory and in the store; each drop counted under its
+    reason. The publisher is acknowledged whatever becomes of a copy."""
+    size = 4 if bound == "queue_messages" else 4 * len("t0")
+    session: dict[str, Any] = {"queue_drop": policy, "queue_page": page or 256}
+    config = {"session": session, "broker": {}}
+    config["broker" if bound == "max_queue_bytes" else "session"][bound] = size
+    harness = broker_harness(store=DurableStore() if page else None, config=config)
+    client = harness.connect("c", auto_ack=False, receive_maximum=1, **KEPT)
+    client.subscribe("t", 1)
+    if online:
+        send(harness, range(1))
+        assert payloads(client) == numbers(0)
+    else:
+        client.drop()
+        send(harness, range(1))
+    waiting = 4 - (not online)
+    send(harness, range(1, 8))
+    lost = 7 - waiting
+    reason = "queue_full" if bound == "queue_messages" else "queue_bytes"
+    if policy == "disconnect" and online:
+        client.expect_disconnect(0x97)
+    assert harness.metrics.dropped[reason, "out"] == lost
+    assert harness.broker.state.queued_bytes == 4 * len("t0")
+    client.received.clear()
+    client.reconnect(auto_ack=True)
+    kept = range(0, 5) if online else range(0, 4)
+    if policy == "oldest":
+        kept = range(4, 8)
+    expected = numbers(*kept)
+    if online and policy == "oldest":
+        expected = numbers(0, *kept)
+    assert [m.payload for m in client.messages] == expected
+    assert sum(harness.metrics.dropped.values()) == lost
+    assert nothing_left(harness)
+
+
+def test_one_too_large_for_the_queue(broker_harness: Make) -> None:
+    """Under `oldest` everything before it goes, and then itself, if it can never fit."""
+    harness = broker_harness(config={"session": {"queue_bytes": 20, "queue_drop": "oldest"}})
+    client = harness.connect("c", **KEPT)
+    client.subscribe("t", 1)
+    client.drop()
+    send(harness, range(3))
+    harness.clients[-1].publish("t", b"x" * 100, 1, expect=0)
+    send(harness, range(3, 4))
+    client.reconnect()
+    found = payloads(client)
+    assert found[-1] == b"3"
+    assert b"x" * 100 not in found
+    assert sum(harness.metrics.dropped.values()) == 4 - (len(found) - 1)
+    assert nothing_left(harness)
+
+
+def test_bytes_of_all_together(broker_harness: Make) -> None:
+    """One client's queue takes the room of others, and gives it back when its session ends."""
+    harness = broker_harness(config={"broker": {"max_queue_bytes": 10}})
+    greedy = harness.connect("greedy", **KEPT)
+    modest = harness.connect("modest", **KEPT)
+    greedy.subscribe("g", 1)
+    modest.subscribe("m", 1)
+    greedy.drop()
+    modest.drop()
+    send(harness, range(5), topic="g")
+    send(harness, range(2), topic="m")
+    assert harness.metrics.dropped == {("queue_bytes", "out"): 2}
+    greedy.reconnect(clean_start=True)
+    assert harness.broker.state.queued_bytes == 0
+    send(harness, range(2), topic="m")
+    modest.reconnect()
+    assert payloads(modest) == numbers(0, 1)
+
+
+def test_queues_of_clients_without_a_session_to_return_to(harness: Harness) -> None:
+    """Nothing is left of them, whatever waited."""
+    client = harness.connect("c", 4, auto_ack=False, high_water=10)
+    client.subscribe("t", 1)
+    client.pause()
+    for qos in (0, 1):
+        send(harness, range(300, 600), qos)
+    assert harness.broker.state.queued_bytes > 0
+    client.resume()
+    client.drop()
+    assert harness.broker.state.queued_bytes == 0
+    assert "c" not in harness.broker.sessions
+
+
+class Unreadable(DurableStore):
+    """Reads fail once `ill`, at once or when `answer` is called."""
+
+    def __init__(self, late: bool) -> None:
+        super().__init__()
+        self.ill = False
+        self.late = late
+        self.waiting: list[Paged] = []
+
+    def read(  # type: ignore[override]  # its reads may fail
+        self, owner: str, after: int, max_count: int, max_size: int, done: Paged
+    ) -> None:
+        if not self.ill:
+            super().read(owner, after, max_count, max_size, done)
+        elif self.late:
+            self.waiting.append(done)
+        else:
+            done(StoreFailed("a bit flipped"))
+
+    def answer(self) -> None:
+        for done in self.waiting:
+            done(StoreFailed("a bit flipped"))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_page_that_cannot_be_read_ends_the_broker(broker_harness: Make, late: bool) -> None:
+    store = Unreadable(late)
+    harness = broker_harness(store=store)
+    client = harness.connect("one", session_expiry_interval=60)
+    client.subscribe("t", 1)
+    client.disconnect()
+    harness.connect("pub").publish("t", b"x", 1, expect=0)
+    harness.restart()
+    store.ill = True
+    failures: list[str] = []
+    harness.broker.on_failure = failures.append
+    client.reconnect()
+    store.answer()
+    client.expect_nothing()
+    assert failures == ["a bit flipped"]
+    harness.connect("other", expect=0x88, session_expiry_interval=60)
+    assert len(store.queues["c/one"]) == 1
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_group_that_cannot_be_read_forbids_to_start(broker_harness: Make, late: bool) -> None:
+    store = Unreadable(late)
+    harness = broker_harness(store=store)
+    member = harness.connect("one", session_expiry_interval=60)
+    member.subscribe("$share/g/t", 1)
+    member.disconnect()
+    harness.connect("pub").publish("t", b"x", 1, expect=0)
+    store.ill = True
+    told: list[BaseException | None] = []
+    Broker(harness.settings, harness.clock, harness.hooks, store).start(told.append)
+    store.answer()
+    [error] = told
+    assert isinstance(error, StoreError)
+    assert "a bit flipped" in str(error)

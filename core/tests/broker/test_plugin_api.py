@@ -1,0 +1,324 @@
+"""What plugins do to the broker through their handle: publish, wait for it, read state, disconnect clients."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hookmq.hooks.verdicts import Allow, Deny, Drop
+from hookmq.model.errors import PluginError
+from hookmq.model.events import DropReason
+from hookmq.model.message import Message
+from hookmq.model.metrics import Metrics
+from hookmq.mqtt.properties import Properties
+from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq_testing import DurableStore, Harness, HookRecorder, SlowStore, will
+from hookmq_testing.runtime import EPOCH
+
+Make = Callable[..., Harness]
+
+
+@pytest.fixture
+def mine() -> HookRecorder:
+    return HookRecorder("on_publish", id="mine")
+
+
+@pytest.fixture
+def other() -> HookRecorder:
+    return HookRecorder("on_publish", "authorize", "on_published", "on_dropped", id="other")
+
+
+@pytest.fixture
+def harness(broker_harness: Make, mine: HookRecorder, other: HookRecorder) -> Harness:
+    return broker_harness(plugins=[mine, other])
+
+
+class Told:
+    """What became of an awaitable."""
+
+    def __init__(self, harness: Harness, awaitable: Awaitable[Any]) -> None:
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.cancel = harness.clock.spawn(awaitable, self._told)
+
+    def _told(self, result: Any, error: BaseException | None) -> None:
+        self.done, self.result, self.error = True, result, error
+
+
+def test_it_bears_the_name_of_its_plugin(
+    harness: Harness, mine: HookRecorder, other: HookRecorder
+) -> None:
+    sub = harness.connect("sub")
+    sub.subscribe("t", 2)
+    other.clear()
+    properties = Properties(content_type="c", message_expiry_interval=9, topic_alias=4)
+    harness.handle("mine").publish("t", b"x", 1, properties=properties)
+    assert other.calls() == []  # in a later turn, so that nothing happens within the plugin's call
+    sub.expect_message("t", b"x", 1, retain=False)
+    assert mine.calls() == []  # its own on_publish is skipped
+    assert other.calls("authorize") == []  # whoever configured it trusts it
+    (asked,) = other.calls("on_publish")
+    message: Message = asked.message
+    assert asked.client is None
+    assert (message.sender, message.origin, message.received_at) == (None, "plugin:mine", EPOCH)
+    assert message.properties == Properties(content_type="c", message_expiry_interval=9)
+    assert message.expires_at == EPOCH + 9
+    (published,) = other.calls("on_published")
+    assert (published.client, published.matched) == (None, 1)
+    assert published.message is message
+
+
+def test_others_may_replace_drop_or_deny_it(harness: Harness, other: HookRecorder) -> None:
+    sub = harness.connect("sub")
+    sub.subscribe("#")
+    broker = harness.handle("mine")
+    other.answer("on_publish", lambda message: message.replace(topic="moved", payload=b"y"))
+    broker.publish("t", b"x")
+    sub.expect_message("moved", b"y")
+    other.answer("on_publish", Drop())
+    broker.publish("t", b"x")
+    harness.settle()
+    other.answer("on_publish", Deny(ReasonCode.QUOTA_EXCEEDED))
+    broker.publish("t", b"x")
+    harness.settle()
+    sub.expect_nothing()
+    dropped = [
+        (call.client, call.why.reason, call.why.detail) for call in other.calls("on_dropped")
+    ]
+    assert dropped == [(None, DropReason.PLUGIN, "other"), (None, DropReason.DENIED, "other")]
+    (refused,) = harness.logged("publish.refused")
+    assert (refused["plugin"], refused["topic"], refused["code"]) == ("mine", "t", "0x97")
+
+
+def test_retained_and_for_sessions_that_are_away(harness: Harness) -> None:
+    away = harness.connect("away", session_expiry_interval=60)
+    away.subscribe("t", 1)
+    away.disconnect()
+    harness.handle("mine").publish("t", b"x", 2, retain=True)
+    harness.settle()
+    away.reconnect()
+    away.expect_message("t", b"x", 1)
+    late = harness.connect("late")
+    late.subscribe("t")
+    late.expect_message("t", b"x", 0, retain=True)
+
+
+def test_plugins_may_publish_below_sys(harness: Harness) -> None:
+    sub = harness.connect("sub")
+    sub.subscribe(["$SYS/#", "#"])
+    harness.handle("mine").publish("$SYS/broker/uptime", b"1")
+    sub.expect_message("$SYS/broker/uptime", b"1")
+    sub.expect_nothing()
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload", "qos"),
+    [
+        ("a/#", b"", 0),
+        ("", b"", 0),
+        ("+", b"", 0),
+        ("a\0", b"", 0),
+        ("t", "text", 0),
+        ("t", b"", 3),
+    ],
+)
+def test_what_mqtt_does_not_know_is_refused_at_once(
+    harness: Harness, topic: str, payload: Any, qos: int
+) -> None:
+    broker = harness.handle("mine")
+    with pytest.raises(PluginError):
+        broker.publish(topic, payload, qos)
+    with pytest.raises(PluginError):
+        broker.publish_and_wait(topic, payload, qos)
+    harness.settle()
+    assert not harness.clock.tasks
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"topic": 5}, "topic is int, not str"),
+        ({"qos": 1.0}, "QoS is float, not int"),
+        ({"payload": "text"}, "payload is str, not bytes"),
+        ({"retain": 1}, "retain is int, not bool"),
+        ({"properties": {}}, "properties is dict, not Properties"),
+    ],
+)
+def test_what_is_of_another_type_is_refused_at_once(
+    harness: Harness, changes: dict[str, Any], words: str
+) -> None:
+    """In both builds: not in the later turn, where no plugin would hear of it."""
+    broker = harness.handle("mine")
+    given: dict[str, Any] = {"topic": "t", "payload": b"x"} | changes
+    for publish in (broker.publish, broker.publish_and_wait):
+        with pytest.raises(PluginError, match=f"plugin 'mine': cannot publish: {words}"):
+            publish(**given)
+    harness.settle()
+    assert not harness.clock.tasks
+
+
+# --- waiting ------------------------------------------------------------------------------------------------------------
+
+
+def test_publish_and_wait_tells_how_many_matched(harness: Harness) -> None:
+    harness.connect("sub").subscribe("t")
+    harness.connect("sub2").subscribe("#")
+    broker = harness.handle("mine")
+    assert harness.clock.run(broker.publish_and_wait("t", b"x")) == 2
+    assert harness.clock.run(broker.publish_and_wait("nobody/home", b"x")) == 1
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_publish_and_wait_waits_for_the_commit(
+    broker_harness: Make, mine: HookRecorder, qos: int
+) -> None:
+    store = SlowStore(DurableStore(), slow=False)
+    harness = broker_harness(plugins=[mine], store=store)
+    away = harness.connect("away", session_expiry_interval=60)
+    away.subscribe("t", 1)
+    away.disconnect()
+    store.slow = True
+    told = Told(harness, harness.handle("mine").publish_and_wait("t", b"x", qos))
+    harness.settle()
+    assert told.done == (qos == 0)  # QoS 0 leaves nothing behind
+    store.finish()
+    harness.settle()
+    assert (told.done, told.result) == (True, 1)
+
+
+def test_publish_and_wait_is_sent_whether_awaited_or_not(harness: Harness) -> None:
+    sub = harness.connect("sub")
+    sub.subscribe("t")
+    harness.handle("mine").publish_and_wait("t", b"x")
+    sub.expect_message("t", b"x")
+
+
+@pytest.mark.parametrize("answer", [Deny(ReasonCode.QUOTA_EXCEEDED), ValueError("broken")])
+def test_publish_and_wait_raises_when_it_was_refused(
+    harness: Harness, other: HookRecorder, answer: Any
+) -> None:
+    other.answer("on_publish", answer)
+    with pytest.raises(PluginError, match="refused"):
+        harness.clock.run(harness.handle("mine").publish_and_wait("t", b"x"))
+
+
+def test_publish_and_wait_of_what_was_dropped(harness: Harness, other: HookRecorder) -> None:
+    other.answer("on_publish", Drop())
+    assert harness.clock.run(harness.handle("mine").publish_and_wait("t", b"x")) == 0
+
+
+@pytest.mark.parametrize("when", ["at once", "before the commit"])
+def test_who_waits_may_give_up(broker_harness: Make, mine: HookRecorder, when: str) -> None:
+    store = SlowStore(DurableStore(), slow=False)
+    harness = broker_harness(plugins=[mine], store=store)
+    away = harness.connect("away", session_expiry_interval=60)
+    away.subscribe("t", 1)
+    away.disconnect()
+    store.slow = True
+    told = Told(harness, harness.handle("mine").publish_and_wait("t", b"x", 1))
+    harness.clock.turn()
+    if when == "before the commit":
+        harness.settle()
+    told.cancel()
+    store.finish()
+    harness.settle()
+    store.finish()
+    assert not told.done
+    assert not harness.clock.tasks
+    away.reconnect(expect=None)
+    store.finish()
+    harness.settle()
+    store.finish()
+    away.expect_message("t", b"x")
+    assert not harness.logged("internal.error")
+
+
+def test_a_hook_may_wait_for_what_it_publishes(harness: Harness, mine: HookRecorder) -> None:
+    sub, pub = harness.connect("sub"), harness.connect("pub")
+    sub.subscribe("#", 1)
+
+    async def copy(message: Message) -> Message:
+        matched = await harness.handle("mine").publish_and_wait("copy/" + message.topic, b"", 1)
+        return message.replace(payload=b"%d" % matched)
+
+    mine.answer("on_publish", lambda message: copy(message))
+    pub.publish("t", b"x", 1, expect=0)
+    assert [(m.topic, m.payload) for m in sub.messages] == [("copy/t", b""), ("t", b"1")]
+
+
+# --- loops --------------------------------------------------------------------------------------------------------------
+
+
+# --- looking around -----------------------------------------------------------------------------------------------------
+
+
+def test_clients(harness: Harness) -> None:
+    broker = harness.handle("mine")
+    assert broker.clients() == []
+    one, two = harness.connect("one", session_expiry_interval=60), harness.connect("two")
+    assert [client.client_id for client in broker.clients()] == ["one", "two"]
+    assert broker.client("one") is harness.broker.sessions["one"].client
+    assert broker.client("three") is None
+    one.disconnect()
+    two.disconnect()
+    assert broker.client("one") is None  # a session, but no connection
+    assert broker.clients() == []
+
+
+def test_retained(harness: Harness) -> None:
+    pub = harness.connect("pub")
+    pub.publish("a/1", b"1", retain=True)
+    pub.publish("a/2", b"2", retain=True, message_expiry_interval=5)
+    pub.publish("b", b"3", retain=True)
+    broker = harness.handle("mine")
+    assert sorted(message.topic for message in broker.retained("a/#")) == ["a/1", "a/2"]
+    harness.advance(6)
+    assert [message.topic for message in broker.retained("a/#")] == ["a/1"]
+    with pytest.raises(Exception, match="filter"):
+        broker.retained("a/#/b")
+
+
+def test_disconnect(harness: Harness) -> None:
+    broker = harness.handle("mine")
+    watcher = harness.connect("watcher")
+    watcher.subscribe("bye")
+    one = harness.connect("one", will=will("bye"))
+    two = harness.connect("two", 4, will=will("bye"))
+    assert not broker.disconnect("nobody")
+    assert broker.disconnect("one", reason="maintenance")
+    packet = one.expect_disconnect(0x98)
+    assert packet is not None
+    assert packet.properties.reason_string == "maintenance"
+    watcher.expect_message("bye")
+    assert broker.disconnect("two", ReasonCode.QUOTA_EXCEEDED, drop_will=True)
+    two.expect_closed()
+    watcher.expect_nothing()
+    assert not broker.disconnect("one")
+
+
+def test_disconnecting_a_client_within_its_own_hook(harness: Harness, mine: HookRecorder) -> None:
+    mine.answer(
+        "on_publish", lambda client: harness.handle("mine").disconnect(client.client_id) and None
+    )
+    sub, one = harness.connect("sub"), harness.connect("one")
+    sub.subscribe("t")
+    one.publish("t", b"", 1)
+    one.expect_disconnect(0x98)
+    assert not harness.logged("internal.error")
+
+
+def test_clock_metrics_and_log(harness: Harness) -> None:
+    broker = harness.handle("mine")
+    harness.advance(5)
+    assert (broker.now(), broker.time()) == (5.0, EPOCH + 5)
+    assert isinstance(broker.metrics, Metrics)
+    assert broker.metrics is harness.metrics
+    broker.log("warning", "mine.noticed", what="this")
+    assert harness.logs[-1] == ("warning", "mine.noticed", {"plugin": "mine", "what": "this"})
+
+
+def test_each_plugin_has_its_own_handle(harness: Harness, other: HookRecorder) -> None:
+    assert harness.handle("mine") is not harness.handle("other")
+    other.answer("authorize", Allow())
+    harness.connect("one").publish("t", b"")
+    assert {id(call.broker) for call in other.calls("authorize")} == {id(harness.handle("other"))}

@@ -1,0 +1,112 @@
+"""What a new broker makes of a store: the queues of shared subscriptions, page by page, and failures."""
+
+from collections.abc import Callable
+
+import pytest
+from hookmq.broker import Broker
+from hookmq.model.errors import StoreError
+from hookmq.storage.protocols import Paged, StoreFailed
+from hookmq_testing import DurableStore, Harness
+
+Make = Callable[..., Harness]
+
+
+class PagedStore(DurableStore):
+    """A store that reads two entries at a time, at once or when `answer` is called, and fails if told to."""
+
+    def __init__(self, late: bool = False) -> None:
+        super().__init__()
+        self.late = late
+        self.left: int | None = None
+        """Pages until one fails; None for never."""
+        self.reads: list[Callable[[], None]] = []
+
+    def read(  # type: ignore[override]  # its reads may fail
+        self, owner: str, after: int, max_count: int, max_size: int, done: Paged
+    ) -> None:
+        def answer() -> None:
+            if self.left == 0:
+                done(StoreFailed("a bit flipped"))
+                return
+            if self.left is not None:
+                self.left -= 1
+            super(PagedStore, self).read(owner, after, 2, max_size, done)
+
+        self.reads.append(answer)
+        if not self.late:
+            self.answer()
+
+    def answer(self) -> None:
+        """Answer all reads, and those that follow."""
+        while self.reads:
+            self.reads.pop(0)()
+
+
+def fill(harness: Harness) -> None:
+    """Leave two groups with five and three messages."""
+    member = harness.connect("member", session_expiry_interval=600)
+    member.subscribe("$share/g/many", 1)
+    member.subscribe("$share/h/few", 1)
+    member.disconnect()
+    pub = harness.connect("pub")
+    for number in range(5):
+        pub.publish("many", b"%d" % number, 1)
+    for number in range(3):
+        pub.publish("few", b"%d" % number, 1)
+    harness.settle()
+
+
+def start(harness: Harness, store: PagedStore) -> list[BaseException | None]:
+    """Start another broker on the store. Return what it reports."""
+    for old in harness.clients:
+        old.wire.closed = True
+    reports: list[BaseException | None] = []
+    harness.broker = Broker(harness.settings, harness.clock, harness.hooks, store)
+    harness.broker.start(reports.append)
+    return reports
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_queues_of_shared_subscriptions_are_read_in_pages(broker_harness: Make, late: bool) -> None:
+    store = PagedStore(late)
+    harness = broker_harness(store=store)
+    fill(harness)
+    reports = start(harness, store)
+    assert reports == ([] if late else [None])
+    store.answer()
+    assert reports == [None]
+    queues = {
+        group.share: [one.outgoing.message.payload for one in group.queue]
+        for group in harness.broker.state.groups.values()
+    }
+    assert queues == {"g": [b"%d" % n for n in range(5)], "h": [b"%d" % n for n in range(3)]}
+    waiting = sum(group.queued_bytes for group in harness.broker.state.groups.values())
+    assert harness.broker.state.queued_bytes == waiting > 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("pages", [0, 1, 4])
+def test_a_page_that_cannot_be_read_forbids_to_start(
+    broker_harness: Make, late: bool, pages: int
+) -> None:
+    store = PagedStore(late)
+    harness = broker_harness(store=store)
+    fill(harness)
+    store.left = pages
+    reports = start(harness, store)
+    store.answer()
+    assert len(reports) == 1  # once, however many groups are left
+    assert isinstance(reports[0], StoreError)
+    assert str(reports[0]) == "a bit flipped"
+
+
+def test_the_queue_of_a_group_whose_members_are_gone_is_dropped(broker_harness: Make) -> None:
+    store = PagedStore()
+    harness = broker_harness(store=store)
+    fill(harness)
+    for name in list(store.subscriptions):
+        del store.subscriptions[name]
+    assert start(harness, store) == [None]
+    harness.settle()
+    assert not store.queues
+    assert harness.broker.state.queued_bytes == 0

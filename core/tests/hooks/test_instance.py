@@ -1,0 +1,46 @@
+"""The timeouts of a plugin's hooks: the configuration's, the plugin's own, or the default."""
+
+from collections.abc import Callable
+
+import pytest
+from hookmq.hooks.instance import HookOptions, PluginInstance
+from hookmq.hooks.manager import Hooks
+from hookmq.hooks.specs import SPECS
+from hookmq.model.errors import PluginError
+from hookmq.model.events import Action
+from hookmq.plugin import Plugin
+
+Make = Callable[..., Plugin]
+
+
+MakeInstance = Callable[..., PluginInstance]
+
+
+Bound = Callable[..., Hooks]
+
+
+def test_a_plugin_says_how_long_it_may_be_awaited_unless_the_configuration_does(
+    make: Make, bound: Bound, instance: MakeInstance
+) -> None:
+    hooks = {name: (lambda self: None) for name in ("authorize", "on_publish", "on_connect")}
+    patient = make("patient", timeouts={"authorize": 4.0, "on_publish": 3.0}, **hooks)
+    configured = instance(patient, hooks={"on_publish": HookOptions(timeout=7.0)})
+    chains = bound(configured).chains("tcp")
+    assert chains.authorize[Action.PUBLISH][0].timeout == 4.0
+    assert chains.on_publish[0].timeout == 7.0
+    assert chains.on_connect[0].timeout == SPECS["on_connect"].timeout
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "words"),
+    [
+        ({"on_publis": 1.0}, "'on_publis' is not an asynchronous hook"),
+        ({"on_deliver": 1.0}, "'on_deliver' is not an asynchronous hook"),
+        ({"authorize": 0.0}, "authorize: 0.0 is not above 0"),
+    ],
+)
+def test_timeouts_of_a_plugin_that_do_not_fit(
+    timeouts: dict[str, float], words: str, make: Make, bound: Bound
+) -> None:
+    with pytest.raises(PluginError, match=words):
+        bound(make("wrong", timeouts=timeouts, on_publish=lambda self: None))

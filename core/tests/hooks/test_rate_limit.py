@@ -1,0 +1,404 @@
+"""Rate limits of `provide_rate_limiter`: a packet over a limit waits in order, is refused or is dropped; none is lost."""
+
+from collections.abc import Callable
+
+import pytest
+from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter, Resume
+from hookmq.model.events import DropReason
+from hookmq.model.runtime import Cancel
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Disconnect, Pingresp, Puback, Pubcomp, Publish, Pubrec, Suback
+from hookmq.plugin import Context, Deny, Drop, Plugin, ReasonCode, hookimpl
+from hookmq_testing import Harness, HookRecorder
+
+
+class Gate(PublishLimit):
+    """Lets `tokens` through; what comes after waits for `let`, or gets `verdict`."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.taken: list[int] = []
+        self.verdict: Deny | Drop | None = None
+        self.waiting: list[tuple[int, Resume]] = []
+
+    def take(self, size: int) -> bool:
+        if self.tokens <= 0:
+            return False
+        self.tokens -= 1
+        self.taken.append(size)
+        return True
+
+    def over(self, size: int, qos: int, go: Resume) -> Cancel | LimitExceeded:
+        if self.verdict is not None:
+            return LimitExceeded("gate/rate", self.verdict)
+        entry = (size, go)
+        self.waiting.append(entry)
+        return lambda: self.waiting.remove(entry)
+
+    def let(self, refusal: LimitExceeded | None = None) -> None:
+        size, go = self.waiting.pop(0)
+        if refusal is None:
+            self.taken.append(size)
+        go(refusal)
+
+
+class Slope(DeliveryLimit):
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.waiting: list[Callable[[], None]] = []
+        self.drops = False
+
+    def ready(self) -> bool:
+        return self.tokens > 0
+
+    def sent(self) -> None:
+        self.tokens -= 1
+
+    def wait(self, go: Callable[[], None]) -> Cancel:
+        self.waiting.append(go)
+        return lambda: self.waiting.remove(go)
+
+    def dropped(self) -> str:
+        return "gate/out"
+
+    def let(self, count: int) -> None:
+        self.tokens += count
+        self.waiting.pop(0)()
+
+
+class Measure(RateLimiter):
+    def __init__(self, gate: Gate | None = None, slope: Slope | None = None) -> None:
+        self.gate = gate
+        self.delivery_limit = slope
+        self.filters: list[str] = []
+        self.refuses = False
+
+    def publish_limit(self, topic: str) -> PublishLimit | None:
+        return self.gate
+
+    def subscribe(self, filter: str) -> LimitExceeded | None:
+        self.filters.append(filter)
+        return (
+            LimitExceeded("gate/filters", Deny(ReasonCode.QUOTA_EXCEEDED)) if self.refuses else None
+        )
+
+
+class Metering(Plugin):
+    """Gives the client ``measured`` its meter, and others none."""
+
+    def __init__(self, rate_limiter: object, id: str = "metering") -> None:
+        super().__init__(None, Context(id))
+        self.rate_limiter = rate_limiter
+
+    @hookimpl
+    def provide_rate_limiter(self, client: object) -> object:
+        if getattr(client, "client_id", "") != "measured":
+            return None
+        if isinstance(self.rate_limiter, Exception):
+            raise self.rate_limiter
+        return self.rate_limiter
+
+
+def drops(harness: Harness, recorder: HookRecorder) -> list[tuple[str, str]]:
+    harness.settle()
+    return [(c.why.reason, c.why.detail) for c in recorder.calls("on_dropped")]
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_provide_rate_limiter_holds_a_publish_and_those_behind_it(version: int, qos: int) -> None:
+    gate = Gate()
+    with Harness([Metering(Measure(gate))]) as harness:
+        other = harness.connect("other")
+        other.subscribe("a/#", 2)
+        client = harness.connect("measured", version)
+        gate.tokens = 1
+        for number in range(5):
+            client.publish("a/b", b"%d" % number, qos)
+        client.ping()  # answered all the same
+        assert [m.payload for m in other.messages] == [b"0"]
+        while gate.waiting:
+            gate.let()
+        assert [m.payload for m in other.messages] == [b"0", b"1", b"2", b"3", b"4"]
+        assert len(gate.taken) == 5
+        answers = [p.packet_id for p in client.received if isinstance(p, Puback | Pubcomp)]
+        assert answers == ([1, 2, 3, 4, 5] if qos else [])
+
+
+def test_the_short_way_is_measured_by_the_same() -> None:
+    gate = Gate()
+    with Harness([Metering(Measure(gate))]) as harness:
+        other = harness.connect("other")
+        other.subscribe("a/#")
+        client = harness.connect("measured")
+        gate.tokens = 3
+        for _ in range(5):
+            client.publish("a/b", b"12")
+        assert len(client.connection.memo) == 1
+        assert gate.taken == [8, 8, 8]  # 2 + 3 of the topic, no properties: 1, 2 of the payload
+        assert len(gate.waiting) == 1
+        gate.let()
+        gate.let()
+        assert len(other.messages) == 5
+
+
+def test_who_waits_and_leaves_waits_no_more() -> None:
+    gate = Gate()
+    with Harness([Metering(Measure(gate))]) as harness:
+        client = harness.connect("measured")
+        client.publish("a", b"", 1)
+        assert len(gate.waiting) == 1
+        client.drop()
+        assert not gate.waiting
+
+
+def test_a_goodbye_behind_what_waits_is_said_when_its_turn_comes() -> None:
+    gate = Gate()
+    with Harness([Metering(Measure(gate))]) as harness:
+        other = harness.connect("other")
+        other.subscribe("a")
+        client = harness.connect("measured")
+        client.publish("a", b"1")
+        client.publish("a", b"2")
+        client.disconnect()
+        gate.let()
+        gate.let()
+        assert [m.payload for m in other.messages] == [b"1", b"2"]
+        assert harness.broker.state.sessions.get("measured") is None
+
+
+@pytest.mark.parametrize(
+    ("version", "qos", "code"), [(5, 1, 0x97), (5, 2, 0x97), (4, 1, 0), (4, 2, 0), (3, 1, 0)]
+)
+def test_refused(version: int, qos: int, code: int) -> None:
+    gate = Gate()
+    gate.verdict = Deny(ReasonCode.QUOTA_EXCEEDED)
+    recorder = HookRecorder("on_dropped", "on_denied")
+    with Harness([Metering(Measure(gate)), recorder]) as harness:
+        client = harness.connect("measured", version)
+        client.publish("a", b"", qos, expect=code)
+        assert drops(harness, recorder) == [(DropReason.RATE_LIMITED, "gate/rate")]
+        (denied,) = recorder.calls("on_denied")
+        assert (denied.code, denied.rule) == (ReasonCode.QUOTA_EXCEEDED, "gate/rate")
+
+
+def test_refused_after_waiting() -> None:
+    gate = Gate()
+    with Harness([Metering(Measure(gate))]) as harness:
+        client = harness.connect("measured")
+        client.publish("a", b"", 1)
+        client.publish("a", b"", 1)
+        gate.let(LimitExceeded("x", Deny(ReasonCode.QUOTA_EXCEEDED)))
+        assert client.expect(Puback).code == 0x97
+        gate.let()
+        assert client.expect(Puback).code == 0x10
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_dropped_but_acknowledged(qos: int) -> None:
+    gate = Gate()
+    gate.verdict = Drop()
+    recorder = HookRecorder("on_dropped", "on_denied")
+    with Harness([Metering(Measure(gate)), recorder]) as harness:
+        client = harness.connect("measured")
+        client.publish("a", b"", qos, expect=0 if qos else None)
+        assert drops(harness, recorder) == [(DropReason.RATE_LIMITED, "gate/rate")]
+        assert not recorder.calls("on_denied")
+
+
+def test_a_repeated_publish_of_qos_2_is_not_measured_again() -> None:
+    gate = Gate()
+    gate.tokens = 1
+    with Harness([Metering(Measure(gate))]) as harness:
+        client = harness.connect("measured", auto_ack=False)
+        client.publish("a", b"", 2, packet_id=7)
+        assert client.expect(Pubrec).code == 0x10
+        gate.verdict = Deny(ReasonCode.QUOTA_EXCEEDED)
+        client.publish("a", b"", 2, packet_id=7, dup=True)
+        assert client.expect(Pubrec).code == 0
+
+
+def test_subscriptions() -> None:
+    measure = Measure()
+    measure.refuses = True
+    with Harness([Metering(measure)]) as harness:
+        assert harness.connect("measured").subscribe(["a", "$share/g/b"]).codes == (0x97, 0x97)
+        assert measure.filters == ["a", "b"]
+        assert harness.connect("measured", 4).subscribe("a").codes == (0x80,)
+        assert harness.connect("other").subscribe("a").codes == (0,)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("shared", ["", "$share/g/"])
+def test_what_leaves_waits_in_order(qos: int, shared: str) -> None:
+    slope = Slope()
+    with Harness([Metering(Measure(None, slope))]) as harness:
+        client = harness.connect("measured")
+        slope.tokens = 2
+        client.subscribe(shared + "a", qos)
+        other = harness.connect("other")
+        for number in range(6):
+            other.publish("a", b"%d" % number, qos)
+        assert [m.payload for m in client.messages] == [b"0", b"1"]
+        slope.let(3)
+        assert [m.payload for m in client.messages] == [b"0", b"1", b"2", b"3", b"4"]
+        slope.let(3)
+        harness.settle()
+        assert [m.payload for m in client.messages][-1] == b"5"
+        session = harness.broker.state.sessions["measured"]
+        assert (session.paused, slope.tokens) == (0, 2)
+
+
+def test_what_waits_stays_for_a_client_that_comes_back() -> None:
+    slope = Slope()
+    with Harness([Metering(Measure(None, slope))]) as harness:
+        client = harness.connect("measured", session_expiry_interval=60)
+        client.subscribe("a", 1)
+        harness.connect("other").publish("a", b"x", 1)
+        assert len(slope.waiting) == 1
+        client.drop()
+        assert not slope.waiting
+        assert harness.broker.state.sessions["measured"].paused == 0
+        slope.tokens = 1
+        client.reconnect()
+        assert [m.payload for m in client.messages] == [b"x"]
+
+
+def test_qos_0_may_be_dropped_where_others_wait() -> None:
+    slope = Slope()
+    slope.drops = True
+    recorder = HookRecorder("on_dropped")
+    with Harness([Metering(Measure(None, slope)), recorder]) as harness:
+        client = harness.connect("measured")
+        client.subscribe("a", 1)
+        other = harness.connect("other")
+        other.publish("a", b"0")
+        other.publish("a", b"1", 1)
+        assert drops(harness, recorder) == [(DropReason.RATE_LIMITED, "gate/out")]
+        slope.let(1)
+        harness.settle()
+        assert [m.payload for m in client.messages] == [b"1"]
+
+
+@pytest.mark.parametrize("answer", [RuntimeError("no limits today"), "nonsense"])
+def test_a_failure_lets_nobody_in(answer: object) -> None:
+    with Harness([Metering(answer)]) as harness:
+        harness.connect("measured", expect=0x88)
+        harness.connect("other")
+        assert harness.logged("plugin.failed")
+
+
+def test_a_reload_measures_anew() -> None:
+    first, second, slope = Gate(), Gate(), Slope()
+    with Harness([Metering(Measure(first, slope))]) as harness:
+        client = harness.connect("measured")
+        client.subscribe("out")
+        harness.connect("other").publish("out", b"")
+        client.publish("a", b"", 1)
+        harness.reload(plugins=[Metering(Measure(second))])
+        assert len(client.messages) == 1  # what waited for the old limit waits no more
+        assert harness.broker.state.sessions["measured"].paused == 0
+        first.let()
+        assert client.expect(Puback).code == 0x10
+        client.publish("a", b"", 1)
+        assert (len(first.waiting), len(second.waiting)) == (0, 1)
+        harness.reload(plugins=[Metering(RuntimeError("x"))])
+        assert client.closed
+
+
+def test_the_meters_of_several_plugins_all_hold() -> None:
+    gates, slopes = [Gate(), Gate(), Gate()], [Slope(), Slope()]
+    measures = [
+        Measure(gates[0], slopes[0]),
+        Measure(gates[1], slopes[1]),
+        Measure(gates[2]),
+        Measure(),
+    ]
+    plugins = [Metering(measure, f"m{n}") for n, measure in enumerate(measures)]
+    with Harness(plugins) as harness:
+        client = harness.connect("measured")
+        slopes[0].tokens = slopes[1].tokens = 9
+        assert client.subscribe("b").codes == (0,)
+        assert [measure.filters for measure in measures] == [["b"]] * 4
+        gates[0].tokens = 2
+        gates[1].tokens = 1
+        client.publish("a", b"", 1)
+        assert (len(gates[0].taken), len(gates[1].taken), len(gates[2].taken)) == (1, 1, 0)
+        gates[2].let()
+        assert client.expect(Puback).code == 0x10
+        client.publish("a", b"", 1)  # the first was asked once only
+        gates[1].let()
+        assert [len(gate.taken) for gate in gates] == [2, 2, 1]
+        gates[2].let(LimitExceeded("x", Deny(ReasonCode.QUOTA_EXCEEDED)))
+        assert client.expect(Puback).code == 0x97
+        gates[2].verdict = Deny(ReasonCode.QUOTA_EXCEEDED)
+        gates[0].tokens = 1
+        client.publish("a", b"", 1)
+        gates[1].let()
+        assert client.expect(Puback).code == 0x97
+        client.publish("a", b"", 1)
+        assert len(gates[0].waiting) == 1
+        client.drop()
+        assert not gates[0].waiting
+
+
+def test_paces_of_several_plugins() -> None:
+    slopes = [Slope(), Slope()]
+    plugins = [Metering(Measure(None, slope), f"m{n}") for n, slope in enumerate(slopes)]
+    with Harness(plugins) as harness:
+        client = harness.connect("measured")
+        slopes[0].tokens = 1
+        client.subscribe("a", 1)
+        harness.connect("other").publish("a", b"", 1)
+        assert not client.messages
+        slopes[1].let(1)
+        harness.settle()
+        assert len(client.messages) == 1
+        assert [slope.tokens for slope in slopes] == [0, 0]
+
+
+def test_ping_and_suback_while_a_publish_waits() -> None:
+    gate = Gate()
+    with Harness([Metering(Measure(gate))]) as harness:
+        client = harness.connect("measured")
+        client.publish("a")
+        client.send_subscribe("b")
+        client.ping()
+        assert not any(isinstance(p, Suback) for p in client.received)
+        gate.let()
+        client.expect(Suback)
+        assert any(isinstance(p, Pingresp) for p in client.received)
+
+
+def test_what_comes_behind_stays_on_the_wire_when_enough_is_held() -> None:
+    gate = Gate()
+    with Harness(
+        [Metering(Measure(gate))], config={"broker": {"max_held_inbound_bytes": 5000}}
+    ) as harness:
+        other = harness.connect("other")
+        other.subscribe("a")
+        client = harness.connect("measured")
+        packets = [encode(Publish("a", b"%03d" % n + bytes(1000)), 5) for n in range(100)]
+        for first in range(0, 100, 10):  # ten in one read
+            client.raw(b"".join(packets[first : first + 10]))
+        client.send(Disconnect(0))
+        for number in range(100):
+            connection = client.connection
+            partial = len(connection.partial) if connection.partial is not None else 0
+            # What is held, the packet above it, and the rest of one read.
+            assert connection.held_bytes + partial < 5000 + 2 * 1100 + 10 * 1100
+            assert len(other.messages) == number
+            gate.let()
+        assert [m.payload[:3] for m in other.messages] == [b"%03d" % n for n in range(100)]
+        assert client.closed
+
+
+def test_an_alias_counts_as_the_topic_it_stands_for(broker_harness: Callable[..., Harness]) -> None:
+    gate = Gate()
+    gate.tokens = 10
+    harness = broker_harness(plugins=[Metering(Measure(gate))])
+    client = harness.connect("measured")
+    topic = "t" * 1000
+    client.publish(topic, topic_alias=1)
+    client.publish("", topic_alias=1)
+    assert min(gate.taken) >= 1000

@@ -1,0 +1,144 @@
+"""What clients leave behind when they are gone: nothing. Objects are counted by type after rounds of every kind of churn;
+the counts after many rounds are those after few."""
+
+import gc
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hookmq_testing import Harness, will
+
+SETTINGS = {"session": {"max_expiry": 3600}}
+
+
+def clean_sessions(harness: Harness, number: int) -> None:
+    """Connect, subscribe, publish at every QoS, leave, each with another client id."""
+    for version in (4, 5):
+        client = harness.connect(f"c{number}-{version}", version=version)
+        client.subscribe([(f"a/{number}", 2), (f"b/{number}/#", 1), ("$share/g/c/+", 1)])
+        for qos in (0, 1, 2):
+            client.publish(f"a/{number}", b"x", qos=qos)
+            client.publish(f"c/{number}", b"y", qos=qos)
+        client.unsubscribe(f"b/{number}/#")
+        client.disconnect()
+
+
+def durable_sessions(harness: Harness, number: int) -> None:
+    """A session with waiting messages that expires, and one that is taken up and ended."""
+    for way in ("expires", "ends"):
+        name = f"d{number}-{way}"
+        client = harness.connect(name, version=5, clean_start=False, session_expiry_interval=60)
+        client.subscribe([(f"d/{number}", 2)])
+        client.drop()
+        sender = harness.connect("", version=5)
+        for qos in (1, 2):
+            sender.publish(f"d/{number}", b"later", qos=qos)
+        sender.disconnect()
+        if way == "expires":
+            harness.clock.advance(61)
+        else:
+            client = harness.connect(name, version=5, clean_start=False)
+            assert client.session_present
+            client.disconnect()
+
+
+def wills_and_retained(harness: Harness, number: int) -> None:
+    """A will that is published and retained, and its topic cleared again."""
+    client = harness.connect(f"w{number}", version=5, will=will(f"w/{number}", b"gone", 1, True))
+    client.drop()
+    other = harness.connect("", version=5)
+    other.subscribe([(f"w/{number}", 1)])
+    assert other.expect_message(f"w/{number}").payload == b"gone"
+    other.publish(f"w/{number}", b"", retain=True)
+    other.disconnect()
+
+
+def expiring_retained(harness: Harness, number: int) -> None:
+    """Retained messages of one topic and of many, replaced and cleared long before they expire."""
+    client = harness.connect(f"e{number}", version=5)
+    for topic in ("e/always", f"e/{number % 4}"):
+        for interval in (4294967295, 3600, 7200):
+            client.publish(topic, b"x", 1, retain=True, message_expiry_interval=interval)
+    client.publish(f"e/{number % 4}", b"", retain=True)
+    client.disconnect()
+
+
+def reloads(harness: Harness, number: int) -> None:
+    """Settings and hooks are replaced while sessions and retained messages are there; rights are asked about anew."""
+    client = harness.connect("r", version=5, clean_start=False, session_expiry_interval=60)
+    client.subscribe("r/#", 1)
+    client.publish("r/1", b"x", 1, retain=True, message_expiry_interval=1000)
+    harness.reload(config={"broker": {"max_retained": 1000 + number}})
+    client.drop()
+    harness.reload(config={"broker": {"max_retained": 2000 + number}})
+
+
+def takeovers(harness: Harness, number: int) -> None:
+    """The same client id again and again."""
+    first = harness.connect("taken", version=5)
+    first.publish("t", b"x", topic_alias=1)
+    second = harness.connect("taken", version=5)
+    assert first.closed
+    second.disconnect()
+
+
+def bad_clients(harness: Harness, number: int) -> None:
+    """Bytes that are not MQTT, and half a packet."""
+    for data in (b"\x10\x00", b"\x30\xff\xff\xff\x7f", b"\x10\xff"):
+        client = harness.connect(f"bad{number}", version=4)
+        client.raw(data)
+        client.drop()
+
+
+KINDS = [
+    clean_sessions, durable_sessions, wills_and_retained, expiring_retained, reloads, takeovers, bad_clients,
+]  # fmt: skip
+
+
+def objects(harness: Harness) -> Counter[str]:
+    """The objects of the broker that are alive, by type, and the containers they stand in."""
+    for client in harness.clients:
+        assert client.closed
+    harness.clock.advance(100)  # deadlines that were called off leave when their time has come
+    harness.clients.clear()
+    harness.logs.clear()
+    gc.collect()
+    # Not `Counter(...)` of a generator: it asks whether that is a Mapping, and the answer is kept in a set for each kind
+    # of mapping that this process knows, after the first of two countings and before the second.
+    counts: Counter[str] = Counter()
+    for found in gc.get_objects():
+        kind = type(found)
+        if (
+            str(kind.__module__).startswith("hookmq.")
+            or kind in (dict, list, set)
+            or kind.__name__ in ("deque", "partial", "function", "method", "bytearray")
+        ):
+            counts[f"{kind.__module__}.{kind.__qualname__}"] += 1
+    return counts
+
+
+@pytest.mark.parametrize("churn", KINDS)
+def test_nothing_stays(churn: Callable[[Harness, int], None]) -> None:
+    with Harness(config=SETTINGS) as harness:
+        for number in range(4):
+            churn(harness, number)
+        before = objects(harness)
+        state = len(harness.broker.state.sessions), len(harness.broker.connections)
+        for number in range(4, 64):
+            churn(harness, number)
+        assert len(harness.broker.state.deadlines) < 20
+        more = objects(harness) - before
+        assert (len(harness.broker.state.sessions), len(harness.broker.connections)) == state
+        # One for each round would be sixty.
+        assert {name: count for name, count in more.items() if count >= 20} == {}
+
+
+def test_what_stays_is_seen() -> None:
+    """The count itself works: sessions that are kept are seen."""
+    with Harness(config=SETTINGS) as harness:
+        before = objects(harness)
+        for number in range(60):
+            client = harness.connect(f"k{number}", version=5, session_expiry_interval=3600)
+            client.drop()
+        more = objects(harness) - before
+        assert more["hookmq.session.session.Session"] == 60

@@ -1,0 +1,14 @@
+"""The store that keeps nothing beyond the process."""
+
+from hookmq.storage.memory_store import MemoryStore
+from hookmq.storage.protocols import Store
+from hookmq_testing import StoreContract
+
+
+class TestMemoryStore(StoreContract):
+    def open(self) -> Store:
+        return MemoryStore()
+
+    def messages(self, store: Store) -> int:
+        assert isinstance(store, MemoryStore)
+        return len(store._messages)

@@ -1,0 +1,40 @@
+"""Every hook has tests of its own: one that bears its name, wherever it stands."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from hookmq.hooks.specs import SPECS
+
+TESTS = Path(__file__).parent
+
+
+def names() -> set[str]:
+    """The names of all test functions, and the words by which tests are told what to be about."""
+    found = set()
+    for path in TESTS.rglob("test_*.py"):
+        if path == Path(__file__):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if node.name.startswith("test_"):
+                    found.add(node.name)
+                for decorator in node.decorator_list:
+                    found |= {
+                        f"test_{inner.value}"
+                        for inner in ast.walk(decorator)
+                        if isinstance(inner, ast.Constant) and isinstance(inner.value, str)
+                    }
+    return found
+
+
+NAMES = names()
+
+
+@pytest.mark.parametrize("hook", SPECS)
+def test_a_test_is_named_for_it(hook: str) -> None:
+    assert any(hook in name for name in NAMES)
+
+
+def test_the_search_finds_no_hook_that_is_not_there() -> None:
+    assert not any("on_frobnicate" in name for name in NAMES)

@@ -1,0 +1,49 @@
+"""The testing kit: a whole broker in memory, on a virtual clock, in one thread, without ports or sleeps.
+
+    from hookmq_testing import Harness
+
+    with Harness(plugins=[MyPlugin(MyPlugin.Config(), Context("mine"))]) as harness:
+        one = harness.connect("one")
+        two = harness.connect("two", version=4)
+        two.subscribe("greetings/#", qos=1)
+        one.publish("greetings/all", b"hello", qos=1)
+        two.expect_message("greetings/all", b"hello", qos=1)
+        harness.clock.advance(60)
+        two.expect_nothing()
+
+pytest finds the fixtures `harness` and `broker_harness` without an import. Everything is imported on first use, so test
+runs without the kit pay nothing for it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookmq_testing.client import MemoryClient, will
+    from hookmq_testing.contracts import JournalContract, PluginContract, StoreContract
+    from hookmq_testing.harness import Harness
+    from hookmq_testing.plugins import make_plugin
+    from hookmq_testing.recorder import HookCall, HookRecorder
+    from hookmq_testing.runtime import VirtualRuntime
+    from hookmq_testing.stores import DurableStore, RecordingJournal, SlowStore
+    from hookmq_testing.wire import MemoryWire, Write
+
+_HOMES = {
+    "DurableStore": "stores", "Harness": "harness", "HookCall": "recorder", "HookRecorder": "recorder",
+    "JournalContract": "contracts", "MemoryClient": "client", "MemoryWire": "wire", "PluginContract": "contracts",
+    "RecordingJournal": "stores", "SlowStore": "stores", "StoreContract": "contracts", "VirtualRuntime": "runtime",
+    "Write": "wire", "make_plugin": "plugins", "will": "client",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+__all__ = [
+    "DurableStore", "Harness", "HookCall", "HookRecorder", "JournalContract", "MemoryClient", "MemoryWire",
+    "PluginContract", "RecordingJournal", "SlowStore", "StoreContract", "VirtualRuntime", "Write", "make_plugin", "will",
+]  # fmt: skip

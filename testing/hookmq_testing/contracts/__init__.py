@@ -1,0 +1,23 @@
+"""Contract tests for stores, journals and plugins. Inherit from them to test your own.
+
+    class TestMyStore(StoreContract):
+        def open(self) -> Store:
+            return MyStore(self.folder / "data.db")
+
+        def messages(self, store: Store) -> int:
+            return store.count_messages()
+
+Every test gets its own empty `folder`. Override `settle` if your class does work in the background. Override `crash`
+and `trouble` to test crashes and disk failures.
+"""
+
+from hookmq_testing.contracts.crashes import StoreCrashes
+from hookmq_testing.contracts.journal import JournalContract
+from hookmq_testing.contracts.kit import StoreKit
+from hookmq_testing.contracts.plugin import PluginContract
+from hookmq_testing.contracts.samples import fields_of
+from hookmq_testing.contracts.store import StoreContract
+
+__all__ = [
+    "JournalContract", "PluginContract", "StoreContract", "StoreCrashes", "StoreKit", "fields_of",
+]  # fmt: skip

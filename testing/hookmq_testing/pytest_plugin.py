@@ -1,0 +1,39 @@
+"""The pytest plugin of the testing kit: the fixtures `harness` and `broker_harness`.
+
+pytest loads this plugin in every project that has HookMQ installed. It imports nothing from HookMQ until a fixture is
+used. Startup therefore remains fast, and coverage sees all imports.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from hookmq_testing.harness import Harness
+
+pytest.register_assert_rewrite("hookmq_testing.contracts")
+
+
+@pytest.fixture
+def broker_harness() -> "Iterator[Callable[..., Harness]]":
+    """Return ``broker_harness(plugins=[...], config={...})``, which creates a `Harness` and closes it after the
+    test."""
+    from hookmq_testing.harness import Harness
+
+    made: list[Harness] = []
+
+    def make(*args: Any, **options: Any) -> Harness:
+        harness = Harness(*args, **options)
+        made.append(harness)
+        return harness
+
+    yield make
+    for harness in reversed(made):
+        harness.close()
+
+
+@pytest.fixture
+def harness(broker_harness: "Callable[..., Harness]") -> "Harness":
+    """Return a `Harness` without plugins that allows everything. It is closed after the test."""
+    return broker_harness()

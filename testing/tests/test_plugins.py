@@ -1,0 +1,168 @@
+"""`make_plugin` is to a test what an entry of ``plugins:`` is to `hookmq serve`: bound, checked and refused alike."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hookmq.config.model import loads
+from hookmq.config.plugins import build
+from hookmq.hooks.discovery import InstalledPlugin
+from hookmq.model.errors import ConfigError, PluginError
+from hookmq.plugin import Context, Plugin, Seconds, Size, hookimpl, setting
+from hookmq_testing import make_plugin
+from hookmq_testing.contracts import PluginContract
+
+
+@dataclass(frozen=True)
+class Inner:
+    size: Size = 1
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Config:
+    path: Path
+    inner: Inner = Inner()
+    others: dict[str, Inner] = field(default_factory=dict)
+    wait: Seconds = 1.0
+    count: int = setting(1, "how many", minimum=1)
+
+    def __post_init__(self) -> None:
+        if self.count == 13:
+            raise ConfigError("13 brings bad luck")
+
+
+class Bound(Plugin):
+    """Has a configuration with everything in it."""
+
+    Config = Config
+
+    def __init__(self, config: Any, context: Context) -> None:
+        super().__init__(config, context)
+        if config.count == 7:
+            raise ConfigError("7 is taken")
+        if config.count == 8:
+            raise RuntimeError("8 is broken")
+
+    @hookimpl
+    def on_publish(self) -> None: ...
+
+
+class Pydantic:
+    """A class that validates itself."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    @classmethod
+    def model_validate(cls, value: Any) -> "Pydantic":
+        if not isinstance(value.get("word"), str):
+            raise ValueError("word is wanted")
+        return cls(value["word"])
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]:
+        return {}
+
+
+class Validated(Plugin):
+    Config = Pydantic
+
+
+class Bare(Plugin):
+    """Has nothing to configure."""
+
+
+class Later(Plugin):
+    requires_api = ">=99"
+
+
+def served(kind: type[Plugin], written: Any) -> Any:
+    """The plugin's configuration as `hookmq serve` binds it; ConfigError or PluginError."""
+    document = {
+        "version": 1,
+        "listeners": [],
+        "plugins": [{"use": "it", "config": written}],
+    }
+    text = yaml.safe_dump(document).replace("listeners: []", "listeners: [{name: a}]")
+    point: Any = type("Point", (), {"load": lambda self: kind})()
+    offered = InstalledPlugin("it", "m:it", "hookmq-it", "1", point)
+    return build(loads(text, "f", (), {}), (offered,))[0].plugin.config
+
+
+GOOD: list[dict[str, Any]] = [
+    {"path": "a"},
+    {"path": "a", "inner": {"size": "64KiB", "names": ["x", "y"]}},
+    {"path": "a", "others": {"one": {"size": 5}}, "wait": "250ms", "count": 3},
+]
+BAD: list[tuple[type[Plugin], Any]] = [
+    (Bound, {}),
+    (Bound, {"path": 5}),
+    (Bound, {"path": "a", "wrod": 1}),
+    (Bound, {"path": "a", "inner": {"size": "64 apples"}}),
+    (Bound, {"path": "a", "inner": {"nmaes": []}}),
+    (Bound, {"path": "a", "others": {"one": 5}}),
+    (Bound, {"path": "a", "count": 0}),
+    (Bound, {"path": "a", "count": "1"}),
+    (Bound, {"path": "a", "count": 13}),
+    (Bound, {"path": "a", "count": 7}),
+    (Bound, {"path": "a", "count": 8}),
+    (Validated, {}),
+    (Validated, {"word": 5}),
+    (Bare, {"word": 5}),
+    (Later, {}),
+]
+
+
+@pytest.mark.parametrize("written", GOOD)
+def test_what_serve_takes_is_bound_alike(written: dict[str, Any]) -> None:
+    assert make_plugin(Bound, written, "it").plugin.config == served(Bound, written)
+
+
+@pytest.mark.parametrize(("kind", "written"), BAD)
+def test_what_serve_refuses_is_refused_alike(kind: type[Plugin], written: dict[str, Any]) -> None:
+    with pytest.raises((ConfigError, PluginError)) as expected:
+        served(kind, written)
+    with pytest.raises((ConfigError, PluginError)) as caught:
+        make_plugin(kind, written, "it")
+    assert type(caught.value) is type(expected.value)
+    # a test has no file whose line could be named, and no distribution
+    words = str(expected.value).partition(": ")[2] if "f:" in str(expected.value) else None
+    if words is not None:
+        assert words in str(caught.value)
+
+
+def test_what_is_not_of_a_file() -> None:
+    made = make_plugin(Bound, {"path": Path("a"), "inner": {"names": ("x",)}})
+    assert (made.plugin.config.path, made.plugin.config.inner.names) == (Path("a"), ("x",))
+    config = Config(Path("b"))
+    assert make_plugin(Bound, config).plugin.config is config
+    made = make_plugin(Bound, {"path": "a", "inner": Inner(5, ("x",))})
+    assert made.plugin.config.inner == Inner(5, ("x",))
+    with pytest.raises(ConfigError, match=r"config\.inner\.size: expected a size"):
+        make_plugin(Bound, {"path": "a", "inner": Inner("much")})  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match="expected a whole number, found an object of type object"
+    ):
+        make_plugin(Bound, {"path": "a", "count": object()})
+
+
+def test_the_entry_is_the_one_that_was_asked_for() -> None:
+    made = make_plugin(Bound, {"path": "a"}, "mine", use="bound", required=False, filters=("a/#",))
+    assert (made.id, made.entry.use, made.entry.required) == ("mine", "bound", False)
+    assert (made.entry.filters, made.plugin.context.use) == (("a/#",), "bound")
+    with pytest.raises(PluginError, match="8 is broken"):
+        make_plugin(Bound, {"path": "a", "count": 8}, required=False)
+
+
+class TestContract(PluginContract):
+    """The contract binds as well."""
+
+    kind = Bound
+    configs = tuple(GOOD)
+    bad_configs = tuple(written for kind, written in BAD if kind is Bound)
+
+    def test_sizes_are_numbers(self) -> None:
+        assert self.instance(GOOD[1]).plugin.config.inner == Inner(65536, ("x", "y"))

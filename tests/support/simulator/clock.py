@@ -1,0 +1,102 @@
+"""Virtual time: one heap of events for the whole world, and the runtime of one incarnation of the broker upon it."""
+
+import heapq
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from hookmq_testing.runtime import EPOCH, VirtualRuntime, VirtualTimer
+
+
+class Clock:
+    """Events in the order of their time; those of one time in the order in which they were asked for."""
+
+    __slots__ = ("_events", "_number", "now")
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+
+    def at(self, when: float, call: Callable[[], None]) -> None:
+        """Have `call` made at `when`, or now if that has passed."""
+        self._number += 1
+        heapq.heappush(self._events, (max(when, self.now), self._number, call))
+
+    def after(self, delay: float, call: Callable[[], None]) -> None:
+        """Have `call` made in `delay` seconds."""
+        self.at(self.now + delay, call)
+
+    def until(self, end: float) -> Iterator[None]:
+        """Make one call after another, yielding after each, until all that is due by `end` is done."""
+        events = self._events
+        while events and events[0][0] <= end:
+            self.now, _, call = heapq.heappop(events)
+            call()
+            yield
+        self.now = end
+
+
+class SimRuntime(VirtualRuntime):
+    """The runtime of one broker process. Its loop takes a turn `lag` after there is something to do, so that what comes
+    in meanwhile is of the same turn; `kill` ends it with everything that it had in mind."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        seed: int,
+        lag: float,
+        logged: Callable[[str, str, dict[str, object]], None],
+    ) -> None:
+        super().__init__(seed)
+        self.clock = clock
+        self.lag = lag
+        self.dead = False
+        self._told = logged
+        self._turn_is_due = False
+
+    def now(self) -> float:
+        """Seconds since the beginning of the world."""
+        return self.clock.now
+
+    def time(self) -> float:
+        """Virtual epoch seconds."""
+        return EPOCH + self.clock.now
+
+    def _enqueue(self, call: Callable[[], None]) -> None:
+        self._soon.append(call)
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self.clock.after(self.lag, self._take_turn)
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> VirtualTimer:
+        """As `VirtualRuntime.call_later`."""
+        if self._in_thread:
+            self._not_in_a_thread("call_later")
+        timer = VirtualTimer(self.clock.now + max(0.0, delay), 0, call)
+        self.clock.at(timer.due, partial(self._due, timer))
+        return timer
+
+    def log(self, level: str, event: str, /, **fields: object) -> None:
+        """Tell the world."""
+        self._told(level, event, fields)
+
+    def kill(self) -> None:
+        """The process ends here and now."""
+        self.dead = True
+        self._soon.clear()
+        for task in self.tasks:
+            task.ended = True
+            close = getattr(task._iterator, "close", None)
+            if close is not None:
+                close()
+        self.tasks.clear()
+
+    def _take_turn(self) -> None:
+        self._turn_is_due = False
+        if not self.dead:
+            self.turn()
+
+    def _due(self, timer: VirtualTimer) -> None:
+        call, timer.call = timer.call, None
+        if call is not None and not self.dead:
+            call()

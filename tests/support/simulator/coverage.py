@@ -1,0 +1,44 @@
+"""Which packet met a connection in which phase."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from hookmq.broker.connection import Phase
+from hookmq.broker.dispatch import DISPATCH
+from hookmq.mqtt.reason_codes import PacketType
+
+Cell = tuple[Phase, PacketType]
+
+CELLS: Final[tuple[Cell, ...]] = tuple((phase, kind) for phase in Phase for kind in PacketType)
+"""Every cell of the connection's table, the illegal ones included."""
+
+UNREACHABLE: Final[dict[Cell, str]] = {}
+"""Cells that no run can reach, with the reason."""
+
+
+class Coverage:
+    """How often each cell was reached."""
+
+    def __init__(self) -> None:
+        self.cells: Counter[Cell] = Counter()
+
+    def add(self, others: Iterable[tuple[Cell, int]]) -> None:
+        """Take in what another run reached."""
+        for cell, count in others:
+            self.cells[cell] += count
+
+    def missing(self) -> list[Cell]:
+        """Cells that were not reached and should be."""
+        return [cell for cell in CELLS if not self.cells[cell] and cell not in UNREACHABLE]
+
+    def __str__(self) -> str:
+        lines = ["phase      " + " ".join(f"{kind.name[:8]:>8}" for kind in PacketType)]
+        for phase in Phase:
+            row = []
+            for kind in PacketType:
+                count = self.cells[phase, kind]
+                mark = "" if (phase, kind) in DISPATCH else "."
+                row.append(f"{f'{count}{mark}':>8}")
+            lines.append(f"{phase.name:<10} " + " ".join(row))
+        return "\n".join(lines) + "\n(a dot marks what the protocol does not allow)"

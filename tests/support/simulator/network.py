@@ -1,0 +1,279 @@
+"""One connection in a simulated network: two directions, each first in, first out, with everything that goes wrong."""
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from hookmq.broker import PacketReader
+from hookmq.mqtt.reason_codes import PacketType
+
+from simulator.clock import Clock
+
+
+class Endpoint(Protocol):
+    """The client's end."""
+
+    def took(self, link: "Link", data: bytes) -> None:
+        """Bytes have come."""
+
+    def ended(self, link: "Link") -> None:
+        """The connection is no more."""
+
+
+class Weather:
+    """How the network is: seconds of `latency`, up to `jitter` more, and the chance to `split` what is sent."""
+
+    __slots__ = ("high_water", "jitter", "latency", "split")
+
+    def __init__(self, latency: float, jitter: float, split: float, high_water: int) -> None:
+        self.latency = latency
+        self.jitter = jitter
+        self.split = split
+        self.high_water = high_water
+
+
+class Link:
+    """A connection between a client and a broker, and the broker's `Wire`.
+
+    The client calls `send`, `hang_up` and `cut`; the broker the methods of `Wire`. `fed` is called before each segment
+    that reaches the broker.
+    """
+
+    __slots__ = (
+        "_down", "_down_at", "_held", "_random", "_size", "_up", "_up_at", "alive", "broker_ended_at", "client",
+        "client_gone", "clock", "closing", "connection", "fed", "number", "paused", "reading", "said_goodbye",
+        "stalled", "weather", "written_at",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        clock: Clock,
+        weather: Weather,
+        random: Random,
+        number: int,
+        client: Endpoint,
+        fed: Callable[["Link", bytes, PacketType | None], None],
+    ) -> None:
+        self.clock = clock
+        self.weather = weather
+        self.number = number
+        self.client = client
+        self.fed = fed
+        self.connection: PacketReader | None = None
+        self.alive = True
+        """Whether the broker's end is there: False before `accept` failed, after its end and after a crash."""
+        self.broker_ended_at: float | None = None
+        self.said_goodbye = False
+        """Whether the broker took in a DISCONNECT of the client's."""
+        self.client_gone = False
+        self.closing = False
+        self.reading = True
+        self.paused = False
+        self.stalled = False
+        self.written_at = 0.0
+        """When the broker wrote what the client is reading."""
+        self._random = random
+        self._up: deque[tuple[bytes | None, PacketType | None]] = deque()
+        self._down: deque[tuple[float, bytes | None]] = deque()
+        self._held: deque[tuple[bytes | None, PacketType | None]] = deque()
+        self._up_at = clock.now
+        self._down_at = 0.0
+        self._size = 0
+
+    # --- the client's end --------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes, kind: PacketType | None = None) -> None:
+        """Send bytes; `kind` names the one packet they are, for the coverage."""
+        if self.client_gone:
+            return
+        weather = self.weather
+        if weather.split and len(data) > 1 and self._random.random() < weather.split:
+            cut = self._random.randrange(1, len(data))
+            self._push_up(data[:cut], None)
+            self._push_up(data[cut:], kind)
+        else:
+            self._push_up(data, kind)
+
+    def hang_up(self) -> None:
+        """End the client's end, after what was sent."""
+        if not self.client_gone:
+            self._push_up(None, None)
+            self.client_gone = True
+
+    def cut(self, lost: bool = True) -> None:
+        """The network fails: what is on the way up is lost (or, unless `lost`, still arrives) and both ends notice."""
+        if lost:
+            self._up.clear()
+        self.client_gone = True
+        self._up.append((None, None))
+        self.clock.after(self._random.random() * 0.05, self._arrive_up)
+
+    def go_dark(self, seconds: float) -> None:
+        """The client's end is gone and the broker does not notice for `seconds`."""
+        self._up.clear()
+        self.client_gone = True
+        self.stalled = True
+        self._up.append((None, None))
+        self.clock.after(seconds, self._arrive_up)
+
+    def abandon(self, seconds: float) -> None:
+        """The client hears and says no more; what it sent still arrives, and its end is seen after `seconds`."""
+        self.client_gone = True
+        self.clock.after(seconds, self._end_up)
+
+    def _end_up(self) -> None:
+        self._up.append((None, None))
+        self._arrive_up()
+
+    def end_now(self) -> None:
+        """Whoever does not know yet that the client's end is gone learns it."""
+        if self.client_gone and self.alive:
+            self._up.clear()
+            self._held.clear()
+            self._end("connection reset")
+
+    def stall(self) -> None:
+        """The client reads no more for now."""
+        self.stalled = True
+
+    def unstall(self) -> None:
+        """The client reads on."""
+        if self.stalled:
+            self.stalled = False
+            for _ in self._down:
+                self._down_at = max(self._down_at, self.clock.now) + self._delay()
+                self.clock.at(self._down_at, self._arrive_down)
+
+    def _delay(self) -> float:
+        weather = self.weather
+        return weather.latency + self._random.random() * weather.jitter
+
+    def _push_up(self, data: bytes | None, kind: PacketType | None) -> None:
+        self._up.append((data, kind))
+        self._up_at = max(self._up_at, self.clock.now + self._delay())
+        self.clock.at(self._up_at, self._arrive_up)
+
+    def _arrive_up(self) -> None:
+        if not self._up:
+            return
+        data, kind = self._up.popleft()
+        if self.alive:
+            if self.reading and self.connection is not None and not self._held:
+                self._feed(data, kind)
+            else:
+                self._held.append((data, kind))
+
+    def _feed(self, data: bytes | None, kind: PacketType | None) -> None:
+        connection = self.connection
+        if connection is None or not self.alive:
+            return
+        if data is None:
+            self._end("" if not self._down else "connection reset")
+        elif not self.closing or self._random.random() < 0.2:
+            self.fed(self, data, kind)
+            connection.feed(data)
+
+    # --- the broker's end: Wire -----------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send `data`; what is written after the end is lost."""
+        if self.closing or not self.alive:
+            return
+        self._down.append((self.clock.now, data))
+        self._size += len(data)
+        if not self.stalled:
+            self._down_at = max(self._down_at, self.clock.now + self._delay())
+            self.clock.at(self._down_at, self._arrive_down)
+        if self._size > self.weather.high_water and not self.paused and self.connection:
+            self.paused = True
+            self.connection.pause_writing()
+
+    def close(self) -> None:
+        """Send what was written, then close."""
+        if self.closing:
+            return
+        self.closing = True
+        self.broker_ended_at = self.clock.now
+        if not self.alive:
+            return
+        if self.stalled or self.connection is None:
+            # Nobody takes what is left: the shell's own deadline ends it.
+            self.clock.after(1.0, self._finish_close)
+            return
+        self._down.append((self.clock.now, None))
+        self._down_at = max(self._down_at, self.clock.now + self._delay())
+        self.clock.at(self._down_at, self._arrive_down)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._down.clear()
+        self._size = 0
+        self.close()
+
+    def pause_reading(self) -> None:
+        """Keep what the client sends; also that it leaves is not seen."""
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        """Let through what the client sent."""
+        if not self.reading:
+            self.reading = True
+            self.clock.after(0.0, self._let_through)
+
+    def accepted(self) -> None:
+        """The broker has accepted it: what came meanwhile is let through."""
+        if not self.closing:
+            self._let_through()
+
+    def crash(self) -> None:
+        """The broker's process ends: the client learns it, after some of what was under way."""
+        if not self.alive:
+            return
+        self.alive = False
+        if self.broker_ended_at is None:
+            self.broker_ended_at = self.clock.now
+        kept = self._random.randrange(len(self._down) + 1)
+        while len(self._down) > kept:
+            self._down.pop()
+        self.clock.at(max(self._down_at, self.clock.now + self._delay()), self._lose)
+
+    def _let_through(self) -> None:
+        while self._held and self.reading and self.alive:
+            self._feed(*self._held.popleft())
+
+    def _arrive_down(self) -> None:
+        if self.stalled or not self._down:
+            return
+        self.written_at, data = self._down.popleft()
+        if data is None:
+            self._finish_close()
+            return
+        self._size -= len(data)
+        if self.paused and self._size <= self.weather.high_water // 4 and self.alive:
+            self.paused = False
+            if self.connection is not None and not self.closing:
+                self.connection.resume_writing()
+        if not self.client_gone:
+            self.client.took(self, data)
+
+    def _finish_close(self) -> None:
+        if self.alive:
+            self._end("")
+        self._lose()
+
+    def _lose(self) -> None:
+        if not self.client_gone:
+            self.client_gone = True
+            self.client.ended(self)
+
+    def _end(self, error: str) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        if self.broker_ended_at is None:
+            self.broker_ended_at = self.clock.now
+        if self.connection is not None:
+            self.connection.closed(error)
+        self._down.clear()
+        self._lose()

@@ -1,0 +1,148 @@
+"""What one run is made of: knobs, drawn once (swarm), and a script of steps. Both are plain data, so that a failure can
+be shrunk by leaving out steps and putting knobs back, and kept as a regression test.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from hookmq.model.settings import (
+    AuthSettings,
+    AuthzSettings,
+    BrokerSettings,
+    SessionSettings,
+    Settings,
+)
+
+
+class Step(NamedTuple):
+    """At `at` seconds, `who` (a client's number; -1: the world) does `what` with `args`."""
+
+    at: float
+    what: str
+    who: int
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """How the world is. The defaults are a calm one, which is where shrinking goes."""
+
+    seed: int = 0
+    versions: tuple[int, ...] = (5, 5, 5, 4)
+    """One for each client. The first watches wills and is never absent for long."""
+    tainted: int = -1
+    """The client whose id others use: only what holds for everybody is checked of it."""
+    rude: int = 0
+    duration: float = 20.0
+    crash_at_turns: float = 0.0
+    """How often the broker crashes when a session has just begun, gone on or ended; but not twice within a second."""
+    volatile: bool = False
+    """A store that forgets; then the broker never crashes."""
+    disk_latency: float = 0.005
+    read_delay: float = 0.0
+    max_records: int = 20000
+    """A batch is cut after so many records, where that is safe."""
+    journals: tuple[str, ...] = ()
+    """Of `journal.JOURNALS`."""
+    journal_latency: float = 0.005
+    latency: float = 0.002
+    jitter: float = 0.002
+    split: float = 0.0
+    lag: float = 0.0
+    high_water: int = 65536
+    plugins: tuple[str, ...] = ()
+    plugin_delay: float = 0.0
+    plugin_fault: float = 0.0
+    ack_delay: float = 0.0
+    window: int = 20
+    """What a client offers as Receive Maximum, and how many it has unfinished itself."""
+    aliases: int = 0
+    max_inflight: int = 256
+    receive_maximum: int = 1024
+    queue_messages: int = 10000
+    queue_bytes: int = 16777216
+    queue_drop: str = "newest"
+    queue_page: int = 256
+    queue_qos0: bool = False
+    max_queue_bytes: int = 1 << 30
+    overflow: str = "pending"
+    fan_out_batch: int = 1000
+    async_fan_out: bool = False
+    max_held_inbound_bytes: int = 262144
+    retry_interval: float = 0.0
+    strategy: str = "round_robin"
+    authz_cache: int = 1024
+    outbound_alias: int = 16
+    duplicate_client_id: str = "takeover"
+    flapping: int = 10
+    denied: str = "acknowledge"
+    server_expiry: float = 60.0
+    max_write_buffer: int = 1 << 20
+
+    @property
+    def evicts(self) -> bool:
+        """Whether clients whose queue is full are disconnected."""
+        small = (
+            self.queue_messages < 10000
+            or self.queue_bytes < 1 << 24
+            or self.max_queue_bytes < 1 << 30
+        )
+        return small and self.queue_drop == "disconnect"
+
+    def settings(self) -> Settings:
+        """The broker's settings."""
+        chosen: Any = self
+        return Settings(
+            BrokerSettings(
+                receive_maximum=self.receive_maximum,
+                async_fan_out=self.async_fan_out,
+                fan_out_batch=self.fan_out_batch,
+                max_held_inbound_bytes=self.max_held_inbound_bytes,
+                shared_strategy=chosen.strategy,
+                authz_cache=self.authz_cache,
+                outbound_topic_alias=self.outbound_alias,
+                duplicate_client_id=chosen.duplicate_client_id,
+                flapping_takeovers=self.flapping,
+                mqtt3_denied_publish=chosen.denied,
+                max_queue_bytes=self.max_queue_bytes,
+                max_write_buffer=self.max_write_buffer,
+                hold_timeout=20.0,
+            ),
+            SessionSettings(
+                max_expiry=self.server_expiry,
+                max_inflight=self.max_inflight,
+                queue_messages=self.queue_messages,
+                queue_bytes=self.queue_bytes,
+                queue_drop=chosen.queue_drop,
+                queue_page=self.queue_page,
+                queue_qos0=self.queue_qos0,
+                inflight_overflow=chosen.overflow,
+                backpressure_timeout=2.0,
+                retry_interval=self.retry_interval,
+                other_owner="replace",  # rude clients use the names of others, and must not keep them
+            ),
+            AuthSettings("allow"),
+            AuthzSettings("allow"),
+        )
+
+    def changed(self) -> dict[str, Any]:
+        """What is not at its default."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+
+class Plan(NamedTuple):
+    """One run."""
+
+    knobs: Knobs
+    steps: tuple[Step, ...]
+
+    def __repr__(self) -> str:
+        knobs = ", ".join(f"{name}={value!r}" for name, value in self.knobs.changed().items())
+        steps = "\n".join(
+            f"        Step({s.at}, {s.what!r}, {s.who}, {s.args!r})," for s in self.steps
+        )
+        return f"Plan(\n    Knobs({knobs}),\n    (\n{steps}\n    ),\n)"

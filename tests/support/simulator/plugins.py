@@ -1,0 +1,264 @@
+"""Plugins of the simulated broker: they delay, raise, refuse, drop, replace, move, answer and observe.
+
+What they decide is told by the topic, so that it is the same after a crash and at a repetition; when they answer, and
+whether they fail, is chance.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final, Protocol
+
+from hookmq.model.client import Certificate
+from hookmq.mqtt.topics import parse_share
+from hookmq.plugin import (
+    Accept,
+    Action,
+    Auth,
+    Challenge,
+    ClientInfo,
+    Connect,
+    Context,
+    Deny,
+    Drop,
+    Message,
+    Plugin,
+    Subscription,
+    hookimpl,
+)
+from hookmq.storage.protocols import Journal
+from hookmq_testing.runtime import VirtualRuntime
+
+
+class World(Protocol):
+    """What plugins know of the world."""
+
+    chance: Random
+    calm: bool
+    denied: set[tuple[str, str]]
+    """(client id, filter) that may not be subscribed to."""
+    allowed: set[tuple[str, bytes]]
+    """(client id, payload) that were asked about before delivery, and allowed."""
+
+    def current(self) -> VirtualRuntime:
+        """The runtime of the broker that is up."""
+
+    def plugin_delay(self) -> float:
+        """Seconds that the next answer takes; 0 for at once."""
+
+    def plugin_fails(self) -> bool:
+        """Whether the next answer is an exception."""
+
+    def unsure(self, client_id: str, filter: str) -> None:
+        """A subscription may be lost, since nobody could decide about it."""
+
+    def echo(self) -> bytes:
+        """The payload of a plugin's own message."""
+
+    def turned(self) -> None:
+        """A session began, went on or ended."""
+
+    def journal(self, name: str) -> Journal:
+        """The journal of that name, for the broker that starts."""
+
+    def complain(self, invariant: str, text: str) -> None:
+        """A promise was broken."""
+
+
+class Broken(Exception):
+    """What plugins raise here."""
+
+
+class Part(Plugin):
+    """A plugin of the simulator."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(None, Context(name))
+        self.world = world
+
+    def answer(self, verdict: Any, delay: float = -1.0, fails: bool | None = None) -> Any:
+        """`verdict` now or, awaited, later; or an exception."""
+        world = self.world
+        if world.plugin_fails() if fails is None else fails:
+            raise Broken("as planned")
+        if delay < 0:
+            delay = world.plugin_delay()
+        return self._later(verdict, delay) if delay else verdict
+
+    async def _later(self, verdict: Any, delay: float) -> Any:
+        await self.world.current().sleep(delay)
+        return verdict
+
+
+def certificate_of(number: int) -> Certificate:
+    """The certificate of the connection with that number."""
+    return Certificate(f"link{number}", f"CN=link{number}", (f"san{number}",), f"{number:064x}")
+
+
+def claims_of(client: ClientInfo) -> dict[str, Any]:
+    """What is known of a client besides."""
+    return {
+        "port": client.peer.port,
+        "groups": [client.client_id, {"keep_alive": client.keep_alive}],
+    }
+
+
+class Gate(Part):
+    """Lets everybody in, some after an exchange of AUTH packets."""
+
+    @hookimpl
+    def on_connect(self, client: ClientInfo, connect: Connect) -> Any:
+        if client.username == "bad":
+            return Deny()
+        return self.answer(None, 0.2 if client.username == "slow" else -1.0)
+
+    @hookimpl
+    def on_auth(self, client: ClientInfo, auth: Auth) -> Any:
+        if auth.properties.authentication_method != "SIM":
+            return None
+        data = auth.properties.authentication_data
+        return self.answer(Challenge(b"1") if not data or data == b"0" else Accept())
+
+
+class Acl(Part):
+    """Denies by topic, and is asked about every delivery."""
+
+    authorize_actions = frozenset(Action)
+
+    @hookimpl
+    def authorize(
+        self, client: ClientInfo, action: Action, topic: str, message: Message | None
+    ) -> Any:
+        world = self.world
+        if client.peer.certificate != certificate_of(client.peer.port) or (
+            client.claims != claims_of(client)
+        ):
+            # It may have connected to a broker that crashed since.
+            world.complain(
+                "12 client", f"{client} is asked about with {client.peer} and {client.claims}"
+            )
+        if action is Action.DELIVER:
+            assert message is not None
+            world.allowed.add((client.client_id, message.payload.partition(b".")[0]))
+            return None
+        if action is Action.SUBSCRIBE:
+            plain = parse_share(topic)[1]
+            for client_id, filter in world.denied:
+                if client_id == client.client_id and self.contains(filter, plain):
+                    world.unsure(client_id, topic)  # 3.1 is told that it was granted
+                    return Deny()
+            delay, fails = world.plugin_delay(), world.plugin_fails()
+            if fails or delay > 0.2:
+                world.unsure(client.client_id, topic)
+            return self.answer(None, delay, fails)
+        return self.answer(Deny() if topic.startswith("deny/") else None)
+
+
+class Shaper(Part):
+    """Refuses, drops, moves and answers messages."""
+
+    @hookimpl
+    def on_publish(self, client: ClientInfo | None, message: Message, broker: Any) -> Any:
+        kind, _, rest = message.topic.partition("/")
+        verdict: Any = None
+        if kind == "deny":
+            verdict = Deny()
+        elif kind == "drop":
+            verdict = Drop()
+        elif kind == "boom":
+            raise Broken("as planned")
+        elif kind == "mv":
+            verdict = message.replace(topic=rest)
+        elif kind == "echo":
+            broker.publish("e/0", self.world.echo(), message.qos)
+        return self.answer(verdict)
+
+
+class Courier(Part):
+    """Looks at every delivery and replaces some."""
+
+    @hookimpl
+    def on_deliver(self, client: ClientInfo, message: Message, subscription: Subscription) -> Any:
+        if message.topic == "t/2" and message.payload:
+            if client.client_id.endswith("3"):
+                return Drop()
+            return message.replace(payload=message.payload + b"+")
+        return None
+
+
+class Filter(Part):
+    """Lowers the QoS of some subscriptions."""
+
+    @hookimpl
+    def on_subscribe(self, client: ClientInfo, subscription: Subscription) -> Any:
+        delay, fails = self.world.plugin_delay(), self.world.plugin_fails()
+        if fails:
+            self.world.unsure(
+                client.client_id, subscription.filter
+            )  # 3.1 is told that it was granted
+        changed = None
+        if subscription.topic_filter == "t/+" and subscription.qos == 2:
+            changed = subscription.replace(qos=1)
+        return self.answer(changed, delay, fails)
+
+
+class Mourner(Part):
+    """Looks at wills."""
+
+    @hookimpl
+    def on_will(self, client: ClientInfo, message: Message) -> Any:
+        return self.answer(message.replace(payload=message.payload + b"+"))
+
+
+class Watch(Part):
+    """Observes everything: the core takes other paths where somebody does."""
+
+    @hookimpl
+    def on_session(self, client: ClientInfo, event: Any) -> None:
+        pass
+
+    @hookimpl
+    def on_published(self, client: ClientInfo, message: Message, matched: int) -> None:
+        pass
+
+    @hookimpl
+    def on_delivered(self, client: ClientInfo, message: Message, qos: int) -> None:
+        pass
+
+    @hookimpl
+    def on_dropped(self, client: ClientInfo, message: Message, why: Any) -> None:
+        pass
+
+    @hookimpl
+    def on_retained(self, topic: str, message: Message | None) -> None:
+        pass
+
+    @hookimpl
+    def on_disconnect(self, client: ClientInfo, reason: Any) -> None:
+        pass
+
+
+class Warden(Part):
+    """Watches sessions, and knows something of each client. The world kicks clients and revokes rights through its
+    handle."""
+
+    @hookimpl
+    def on_connect(self, client: ClientInfo, connect: Connect) -> Any:
+        return Accept(claims=claims_of(client))
+
+    @hookimpl
+    def on_session(self, client: ClientInfo, event: Any) -> None:
+        self.world.turned()
+
+
+class Scribe(Part):
+    """Keeps a journal, of its own name."""
+
+    @hookimpl
+    def provide_journal(self) -> Journal:
+        return self.world.journal(self.id)
+
+
+PARTS: Final[dict[str, Callable[[World, str], Part]]] = {
+    "gate": Gate, "acl": Acl, "shaper": Shaper, "courier": Courier, "filter": Filter, "mourner": Mourner,
+    "watch": Watch, "warden": Warden, "log": Scribe, "outbox": Scribe, "all": Scribe,
+}  # fmt: skip

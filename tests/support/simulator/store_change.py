@@ -1,0 +1,59 @@
+"""The journals' last trial: a broker starts on another store than the one they know. They keep everything, begin a new
+epoch, and from then on drop only what that store did not commit.
+"""
+
+from typing import Final
+
+from simulator.journal import Entry
+from simulator.steps import Steps
+
+TRIAL: Final = ("t/0", "s/0", "r/0", "t/1/x", "e/0")
+"""Where the new broker's messages go: to every journal, and to nobody else."""
+
+
+class Epochs(Steps):
+    """Called one after the other, with time between them, when everything else is done and everybody has left."""
+
+    before: dict[str, list[Entry]]
+    """What each journal held before the new store."""
+
+    def _begin_anew(self) -> None:
+        self.before = {name: list(disk.kept) for name, disk in self.journals.disks.items()}
+        self._restart_at_once(other=True)
+        self._publish_to_journals()
+
+    def _go_down(self) -> None:
+        """The new store's commits are done; the process dies while it makes the next."""
+        for name, disk in self.journals.disks.items():
+            self._compare(name, disk.kept)
+            wanted = sum(map(disk.wants, TRIAL))
+            if len(disk.kept) != len(self.before[name]) + wanted:
+                self.complain("11 journal", f"{name} did not get all that it wants")
+            self.before[name] = list(disk.kept)
+        self._publish_to_journals()
+        self.clock.after(self.journals.delay(), self._restart_at_once)
+
+    def _check_epochs(self) -> None:
+        for name, disk in self.journals.disks.items():
+            self._compare(name, disk.kept)
+        self.journals.check_settled()
+
+    def _restart_at_once(self, other: bool = False) -> None:
+        """The process dies; the next finds the same disk, or an empty one."""
+        self._kill()
+        if other and self.disk is not None:
+            self.disk = self._make_disk("another")
+        self._start()
+
+    def _publish_to_journals(self) -> None:
+        handle = self._handle()
+        assert handle is not None
+        for topic in TRIAL:
+            sent, payload = self.ledger.write(-1, topic, 1, origin="plugin")
+            self.ledger.sending(sent, self.clock.now)
+            handle.publish(topic, payload, 1)
+
+    def _compare(self, name: str, kept: list[Entry]) -> None:
+        before = self.before[name]
+        if kept[: len(before)] != before:
+            self.complain("11 journal", f"{name} lost what was of an older store, or committed")

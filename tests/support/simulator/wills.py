@@ -1,0 +1,210 @@
+"""What must become of each will: published once if its connection ends otherwise than by a normal DISCONNECT, not before
+its delay or its session's end, and never if its client comes back to its session in time.
+
+A watcher with a durable session and QoS 2 subscribes to all of them: what it gets was published.
+"""
+
+from collections.abc import Callable, Mapping
+
+from hookmq.storage.records import SessionRecord
+from hookmq_testing.runtime import EPOCH
+
+from simulator.ledger import Ledger
+from simulator.network import Link
+from simulator.records import Life, Sent
+
+NO, MAYBE, SURE = 0, 1, 2
+
+
+class Will:
+    """One will, of one connection."""
+
+    __slots__ = (
+        "armed", "cancelled", "client", "delay", "ended_at", "expiry", "fired_at", "gone", "link", "said_bye", "sent",
+        "session_over", "standing", "tries",
+    )  # fmt: skip
+
+    def __init__(self, client: int, link: Link, sent: Sent, delay: int, expiry: float) -> None:
+        self.client = client
+        self.link = link
+        self.sent = sent
+        self.delay = delay
+        self.expiry = expiry
+        self.armed = False
+        """Whether CONNACK confirmed it."""
+        self.said_bye = NO
+        self.cancelled = NO
+        self.tries = 0
+        """How many times its client has asked to come back."""
+        self.standing = False
+        """Whether its connection was up when the broker crashed."""
+        self.gone = False
+        """Whether it may be lost: it was in the memory of a broker that crashed."""
+        self.session_over = False
+        """Whether its session may have ended before its time, so that it is due at once."""
+        self.ended_at: float | None = None
+        """When a broker that started later took the connection for ended; else the connection's own end counts."""
+        self.fired_at = -1.0
+
+    def end(self) -> float | None:
+        """When its connection ended, as the broker knows it."""
+        return self.link.broker_ended_at if self.ended_at is None else self.ended_at
+
+    def due(self) -> float | None:
+        """When it is due at the earliest."""
+        end = self.end()
+        if end is None:
+            return None
+        return end if self.session_over else end + min(self.delay, self.expiry)
+
+
+class Wills:
+    """All wills of one world."""
+
+    def __init__(self, ledger: Ledger, complain: Callable[[str, str], None]) -> None:
+        self.ledger = ledger
+        self.complain = complain
+        self.by_uid: dict[int, Will] = {}
+        self.by_link: dict[int, Will] = {}
+        self.open: dict[int, list[Will]] = {}
+        """Those whose fate is not sealed, by client."""
+
+    def carried(self, client: int, link: Link, sent: Sent, delay: int, expiry: float) -> None:
+        """A CONNECT with a will is on its way."""
+        will = Will(client, link, sent, delay, expiry)
+        self.by_uid[sent.uid] = self.by_link[link.number] = will
+        self.open.setdefault(client, []).append(will)
+
+    def returning(self, client: int, link: Link, clean: bool) -> None:
+        """A CONNECT of this client is on its way: it may end the session, or take the will back in time."""
+        for will in self.open.get(client, ()):
+            if will.link is link:
+                continue
+            will.tries += 1
+            if clean:
+                will.session_over = True
+            elif will.cancelled == NO and min(will.delay, will.expiry) > 0:
+                will.cancelled = MAYBE
+
+    def confirmed(
+        self, client: int, link: Link, present: bool, asked_at: float, now: float
+    ) -> None:
+        """CONNACK came on `link`: the fate of the wills of earlier connections is sealed."""
+        rest = []
+        for will in self.open.get(client, ()):
+            if will.link is link:
+                will.armed = True
+                rest.append(will)
+                continue
+            due = will.due()
+            if not will.armed or due is None or will.cancelled != MAYBE:
+                continue
+            if present and not will.session_over and now < due:
+                will.cancelled = SURE
+                if will.fired_at >= 0:
+                    self.complain("6 will", f"{will.sent} was published before it was due")
+            elif will.tries == 1 and (not present or asked_at > due + 0.1):
+                will.cancelled = NO
+        self.open[client] = rest
+
+    def doubt(self, link: Link) -> None:
+        """An older attempt to connect may still take over from this connection, and end its session or resume it."""
+        will = self.by_link.get(link.number)
+        if will is not None:
+            will.session_over = True
+            will.cancelled = MAYBE
+            will.tries += 1
+
+    def goodbye(self, link: Link) -> None:
+        """The client sends a normal DISCONNECT."""
+        will = self.by_link.get(link.number)
+        if will is not None:
+            will.said_bye = MAYBE
+
+    def heard_goodbye(self, client: int, now: float) -> None:
+        """The broker takes a DISCONNECT of this client in at this moment."""
+        for will in self.open.get(client, ()):
+            if will.said_bye == MAYBE and will.link.broker_ended_at == now:
+                will.said_bye = SURE
+
+    def fired(self, payload: bytes, written_at: float) -> None:
+        """The watcher got a will."""
+        sent = self.ledger.find(payload)
+        will = self.by_uid.get(sent.uid) if sent is not None else None
+        if will is None:
+            return
+        will.fired_at = written_at
+        due = will.due()
+        if will.said_bye == SURE:
+            self.complain("6 will", f"{will.sent} was published after a normal DISCONNECT")
+        elif will.cancelled == SURE:
+            self.complain(
+                "6 will", f"{will.sent} was published although its client came back in time"
+            )
+        elif due is None:
+            self.complain("6 will", f"{will.sent} was published while its client is connected")
+        elif written_at < due - 0.001:
+            self.complain(
+                "6 will", f"{will.sent} was published at {written_at:.3f}, due at {due:.3f}"
+            )
+
+    def crashing(self) -> None:
+        """The broker goes down: a will must be on record if its connection is up, and its client has been told so."""
+        for will in self.by_uid.values():
+            will.standing = (
+                will.armed and will.end() is None and not will.said_bye and not will.cancelled
+            )
+
+    def crashed(self, kept: Mapping[str, SessionRecord], now: float) -> None:
+        """The broker starts again; `kept` is what the disk knows of each session."""
+        on_disk = {
+            sent.uid: record
+            for record in kept.values()
+            if record.will is not None and (sent := self.ledger.find(record.will.message.payload))
+        }
+        for will in self.by_uid.values():
+            record = on_disk.get(will.sent.uid)
+            if record is not None:
+                if will.said_bye == SURE:
+                    will.said_bye = MAYBE
+                if record.ended_at is None:
+                    will.ended_at = now
+                elif will.end() is None or will.ended_at is None:
+                    will.ended_at = record.ended_at - EPOCH
+            elif will.fired_at < 0:
+                if will.standing:
+                    self.complain(
+                        "6 will", f"{will.sent} of a connection that was up was not on record"
+                    )
+                # Published, replaced or taken back: who knows.
+                will.gone = True
+
+    def check(self, watcher: Life | None, watcher_id: str, now: float) -> None:
+        """At the end: those that were due have been published. Only for a watcher whose session was there all along."""
+        if watcher is None:
+            return
+        since = min(
+            (
+                s.certain_from
+                for s in watcher.subs
+                if s.text == "w/#" and s.certain_from >= 0 and s.certain_until is None
+            ),
+            default=None,
+        )
+        if since is None:
+            return
+        for will in self.by_uid.values():
+            due = will.due()
+            sent = will.sent
+            if (
+                will.armed
+                and due is not None
+                and due + 15.0 < now
+                and sent.qos
+                and sent.first_sent >= since
+                and not (will.said_bye or will.cancelled or will.gone or sent.lost)
+                and watcher_id not in sent.excused
+                and sent.uid not in watcher.got
+            ):
+                self.complain("6 will", f"{sent} was never published, due at {due:.3f}")
+                return
