@@ -12,6 +12,7 @@ from typing import Final
 from planting import BUGS, Bug, bugs, load, plant, simulate
 
 PROGRAM: Final = Path(__file__).parents[2] / "crash" / "powercut"
+RECORDINGS: Final = 3
 SIMULATED: Final = (
     "ack_before_commit",
     "qos2_id_not_recorded",
@@ -28,13 +29,23 @@ def planted() -> list[Bug]:
     return bugs(PROGRAM / "bugs")
 
 
-def find(bug: Bug, folder: Path, seed: int = 1) -> str:
-    """Plant a bug in `folder`, and say what a power cut finds; '' if none did within the cuts it is given."""
+def find(bug: Bug, folder: Path) -> str:
+    """Plant a bug in `folder`, and say what a power cut finds.
+
+    What can be found in a recording depends on what the writer happened to commit together. So up to `RECORDINGS` are
+    made, each with a seed of its own, and each gets the bug's cuts. The result is '' if no cut of any found the bug.
+    """
     plant(bug, folder)
+    return next(
+        filter(None, (_find_in_one(bug, folder, seed) for seed in range(1, RECORDINGS + 1))), ""
+    )
+
+
+def _find_in_one(bug: Bug, folder: Path, seed: int) -> str:
     done = subprocess.run(
         [
             sys.executable, str(PROGRAM), "--cuts", str(bug.cuts), "--seed", str(seed), "--most", "1", "--real", "0",
-            "--keep", str(folder / "kept"), "--messages", "450",
+            "--keep", str(folder / f"kept-{seed}"), "--messages", "450",
         ],
         env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
