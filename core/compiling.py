@@ -35,10 +35,10 @@ LEFT: Final = {
     "mqtt/errors.py",
     "mqtt/properties.py",
     "mqtt/reason_codes.py",
-    "broker/plugin_api.py",
+    "broker/plugin_api",
 }
-"""Modules that match `COMPILED` but remain interpreted. Packets are built in a way that only interpreted classes allow;
-the functions that plugins call check their arguments themselves."""
+"""Modules and packages that match `COMPILED` but remain interpreted. Packets are built in a way that only interpreted
+classes allow; the functions that plugins call check their arguments themselves."""
 GROUP: Final = "hookmq"
 """The name of the one shared library with all modules. Calls between modules in one library are C calls."""
 
@@ -49,8 +49,13 @@ def modules() -> list[Path]:
     return sorted(
         path
         for path in found
-        if path.name != "__init__.py" and path.relative_to(PACKAGE).as_posix() not in LEFT
+        if path.name != "__init__.py" and not _left(path.relative_to(PACKAGE))
     )
+
+
+def _left(path: Path) -> bool:
+    """Return whether the module at `path`, or its package, is in `LEFT`."""
+    return bool(LEFT & {path.as_posix(), path.parent.as_posix()})
 
 
 def sources() -> list[Path]:

@@ -1,17 +1,16 @@
-"""What plugins do to the broker through their handle: publish, wait for it, read state, disconnect clients."""
+"""A plugin publishes through its handle, and waits for the commit."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from hookmq.hooks.verdicts import Allow, Deny, Drop
+from hookmq.hooks.verdicts import Deny, Drop
 from hookmq.model.errors import PluginError
 from hookmq.model.events import DropReason
 from hookmq.model.message import Message
-from hookmq.model.metrics import Metrics
 from hookmq.mqtt.properties import Properties
 from hookmq.mqtt.reason_codes import ReasonCode
-from hookmq_testing import DurableStore, Harness, HookRecorder, SlowStore, will
+from hookmq_testing import DurableStore, Harness, HookRecorder, SlowStore
 from hookmq_testing.runtime import EPOCH
 
 Make = Callable[..., Harness]
@@ -244,81 +243,3 @@ def test_a_hook_may_wait_for_what_it_publishes(harness: Harness, mine: HookRecor
     mine.answer("on_publish", lambda message: copy(message))
     pub.publish("t", b"x", 1, expect=0)
     assert [(m.topic, m.payload) for m in sub.messages] == [("copy/t", b""), ("t", b"1")]
-
-
-# --- loops --------------------------------------------------------------------------------------------------------------
-
-
-# --- looking around -----------------------------------------------------------------------------------------------------
-
-
-def test_clients(harness: Harness) -> None:
-    broker = harness.handle("mine")
-    assert broker.clients() == []
-    one, two = harness.connect("one", session_expiry_interval=60), harness.connect("two")
-    assert [client.client_id for client in broker.clients()] == ["one", "two"]
-    assert broker.client("one") is harness.broker.sessions["one"].client
-    assert broker.client("three") is None
-    one.disconnect()
-    two.disconnect()
-    assert broker.client("one") is None  # a session, but no connection
-    assert broker.clients() == []
-
-
-def test_retained(harness: Harness) -> None:
-    pub = harness.connect("pub")
-    pub.publish("a/1", b"1", retain=True)
-    pub.publish("a/2", b"2", retain=True, message_expiry_interval=5)
-    pub.publish("b", b"3", retain=True)
-    broker = harness.handle("mine")
-    assert sorted(message.topic for message in broker.retained("a/#")) == ["a/1", "a/2"]
-    harness.advance(6)
-    assert [message.topic for message in broker.retained("a/#")] == ["a/1"]
-    with pytest.raises(Exception, match="filter"):
-        broker.retained("a/#/b")
-
-
-def test_disconnect(harness: Harness) -> None:
-    broker = harness.handle("mine")
-    watcher = harness.connect("watcher")
-    watcher.subscribe("bye")
-    one = harness.connect("one", will=will("bye"))
-    two = harness.connect("two", 4, will=will("bye"))
-    assert not broker.disconnect("nobody")
-    assert broker.disconnect("one", reason="maintenance")
-    packet = one.expect_disconnect(0x98)
-    assert packet is not None
-    assert packet.properties.reason_string == "maintenance"
-    watcher.expect_message("bye")
-    assert broker.disconnect("two", ReasonCode.QUOTA_EXCEEDED, drop_will=True)
-    two.expect_closed()
-    watcher.expect_nothing()
-    assert not broker.disconnect("one")
-
-
-def test_disconnecting_a_client_within_its_own_hook(harness: Harness, mine: HookRecorder) -> None:
-    mine.answer(
-        "on_publish", lambda client: harness.handle("mine").disconnect(client.client_id) and None
-    )
-    sub, one = harness.connect("sub"), harness.connect("one")
-    sub.subscribe("t")
-    one.publish("t", b"", 1)
-    one.expect_disconnect(0x98)
-    assert not harness.logged("internal.error")
-
-
-def test_clock_metrics_and_log(harness: Harness) -> None:
-    broker = harness.handle("mine")
-    harness.advance(5)
-    assert (broker.now(), broker.time()) == (5.0, EPOCH + 5)
-    assert isinstance(broker.metrics, Metrics)
-    assert broker.metrics is harness.metrics
-    broker.log("warning", "mine.noticed", what="this")
-    assert harness.logs[-1] == ("warning", "mine.noticed", {"plugin": "mine", "what": "this"})
-
-
-def test_each_plugin_has_its_own_handle(harness: Harness, other: HookRecorder) -> None:
-    assert harness.handle("mine") is not harness.handle("other")
-    other.answer("authorize", Allow())
-    harness.connect("one").publish("t", b"")
-    assert {id(call.broker) for call in other.calls("authorize")} == {id(harness.handle("other"))}

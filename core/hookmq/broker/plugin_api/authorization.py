@@ -1,0 +1,108 @@
+"""A plugin asks what a client may do, and discards the answers that the broker remembers."""
+
+from collections.abc import Awaitable
+from functools import partial
+
+from hookmq.broker.plugin_api.base import HandleBase
+from hookmq.broker.publish.authorize import authorize
+from hookmq.broker.publish.pipeline import SYSTEM
+from hookmq.broker.sessions.revocation import revoke
+from hookmq.hooks.recursion import DEPTH, at_depth
+from hookmq.hooks.verdicts import Allow, Deny
+from hookmq.model.client import ClientInfo
+from hookmq.model.errors import PluginError
+from hookmq.model.events import Action
+from hookmq.model.message import Message
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.topics import parse_share, validate_filter
+
+
+class Authorization(HandleBase):
+    """The part of the handle that asks for a client's permission."""
+
+    __slots__ = ()
+
+    def authorize(
+        self, client: ClientInfo, action: Action, topic: str, message: Message | None = None
+    ) -> Awaitable[Allow | Deny]:
+        """Ask every plugin whether `client` may do `action` to `topic`, in a later turn."""
+        self._only_on_loop("authorize()")
+        state = self._state
+        for name, given, kind in (
+            ("client", client, ClientInfo), ("topic", topic, str), ("message", message, Message | None),
+        ):  # fmt: skip
+            if not isinstance(given, kind):
+                raise PluginError(
+                    self._plugin, f"cannot authorize: {name} is {type(given).__name__}"
+                )
+        subscription: Subscription | None = None
+        if action is Action.SUBSCRIBE:
+            subscription, topic = self._asked_filter(topic)
+            message = None
+        elif action in (Action.PUBLISH, Action.WILL):
+            self._check_topic(topic, "authorize")
+            if message is None:
+                origin = "will" if action is Action.WILL else "client"
+                now = state.runtime.time()
+                message = Message(
+                    topic, b"", sender=client.client_id, origin=origin, received_at=now
+                )
+            elif message.topic != topic:
+                message = message.replace(topic=topic)
+        else:
+            raise PluginError(
+                self._plugin, f"cannot authorize: {action!r} is not PUBLISH, SUBSCRIBE or WILL"
+            )
+        result = state.runtime.promise()
+        depth = DEPTH.get() + 1
+        if depth > state.settings.broker.publish_depth:
+            result.set_exception(PluginError(self._plugin, "plugins ask in a loop"))
+            return result
+
+        def decided(verdict: Allow | Deny, by: str) -> None:
+            if result.done():
+                return  # the caller has stopped waiting
+            highest = verdict.max_qos if isinstance(verdict, Allow) else None
+            if message is not None and highest is not None and highest < message.qos:
+                verdict = Deny(reason=f"QoS above {highest} is not allowed here")
+            result.set_result(verdict)
+
+        def begin() -> None:
+            if message is not None and topic.startswith(SYSTEM):
+                decided(Deny(reason="topics below $SYS are reserved for the broker"), "")
+                return
+            chains = state.chains(client.listener)
+            qos, retain = (message.qos, message.retain) if message is not None else (0, False)
+            at_depth(
+                depth, authorize, state, client, chains, None, action, topic, qos, retain, message,
+                subscription, decided,
+            )  # fmt: skip
+
+        state.runtime.call_soon(begin)
+        return result
+
+    def _asked_filter(self, filter: str) -> tuple[Subscription, str]:
+        """Return a subscription to `filter`, and the topic filter on which plugins decide."""
+        try:
+            validate_filter(filter, self._state.settings.broker.max_topic_levels)
+            share, inner = parse_share(filter)
+        except ProtocolError as error:
+            raise PluginError(self._plugin, f"cannot authorize: {error.detail}") from error
+        return Subscription(filter, inner, share=share), inner
+
+    def invalidate_authz(self, client_id: str | None = None, filter: str | None = None) -> None:
+        """Discard cached `authorize` verdicts for one client or all clients. Ask again, in slices, about all
+        subscriptions or those that overlap with `filter`. Also reread every plugin's `authorize_actions`."""
+        if filter is not None:
+            validate_filter(filter)
+        self._on_loop(partial(self._invalidate_authz, client_id, filter))
+
+    def _invalidate_authz(self, client_id: str | None, filter: str | None) -> None:
+        state = self._state
+        if state.hooks.asks_anew():
+            state.router.clear_cache()
+            for session in state.sessions.values():
+                if session.connection is not None:
+                    session.connection.rechain()
+        revoke(state, client_id, filter)

@@ -1,0 +1,27 @@
+"""The broker as plugins see it. Each plugin has its own handle, which sets the origin of the plugin's messages."""
+
+from hookmq.broker.plugin_api.actions import Actions
+from hookmq.broker.plugin_api.authorization import Authorization
+from hookmq.broker.plugin_api.inspection import Inspection
+from hookmq.broker.plugin_api.publishing import Publishing
+from hookmq.model.runtime import Runtime
+
+
+class PluginBroker(Publishing, Authorization, Inspection, Actions):
+    """One plugin's handle; see `hookmq.hooks.specs.BrokerHandle`. Each group of members is in its own module."""
+
+    __slots__ = ()
+
+    @property
+    def runtime(self) -> Runtime:
+        """Return the broker's timers, coroutines and threads. Raises PluginError outside the event loop's thread."""
+        self._only_on_loop("runtime")
+        return self._state.runtime
+
+    def now(self) -> float:
+        """Return monotonic seconds."""
+        return self._state.runtime.now()
+
+    def time(self) -> float:
+        """Return epoch seconds."""
+        return self._state.runtime.time()
