@@ -1,0 +1,83 @@
+"""Cursors: where a listing continues. A plugin gets them as opaque strings and returns them unchanged."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from typing import Final
+from zlib import crc32
+
+from hookmq.model.errors import PluginError
+
+MAX_LIMIT: Final = 1000
+"""The most items that a plugin may ask for at once."""
+_MAX_CURSOR: Final = 1 << 18
+"""Longer strings are refused unread. The longest topic makes a third of this."""
+_MAX_DIGITS: Final = 18
+_SHOWN: Final = 40
+
+Query = tuple[object, ...]
+"""The arguments of a call, without the cursor and the limit."""
+
+
+def check_limit(plugin: str, call: str, limit: int) -> None:
+    """Raise PluginError unless `limit` is a whole number from 1 to 1000."""
+    if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
+        raise PluginError(
+            plugin, f"{call}(): the limit must be from 1 to {MAX_LIMIT}, not {limit!r}"
+        )
+
+
+class Cursors:
+    """Makes and reads the cursors of one broker process.
+
+    A cursor names the call it belongs to, this process, the other arguments of the call, and a position. `token` returns
+    a text that is unique for the process, because a position has no meaning after a restart. It is called once, when
+    the first cursor is made.
+    """
+
+    __slots__ = ("_token", "_unique")
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._unique = token
+        self._token = ""
+
+    def make(self, call: str, query: Query, position: str) -> str:
+        """Return the cursor for `position` in the listing of `call` with `query`."""
+        if not self._token:
+            self._token = self._unique()
+        digest = crc32(repr(query).encode())
+        body = urlsafe_b64encode(position.encode()).decode().rstrip("=")
+        return f"{call}.{self._token}.{digest:08x}.{body}"
+
+    def read(self, plugin: str, call: str, query: Query, cursor: str) -> str:
+        """Return the position in `cursor`. Raises PluginError for a cursor that is malformed, or of another call, other
+        arguments or another process."""
+        bad = PluginError(plugin, f"{call}(): {_shown(cursor)} is not a cursor")
+        if not isinstance(cursor, str) or len(cursor) > _MAX_CURSOR or cursor.count(".") != 3:
+            raise bad
+        kind, token, _, body = cursor.split(".")
+        try:
+            position = urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode()
+        except ValueError:
+            raise bad from None
+        if kind != call:
+            raise PluginError(plugin, f"{call}(): {_shown(cursor)} is of another call")
+        if not self._token or token != self._token:
+            raise PluginError(
+                plugin, f"{call}(): the cursor is from before the broker started; begin again"
+            )
+        if self.make(call, query, position) != cursor:
+            raise PluginError(plugin, f"{call}(): the cursor is of a call with other arguments")
+        return position
+
+
+def cursor_number(plugin: str, call: str, text: str) -> int:
+    """Return the number in (a part of) a position. Raises PluginError if `text` is not a number."""
+    if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS:
+        raise PluginError(plugin, f"{call}(): the cursor has no number where one belongs")
+    return int(text)
+
+
+def _shown(cursor: object) -> str:
+    if isinstance(cursor, str) and len(cursor) > _SHOWN:
+        cursor = cursor[:_SHOWN] + "…"
+    return repr(cursor)

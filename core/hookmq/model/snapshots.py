@@ -1,0 +1,151 @@
+"""What a plugin sees of the broker's state: pages of immutable snapshots.
+
+A snapshot shows one moment. It does not change when the broker does, and it does not keep a session alive. Times are
+epoch seconds, sizes are bytes, intervals are seconds.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from hookmq.model.client import Peer
+from hookmq.model.message import Message
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.fast_constructor import fast_constructor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a listing.
+
+    - `items`: the items of this page. There may be fewer than the limit, or none, although more follow: one call
+      examines a bounded number of items.
+    - `cursor`: pass it to the next call to continue; empty after the last page. It is opaque and valid until the broker
+      restarts.
+    """
+
+    items: tuple[T, ...]
+    cursor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSnapshot:
+    """A session, online or offline.
+
+    - `identity`: the name under which the client was authenticated, or None.
+    - `listener`, `peer`, `version`, `clean_start`, `keep_alive`, `connected_at`: of the present or last connection.
+    - `ended_at`: when the last connection ended; None while online.
+    - `expiry`: how long the session outlives its connection; infinite if it never expires.
+    - `durable`: whether the session outlives its connection, so that its state is stored.
+    - `subscriptions`, `inflight`, `queued`: how many there are. `queued` counts QoS 1 and 2.
+    - `queued_bytes`: of all messages that wait, including those of QoS 0.
+    - `will`: the topic of the will, or None.
+    - `receive_maximum`: how many QoS 1 and 2 messages may be in flight to the client; 0 if it has not connected since
+      the broker started.
+    """
+
+    client_id: str
+    username: str | None
+    identity: str | None
+    listener: str
+    peer: Peer
+    version: int
+    connected: bool
+    connected_at: float
+    ended_at: float | None
+    clean_start: bool
+    keep_alive: int
+    expiry: float
+    durable: bool
+    subscriptions: int
+    inflight: int
+    queued: int
+    queued_bytes: int
+    will: str | None
+    receive_maximum: int
+
+
+make_session_snapshot = fast_constructor(SessionSnapshot)
+"""Construct a `SessionSnapshot` quickly: a page may have a thousand."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSnapshot:
+    """A subscription and the client id of its session."""
+
+    client_id: str
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A message that waits in a session's queue.
+
+    - `qos`, `retain`, `identifiers`: as the client will receive them. `message.qos` is the publisher's QoS.
+    - `filter`: the subscription that the message is queued for.
+    - `size`: what the message counts against the queue's limits.
+    """
+
+    message: Message
+    qos: int
+    retain: bool
+    identifiers: tuple[int, ...]
+    filter: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class InflightMessage:
+    """A message that was sent to a client at QoS 1 or 2 and is not fully acknowledged.
+
+    - `released`: whether PUBREC has arrived, so that only PUBCOMP is missing.
+    - `message`: None if the session is clean and the broker needs the message no longer. The fields after it are then
+      False and empty.
+    - `retain`, `identifiers`: as the client received them.
+    - `filter`: the subscription that the message was sent for.
+    """
+
+    packet_id: int
+    qos: int
+    released: bool
+    message: Message | None = None
+    retain: bool = False
+    identifiers: tuple[int, ...] = ()
+    filter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGroup:
+    """A shared subscription: `$share/NAME/FILTER` with all its members.
+
+    - `share`: the share name. `topic_filter`: the filter after it.
+    - `strategy`: which member receives a message.
+    - `members`, `online`: how many sessions there are, and how many of them are online.
+    - `queued`, `queued_bytes`: the messages that wait for any member.
+    """
+
+    share: str
+    topic_filter: str
+    strategy: str
+    members: int
+    online: int
+    queued: int
+    queued_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSnapshot:
+    """A listener of the server.
+
+    - `type`: ``tcp``, ``tls``, ``ws``, ``wss``, ``unix``, ``http``, ``https`` or the type of a plugin.
+    - `address`: where it listens, with the actual port.
+    - `connections`: transports that are open, including those that have not sent CONNECT yet.
+    - `max_connections`: the most that it accepts.
+    """
+
+    name: str
+    type: str
+    address: str
+    connections: int
+    max_connections: int
