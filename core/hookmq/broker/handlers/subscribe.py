@@ -5,7 +5,7 @@ The filters of a SUBSCRIBE are handled one after the other, as if each had its o
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -13,28 +13,22 @@ from typing import Final
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.delivery.deliver import WAITING, Found, drain_queue
 from hookmq.broker.handlers.established import session_of
-from hookmq.broker.publish.authorize import Decisions, asked, authorize
+from hookmq.broker.handlers.subscription_pipeline import SubscriptionPipeline, check, unavailable
 from hookmq.broker.retained_expiry import Kept
-from hookmq.broker.sessions.subscriptions import subscribe, unsubscribe
+from hookmq.broker.sessions.subscriptions import remove
 from hookmq.broker.sources import may_be_sent
 from hookmq.broker.state import BrokerState
-from hookmq.hooks.call import run_transform
-from hookmq.hooks.chain import narrow
-from hookmq.hooks.verdicts import Allow, Deny, Drop
+from hookmq.hooks.verdicts import Deny
 from hookmq.model.events import Action
-from hookmq.model.message import Message
-from hookmq.model.runtime import Cancel
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.packets import Packet, Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe
 from hookmq.mqtt.primitives import encode_varint
 from hookmq.mqtt.reason_codes import PacketType, ReasonCode, clamp
-from hookmq.mqtt.topics import SHARE_PREFIX, has_wildcard, parse_share, validate_filter
 from hookmq.routing.retained_index import PACE
 from hookmq.session.inflight import Acknowledgement
 from hookmq.session.session import Session
-from hookmq.storage.records import PutSubscription
 
 _ASKED: Final = 32
 """How many retained messages of one subscription may await a plugin's decision on their publishers at a time."""
@@ -46,7 +40,7 @@ class Subscribing:
     """A SUBSCRIBE in progress: which of its filters are done."""
 
     __slots__ = (
-        "cancelled", "client", "codes", "connection", "packet", "reason", "retained", "session", "state", "step",
+        "cancelled", "client", "codes", "connection", "packet", "pipeline", "reason", "retained", "session", "state",
     )  # fmt: skip
 
     def __init__(self, connection: ClientConnection, session: Session, packet: Subscribe) -> None:
@@ -55,18 +49,16 @@ class Subscribing:
         self.client = session.client
         self.state = connection.state
         self.packet = packet
+        self.pipeline = SubscriptionPipeline(connection.state, session, connection)
         self.codes: list[int] = []
         self.retained: list[Subscription] = []
         self.reason = ""
-        self.step: Cancel | None = None
         self.cancelled = False
 
     def cancel(self) -> None:
         """Stop, because the client has disconnected."""
         self.cancelled = True
-        step, self.step = self.step, None
-        if step is not None:
-            step()
+        self.pipeline.cancel()
 
     def run(self) -> None:
         """Handle filters until one must wait for a plugin, or the turn's slice is used up."""
@@ -82,7 +74,7 @@ class Subscribing:
             if self.cancelled:
                 return
             if len(self.codes) == before:
-                self._wait()  # until the plugin decides; that calls `_next`
+                self._wait()  # until the plugin decides; that calls `_decided`
                 return
         self._answer()
 
@@ -94,133 +86,38 @@ class Subscribing:
         if not self.cancelled:
             self.run()
 
-    def _next(self, code: int) -> None:
-        """Add the current filter's reason code. Continue with `run` if the code was decided later."""
-        late = self.step is not None
-        self.step = None
-        if self.cancelled:
-            return
-        self.codes.append(code)
-        if late:
-            self.run()
-
     def _request(self, request: SubscribeRequest) -> None:
         connection = self.connection
-        mount = self.client.scope.mount_point
-        limits = self.state.settings.broker
-        self.state.work += 4 + (len(request.filter) >> 5)
-        try:
-            validate_filter(request.filter, limits.max_topic_levels)
-            share, topic_filter = parse_share(request.filter)
-            if mount:
-                validate_filter(mount + topic_filter, limits.max_topic_levels)
-        except ProtocolError as error:
-            # [MQTT-4.7.1-1, 4.7.1-2, 4.8.2-1, 4.8.2-2]
-            self._fail(error.code, error.detail)
-            return
-        unavailable = _unavailable(connection, request.filter)
-        if unavailable is not None:
-            self._fail(unavailable)  # [MQTT311-3.8.3-2]
-            return
-        excess = self._excess(request.filter)
-        if excess:
-            self._fail(ReasonCode.QUOTA_EXCEEDED, excess)
+        state = self.state
+        state.work += 4 + (len(request.filter) >> 5)
+        identifiers = self.packet.properties.subscription_identifier
+        identifier = identifiers[0] if identifiers else None
+        wanted = check(
+            state, self.session, connection.offered, request, identifier, connection.bridge
+        )
+        if isinstance(wanted, Deny):
+            self._fail(wanted.code, wanted.reason or "")
             return
         if connection.rate_limiter is not None:
-            over = connection.rate_limiter.subscribe(mount + topic_filter)
+            over = connection.rate_limiter.subscribe(wanted.topic_filter)
             if over is not None:
                 verdict = over.verdict
                 if not isinstance(verdict, Deny):
                     verdict = Deny(ReasonCode.QUOTA_EXCEEDED)
                 self._deny(request.filter, verdict, over.limit)
                 return
-        bridge = connection.bridge
-        identifiers = self.packet.properties.subscription_identifier
-        subscription = Subscription(
-            request.filter,
-            mount + topic_filter,
-            min(request.qos, limits.max_qos),  # [MQTT-3.2.2-10]
-            request.no_local or bridge,
-            request.retain_as_published or bridge,
-            request.retain_handling,
-            identifiers[0] if identifiers else None,
-            share,
-        )
-        self._authorize(subscription, self._transform)
+        self.pipeline.run(wanted, self._decided)
 
-    def _excess(self, filter: str) -> str:
-        """Return the limit that a new subscription exceeds, or ''."""
-        session = self.session
-        if filter in session.subscriptions:
-            return ""
-        if len(session.subscriptions) >= session.max_subscriptions:
-            return "too many subscriptions"
-        size = len(filter)
-        settings = self.state.settings
-        if (
-            session.filter_bytes + size > settings.session.subscription_bytes
-            or self.state.session_bytes + size > settings.broker.max_session_bytes
-        ):
-            return "too many bytes of topic filters"
-        return ""
-
-    def _authorize(self, subscription: Subscription, then: Callable[[Subscription], None]) -> None:
-        connection = self.connection
-        if connection.decisions is None:
-            connection.decisions = Decisions()
-
-        def decided(verdict: Allow | Deny, by: str) -> None:
-            if self.cancelled:
-                return
-            if isinstance(verdict, Deny):
-                self._deny(subscription.filter, verdict, by)
-                return
-            granted = subscription
-            if verdict.max_qos is not None and verdict.max_qos < granted.qos:
-                granted = granted.replace(qos=verdict.max_qos)
-            then(granted)
-
-        topic_filter, qos = subscription.topic_filter, subscription.qos
-        step = authorize(
-            self.state, self.client, connection.chains, connection.decisions,
-            Action.SUBSCRIBE, topic_filter, qos, False, None, subscription, decided,
-        )  # fmt: skip
-        if step is not None:
-            self.step = step
-
-    def _transform(self, subscription: Subscription) -> None:
-        calls = self.connection.chains.on_subscribe
-        if calls:
-            calls = narrow(calls, subscription.topic_filter)
-        if not calls:
-            self._add(subscription)
-            return
-
-        def changed(result: Message | Subscription | Deny | Drop, by: str) -> None:
-            if self.cancelled:
-                return
-            if isinstance(result, Deny):
-                self._deny(subscription.filter, result, by)
-                return
-            assert isinstance(result, Subscription)
-            try:
-                validate_filter(result.topic_filter, self.state.settings.broker.max_topic_levels)
-            except ProtocolError as error:
-                denied = Deny(error.code, error.detail, decided=False)
-                self._deny(subscription.filter, denied, by)
-                return
-            # Keep the filter that the client sent: it will unsubscribe with it.
-            made = result.replace(filter=subscription.filter)
-            if asked(made) == asked(subscription):
-                self._add(made)
-            else:
-                # The plugin changed the topic filter, so the new one must be allowed too.
-                self._authorize(made, self._add)
-
-        runtime = self.state.runtime
-        step = run_transform(runtime, calls, self.client, subscription, changed)
-        if step is not None:
-            self.step = step
+    def _decided(self, result: Subscription | Deny, by: str, late: bool) -> None:
+        """Note the current filter's result. Continue with `run` if plugins decided it later."""
+        if isinstance(result, Deny):
+            self._deny(self.packet.requests[len(self.codes)].filter, result, by)
+        else:
+            if self.pipeline.sends_retained:
+                self.retained.append(result)
+            self.codes.append(result.qos)
+        if late and not self.cancelled:
+            self.run()
 
     def _deny(self, filter: str, verdict: Deny, by: str) -> None:
         self.state.denied(self.client, Action.SUBSCRIBE, filter, verdict.code, by)
@@ -241,27 +138,12 @@ class Subscribing:
             self.reason = reason
         version = self.connection.version
         if version == 5:
-            self._next(clamp(PacketType.SUBACK, code))
+            self.codes.append(clamp(PacketType.SUBACK, code))
         elif version == 3:
             # MQTT 3.1 has no failure code. Like other brokers, grant the QoS and deliver nothing.
-            self._next(self.packet.requests[len(self.codes)].qos)
+            self.codes.append(self.packet.requests[len(self.codes)].qos)
         else:
-            self._next(ReasonCode.UNSPECIFIED_ERROR)  # [MQTT311-3.9.3-2]
-
-    def _add(self, subscription: Subscription) -> None:
-        state = self.state
-        session = self.session
-        if session.revoked:
-            session.revoked.discard(subscription.filter)
-        known = subscribe(state, session, subscription)
-        if session.durable:
-            state.committer.add(PutSubscription(session.client_id, subscription))
-        handling = subscription.retain_handling
-        if subscription.share is None and (handling == 0 or (handling == 1 and known is None)):
-            # [MQTT-3.3.1-9 to 11, 3.8.4-4] [MQTT311-3.3.1-6, 3.8.4-3]
-            self.retained.append(subscription)
-        state.observe("on_subscribed", session.client, subscription, ReasonCode(subscription.qos))
-        self._next(subscription.qos)
+            self.codes.append(ReasonCode.UNSPECIFIED_ERROR)  # [MQTT311-3.9.3-2]
 
     def _answer(self) -> None:
         connection = self.connection
@@ -354,16 +236,6 @@ def _answered(
             yield kept, subscription
 
 
-def _unavailable(connection: ClientConnection, filter: str) -> ReasonCode | None:
-    """Return the reason code if no client may subscribe to such a filter, else None."""
-    limits = connection.offered
-    if not limits.shared_available and filter.startswith(SHARE_PREFIX):
-        return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-    if not limits.wildcard_available and has_wildcard(filter):
-        return ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
-    return None
-
-
 def _check_available(connection: ClientConnection, packet: Subscribe) -> None:
     """Raise ProtocolError if an MQTT 5 client uses a feature that CONNACK declared unavailable (sections 3.2.2.3.11 to
     13)."""
@@ -373,7 +245,7 @@ def _check_available(connection: ClientConnection, packet: Subscribe) -> None:
             ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifier"
         )
     for request in packet.requests:
-        code = _unavailable(connection, request.filter)
+        code = unavailable(connection.offered, request.filter)
         if code is not None:
             raise ProtocolError(code, request.filter)
 
@@ -422,13 +294,8 @@ def on_unsubscribe(connection: ClientConnection, packet: Packet) -> None:
     codes = []
     added = state.committer.added
     for text in packet.filters:  # [MQTT-3.10.4-6, 3.11.3-1] [MQTT311-3.10.4-6]
-        known = session.subscriptions.get(text)
-        if known is None:
-            codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
-            continue
-        unsubscribe(state, session, known)
-        state.observe("on_unsubscribed", session.client, known)
-        codes.append(ReasonCode.SUCCESS)
+        known = remove(state, session, text)
+        codes.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
     data = encode(Unsuback(packet.packet_id, tuple(codes)), connection.version)
     changed = state.committer.added != added
     _send_answer(connection, Acknowledgement(connection.release, data), changed)

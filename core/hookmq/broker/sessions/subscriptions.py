@@ -65,6 +65,17 @@ def unsubscribe(
         drop_orphaned(state, group)
 
 
+def remove(state: BrokerState, session: Session, filter: str) -> bool:
+    """Remove the subscription with this filter, and notify observers. Return False if there is none. Filters are compared
+    character by character."""
+    known = session.subscriptions.get(filter)
+    if known is None:
+        return False
+    unsubscribe(state, session, known)
+    state.observe("on_unsubscribed", session.client, known)
+    return True
+
+
 def drop_orphaned(state: BrokerState, group: SharedSubscription) -> None:
     """Drop the queue of a shared subscription that has no members left."""
     while group.queue:

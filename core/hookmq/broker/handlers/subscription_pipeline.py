@@ -1,0 +1,237 @@
+"""The pipeline through which every subscription enters a session, whether from a SUBSCRIBE or from a plugin.
+
+    check -> authorize -> on_subscribe -> [filter changed? authorize again] -> subscribe and record
+
+A check or a verdict refuses the subscription with a `Deny`, and nothing has changed.
+"""
+
+from collections.abc import Callable
+
+from hookmq.broker.connection import ClientConnection
+from hookmq.broker.publish.authorize import Decisions, asked, authorize
+from hookmq.broker.sessions.subscriptions import subscribe
+from hookmq.broker.state import BrokerState
+from hookmq.hooks.call import run_transform
+from hookmq.hooks.chain import narrow
+from hookmq.hooks.verdicts import Allow, Deny, Drop
+from hookmq.model.events import Action
+from hookmq.model.message import Message
+from hookmq.model.runtime import Cancel
+from hookmq.model.settings import BrokerSettings
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.packets import SubscribeRequest
+from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.mqtt.topics import SHARE_PREFIX, has_wildcard, parse_share, validate_filter
+from hookmq.session.session import Session
+from hookmq.storage.records import PutSubscription
+
+Decided = Callable[[Subscription | Deny, str, bool], None]
+"""``decided(result, by, late)``: the subscription as it was made, or why it was refused. `by` is the plugin that
+decided. `late` is true unless `SubscriptionPipeline.run` is still running."""
+
+
+def check(
+    state: BrokerState,
+    session: Session,
+    offered: BrokerSettings,
+    request: SubscribeRequest,
+    identifier: int | None,
+    bridge: bool,
+) -> Subscription | Deny:
+    """Return the subscription that `request` asks for, below the mount point of the client's listener. Return a Deny if
+    the filter is invalid or not available, or if the session has no room for it."""
+    limits = state.settings.broker
+    mount = session.client.scope.mount_point
+    filter = request.filter
+    try:
+        validate_filter(filter, limits.max_topic_levels)
+        share, topic_filter = parse_share(filter)
+        if mount:
+            validate_filter(mount + topic_filter, limits.max_topic_levels)
+    except ProtocolError as error:
+        # [MQTT-4.7.1-1, 4.7.1-2, 4.8.2-1, 4.8.2-2]
+        return Deny(error.code, error.detail)
+    code = unavailable(offered, filter)
+    if code is not None:
+        return Deny(code)  # [MQTT311-3.8.3-2]
+    excess = _excess(state, session, filter)
+    if excess:
+        return Deny(ReasonCode.QUOTA_EXCEEDED, excess)
+    return Subscription(
+        filter,
+        mount + topic_filter,
+        min(request.qos, limits.max_qos),  # [MQTT-3.2.2-10]
+        request.no_local or bridge,
+        request.retain_as_published or bridge,
+        request.retain_handling,
+        identifier,
+        share,
+    )
+
+
+def unavailable(offered: BrokerSettings, filter: str) -> ReasonCode | None:
+    """Return the reason code if no client may subscribe to such a filter, else None."""
+    if not offered.shared_available and filter.startswith(SHARE_PREFIX):
+        return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+    if not offered.wildcard_available and has_wildcard(filter):
+        return ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+    return None
+
+
+def _excess(state: BrokerState, session: Session, filter: str) -> str:
+    """Return the limit that a new subscription exceeds, or ''."""
+    if filter in session.subscriptions:
+        return ""
+    if len(session.subscriptions) >= session.max_subscriptions:
+        return "too many subscriptions"
+    size = len(filter)
+    settings = state.settings
+    if (
+        session.filter_bytes + size > settings.session.subscription_bytes
+        or state.session_bytes + size > settings.broker.max_session_bytes
+    ):
+        return "too many bytes of topic filters"
+    return ""
+
+
+class SubscriptionPipeline:
+    """Makes subscriptions of one session, one after the other.
+
+    `connection` is the client's connection if the client itself subscribes: its decisions are then remembered. A plugin
+    that subscribes passes None, and its id as `skip`, because its own `on_subscribe` is not called. With `asks`,
+    `authorize` is asked first.
+    """
+
+    __slots__ = (
+        "_asks", "_connection", "_done", "_session", "_skip", "_state", "_step", "sends_retained",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: BrokerState,
+        session: Session,
+        connection: ClientConnection | None,
+        asks: bool = True,
+        skip: str = "",
+    ) -> None:
+        self._state = state
+        self._session = session
+        self._connection = connection
+        self._asks = asks
+        self._skip = skip
+        self._step: Cancel | None = None
+        self._done: Decided | None = None
+        self.sends_retained = False
+        """Whether retained messages must be sent for the subscription that was made last."""
+
+    def cancel(self) -> None:
+        """Stop, because the client has disconnected. `done` will not be called."""
+        self._done = None
+        step, self._step = self._step, None
+        if step is not None:
+            step()
+
+    def run(self, subscription: Subscription, done: Decided) -> None:
+        """Make `subscription`, and call `done` with the result, now or when the plugins have decided."""
+        self._done = done
+        if self._asks:
+            self._authorize(subscription, self._transform)
+        else:
+            self._transform(subscription)
+
+    def _end(self, result: Subscription | Deny, by: str) -> None:
+        late = self._step is not None
+        self._step = None
+        done, self._done = self._done, None
+        if done is not None:
+            done(result, by, late)
+
+    def _authorize(self, subscription: Subscription, then: Callable[[Subscription], None]) -> None:
+        client = self._session.client
+        connection = self._connection
+        decisions: Decisions | None = None
+        if connection is None:
+            chains = self._state.chains(client.listener)
+        else:
+            chains = connection.chains
+            decisions = connection.decisions
+            if decisions is None:
+                decisions = connection.decisions = Decisions()
+
+        def decided(verdict: Allow | Deny, by: str) -> None:
+            if self._done is None:
+                return  # cancelled
+            if isinstance(verdict, Deny):
+                self._end(verdict, by)
+                return
+            granted = subscription
+            if verdict.max_qos is not None and verdict.max_qos < granted.qos:
+                granted = granted.replace(qos=verdict.max_qos)
+            then(granted)
+
+        topic_filter, qos = subscription.topic_filter, subscription.qos
+        step = authorize(
+            self._state, client, chains, decisions,
+            Action.SUBSCRIBE, topic_filter, qos, False, None, subscription, decided,
+        )  # fmt: skip
+        if step is not None:
+            self._step = step
+
+    def _transform(self, subscription: Subscription) -> None:
+        client = self._session.client
+        connection = self._connection
+        chains = self._state.chains(client.listener) if connection is None else connection.chains
+        calls = chains.on_subscribe
+        if calls:
+            calls = narrow(calls, subscription.topic_filter)
+        if not calls:
+            self._add(subscription)
+            return
+
+        def changed(result: Message | Subscription | Deny | Drop, by: str) -> None:
+            if self._done is None:
+                return  # cancelled
+            if isinstance(result, Deny):
+                self._end(result, by)
+                return
+            assert isinstance(result, Subscription)
+            try:
+                validate_filter(result.topic_filter, self._state.settings.broker.max_topic_levels)
+            except ProtocolError as error:
+                self._end(Deny(error.code, error.detail, decided=False), by)
+                return
+            # Keep the filter that the client sent: it will unsubscribe with it.
+            made = result.replace(filter=subscription.filter)
+            if not self._asks or asked(made) == asked(subscription):
+                self._add(made)
+            else:
+                # The plugin changed the topic filter, so the new one must be allowed too.
+                self._authorize(made, self._add)
+
+        runtime = self._state.runtime
+        step = run_transform(runtime, calls, client, subscription, changed, self._skip)
+        if step is not None:
+            self._step = step
+
+    def _add(self, subscription: Subscription) -> None:
+        state = self._state
+        session = self._session
+        if state.sessions.get(session.client_id) is not session:
+            self._end(_ENDED, "")  # while a plugin decided
+            return
+        if session.revoked:
+            session.revoked.discard(subscription.filter)
+        known = subscribe(state, session, subscription)
+        if session.durable:
+            state.committer.add(PutSubscription(session.client_id, subscription))
+        handling = subscription.retain_handling
+        # [MQTT-3.3.1-9 to 11, 3.8.4-4] [MQTT311-3.3.1-6, 3.8.4-3]
+        self.sends_retained = subscription.share is None and (
+            handling == 0 or (handling == 1 and known is None)
+        )
+        state.observe("on_subscribed", session.client, subscription, ReasonCode(subscription.qos))
+        self._end(subscription, "")
+
+
+_ENDED = Deny(ReasonCode.UNSPECIFIED_ERROR, "the session has ended", decided=False)
