@@ -11,6 +11,8 @@
         harness.clock.advance(60)
         two.expect_nothing()
 
+`AsyncioClient` is for tests of a broker that runs as a process.
+
 pytest finds the fixtures `harness` and `broker_harness` without an import. Everything is imported on first use, so test
 runs without the kit pay nothing for it.
 """
@@ -19,9 +21,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hookmq_testing.asyncio_client import AsyncioClient
     from hookmq_testing.client import MemoryClient, will
     from hookmq_testing.contracts import JournalContract, PluginContract, StoreContract
     from hookmq_testing.harness import Harness
+    from hookmq_testing.loop_thread import LoopThread
     from hookmq_testing.plugins import make_plugin
     from hookmq_testing.recorder import HookCall, HookRecorder
     from hookmq_testing.runtime import VirtualRuntime
@@ -29,9 +33,10 @@ if TYPE_CHECKING:
     from hookmq_testing.wire import MemoryWire, Write
 
 _HOMES = {
-    "DurableStore": "stores", "Harness": "harness", "HookCall": "recorder", "HookRecorder": "recorder",
-    "JournalContract": "contracts", "MemoryClient": "client", "MemoryWire": "wire", "PluginContract": "contracts",
-    "RecordingJournal": "stores", "SlowStore": "stores", "StoreContract": "contracts", "VirtualRuntime": "runtime",
+    "AsyncioClient": "asyncio_client", "DurableStore": "stores", "Harness": "harness", "HookCall": "recorder",
+    "HookRecorder": "recorder", "JournalContract": "contracts", "LoopThread": "loop_thread", "MemoryClient": "client",
+    "MemoryWire": "wire", "PluginContract": "contracts", "RecordingJournal": "stores",
+    "SlowStore": "stores", "StoreContract": "contracts", "VirtualRuntime": "runtime",
     "Write": "wire", "make_plugin": "plugins", "will": "client",
 }  # fmt: skip
 
@@ -44,6 +49,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "DurableStore", "Harness", "HookCall", "HookRecorder", "JournalContract", "MemoryClient", "MemoryWire",
-    "PluginContract", "RecordingJournal", "SlowStore", "StoreContract", "VirtualRuntime", "Write", "make_plugin", "will",
+    "AsyncioClient", "DurableStore", "Harness", "HookCall", "HookRecorder", "JournalContract", "LoopThread",
+    "MemoryClient", "MemoryWire", "PluginContract", "RecordingJournal", "SlowStore", "StoreContract",
+    "VirtualRuntime", "Write", "make_plugin", "will",
 ]  # fmt: skip

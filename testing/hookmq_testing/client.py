@@ -1,7 +1,7 @@
 """An in-memory client. A test drives it and checks the packets that it receives."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -23,19 +23,26 @@ from hookmq.mqtt.packets import (
     Pubrel,
     Suback,
     Subscribe,
-    SubscribeRequest,
     Unsuback,
     Unsubscribe,
     WillFields,
 )
-from hookmq.mqtt.properties import EMPTY, Properties
-from hookmq.mqtt.reason_codes import PacketType, ReasonCode
+from hookmq.mqtt.properties import Properties
+from hookmq.mqtt.reason_codes import PacketType
 
 from hookmq_testing.decoder import Decoder
+from hookmq_testing.packets import (
+    Filters,
+    TopicAliases,
+    answer_to,
+    make_properties,
+    make_subscribe,
+    show,
+    show_code,
+)
 from hookmq_testing.wire import HIGH_WATER, Clock, MemoryWire
 
 P = TypeVar("P")
-Filters = str | SubscribeRequest | Iterable[str | tuple[str, int] | SubscribeRequest]
 
 KINDS: dict[PacketType, type] = {
     PacketType.CONNECT: Connect, PacketType.CONNACK: Connack, PacketType.PUBLISH: Publish, PacketType.PUBACK: Puback,
@@ -59,47 +66,6 @@ def will(
     return WillFields(
         topic, payload, qos, retain, Properties(will_delay_interval=delay, **properties)
     )
-
-
-def make_properties(
-    given: "Properties | Mapping[str, Any] | None", more: Mapping[str, Any]
-) -> Properties:
-    """Return the `given` properties with `more` added."""
-    if given is None:
-        given = EMPTY
-    elif not isinstance(given, Properties):
-        given = Properties(**given)
-    return given.replace(**more) if more else given
-
-
-def _requests(filters: Filters, qos: int, **options: Any) -> tuple[SubscribeRequest, ...]:
-    if isinstance(filters, str | SubscribeRequest):
-        filters = [filters]
-    made = []
-    for one in filters:
-        if isinstance(one, SubscribeRequest):
-            made.append(one)
-        elif isinstance(one, str):
-            made.append(SubscribeRequest(one, qos, **options))
-        else:
-            made.append(SubscribeRequest(one[0], one[1], **options))
-    return tuple(made)
-
-
-def show(packet: Packet) -> str:
-    """Return a packet as text for error messages, with the payload and properties that `repr` leaves out."""
-    text = repr(packet)
-    payload = getattr(packet, "payload", None)
-    if payload is not None:
-        text += f" payload={payload[:60]!r}" + ("..." if len(payload) > 60 else "")
-    properties = getattr(packet, "properties", EMPTY)
-    if properties:
-        from hookmq.mqtt.properties import BY_ID
-
-        text += (
-            " {" + ", ".join(f"{BY_ID[i].name}: {v!r}" for i, v in properties.values.items()) + "}"
-        )
-    return text
 
 
 class BrokerHost(Protocol):
@@ -156,13 +122,13 @@ class MemoryClient:
         self.connection: PacketReader
         """The broker's end of the connection."""
         self._decoder: Decoder
-        self._aliases: dict[int, str] = {}
+        self._aliases = TopicAliases()
         self._packet_id = 0
         self._open()
 
     def _open(self) -> None:
         self._decoder = Decoder(self.connect.version, server=False)
-        self._aliases = {}
+        self._aliases = TopicAliases()
         self.unread.clear()
         self.raw_received = b""
         wire = MemoryWire(self.harness.clock, self._took, self._ended, self.high_water)
@@ -252,37 +218,20 @@ class MemoryClient:
                 self._code(self.expect(Pubcomp), expect if answer.code != expect else 0)
         return packet_id
 
-    def send_subscribe(
-        self,
-        filters: Filters,
-        qos: int = 0,
-        *,
-        no_local: bool = False,
-        retain_as_published: bool = False,
-        retain_handling: int = 0,
-        identifier: int | None = None,
-        **properties: Any,
-    ) -> int:
-        """Send SUBSCRIBE without waiting for SUBACK. Return the packet id."""
+    def send_subscribe(self, filters: Filters, qos: int = 0, **options: Any) -> int:
+        """Send SUBSCRIBE without waiting for SUBACK. Return the packet id.
+
+        Each filter is a string, a pair (filter, QoS) or a `SubscribeRequest`. The options are `no_local`,
+        `retain_as_published`, `retain_handling`, the subscription `identifier`, and properties.
+        """
         packet_id = self.next_packet_id()
-        requests = _requests(
-            filters,
-            qos,
-            no_local=no_local,
-            retain_as_published=retain_as_published,
-            retain_handling=retain_handling,
-        )
-        given = Properties(
-            subscription_identifier=None if identifier is None else (identifier,), **properties
-        )
-        self.send(Subscribe(packet_id, requests, given))
+        self.send(make_subscribe(packet_id, filters, qos, **options))
         return packet_id
 
     def subscribe(self, filters: Filters, qos: int = 0, **options: Any) -> Suback:
         """Subscribe and return the SUBACK, without checking its reason codes.
 
-        Each filter is a string, a pair (filter, QoS) or a `SubscribeRequest`. The options are the same as for
-        `send_subscribe`.
+        The arguments are those of `send_subscribe`.
         """
         packet_id = self.send_subscribe(filters, qos, **options)
         answer = self.expect(Suback)
@@ -380,9 +329,9 @@ class MemoryClient:
             if isinstance(packet, Connack):
                 self.connack = packet
             elif isinstance(packet, Publish):
-                packet = self._resolved(packet)
+                packet = self._aliases.resolve(packet)
             self.received.append(packet)
-            answer = self._answer(packet) if self.auto_ack else None
+            answer = answer_to(packet) if self.auto_ack else None
             if answer is not None:
                 answers.append(encode(answer, self.version))
             if not (self.auto_ack and isinstance(packet, Pubrel)):
@@ -391,26 +340,6 @@ class MemoryClient:
             self.wire.send(b"".join(answers))
         if self._decoder.error is not None:
             raise AssertionError(f"the broker violated MQTT: {self._decoder.error}: {data!r}")
-
-    def _resolved(self, packet: Publish) -> Publish:
-        alias = packet.properties.topic_alias
-        if alias is None:
-            return packet
-        if packet.topic:
-            self._aliases[alias] = packet.topic
-            return packet
-        if alias not in self._aliases:
-            raise AssertionError(f"the broker used topic alias {alias} before it set it")
-        return replace(packet, topic=self._aliases[alias])
-
-    def _answer(self, packet: Packet) -> Packet | None:
-        if isinstance(packet, Publish):
-            if packet.qos == 1:
-                return Puback(packet.packet_id)
-            return Pubrec(packet.packet_id) if packet.qos == 2 else None
-        if isinstance(packet, Pubrec):
-            return Pubrel(packet.packet_id) if packet.code < 0x80 else None
-        return Pubcomp(packet.packet_id) if isinstance(packet, Pubrel) else None
 
     def _ended(self) -> None:
         pass
@@ -485,7 +414,7 @@ class MemoryClient:
     def _code(self, packet: Any, code: int) -> None:
         if packet.code != code:
             self._fail(
-                f"expected code {_code_text(code)}, got {_code_text(packet.code)} in {show(packet)}"
+                f"expected code {show_code(code)}, got {show_code(packet.code)} in {show(packet)}"
             )
 
     def _fail(self, wanted: str) -> NoReturn:
@@ -498,10 +427,3 @@ class MemoryClient:
 
     def __repr__(self) -> str:
         return f"<MemoryClient {self.client_id!r} v{self.version}>"
-
-
-def _code_text(code: int) -> str:
-    try:
-        return f"0x{code:02X} ({ReasonCode(code).text})"
-    except ValueError:
-        return f"0x{code:02X}"

@@ -18,7 +18,8 @@ from hookmq.mqtt.properties import Properties
 from hookmq.plugin import Plugin
 from hookmq.storage.protocols import Journal, Store
 
-from hookmq_testing.client import MemoryClient, make_properties
+from hookmq_testing.client import MemoryClient
+from hookmq_testing.packets import make_properties
 from hookmq_testing.plugins import instance_of, make_plugin
 from hookmq_testing.recorder import Faults
 from hookmq_testing.wire import HIGH_WATER, Clock

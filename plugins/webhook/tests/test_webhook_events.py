@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import mqttbytes as m
 import pytest
 from aiohttp import web
+from hookmq_testing import AsyncioClient, will
 from hookmq_webhook import Ledger, Received, new_secret, read, verify
 from hookmq_webhook.catalog import CATALOG, PAYLOAD
 from hookmq_webhook.reference import schema
@@ -20,13 +20,18 @@ from serving import Served, serving
 
 WAIT = 60.0
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-RICH = (
-    m.content_type("application/json") + m.payload_format(1) + m.response_topic("answers") + m.correlation(b"\x01\xff")
-    + m.expiry(3600) + m.user("a", "b") + m.user("traceparent", TRACE)
-)  # fmt: skip
-PLAIN = m.expiry(3600)
-HEAVY = m.user("large", "x" * 5000)
-MESSAGES = (("rich", b'{"a": 1}', RICH), ("binary", b"\xff" * 60, PLAIN), ("large", b"x", HEAVY))
+RICH = {
+    "content_type": "application/json", "payload_format_indicator": 1, "response_topic": "answers",
+    "correlation_data": b"\x01\xff", "message_expiry_interval": 3600,
+    "user_property": (("a", "b"), ("traceparent", TRACE)),
+}  # fmt: skip
+PLAIN = {"message_expiry_interval": 3600}
+HEAVY = {"user_property": (("large", "x" * 5000),)}
+MESSAGES: tuple[tuple[str, bytes, dict[str, Any]], ...] = (
+    ("rich", b'{"a": 1}', RICH),
+    ("binary", b"\xff" * 60, PLAIN),
+    ("large", b"x", HEAVY),
+)
 
 
 class Service:
@@ -86,81 +91,18 @@ async def service() -> AsyncIterator[Service]:
     await runner.cleanup()
 
 
-class Client:
-    """One connection that acknowledges what it gets."""
+async def join(port: int, name: str, password: bytes = b"right", **options: Any) -> AsyncioClient:
+    """Connect. `options` are those of `AsyncioClient`; `expect` is the code of CONNACK."""
+    expect = options.pop("expect", 0)
+    client = AsyncioClient(
+        name, username=f"user-{name}", password=password, keep_alive=60, **options
+    )
+    return await client.connect(port, expect=expect)
 
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.packet_id = 0
-        self.answers: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
 
-    async def connect(self, name: str, password: bytes = b"right", **options: Any) -> int:
-        """The code of CONNACK."""
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
-        self.writer.write(
-            m.connect(name, username=f"user-{name}", password=password, keep_alive=60, **options)
-        )
-        self.task = asyncio.create_task(self._read())
-        return (await self.answer(2))[1]
-
-    async def _read(self) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                first = (await self.reader.readexactly(1))[0]
-                length = shift = 0
-                while True:
-                    digit = (await self.reader.readexactly(1))[0]
-                    length |= (digit & 127) << shift
-                    shift += 7
-                    if not digit & 128:
-                        break
-                body = await self.reader.readexactly(length)
-                kind = first >> 4
-                if kind == 3 and first & 6:
-                    size = int.from_bytes(body[:2], "big")
-                    packet_id = body[2 + size : 4 + size]
-                    self.writer.write((b"\x40\x02" if first & 2 else b"\x50\x02") + packet_id)
-                elif kind == 6:
-                    self.writer.write(b"\x70\x02" + body[:2])
-                elif kind == 5:
-                    self.writer.write(b"\x62\x02" + body[:2])
-                elif kind != 3:
-                    self.answers.put_nowait((kind, body))
-        self.answers.put_nowait((0, b""))
-
-    async def answer(self, kind: int) -> bytes:
-        async with asyncio.timeout(WAIT):
-            while True:
-                got, body = await self.answers.get()
-                if got == kind:
-                    return body
-                assert got, f"the connection ended before a packet of type {kind}"
-
-    async def publish(self, topic: str, payload: bytes, qos: int, **options: Any) -> None:
-        self.packet_id += 1
-        self.writer.write(m.publish(topic, payload, qos, self.packet_id, **options))
-        if qos:
-            await self.answer(4 if qos == 1 else 7)
-
-    async def subscribe(self, filter: str, options: int, properties: bytes = b"") -> None:
-        self.packet_id += 1
-        self.writer.write(m.subscribe(self.packet_id, (filter, options), properties=properties))
-        await self.answer(9)
-
-    async def unsubscribe(self, filter: str) -> None:
-        self.packet_id += 1
-        self.writer.write(m.unsubscribe(self.packet_id, filter))
-        await self.answer(11)
-
-    async def leave(self, data: bytes = b"\xe0\x00") -> None:
-        self.writer.write(data)
-        await self.answer(0)
-        self.writer.close()
-        await self.task
-
-    async def vanish(self) -> None:
-        self.writer.transport.abort()
-        await self.task
+async def leave(client: AsyncioClient) -> None:
+    client.disconnect()
+    await client.wait_closed()
 
 
 def config(tmp_path: Path, service: Service, **broker: Any) -> Path:
@@ -195,53 +137,48 @@ def config(tmp_path: Path, service: Service, **broker: Any) -> Path:
 async def everything(served: Served, service: Service, tmp_path: Path) -> None:
     """What makes every event there is."""
     port = served.ports["tcp"]
-    sub, small, pub = Client(port), Client(port), Client(port)
-    assert await sub.connect("sub", properties=m.session_expiry(600)) == 0
-    await sub.subscribe("m/#", 2, m.identifier(7))
-    await sub.subscribe("$share/g/s/#", 1, m.identifier(8))
-    assert await small.connect("small", properties=m.packet_size(64)) == 0
+    sub = await join(port, "sub", session_expiry_interval=600)
+    await sub.subscribe("m/#", 2, identifier=7)
+    await sub.subscribe("$share/g/s/#", 1, identifier=8)
+    small = await join(port, "small", maximum_packet_size=64)
     await small.subscribe("m/#", 1)
-    assert await pub.connect("pub") == 0
+    pub = await join(port, "pub")
     for name, payload, properties in MESSAGES:
         for qos in (0, 1, 2):
-            await pub.publish(f"m/{name}/{qos}", payload, qos, retain=True, properties=properties)
+            await pub.publish(f"m/{name}/{qos}", payload, qos, True, **properties)
             await service.until("message.published", topic=f"m/{name}/{qos}")
         await service.until("message.acked", topic=f"m/{name}/2")
-    await pub.publish("m/rich/0", b"", 1, retain=True)
+    await pub.publish("m/rich/0", b"", 1, True)
     await service.until("message.cleared")
     await pub.publish("denied/x", b"", 1)
     await service.until("client.denied", topic="denied/x")
     for name, payload, properties in MESSAGES:
-        willing = Client(port)
-        will: Any = (f"w/{name}", payload)
-        await willing.connect(f"will-{name}", will=will, will_properties=properties, will_qos=1)
-        await willing.vanish()
+        last = will(f"w/{name}", payload, 1, **properties)
+        willing = await join(port, f"will-{name}", will=last)
+        willing.drop()
         await service.until("will.published", topic=f"w/{name}")
-    again = Client(port)
-    keep = m.session_expiry(1)
-    assert await again.connect("sub", clean=False, properties=keep) == 0
+    again = await join(port, "sub", clean_start=False, session_expiry_interval=1)
     await service.until("session.taken_over")
     await again.unsubscribe("m/#")
     await again.unsubscribe("$share/g/s/#")
-    await again.leave()
+    await leave(again)
     await service.until("session.expired", client_id="sub")
-    await small.leave(b"\x00\x00")  # no packet is of type 0
+    small.raw(b"\x00\x00")  # no packet is of type 0
+    await small.expect_disconnect(0x81)
     await service.until("session.ended", client_id="small")
-    wrong = Client(port)
-    assert await wrong.connect("wrong", b"wrong") == 0x86
+    await join(port, "wrong", b"wrong", expect=0x86)
     await service.until("client.auth_failed")
-    flood = Client(port)
-    await flood.connect("flood")
-    with contextlib.suppress(AssertionError):  # it is shut out
+    flood = await join(port, "flood")
+    with contextlib.suppress(ConnectionError):  # it is shut out
         for _ in range(5):
             await flood.publish("flood/x", b"", 1)
     await service.until("ratelimit.banned")
-    for one in (sub, wrong, flood):
-        one.writer.close()
+    await sub.wait_closed()
+    flood.drop()
     config(tmp_path, service, max_qos=1)
     served.signal(signal.SIGHUP)
     await service.until("broker.reloaded")
-    await pub.leave()
+    await leave(pub)
     await service.until("client.disconnected", client_id="pub")
 
 

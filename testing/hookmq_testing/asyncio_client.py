@@ -1,0 +1,576 @@
+"""A client over a network connection, for tests of a real broker. `client.MemoryClient` needs neither."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, NoReturn, Self, TypeVar
+
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Unsuback,
+    Unsubscribe,
+    WillFields,
+)
+from hookmq.mqtt.properties import Properties
+
+from hookmq_testing.decoder import Decoder
+from hookmq_testing.packets import (
+    Filters,
+    TopicAliases,
+    answer_to,
+    make_properties,
+    make_subscribe,
+    show,
+    show_code,
+)
+
+WAIT: Final = 60.0
+"""Seconds that a call waits for the broker. Only a test that fails waits so long."""
+RETRY: Final = 0.05
+"""Seconds between two attempts of `AsyncioClient.stay_connected`."""
+FAILURE: Final = 0x80
+"""Reason codes from here on are failures."""
+
+P = TypeVar("P")
+
+
+class _Link(asyncio.Protocol):
+    """One connection of a client: decodes what arrives, and writes the answers to one read at once."""
+
+    def __init__(self, client: "AsyncioClient") -> None:
+        self.client = client
+        self.transport: asyncio.Transport
+        self.decoder = Decoder(client.version, server=False)
+        self.aliases = TopicAliases()
+        self.writable = True
+        self._unsent: list[bytes] = []
+        self._collecting = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.client._opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.client._ended(self)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self.writable = True
+        self.client._changed()
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`. After an exception, the connection is dropped, and the client's calls raise it."""
+        self._collecting = True
+        try:
+            for packet in self.decoder.feed(data):
+                self.client._took(self, packet)
+            if self.decoder.error is not None:
+                raise AssertionError(f"the broker violated MQTT: {self.decoder.error}: {data!r}")
+        except Exception as error:
+            self.client._failed(error)
+            self.transport.abort()
+        self._collecting = False
+        self._flush()
+        self.client._changed()
+
+    def write(self, data: bytes) -> None:
+        self._unsent.append(data)
+        if not self._collecting:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._unsent and not self.transport.is_closing():
+            self.transport.write(b"".join(self._unsent))
+        self._unsent.clear()
+
+
+class AsyncioClient:
+    """One client and its session state, over one connection after the other. The arguments are those of CONNECT, as for
+    `Harness.connect`.
+
+        client = await AsyncioClient("one").connect(port)
+        await client.subscribe("greetings/#", 1)
+        await client.publish("greetings/all", b"hello", 1, expect=0)
+        assert (await client.message()).payload == b"hello"
+        client.disconnect()
+
+    Calls that wait raise ConnectionError if the connection ends, TimeoutError after 60 seconds, and AssertionError if
+    the broker violates MQTT. Use `LoopThread` to call the client from a test that blocks.
+
+    A QoS 1 or 2 message is in flight until its final acknowledgement arrives. If the broker still has the session when
+    the client connects again, the client sends what is in flight once more; otherwise it gives it up. At most
+    `max_inflight` messages are in flight, and at most the broker's Receive Maximum. More messages wait in `queued`, and
+    so do those published while the client is offline.
+
+    Messages are added to `messages`, or given to `on_message`. With `auto_ack`, the client acknowledges each message;
+    otherwise, `ack` does. The client always answers PUBREL. A QoS 2 message that arrives again is not taken again.
+    `on_packet` sees every packet before it is handled, and `on_acknowledged` gets each published message with its final
+    acknowledgement. `unread` holds all other packets until `expect` takes them.
+    """
+
+    def __init__(
+        self,
+        client_id: str = "",
+        version: int = 5,
+        clean_start: bool = True,
+        keep_alive: int = 0,
+        username: str | None = None,
+        password: bytes | None = None,
+        will: WillFields | None = None,
+        properties: Properties | Mapping[str, Any] | None = None,
+        *,
+        auto_ack: bool = True,
+        max_inflight: int = 65535,
+        on_packet: Callable[[Packet], None] | None = None,
+        on_message: Callable[[Publish], None] | None = None,
+        on_acknowledged: Callable[[Publish, Packet], None] | None = None,
+        **more: Any,
+    ) -> None:
+        self.connect_packet = Connect(
+            client_id,
+            version,
+            clean_start,
+            keep_alive,
+            username,
+            password,
+            will,
+            properties=make_properties(properties, more),
+        )
+        """The CONNECT packet that the client sends. `reconnect` changes it."""
+        self.auto_ack = auto_ack
+        self.max_inflight = max_inflight
+        self.on_packet = on_packet
+        self.on_message = on_message
+        self.on_acknowledged = on_acknowledged
+        self.connack: Connack | None = None
+        """The CONNACK of this connection, or of the last one; None before it arrives."""
+        self.messages: deque[Publish] = deque()
+        self.unread: deque[Packet] = deque()
+        self.received = 0
+        """How many messages arrived, over all connections."""
+        self.acknowledged = 0
+        """How many messages were acknowledged to the end, over all connections."""
+        self.inflight: dict[int, Publish] = {}
+        """The messages in flight by packet id, in the order in which they were sent."""
+        self.queued: dict[int, Publish] = {}
+        self._released: set[int] = set()
+        """Packet ids in flight for which PUBREC arrived."""
+        self._taken: set[int] = set()
+        """Packet ids of QoS 2 messages that arrived and were not released."""
+        self._awaited: dict[int, Packet | None] = {}
+        self._packet_id = 0
+        self._link: _Link | None = None
+        self._address: dict[str, Any] = {}
+        self._error: Exception | None = None
+        self._news = asyncio.Event()
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def client_id(self) -> str:
+        """The client id that the client sent, or the one that the broker assigned."""
+        assigned = self.connack.properties.assigned_client_identifier if self.connack else None
+        return assigned or self.connect_packet.client_id
+
+    @property
+    def version(self) -> int:
+        """The protocol level: 3, 4 or 5."""
+        return self.connect_packet.version
+
+    @property
+    def closed(self) -> bool:
+        """Whether there is no connection."""
+        return self._link is None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker accepted the connection and it has not ended."""
+        return self._link is not None and self.connack is not None and not self.connack.code
+
+    @property
+    def session_present(self) -> bool:
+        """The Session Present flag of the last CONNACK."""
+        return self.connack is not None and self.connack.session_present
+
+    @property
+    def unsent(self) -> int:
+        """The number of bytes that the operating system has not taken yet."""
+        return self._link.transport.get_write_buffer_size() if self._link else 0
+
+    # --- connecting --------------------------------------------------------------------------------------------------
+
+    async def connect(
+        self,
+        port: int | None = None,
+        host: str | None = "127.0.0.1",
+        *,
+        expect: int | None = 0,
+        **options: Any,
+    ) -> Self:
+        """Connect, check that CONNACK has the code `expect` (0 to 5 in MQTT 3.x), and return this client.
+
+        If `expect` is None, any code is accepted. `options` are those of `asyncio.loop.create_connection`, such as
+        `ssl` or `local_addr`. With `sock`, a connected socket, leave the port out. Raises OSError if the connection
+        cannot be made or ends before CONNACK.
+        """
+        await self.open(port, host, **options)
+        await self._require(lambda: self.connack is not None, "CONNACK")
+        assert self.connack is not None
+        if expect is not None:
+            self._check(self.connack, expect)
+        if self.connack.code:
+            await self.wait_closed()
+        return self
+
+    async def open(
+        self, port: int | None = None, host: str | None = "127.0.0.1", **options: Any
+    ) -> None:
+        """Connect and send CONNECT, without waiting for CONNACK. The arguments are those of `connect`."""
+        assert self._link is None, f"{self} is already connected"
+        self._address = {"host": None if "sock" in options else host, "port": port, **options}
+        self.connack = None
+        self._error = None
+        self.unread.clear()
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: _Link(self), **self._address)
+
+    async def reconnect(self, expect: int | None = 0, **changes: Any) -> Self:
+        """Connect to the same address again, dropping any open connection first. Return this client.
+
+        Clean Start is False, so the session is resumed. `changes` are fields of CONNECT; all others remain unchanged.
+        """
+        self.drop()
+        await self.wait_closed()
+        changes.setdefault("clean_start", False)
+        fields = {name: changes.pop(name) for name in Connect.__slots__ if name in changes}
+        given = fields.pop("properties", self.connect_packet.properties)
+        properties = make_properties(given, changes)
+        self.connect_packet = replace(self.connect_packet, properties=properties, **fields)
+        return await self.connect(expect=expect, **self._address)
+
+    async def stay_connected(self, port: int, host: str = "127.0.0.1", **options: Any) -> None:
+        """Connect again whenever there is no connection, until this call is cancelled. Take it for a task."""
+        while True:
+            if self._link is None:
+                with contextlib.suppress(OSError):
+                    await self.connect(port, host, expect=None, **options)
+                if not self.connected:
+                    await asyncio.sleep(RETRY)
+                    continue
+            await self.until(lambda: self.closed, float("inf"))
+
+    def disconnect(self, code: int = 0, **properties: Any) -> None:
+        """Send DISCONNECT and close the connection, if there is one."""
+        if self._link is not None:
+            self._link.write(encode(Disconnect(code, Properties(**properties)), self.version))
+            self._link.transport.close()
+
+    def drop(self) -> None:
+        """Drop the connection, if there is one, without sending DISCONNECT."""
+        if self._link is not None:
+            self._link.transport.abort()
+
+    def pause(self) -> None:
+        """Stop reading. The broker's output accumulates on its side."""
+        self._open_link().transport.pause_reading()
+
+    def resume(self) -> None:
+        """Resume reading."""
+        self._open_link().transport.resume_reading()
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def raw(self, data: bytes) -> None:
+        """Send bytes. Raises ConnectionError if there is no connection."""
+        self._open_link().write(data)
+
+    def send(self, *packets: Packet) -> None:
+        """Send packets. Raises ConnectionError if there is no connection."""
+        self.raw(b"".join(encode(packet, self.version) for packet in packets))
+
+    async def drain(self, seconds: float = WAIT) -> None:
+        """Wait until the operating system has taken most of the sent bytes."""
+        link = self._open_link()
+        await self._require(lambda: link.writable, "room for more bytes", seconds)
+
+    def next_packet_id(self) -> int:
+        """Return an unused packet id."""
+        for _ in range(65535):
+            self._packet_id = number = self._packet_id % 65535 + 1
+            if not any(number in one for one in (self.inflight, self.queued, self._awaited)):
+                return number
+        raise AssertionError(f"{self}: all packet ids are in use")
+
+    def send_publish(
+        self,
+        topic: str,
+        payload: bytes = b"",
+        qos: int = 0,
+        retain: bool = False,
+        **properties: Any,
+    ) -> int:
+        """Publish a message without waiting. Return its packet id, which is 0 for QoS 0.
+
+        Without a connection, QoS 0 raises ConnectionError; other messages are sent after the next CONNACK.
+        """
+        if not qos:
+            self.send(Publish(topic, payload, 0, retain, False, 0, Properties(**properties)))
+            return 0
+        number = self.next_packet_id()
+        given = Properties(**properties)
+        self.queued[number] = Publish(topic, payload, qos, retain, False, number, given)
+        self._send_queued()
+        return number
+
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes = b"",
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        expect: int | None = None,
+        **properties: Any,
+    ) -> Puback | Pubrec | Pubcomp | None:
+        """Publish a message and return its final acknowledgement: PUBACK, a failed PUBREC, or PUBCOMP; None for QoS 0.
+
+        With `expect`, check that the acknowledgement has this reason code. If the connection ends first, the message
+        remains in flight.
+        """
+        number = self.send_publish(topic, payload, qos, retain, **properties)
+        if not qos:
+            return None
+        answer: Any = await self._answer(number, "a final acknowledgement")
+        if expect is not None:
+            self._check(answer, expect)
+        return answer  # type: ignore[no-any-return]
+
+    async def subscribe(self, filters: Filters, qos: int = 0, **options: Any) -> Suback:
+        """Subscribe and return the SUBACK, without checking its reason codes. The arguments are those of
+        `MemoryClient.send_subscribe`."""
+        number = self.next_packet_id()
+        self.send(make_subscribe(number, filters, qos, **options))
+        answer: Any = await self._answer(number, "SUBACK")
+        return answer  # type: ignore[no-any-return]
+
+    async def unsubscribe(self, *filters: str, **properties: Any) -> Unsuback:
+        """Unsubscribe and return the UNSUBACK, without checking its reason codes."""
+        number = self.next_packet_id()
+        self.send(Unsubscribe(number, filters, Properties(**properties)))
+        answer: Any = await self._answer(number, "UNSUBACK")
+        return answer  # type: ignore[no-any-return]
+
+    async def ping(self) -> None:
+        """Send PINGREQ and take PINGRESP."""
+        self.send(Pingreq())
+        await self.expect(Pingresp)
+
+    def ack(self, message: Publish, code: int = 0, **properties: Any) -> None:
+        """Acknowledge a message with PUBACK or PUBREC, if the client does not do so by itself."""
+        given = Properties(**properties)
+        if message.qos == 1:
+            self.send(Puback(message.packet_id, code, given))
+        elif message.qos == 2:
+            self.send(Pubrec(message.packet_id, code, given))
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    async def until(self, done: Callable[[], bool], seconds: float = WAIT) -> bool:
+        """Wait until `done` returns True, over any number of connections. Return False after `seconds`. Raises
+        AssertionError if the broker violates MQTT, and what a callback raised."""
+        try:
+            async with asyncio.timeout(None if seconds == float("inf") else seconds):
+                while not done():
+                    if self._error is not None:
+                        raise self._error
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            return done()
+        return True
+
+    async def wait_closed(self, seconds: float = WAIT) -> None:
+        """Wait until the connection has ended."""
+        if not await self.until(lambda: self.closed, seconds):
+            raise TimeoutError(self._text("the end of the connection"))
+
+    async def message(self, seconds: float = WAIT) -> Publish:
+        """Take the next message."""
+        await self._require(lambda: bool(self.messages), "PUBLISH", seconds)
+        return self.messages.popleft()
+
+    async def expect(self, kind: type[P], seconds: float = WAIT) -> P:
+        """Take the first unread packet of type `kind`. This is not for PUBLISH and not for acknowledgements of what the
+        client sent."""
+
+        def arrived() -> bool:
+            return any(isinstance(packet, kind) for packet in self.unread)
+
+        await self._require(arrived, kind.__name__.upper(), seconds)
+        found = next(packet for packet in self.unread if isinstance(packet, kind))
+        self.unread.remove(found)
+        return found
+
+    async def expect_disconnect(self, code: int | None = None) -> Disconnect | None:
+        """Wait until the broker has closed the connection. In MQTT 5, take its DISCONNECT, check its `code` and return
+        the packet."""
+        packet = None
+        if self.version == 5:
+            packet = await self.expect(Disconnect)
+            if code is not None:
+                self._check(packet, code)
+        await self.wait_closed()
+        return packet
+
+    async def _require(self, done: Callable[[], bool], wanted: str, seconds: float = WAIT) -> None:
+        """Wait until `done` returns True, on this connection."""
+        link = self._link
+        if not await self.until(lambda: done() or link is None or self._link is not link, seconds):
+            raise TimeoutError(self._text(wanted))
+        if self._error is not None:
+            raise self._error
+        if not done():
+            raise ConnectionResetError(self._text(wanted))
+
+    async def _answer(self, number: int, wanted: str) -> Packet:
+        self._awaited[number] = None
+        try:
+            await self._require(lambda: self._awaited[number] is not None, wanted)
+        finally:
+            answer = self._awaited.pop(number)
+        assert answer is not None
+        return answer
+
+    # --- receiving ---------------------------------------------------------------------------------------------------
+
+    def _opened(self, link: _Link) -> None:
+        self._link = link
+        link.write(encode(self.connect_packet, self.version))
+
+    def _ended(self, link: _Link) -> None:
+        if self._link is link:
+            self._link = None
+            self._changed()
+
+    def _failed(self, error: Exception) -> None:
+        self._error = error
+
+    def _changed(self) -> None:
+        self._news.set()
+
+    def _took(self, link: _Link, packet: Packet) -> None:
+        if self.on_packet is not None:
+            self.on_packet(packet)
+        answer = answer_to(packet)
+        if isinstance(packet, Publish):
+            self._message(link.aliases.resolve(packet))
+            if not self.auto_ack:
+                answer = None
+        elif isinstance(packet, Puback | Pubrec | Pubcomp):
+            self._acknowledgement(packet)
+        elif isinstance(packet, Pubrel):
+            self._taken.discard(packet.packet_id)
+        elif isinstance(packet, Suback | Unsuback) and packet.packet_id in self._awaited:
+            self._awaited[packet.packet_id] = packet
+        elif isinstance(packet, Connack):
+            self.connack = packet
+            if not packet.code:
+                # MQTT 3.1 has no Session Present flag.
+                clean = self.connect_packet.clean_start
+                self._resume(not clean if self.version == 3 else packet.session_present)
+        else:
+            self.unread.append(packet)
+        if answer is not None:
+            link.write(encode(answer, self.version))
+
+    def _message(self, packet: Publish) -> None:
+        if packet.qos == 2:
+            if packet.packet_id in self._taken:
+                return
+            self._taken.add(packet.packet_id)
+        self.received += 1
+        if self.on_message is not None:
+            self.on_message(packet)
+        else:
+            self.messages.append(packet)
+
+    def _acknowledgement(self, packet: Puback | Pubrec | Pubcomp) -> None:
+        number = packet.packet_id
+        if number not in self.inflight:
+            self.unread.append(packet)
+            return
+        if isinstance(packet, Pubrec) and packet.code < FAILURE:
+            self._released.add(number)
+            return
+        message = self.inflight.pop(number)
+        self._released.discard(number)
+        self.acknowledged += 1
+        if number in self._awaited:
+            self._awaited[number] = packet
+        if self.on_acknowledged is not None:
+            self.on_acknowledged(message, packet)
+        self._send_queued()
+
+    def _resume(self, present: bool) -> None:
+        if not present:
+            self.inflight.clear()
+            self._released.clear()
+            self._taken.clear()
+        for number, message in self.inflight.items():
+            again = Pubrel(number) if number in self._released else replace(message, dup=True)
+            self.send(again)
+        self._send_queued()
+
+    def _send_queued(self) -> None:
+        if not self.connected:
+            return
+        assert self.connack is not None
+        window = min(self.max_inflight, self.connack.properties.receive_maximum or 65535)
+        while self.queued and len(self.inflight) < window:
+            number = next(iter(self.queued))
+            self.inflight[number] = message = self.queued.pop(number)
+            self.send(message)
+
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def _open_link(self) -> _Link:
+        if self._link is None:
+            raise ConnectionResetError(self._text("an open connection"))
+        return self._link
+
+    def _check(self, packet: Any, code: int) -> None:
+        if packet.code != code:
+            self._fail(f"code {show_code(code)}, got {show_code(packet.code)} in {show(packet)}")
+
+    def _fail(self, wanted: str) -> NoReturn:
+        raise AssertionError(self._text(wanted))
+
+    def _text(self, wanted: str) -> str:
+        lines = [f"{self.connect_packet.client_id!r} (v{self.version}): expected {wanted}"]
+        lines.append("connection: " + ("closed" if self._link is None else "open"))
+        lines += [f"unread: {show(packet)}" for packet in self.unread] or ["unread: nothing"]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<AsyncioClient {self.client_id!r} v{self.version}>"
