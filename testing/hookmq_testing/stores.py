@@ -12,6 +12,7 @@ from hookmq.storage.records import (
     DropReceived,
     DropRetained,
     DropSession,
+    DropState,
     DropSubscription,
     Enqueue,
     Loaded,
@@ -20,6 +21,7 @@ from hookmq.storage.records import (
     PutReceived,
     PutRetained,
     PutSession,
+    PutState,
     PutSubscription,
     Queued,
     QueueSummary,
@@ -33,7 +35,7 @@ class DurableStore:
     """A store whose data survives `Harness.restart`, but not the end of the process. The simplest store that meets
     `StoreContract`.
 
-    `messages`, `sessions`, `subscriptions`, `received`, `retained` and `queues` hold the committed state.
+    `messages`, `sessions`, `subscriptions`, `received`, `retained`, `queues` and `plugin_state` hold the committed state.
     """
 
     durable = True
@@ -49,9 +51,11 @@ class DurableStore:
         self.retained: dict[str, PutRetained] = {}
         self.publishers: dict[int, PutPublisher] = {}
         self.queues: dict[str, dict[int, Enqueue]] = {}
+        self.plugin_state: dict[tuple[str, str], PutState] = {}
 
     def load(self) -> Iterator[Loaded]:
         """Return the committed state."""
+        yield from list(self.plugin_state.values())
         yield from list(self.sessions.values())
         yield from list(self.subscriptions.values())
         yield from sorted(self.received)
@@ -155,6 +159,10 @@ class DurableStore:
                 self.retained[message.topic] = record
             case DropRetained(topic):
                 self.retained.pop(topic, None)
+            case PutState(space, key):
+                self.plugin_state[space, key] = record
+            case DropState(space, key):
+                self.plugin_state.pop((space, key), None)
 
 
 class SlowStore:

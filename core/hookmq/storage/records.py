@@ -1,7 +1,7 @@
 """The records in a commit: one for each change of durable state."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hookmq.model.client import ClientRecord
 from hookmq.model.message import Message, Will
@@ -24,6 +24,20 @@ def group_owner(share: str, topic_filter: str) -> str:
     """Return the queue owner for a shared subscription's messages. Owners are unique because share names contain no
     slash."""
     return f"g/{share}/{topic_filter}"
+
+
+MAX_STATE_KEY: Final = 1024
+"""The longest key of a plugin's state or timer, in bytes of UTF-8."""
+
+
+def state_space(plugin: str) -> str:
+    """Return the space of the plugin's key-value state."""
+    return "s/" + plugin
+
+
+def timer_space(plugin: str) -> str:
+    """Return the space of the plugin's timers."""
+    return "t/" + plugin
 
 
 class SessionRecord(NamedTuple):
@@ -163,6 +177,23 @@ class DropRetained(NamedTuple):
     topic: str
 
 
+class PutState(NamedTuple):
+    """Create or replace one key of a plugin: a value in its `state_space`, or a timer in its `timer_space`."""
+
+    space: str
+    key: str
+    value: bytes
+    due: float | None = None
+    """When the timer is due, in epoch seconds; None for a value."""
+
+
+class DropState(NamedTuple):
+    """Delete one key of a plugin."""
+
+    space: str
+    key: str
+
+
 class QueueSummary(NamedTuple):
     """The part of a queue that `load` leaves in the store: entries not yet sent."""
 
@@ -174,7 +205,7 @@ class QueueSummary(NamedTuple):
 
 Record = (
     PutSession | DropSession | PutSubscription | DropSubscription | PutMessage | Enqueue | SetPacket | Dequeue
-    | PutReceived | DropReceived | PutPublisher | DropPublisher | PutRetained | DropRetained
+    | PutReceived | DropReceived | PutPublisher | DropPublisher | PutRetained | DropRetained | PutState | DropState
 )  # fmt: skip
 Loaded = Record | QueueSummary
 Queued = tuple[Enqueue, Message]

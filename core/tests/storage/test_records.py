@@ -1,6 +1,6 @@
-"""The names of queues in the store."""
+"""The names of queues and of plugins' spaces in the store."""
 
-from hookmq.storage.records import group_owner, session_owner
+from hookmq.storage.records import group_owner, session_owner, state_space, timer_space
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,3 +18,9 @@ def test_owners_of_shared_subscriptions_do_not_collide(
 ) -> None:
     same = (share, filter) == (other_share, other_filter)
     assert (group_owner(share, filter) == group_owner(other_share, other_filter)) is same
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_a_plugins_timers_are_no_plugins_state(one: str, other: str) -> None:
+    assert state_space(one) != timer_space(other)
+    assert (state_space(one) == state_space(other)) is (one == other)

@@ -20,6 +20,8 @@ PUT_RETAINED: Final = 10
 DROP_RETAINED: Final = 11
 PUT_PUBLISHER: Final = 13
 DROP_PUBLISHER: Final = 14
+PUT_STATE: Final = 15
+DROP_STATE: Final = 16
 QUEUED: Final = 12
 """A message and its first entry, which is usually its only one.
 
@@ -35,8 +37,8 @@ class Plan:
     their last entry."""
 
     __slots__ = (
-        "dequeued", "dropped", "entries", "foreign", "messages", "next_message", "publishers", "received",
-        "received_gone", "retained", "sent", "sessions", "subscriptions", "subscriptions_gone",
+        "dequeued", "dropped", "entries", "foreign", "messages", "next_message", "plugin_state", "publishers",
+        "received", "received_gone", "retained", "sent", "sessions", "subscriptions", "subscriptions_gone",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -62,6 +64,8 @@ class Plan:
         """Publishers by id; None removes the publisher."""
         self.retained: dict[str, Operation | None] = {}
         """Retained messages by topic; None clears the topic."""
+        self.plugin_state: dict[tuple[str, str], Operation | None] = {}
+        """Plugin state by space and key; None deletes the key."""
 
 
 def reduce(operations: Iterable[Operation]) -> Plan:
@@ -201,6 +205,10 @@ def _rare(plan: Plan, operation: Operation) -> None:
         plan.publishers[operation[1]] = operation
     elif kind == DROP_PUBLISHER:
         plan.publishers[operation[1]] = None
+    elif kind == PUT_STATE:
+        plan.plugin_state[name, operation[2]] = operation
+    elif kind == DROP_STATE:
+        plan.plugin_state[name, operation[2]] = None
     elif kind == PUT_RETAINED:
         plan.retained[name] = operation
     elif kind == DROP_RETAINED:

@@ -13,8 +13,10 @@ from hookmq_storage.schema import (
     checksum,
     columns_in,
     entry_crc,
+    knows_plugin_state,
     knows_publishers,
     message_crc,
+    plugin_state_crc,
 )  # fmt: skip
 
 Progress = Callable[[str, int, int], None]
@@ -65,6 +67,8 @@ def row_ok(table: str, row: Sequence[Any]) -> bool:
             return _whole(row[9], crc, row[10], (*row[:3], row[4], row[3], *row[5:9]))
         if table in ("message", "retained"):
             return bool(crc == message_crc(row[:-1]))
+        if table == "plugin_state":
+            return bool(crc == plugin_state_crc(row))
         return bool(crc == checksum(*row[:-1]))
     except (TypeError, IndexError, StructError):
         return False  # the type of a value has changed
@@ -90,11 +94,14 @@ def problems(
         yield f"SQLite: {error}"
         return
     publishers = knows_publishers(db)
+    missing = set() if publishers else {"publisher"}
+    if not knows_plugin_state(db):
+        missing.add("plugin_state")
     for table in COLUMNS:
-        if publishers or table != "publisher":
+        if table not in missing:
             yield from _rows(db, table, progress, publishers)
     for table, what, question in _LOST:
-        if table == "publisher" and not publishers:
+        if table in missing:
             continue
         try:
             count = db.execute(columns_in(db, question)).fetchone()[0]
@@ -112,7 +119,7 @@ def _picked(table: str, publishers: bool) -> str:
         names.remove("publisher")
     if table == "entry":
         return f"sent, crc, body, {_HELD}"
-    apart = {"message": "payload", "retained": "payload"}.get(table)
+    apart = {"message": "payload", "retained": "payload", "plugin_state": "value"}.get(table)
     if apart is None:
         return ", ".join(("NULL", "crc", *names))
     return ", ".join((apart, "crc", *(name for name in names if name != apart)))
@@ -142,7 +149,7 @@ def _rows(
     done = 0
     total = 0
     # An unexpected NULL must not abort the check.
-    whole = table not in ("message", "retained")
+    whole = table not in ("message", "retained", "plugin_state")
     held = table == "entry"
     try:
         if progress is not None:

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from hookmq.model.errors import StoreError
 from hookmq.mqtt.errors import HookMQError
+from hookmq.storage.records import state_space, timer_space
 from hookmq_toolkit.durable_files import replacing, sync_file, sync_folder
 from hookmq_toolkit.state_folder import lock_folder, lock_holder
 
-from hookmq_storage import portable
+from hookmq_storage import batch, portable
 from hookmq_storage.check import problems
 from hookmq_storage.database import connect, connect_reading, copy, open_store, state, wrong
 from hookmq_storage.engine import Engine
@@ -33,7 +34,7 @@ from hookmq_storage.folder import (
     read_mark,
     saved_folder,
 )
-from hookmq_storage.schema import APPLICATION_ID, VERSION
+from hookmq_storage.schema import APPLICATION_ID, VERSION, knows_plugin_state
 
 EXAMPLES: Final = """\
 examples:
@@ -42,7 +43,8 @@ examples:
   hookmq storage check /var/lib/hookmq
   hookmq storage export /var/lib/hookmq -o state.jsonl
 
-info, check, export and backup work while a broker runs; stop it before repair, import and vacuum.
+info, state, check, export and backup work while a broker runs; stop it before state --delete, repair, import and
+vacuum.
 exit codes: 0 done, 1 the store is damaged or cannot be used, 2 wrong usage"""
 
 
@@ -67,6 +69,13 @@ def register(group: Any) -> None:
 
     one = add("info", info, "show the contents and size of a store")
     one.add_argument("--json", action="store_true", help="print a JSON object")
+    one = add(
+        "state", plugin_state, "list the state that plugins keep, or delete that of one plugin"
+    )
+    one.add_argument("--json", action="store_true", help="print a JSON array")
+    one.add_argument(
+        "--delete", metavar="PLUGIN", help="delete the state and the timers of a plugin id"
+    )
     add("check", check, "check every row, index and page")
     one = add("repair", repair, "copy the files, then save the readable rows")
     one.add_argument(
@@ -182,7 +191,10 @@ def info(arguments: argparse.Namespace) -> int:
             ("messages", "message"),
             ("queue_entries", "entry"),
             ("received_ids", "received"),
+            ("plugin_state", "plugin_state"),
         ):
+            if table == "plugin_state" and not knows_plugin_state(db):
+                continue
             shown[name] = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         if shown["version"] > 2:
             # Also count the messages that are stored inside entries.
@@ -197,6 +209,49 @@ def info(arguments: argparse.Namespace) -> int:
     for name, value in shown.items():
         text = f"{value:,}" if isinstance(value, int) and name != "in_use_by" else value
         print(f"{name.replace('_', ' '):<14} {'nobody' if value is None else text}")
+    return 0
+
+
+def plugin_state(arguments: argparse.Namespace) -> int:
+    """Print how much state each plugin keeps, or delete the state of one plugin."""
+    folder: Path = arguments.folder
+    if arguments.delete is not None:
+        return _delete_state(folder, arguments.delete)
+    plugins: dict[str, dict[str, int]] = {}
+    with _reading(folder) as db:
+        if knows_plugin_state(db):
+            # The bytes of a key are counted like those of its value, as in `broker.plugin_state_bytes`.
+            for space, count, size in db.execute(
+                "SELECT space, count(*), sum(length(CAST(key AS BLOB)) + length(value)) FROM plugin_state GROUP BY space"
+            ):
+                one = plugins.setdefault(space[2:], {"keys": 0, "timers": 0, "bytes": 0})
+                one["keys" if space.startswith("s/") else "timers"] += count
+                one["bytes"] += size
+    if arguments.json:
+        print(json.dumps([{"plugin": name, **plugins[name]} for name in sorted(plugins)]))
+        return 0
+    if not plugins:
+        print("no plugin keeps state")
+    for name in sorted(plugins):
+        one = plugins[name]
+        print(f"{name:<20} {one['keys']:,} keys, {one['timers']:,} timers, {one['bytes']:,} bytes")
+    return 0
+
+
+def _delete_state(folder: Path, plugin: str) -> int:
+    spaces = (state_space(plugin), timer_space(plugin))
+    with _alone(folder):
+        db, found = open_store(folder)
+        with closing(db):
+            rows = db.execute(
+                "SELECT space, key FROM plugin_state WHERE space IN (?, ?)", spaces
+            ).fetchall()
+            if not rows:
+                raise StoreError(f"{folder} contains no state of plugin {plugin!r}")
+            engine = Engine(folder, db, found, "group")
+            engine.commit((batch.DROP_STATE, space, key) for space, key in rows)
+            engine.close()
+    print(f"{len(rows):,} keys and timers of {plugin} deleted")
     return 0
 
 

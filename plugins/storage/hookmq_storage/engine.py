@@ -27,6 +27,7 @@ from hookmq_storage.schema import (
     checksum_payload,
     entry_crc,
     message_crc,
+    plugin_state_crc,
 )
 from hookmq_storage.sweep import FREE, SLICE, give_back, sweep
 
@@ -227,6 +228,8 @@ class Engine:
             self._put_publishers(plan)
         if plan.retained:
             self._put_retained(plan)
+        if plan.plugin_state:
+            self._put_plugin_state(plan)
         if loose:
             db.executemany(FREE, zip(loose))
             loose.clear()
@@ -285,6 +288,17 @@ class Engine:
             if row is not None
         )
         self.db.executemany(_PUT["retained"], rows)
+
+    def _put_plugin_state(self, plan: Plan) -> None:
+        gone = [key for key, operation in plan.plugin_state.items() if operation is None]
+        if gone:
+            self.db.executemany("DELETE FROM plugin_state WHERE space = ? AND key = ?", gone)
+        rows = (
+            (*row[1:], plugin_state_crc(row[1:]))
+            for row in plan.plugin_state.values()
+            if row is not None
+        )
+        self.db.executemany(_PUT["plugin_state"], rows)
 
     def _dequeue(self, owner: int, seqs: list[int]) -> None:
         db = self.db

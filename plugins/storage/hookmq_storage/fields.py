@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Mapping
-from math import isnan
+from math import isfinite, isnan
 from typing import Any, Final
 
 from hookmq.mqtt.primitives import Reader
@@ -10,6 +10,7 @@ from hookmq.mqtt.properties import In
 from hookmq.mqtt.property_section import read_properties
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.mqtt.topics import MAX_BYTES, validate_filter, validate_topic
+from hookmq.storage.records import MAX_STATE_KEY
 
 _Rule = Callable[[Any], bool]
 _INTEGER: Final = 1 << 63
@@ -124,6 +125,12 @@ _CLIENT: Final[Mapping[str, _Rule]] = {
     "expires_at": _or_none(_number),
     "expiry_code": _code,
 }
+
+
+def _space(value: Any) -> bool:
+    return _text(value) and value[:2] in ("s/", "t/") and len(value) > 2
+
+
 RULES: Final[Mapping[str, Mapping[str, _Rule]]] = {
     "session": {
         "client_id": _text,
@@ -153,6 +160,12 @@ RULES: Final[Mapping[str, Mapping[str, _Rule]]] = {
         **_CLIENT,
     },
     "retained": {**_MESSAGE, "publisher": _or_none(_integer(1, _INTEGER - 1))},
+    "plugin_state": {
+        "space": _space,
+        "key": lambda value: _text(value) and len(value.encode()) <= MAX_STATE_KEY,
+        "value": _payload,
+        "due": _or_none(lambda value: _number(value) and isfinite(value)),
+    },
     "message": {"id": _integer(0, _INTEGER - 2), **_MESSAGE},
     # The column name `share_group` is part of the export format.
     "entry": dict(  # noqa: C408
@@ -211,6 +224,9 @@ class References:
                 raise ValueError(f"no message {line['message']}")
         elif kind == "publisher":
             self._publishers.add(line["id"])
+        elif kind == "plugin_state":
+            if (line["due"] is None) != line["space"].startswith("s/"):
+                raise ValueError(f"due: {line['due']!r} in space {line['space']!r}")
         elif kind == "retained":
             if line["publisher"] is not None and line["publisher"] not in self._publishers:
                 raise ValueError(f"no publisher {line['publisher']}")

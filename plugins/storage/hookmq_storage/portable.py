@@ -1,14 +1,15 @@
 """Exports and imports a store as text, one JSON object per line, for another version, store or program.
 
-    {"kind": "hookmq-storage", "version": 2}
+    {"kind": "hookmq-storage", "version": 3}
     {"kind": "session", "client_id": …}  {"kind": "subscription", …}  {"kind": "received", …}
     {"kind": "publisher", "id": 3, …}    {"kind": "retained", "publisher": 3, …}
+    {"kind": "plugin_state", "space": "s/PLUGIN", "key": "count", …}
     {"kind": "message", "id": 7, …}      {"kind": "entry", "owner": "c/client", "message": 7, …}
-    {"kind": "end", "lines": 7}
+    {"kind": "end", "lines": 8}
 
-Payloads and MQTT 5 property sections are base64. A message precedes its entries, a session precedes its subscriptions
-and entries, and a publisher precedes its retained messages. The last line contains the number of lines before it, so
-that a truncated export is detected.
+Payloads, values of plugins and MQTT 5 property sections are base64. A message precedes its entries, a session precedes
+its subscriptions and entries, and a publisher precedes its retained messages. The last line contains the number of
+lines before it, so that a truncated export is detected.
 """
 
 import base64
@@ -26,10 +27,10 @@ from hookmq_storage.client import ADDED, complete
 from hookmq_storage.engine import Engine
 from hookmq_storage.fields import References
 from hookmq_storage.inline import parts_of, spread
-from hookmq_storage.schema import COLUMNS, columns_in, knows_publishers
+from hookmq_storage.schema import COLUMNS, columns_in, knows_plugin_state, knows_publishers
 
-VERSION: Final = 2
-"""Version 1 can also be imported. Its sessions lack some client fields."""
+VERSION: Final = 3
+"""Older versions can also be imported. Version 1 lacks some client fields, version 2 the state of plugins."""
 _BATCH: Final = 10_000
 _SESSION: Final = ("version", "expiry", "connected_at", "ended_at", "will_at")
 _CLIENT: Final = (
@@ -44,6 +45,7 @@ _SUBSCRIPTION: Final = ("filter", "topic_filter", "options", "identifier", "shar
 _ENTRY: Final = tuple(
     "seq message qos size retain identifiers filter share_group sent".split()  # noqa: SIM905
 )
+_STATE: Final = ("space", "key", "value", "due")
 _BYTES: Final = frozenset({"payload", "properties"})
 
 _KEYS: Final = {
@@ -54,6 +56,7 @@ _KEYS: Final = {
     "entry": ("owner", "seq"),
     "publisher": ("id",),
     "retained": ("id",),
+    "plugin_state": ("id",),
 }
 
 Row = tuple[Any, ...]
@@ -71,6 +74,13 @@ def rows(db: sqlite3.Connection, table: str, bad: Callable[[str], None]) -> Iter
     if table == "entry":
         try:
             columns = columns_in(db, columns)
+        except sqlite3.DatabaseError as error:
+            bad(f"{table}: {error}")
+            return
+    if table == "plugin_state":
+        try:
+            if not knows_plugin_state(db):
+                return
         except sqlite3.DatabaseError as error:
             bad(f"{table}: {error}")
             return
@@ -180,6 +190,8 @@ def _all(
             bad(f"retained {row[0]!r}: its publisher is missing")
             continue
         yield {"kind": "retained", **_text(_MESSAGE, row[:8]), "publisher": row[8]}
+    for row in counted("plugin_state"):
+        yield {"kind": "plugin_state", **_text(_STATE, row[:4])}
     messages: set[int] = set()
     for row in counted("message"):
         messages.add(row[0])
@@ -288,6 +300,13 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Operation]]] = {
         json.dumps({name: one[name] for name in PUBLISHER}, separators=(",", ":")),
     ),
     "retained": lambda one: (batch.PUT_RETAINED, *_message(one), one["publisher"]),
+    "plugin_state": lambda one: (
+        batch.PUT_STATE,
+        one["space"],
+        one["key"],
+        base64.b64decode(one["value"], validate=True),
+        one["due"],
+    ),
     "message": lambda one: (batch.PUT_MESSAGE, one["id"], *_message(one)),
     "entry": _entry,
 }

@@ -16,6 +16,7 @@ from hookmq.storage.records import (
     DropReceived,
     DropRetained,
     DropSession,
+    DropState,
     DropSubscription,
     Enqueue,
     PutMessage,
@@ -23,6 +24,7 @@ from hookmq.storage.records import (
     PutReceived,
     PutRetained,
     PutSession,
+    PutState,
     PutSubscription,
     Record,
     SessionRecord,
@@ -231,6 +233,8 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], Operation]]] = {
     DropPublisher: lambda r: (batch.DROP_PUBLISHER, *r),
     PutRetained: lambda r: (batch.PUT_RETAINED, *message_row(r.message), r.publisher or None),
     DropRetained: lambda r: (batch.DROP_RETAINED, *r),
+    PutState: lambda r: (batch.PUT_STATE, *r),
+    DropState: lambda r: (batch.DROP_STATE, *r),
 }
 
 

@@ -15,7 +15,7 @@ from hookmq_storage.client import complete
 
 APPLICATION_ID: Final = 0x484D5151
 """``HMQQ``, in the header of every HookMQ database."""
-VERSION: Final = 4
+VERSION: Final = 5
 
 MESSAGE_EXPIRES: Final = (
     "CREATE INDEX message_expires ON message (expires_at, id) WHERE expires_at IS NOT NULL"
@@ -24,6 +24,10 @@ ENTRY_MESSAGE: Final = "CREATE INDEX entry_message ON entry (message) WHERE body
 PUBLISHERS: Final = (
     # Each publisher of retained messages once. `retained.publisher` refers to it; NULL means no client published it.
     "CREATE TABLE publisher (id INTEGER PRIMARY KEY, client_id, version, data, crc)"
+)
+PLUGIN_STATE: Final = (
+    # Spaces: s/PLUGIN for values, t/PLUGIN for timers. `due` is NULL for values.
+    "CREATE TABLE plugin_state (id INTEGER PRIMARY KEY, space, key, value, due, crc, UNIQUE (space, key))"
 )
 TABLES: Final = (
     # A single row. `number` is the newest commit, `at` its wall clock time. `inode` tells the file from a copy.
@@ -52,6 +56,7 @@ TABLES: Final = (
     " received_at, expires_at, crc, publisher)",
     PUBLISHERS,
     "CREATE INDEX retained_expires ON retained (expires_at) WHERE expires_at IS NOT NULL",
+    PLUGIN_STATE,
 )
 
 COLUMNS: Final[Mapping[str, str]] = {
@@ -63,6 +68,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "entry": "owner, seq, message, qos, size, retain, identifiers, filter, share_group, sent, body, crc",
     "publisher": "id, client_id, version, data, crc",
     "retained": "topic, payload, flags, properties, sender, origin, received_at, expires_at, publisher, crc",
+    "plugin_state": "space, key, value, due, crc",
 }
 """The columns of each table that has a `crc`, in the order for `checksum`."""
 
@@ -121,6 +127,7 @@ MIGRATIONS: Final[Mapping[int, Migration]] = {
     1: lambda db: db.execute(MESSAGE_EXPIRES),
     2: _inline,
     3: _clients_and_publishers,
+    4: lambda db: db.execute(PLUGIN_STATE),
 }
 """The step from each version to the next. All steps of a migration run in one transaction."""
 
@@ -136,6 +143,12 @@ def knows_publishers(db: sqlite3.Connection) -> bool:
     """Return whether the database's version stores the publishers of retained messages."""
     found = db.execute("SELECT 1 FROM pragma_table_info('retained') WHERE name = 'publisher'")
     return found.fetchone() is not None
+
+
+def knows_plugin_state(db: sqlite3.Connection) -> bool:
+    """Return whether the database's version stores the state of plugins."""
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    return version > 4
 
 
 def checksum(*columns: Any) -> int:
@@ -180,6 +193,11 @@ def entry_crc(owner: int, row: Sequence[Any]) -> int:
     """Return the `crc` of an entry. `row` is seq, message, qos, size, retain, identifiers, filter, group, sent."""
     sent: int = row[8]
     return checksum(owner, *row[:8]) + sent * SENT_CHECK
+
+
+def plugin_state_crc(row: Sequence[Any]) -> int:
+    """Return the `crc` of a row of plugin state, which begins with space, key, value and due."""
+    return checksum_payload(row[2], row[0], row[1], row[3])
 
 
 def message_crc(row: Sequence[Any]) -> int:

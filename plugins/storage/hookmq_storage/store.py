@@ -22,6 +22,7 @@ from hookmq.storage.records import (
     PutMessage,
     PutReceived,
     PutRetained,
+    PutState,
     Queued,
     QueueSummary,
     Record,
@@ -195,7 +196,7 @@ class SQLiteStore:
         """Return the approximate number of records to load."""
         counts = (
             f"(SELECT count(*) FROM {table})"
-            for table in ("session", "subscription", "received", "retained")
+            for table in ("session", "subscription", "received", "retained", "plugin_state")
         )
         total: int = self._db.execute(f"SELECT {' + '.join(counts)}").fetchone()[0]
         return total
@@ -221,6 +222,8 @@ class SQLiteStore:
             yield publisher_of(row)
         for row in db.execute(f"SELECT {COLUMNS['retained']} FROM retained"):
             yield PutRetained(message_of(row[:8]), row[8] or 0)
+        for row in db.execute(f"SELECT {COLUMNS['plugin_state']} FROM plugin_state"):
+            yield PutState(*row[:4])
         yield from self._queues()
 
     def _queues(self) -> Iterator[Loaded]:

@@ -16,9 +16,12 @@ from hookmq.storage.records import (
     PutReceived,
     PutRetained,
     PutSession,
+    PutState,
     PutSubscription,
     Record,
     SetPacket,
+    state_space,
+    timer_space,
 )
 from hookmq_storage.check import problems
 from hookmq_storage.database import connect_reading, copy, state
@@ -46,6 +49,8 @@ CONTENT: list[Record] = [
     Enqueue("c/c1", 2, 2, 1, 6),
     Enqueue("c/c2", -5, 2, 1, 6),
     Enqueue("g/x/a", 9, 2, 1, 6, group="g/x/a"),
+    PutState(state_space("counter"), "ä", b"\0\xff345"),
+    PutState(timer_space("counter"), "b", b"1", 1e9),
 ]
 
 
@@ -93,6 +98,61 @@ def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (told["queue_entries"], told["retained"], told["in_use_by"]) == (4, 2, None)
     assert main(["storage", "info", str(folder)]) == 0
     assert "in use by      nobody" in capsys.readouterr().out
+
+
+def test_state(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = SQLiteStore(folder, VirtualRuntime())
+    list(store.load())
+    told: list[object] = []
+    records = [
+        PutState(state_space("counter"), "b", b""),
+        PutState(state_space("old"), "a", b"1"),
+        PutState(timer_space("old"), "a", b"", 5.0),
+    ]
+    store.commit(records, told.append)
+    # The lock is the broker's.
+    assert main(["storage", "state", str(folder), "--delete", "old"]) == 1
+    assert "stop the broker first" in capsys.readouterr().err
+    store.close(lambda: None)
+    assert main(["storage", "state", str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "counter              2 keys, 1 timers, 10 bytes",
+        "old                  1 keys, 1 timers, 3 bytes",
+    ]
+    assert main(["storage", "info", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plugin_state"] == 5
+    assert main(["storage", "state", str(folder), "--delete", "nobody"]) == 1
+    assert "contains no state of plugin 'nobody'" in capsys.readouterr().err
+    assert main(["storage", "state", str(folder), "--delete", "old"]) == 0
+    assert capsys.readouterr().out == "2 keys and timers of old deleted\n"
+    assert main(["storage", "state", str(folder), "--json"]) == 0
+    left = {"plugin": "counter", "keys": 2, "timers": 1, "bytes": 10}
+    assert json.loads(capsys.readouterr().out) == [left]
+    assert main(["storage", "check", str(folder)]) == 0
+    assert main(["storage", "state", str(folder), "--delete", "counter"]) == 0
+    capsys.readouterr()
+    assert main(["storage", "state", str(folder)]) == 0
+    assert capsys.readouterr().out == "no plugin keeps state\n"
+
+
+def test_damaged_state_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = SQLiteStore(folder, VirtualRuntime())
+    list(store.load())
+    told: list[object] = []
+    store.commit([PutState(state_space("p"), key, b"1") for key in "ab"], told.append)
+    store.close(lambda: None)
+    db = sqlite3.connect(folder / DATABASE, isolation_level=None)
+    db.execute("UPDATE plugin_state SET value = x'02' WHERE key = 'b' AND space = 's/p'")
+    db.close()
+    assert main(["storage", "check", str(folder)]) == 1
+    assert "plugin_state 's/p': wrong checksum" in capsys.readouterr().out
+    assert main(["storage", "repair", str(folder)]) == 0
+    assert "lost: plugin_state 4: wrong checksum" in capsys.readouterr().out
+    store = SQLiteStore(folder, VirtualRuntime())
+    kept = [one for one in store.load() if isinstance(one, PutState)]
+    assert PutState(state_space("p"), "a", b"1") in kept
+    assert len(kept) == 3
+    store.close(lambda: None)
 
 
 def test_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

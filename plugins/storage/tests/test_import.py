@@ -9,7 +9,7 @@ from hookmq.cli import main
 from hookmq_storage.client import ADDED
 from hookmq_storage.portable import PUBLISHER as OF_PUBLISHER
 
-HEADER = {"kind": "hookmq-storage", "version": 2}
+HEADER = {"kind": "hookmq-storage", "version": 3}
 MESSAGE = {
     "topic": "t", "payload": "eA==", "flags": 5, "properties": None, "sender": None, "origin": "client",
     "received_at": 1.0, "expires_at": None,
@@ -46,6 +46,7 @@ LINES: dict[str, dict[str, Any]] = {
     "received": {"kind": "received", "client_id": "c", "packet_id": 7},
     "publisher": PUBLISHER,
     "retained": {"kind": "retained", **MESSAGE, "publisher": 3},
+    "plugin_state": {"kind": "plugin_state", "space": "t/p", "key": "k", "value": "eA==", "due": 1.5},
     "message": {"kind": "message", "id": 1, **MESSAGE},
     "entry": {
         "kind": "entry", "owner": "c/c", "seq": 1, "message": 1, "qos": 1, "size": 2, "retain": 0,
@@ -65,7 +66,7 @@ def given(folder: Path, lines: list[Any], end: bool = True) -> int:
 
 def test_all_of_it_as_it_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert given(tmp_path, list(LINES.values())) == 0
-    assert capsys.readouterr().out == "7 records\n"
+    assert capsys.readouterr().out == "8 records\n"
     assert main(["storage", "check", str(tmp_path / "new")]) == 0
 
 
@@ -111,6 +112,10 @@ def test_an_export_of_version_1(tmp_path: Path, capsys: pytest.CaptureFixture[st
         *(("retained", "payload", value) for value in (None, "!", 5)),
         *(("retained", "flags", value) for value in (3, 7, -1, None)),
         *(("retained", "properties", value) for value in ("/////w==", "eA==", "AAA=")),
+        *(("plugin_state", "space", value) for value in (None, "p", "c/p", "t/", "s/p")),
+        *(("plugin_state", "key", value) for value in (None, 5, "\ud800", "ä" * 513)),
+        *(("plugin_state", "value", value) for value in (None, "!", 5)),
+        *(("plugin_state", "due", value) for value in (None, "1", float("inf"), True)),
         ("message", "received_at", None),
         ("message", "expires_at", "soon"),
         ("message", "id", -1),

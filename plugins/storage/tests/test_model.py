@@ -12,6 +12,7 @@ from hookmq.storage.records import (
     DropReceived,
     DropRetained,
     DropSession,
+    DropState,
     DropSubscription,
     Enqueue,
     Loaded,
@@ -19,11 +20,14 @@ from hookmq.storage.records import (
     PutReceived,
     PutRetained,
     PutSession,
+    PutState,
     PutSubscription,
     QueueSummary,
     Record,
     SessionRecord,
     SetPacket,
+    state_space,
+    timer_space,
 )
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing import DurableStore
@@ -59,6 +63,9 @@ RARE = st.one_of(
     st.builds(DropReceived, NAMES, IDS),
     st.builds(lambda t, n: PutRetained(Message(t, bytes(n), 1, True)), TOPICS, IDS),
     st.builds(DropRetained, TOPICS),
+    st.builds(lambda t, n: PutState(state_space("p"), t, bytes(n)), TOPICS, IDS),
+    st.builds(lambda t, n: PutState(timer_space("p"), t, b"", float(n)), TOPICS, IDS),
+    st.builds(DropState, st.sampled_from((state_space("p"), timer_space("p"))), TOPICS),
 )
 QUEUES = st.one_of(
     st.builds(

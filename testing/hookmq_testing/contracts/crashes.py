@@ -7,16 +7,20 @@ from hookmq.storage.records import (
     DropReceived,
     DropRetained,
     DropSession,
+    DropState,
     Enqueue,
     Loaded,
     PutMessage,
     PutReceived,
     PutRetained,
     PutSession,
+    PutState,
     PutSubscription,
     QueueSummary,
     Record,
     SetPacket,
+    state_space,
+    timer_space,
 )
 
 from hookmq_testing.contracts.kit import StoreKit, Trouble
@@ -34,6 +38,8 @@ BEFORE: tuple[Record, ...] = (
     PutSession(renamed("c2")),
     PutReceived("c1", 1),
     PutRetained(make_message("old", b"old")),
+    PutState(state_space("p"), "old", b"x" * 3000),
+    PutState(timer_space("p"), "k", b"", 5.0),
     PutMessage(1, make_message("m1", b"x" * 3000)),
     PutMessage(2, make_message("m2")),
     make_entry("c/c1", 1, 1, 3000, qos=2),
@@ -51,6 +57,9 @@ AFTER: tuple[Record, ...] = (
     Dequeue("c/c1", 2),
     DropRetained("old"),
     PutRetained(make_message("new", b"new")),
+    DropState(state_space("p"), "old"),
+    PutState(state_space("p"), "new", b"y" * 5000),
+    PutState(timer_space("p"), "k", b"", 7.0),
 )
 """A batch with nearly every kind of record. After a crash, either all of it must be stored or none of it."""
 
@@ -144,11 +153,13 @@ class StoreCrashes(StoreKit):
         received = {one.packet_id for one in of_kind(loaded, PutReceived)}
         retained = {one.message.topic for one in of_kind(loaded, PutRetained)}
         sent = [(one.owner, one.packet_id, one.released) for one in of_kind(loaded, Enqueue)]
+        state = {(one.key, one.due) for one in of_kind(loaded, PutState)}
         left = {one.owner: one.entries for one in of_kind(loaded, QueueSummary)}
         found = (
             len(of_kind(loaded, PutSubscription)),
             received,
             retained - {"on"},
+            state,
             sent,
             left,
             [message.topic for _, message in self.read(store, "c/c1")],
@@ -159,6 +170,7 @@ class StoreCrashes(StoreKit):
             0,
             {1},
             {"old"},
+            {("old", None), ("k", 5.0)},
             [],
             {"c/c1": 2, "c/c2": 1},
             ["m1", "m2"],
@@ -166,7 +178,8 @@ class StoreCrashes(StoreKit):
             2,
         )
         after: tuple[object, ...] = (
-            1, {7}, {"new"}, [("c/c1", 11, True)], {"c/c1": 1, "c/c2": 2}, ["m1", "m3"], ["m1", "m3"], 2,
+            1, {7}, {"new"}, {("new", None), ("k", 7.0)}, [("c/c1", 11, True)], {"c/c1": 1, "c/c2": 2},
+            ["m1", "m3"], ["m1", "m3"], 2,
         )  # fmt: skip
         assert found in (before, after), f"neither before nor after the commit: {found}"
         return found == after
@@ -174,4 +187,6 @@ class StoreCrashes(StoreKit):
     @staticmethod
     def _undone() -> list[Record]:
         """Return records that empty the store."""
-        return [DropSession("c1"), DropSession("c2"), DropRetained("old"), DropRetained("new")]
+        keys = [DropState(state_space("p"), key) for key in ("old", "new")]
+        sessions = [DropSession("c1"), DropSession("c2")]
+        return [*sessions, DropRetained("old"), DropRetained("new"), *keys]

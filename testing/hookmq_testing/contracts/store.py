@@ -10,6 +10,7 @@ from hookmq.storage.records import (
     DropReceived,
     DropRetained,
     DropSession,
+    DropState,
     DropSubscription,
     Enqueue,
     PutMessage,
@@ -17,6 +18,7 @@ from hookmq.storage.records import (
     PutReceived,
     PutRetained,
     PutSession,
+    PutState,
     PutSubscription,
     QueueSummary,
     Record,
@@ -24,6 +26,8 @@ from hookmq.storage.records import (
     SetPacket,
     group_owner,
     session_owner,
+    state_space,
+    timer_space,
 )
 
 from hookmq_testing.contracts.crashes import StoreCrashes
@@ -181,6 +185,7 @@ class StoreContract(StoreCrashes):
             DropReceived("nobody", 1),
             DropRetained("nothing"),
             DropPublisher(4711),
+            DropState(state_space("nobody"), "k"),
         )
         assert self.topics(store, "c/a") == ["m"]
         self.close(store)
@@ -401,6 +406,51 @@ class StoreContract(StoreCrashes):
         assert sorted(found) == ["a", MESSAGE.topic]
         assert found["a"].payload == b"new"
         assert fields_of(found[MESSAGE.topic]) == fields_of(MESSAGE)
+        self.close(store)
+
+    def test_the_state_of_plugins_is_loaded(self) -> None:
+        store = self._durable()
+        mine, other, timers = state_space("a"), state_space("a/b"), timer_space("a")
+        first = [
+            PutState(mine, "k", b"old"),
+            PutState(mine, "gone", b"x"),
+            PutState(mine, "", b""),
+            PutState(mine, "ä☃" * 100, bytes(range(256)) * 300),
+            PutState(mine, "K", b"other"),
+            PutState(other, "k", b"its own"),
+            PutState(timers, "k", b"data", 1700000000.25),
+            PutState(timers, "gone", b"", -5.0),
+        ]
+        self.commit(store, *first)
+        changed = PutState(mine, "k", b"new")
+        moved = PutState(timers, "k", b"later", 1800000000.5)
+        self.commit(store, changed, moved, DropState(mine, "gone"), DropState(timers, "gone"))
+        store, loaded = self.reopened(store)
+        kept = {(one.space, one.key): one for one in [*first, changed, moved]}
+        del kept[mine, "gone"], kept[timers, "gone"]
+        found = of_kind(loaded, PutState)
+        assert {(one.space, one.key): one for one in found} == kept
+        assert len(found) == len(kept)
+        self.close(store)
+
+    def test_a_key_may_change_several_times_in_one_batch(self) -> None:
+        store = self._durable()
+        space = state_space("a")
+        self.commit(store, PutState(space, "back", b"1"), PutState(space, "out", b"1"))
+        self.commit(
+            store,
+            PutState(space, "new", b"1"),
+            PutState(space, "new", b"2"),
+            DropState(space, "back"),
+            PutState(space, "back", b"2"),
+            PutState(space, "out", b"2"),
+            DropState(space, "out"),
+            PutState(space, "brief", b"1"),
+            DropState(space, "brief"),
+        )
+        store, loaded = self.reopened(store)
+        found = {one.key: one.value for one in of_kind(loaded, PutState)}
+        assert found == {"new": b"2", "back": b"2"}
         self.close(store)
 
     def test_a_dropped_session_leaves_nothing(self) -> None:

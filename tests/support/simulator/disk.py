@@ -19,6 +19,7 @@ from hookmq.storage.records import (
     DropReceived,
     DropRetained,
     DropSession,
+    DropState,
     DropSubscription,
     Enqueue,
     Loaded,
@@ -27,6 +28,7 @@ from hookmq.storage.records import (
     PutReceived,
     PutRetained,
     PutSession,
+    PutState,
     PutSubscription,
     Queued,
     QueueSummary,
@@ -51,6 +53,7 @@ class Image:
         self.queues: dict[str, dict[int, Enqueue]] = {}
         self.messages: dict[int, Message] = {}
         self.uses: dict[int, int] = {}
+        self.plugin_state: dict[tuple[str, str], PutState] = {}
         self.next_id = 1
 
     def apply(self, record: Record, complain: Callable[[str], None]) -> None:
@@ -103,6 +106,11 @@ class Image:
                 self.retained[message.topic] = record
             case DropRetained(topic):
                 self.retained.pop(topic, None)
+            case PutState(space, key):
+                self.plugin_state[space, key] = record
+            case DropState(space, key):
+                if self.plugin_state.pop((space, key), None) is None:
+                    complain(f"no key {key!r} of {space} to delete")
 
     def sweep(self) -> None:
         """Forget messages that nobody is owed."""
@@ -258,6 +266,7 @@ class OpenDisk:
         for id, client in list(image.publishers.items()):
             yield PutPublisher(id, client)
         yield from list(image.retained.values())
+        yield from list(image.plugin_state.values())
         for owner in list(image.queues):
             entries = image.entries(owner)
             waiting = [entry for entry in entries if not entry.packet_id]
