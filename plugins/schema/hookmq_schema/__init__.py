@@ -1,0 +1,1 @@
+"""Check payloads by topic. The plugin is in `hookmq_schema.plugin`."""
