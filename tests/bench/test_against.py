@@ -1,4 +1,4 @@
-"""`--against`: the HookMQ of another checkout takes part as a broker, from its own environment and configurations."""
+"""`--against` compares with the HookMQ of another checkout, in its own environment and with its own configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison against mosquitto: every load delivers all its messages, and the command prints a table."""
+"""The comparison with mosquitto: every load delivers all its messages, and the command prints a table."""
 
 from __future__ import annotations
 

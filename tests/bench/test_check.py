@@ -1,4 +1,4 @@
-"""A build that writes every packet separately is noticed by its writes and its system calls."""
+"""bench.check detects a build that writes every packet separately, by its writes and system calls."""
 
 from __future__ import annotations
 

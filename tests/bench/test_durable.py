@@ -1,4 +1,4 @@
-"""bench.durable: the messages that it measures are stored, otherwise the run is void."""
+"""bench.durable stores the messages that it measures. Otherwise the run is void."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bench.held: it reports the memory that connections hold."""
+"""bench.held reports the memory that connections use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bench.micro: a case that is slower by both measures fails by name; every case runs."""
+"""bench.micro fails, and names the case, if a case is slower by both measures. Every case runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_case_runs_and_executes_the_same_each_time(name: str) -> None:
 
 
 def test_a_longer_path_has_more_bytecodes() -> None:
-    """Compiled code executes none of them, so both builds pass."""
+    """Compiled code executes no bytecodes, so the test passes in both builds."""
     first = micro_cases.bytecodes(micro_cases.CASES["lookup"][0])
     assert first == micro_cases.bytecodes(micro_cases.CASES["lookup"][0])
     assert first <= micro_cases.bytecodes(micro_cases.CASES["match"][0])

@@ -1,7 +1,7 @@
-"""The shapes that docs/explanation/performance.md claims, on counts of operations: a time proves no shape.
+"""The shapes of the curves in docs/explanation/performance.md, tested by counting operations instead of time.
 
-An operation is a call, of Python or of C, that a message causes in a whole broker in memory. A flat cost has the same
-number of calls at any size. A linear cost adds the same number for each further piece.
+An operation is a Python or C call that a message causes in a whole broker in memory. A flat cost has the same number of
+calls at any size. A linear cost adds the same number for each further item.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def receiver(harness: Harness, name: str, filter: str) -> MemoryClient:
 
 
 def crowd(harness: Harness, count: int) -> None:
-    """Add subscriptions that share levels with the topic of the load and do not match it."""
+    """Add subscriptions that share topic levels with the load but do not match it."""
     shapes = ("bench/{}/d/status", "bench/{}/#", "bench/+/{}", "+/load/{}")
     filters = [shapes[number % 4].format(f"n{number}") for number in range(count)]
     for start in range(0, count, 400):
@@ -124,7 +124,7 @@ def test_storing_a_retained_message_is_flat() -> None:
 
 
 def fetching(kept: int, filter: str) -> Counter[str]:
-    """Return the operations of a SUBSCRIBE with that many retained messages."""
+    """Return the operations of a SUBSCRIBE that matches `kept` retained messages."""
     with Harness() as harness:
         publisher = harness.connect("pub", version=4)
         for number in range(kept):
@@ -156,7 +156,7 @@ def test_fetching_all_retained_messages_is_linear() -> None:
 
 
 def fanned(count: int, version: int = 4) -> Counter[str]:
-    """Return the operations of a message to that many subscribers."""
+    """Return the operations of a message to `count` subscribers."""
     with Harness() as harness:
         for number in range(count):
             client = harness.connect(f"sub{number}", version=version)
@@ -193,7 +193,7 @@ def test_no_operation_depends_on_the_payload() -> None:
 
 
 class Counting(Plugin):
-    """See every message."""
+    """A plugin that counts every message."""
 
     seen = 0
 

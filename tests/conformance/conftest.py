@@ -1,4 +1,4 @@
-"""The marks of these tests; see `statements` in tests/support and docs/reference/conformance.md."""
+"""The marks of the conformance tests. See `statements` in tests/support and docs/reference/conformance.md."""
 
 import pytest
 

@@ -1,9 +1,10 @@
-"""Run the conformance tests and say which statement of the standards is tested where, with what result, and which lines
-of the broker enforce it. Writes docs/reference/conformance.md, too.
+"""Run the conformance tests, report the result for each statement of the standards, and write
+docs/reference/conformance.md.
 
     .venv/bin/python tests/conformance/report.py
 
-The exit code is 0 when every test passed and every statement that concerns a server has one or an exception.
+The report lists the tests of each statement and the lines of the broker that enforce it. The exit code is 0 if every
+test passed and every statement that concerns a server has a test or an exception.
 """
 
 import sys
@@ -42,7 +43,7 @@ tests are in `tests/conformance`.
 
 
 class Results:
-    """A plugin of pytest: the outcome of each test function, the worst of its cases."""
+    """A pytest plugin that records the outcome of each test function, which is the worst of its cases."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, str] = {}
@@ -61,7 +62,7 @@ class Results:
             self.outcomes[name] = "passed"
 
     def of(self, tests: list[str]) -> str:
-        """The result of several functions together."""
+        """Return the combined result of several functions."""
         found = {self.outcomes.get(name, "not run") for name in tests}
         for worst in ("failed", "not run", "skipped"):
             if worst in found:
@@ -70,7 +71,7 @@ class Results:
 
 
 def main() -> int:
-    """Run, print, write the page; the exit code."""
+    """Run the tests, print the report and write the page. Return the exit code."""
     results = Results()
     page_itself = f"--ignore={TESTS / 'test_report.py'}"
     code = pytest.main(
@@ -95,7 +96,7 @@ def page(
     places: dict[str, list[tuple[str, int]]],
     results: Results,
 ) -> str:
-    """The text of docs/reference/conformance.md."""
+    """Return the text of docs/reference/conformance.md."""
     parts = [INTRO, _summary(listed, tests, results)]
     for title, prefix in (("MQTT 5.0", "MQTT-"), ("MQTT 3.1.1", "MQTT311-")):
         parts.append(f"## {title}\n")

@@ -1,4 +1,4 @@
-"""Whatever code a plugin refuses with, a packet carries only those that its table has."""
+"""A packet carries only reason codes that its table permits, whatever code a plugin uses to refuse."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ REFUSALS = sorted(int(code) for code in ReasonCode if code >= 0x80)
 
 
 class Denier(Plugin):
-    """Denies with the code that is asked for: as the user name, or as a level of the topic."""
+    """Denies with the code given in the user name or in a topic level."""
 
     @hookimpl
     def on_connect(self, client: Any, connect: Any) -> Any:
@@ -41,7 +41,7 @@ def denier(broker_harness: Any) -> Harness:
 
 
 def told(code: int, legal: set[int]) -> set[int]:
-    """What may be said for `code`: itself where it is legal."""
+    """Return the codes that the broker may send for `code`: the code itself if it is legal."""
     return {code} if code in legal else legal
 
 

@@ -1,4 +1,4 @@
-"""Chapters 1 and 2: strings, integers, fixed header, packet identifiers, property sections."""
+"""Chapters 1 and 2: strings, integers, the fixed header, packet ids and property sections."""
 
 import mqttbytes as m
 import pytest
@@ -22,7 +22,7 @@ NULL = b"a\x00b"
 
 
 def texts(level: int, bad: bytes) -> list[tuple[str, bytes]]:
-    """A packet for each string that a client may send once it is connected, with `bad` for the string."""
+    """Return a packet for each string that a connected client may send, with `bad` as the string."""
     sent = [
         ("topic", m.publish(bad, b"x", level=level)),
         ("filter", m.subscribe(1, (bad, 0), level=level)),
@@ -41,7 +41,7 @@ def texts(level: int, bad: bytes) -> list[tuple[str, bytes]]:
 
 
 def connects(level: int, bad: bytes) -> list[tuple[str, bytes]]:
-    """A CONNECT for each of its strings."""
+    """Return a CONNECT for each of its strings, with `bad` as the string."""
     sent = [
         ("client id", m.connect(bad, level=level)),
         ("will topic", m.connect("c", level=level, will=(bad, b"x"))),

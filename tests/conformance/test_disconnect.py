@@ -1,5 +1,4 @@
-"""Chapters 3.12, 3.14 and 4.13: PINGREQ, DISCONNECT both ways, and what becomes of a connection on which something is
-wrong."""
+"""Chapters 3.12, 3.14 and 4.13: PINGREQ, DISCONNECT in both directions, and the end of connections after an error."""
 
 from typing import Any
 
@@ -102,7 +101,7 @@ def test_disconnect_with_a_body_in_3(harness: Harness) -> None:
 @statement("MQTT-3.14.2-2", "MQTT-3.14.2-1", "MQTT-3.14.4-2")
 @edge(1)
 def test_our_disconnects(broker_harness: Any) -> None:
-    """For every way to get one: a code of the table that a server may send, no Session Expiry Interval."""
+    """Every DISCONNECT of the broker has a code that a server may send, and no Session Expiry Interval."""
     harness = broker_harness(config={"broker": {"server_reference": "other"}})
     keep: dict[str, Any] = {"clean": False, "properties": m.session_expiry(100)}
     found = []
@@ -205,7 +204,7 @@ def test_our_own_failure_closes_the_connection(
 @statement("MQTT311-7.0.0-2")
 @LEVELS
 def test_nothing_special_is_needed(harness: Harness, level: int) -> None:
-    """A client that knows the standard and nothing else goes all the way."""
+    """A client needs only what the standard describes to use the broker."""
     client = RawClient(harness, level)
     client.connect("c", keep_alive=60)
     client.accepted()

@@ -1,4 +1,4 @@
-"""Chapters 3.15 and 4.12: AUTH packets, challenges before CONNACK, authenticating again."""
+"""Chapters 3.15 and 4.12: AUTH packets, challenges before CONNACK and reauthentication."""
 
 from typing import Any
 
@@ -14,7 +14,11 @@ QUESTION = m.auth(0x18, METHOD + m.auth_data(b"question"))
 
 
 class Quiz(Plugin):
-    """Method QUIZ: ``ok`` gets in at once, anything else is asked; the answer is ``42``, ``again`` asks once more."""
+    """Authentication method QUIZ.
+
+    The data ``ok`` is accepted at once; any other data is answered with a question. The answer ``42`` is accepted, and
+    ``again`` repeats the question.
+    """
 
     @hookimpl
     def on_auth(self, client: Any, auth: Any) -> Any:
@@ -35,7 +39,7 @@ def quiz(broker_harness: Any) -> Harness:
 
 
 def ask(quiz: Harness, client_id: str = "c", **options: Any) -> RawClient:
-    """A client that was asked a question."""
+    """Return a client that received a question."""
     client = RawClient(quiz).connect(client_id, properties=METHOD, **options)
     client.expect(QUESTION)
     return client

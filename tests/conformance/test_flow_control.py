@@ -1,4 +1,4 @@
-"""Chapter 4.9 and 3.3.4: Receive Maximum, both ways."""
+"""Chapters 4.9 and 3.3.4: Receive Maximum in both directions."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from statements import edge, statement
 
 
 def fill(harness: Harness, quota: int, qos: int, count: int, **options: Any) -> RawClient:
-    """A client with `quota` to whom `count` messages were published."""
+    """Return a client with a Receive Maximum of `quota`, to which `count` messages were published."""
     properties = m.receive_maximum(quota) + m.session_expiry(100)
     client = join(harness, properties=properties, **options)
     client.subscribe(("t", qos), ("zero", 0))
@@ -86,7 +86,7 @@ def test_everything_else_flows_at_quota_0(harness: Harness, qos: int) -> None:
 @statement("MQTT-4.9.0-1")
 @edge(17, 18)
 def test_the_quota_is_of_the_connection(harness: Harness) -> None:
-    """What is sent again counts, too."""
+    """The quota belongs to the connection, and retransmitted messages count."""
     client = fill(harness, 4, 1, 6)
     client.expect(*sent(1, 4, 1))
     client.leave()

@@ -1,4 +1,4 @@
-"""Chapters 3.1.2.11 and 3.2.2.3: what either side tells the other to keep to: packet sizes, QoS, retain, aliases."""
+"""Chapters 3.1.2.11 and 3.2.2.3: the limits that clients and broker announce: packet size, QoS, retain and aliases."""
 
 from typing import Any
 
@@ -112,7 +112,7 @@ WHY = "no " * 20
 
 
 class Censor(Plugin):
-    """Denies with a long reason."""
+    """Denies with a long reason string."""
 
     @hookimpl
     def on_connect(self, client: Any, connect: Any) -> Any:
@@ -479,7 +479,7 @@ def test_what_is_sent_again_has_its_whole_topic(harness: Harness) -> None:
 @edge(20, 21)
 @LEVELS
 def test_a_size_is_the_whole_packets(harness: Harness, level: int) -> None:
-    """3.1.1 knows no maximum, and the broker's own holds for it, too."""
+    """MQTT 3.1.1 has no maximum packet size, but the broker's own limit applies to it as well."""
     client = join(harness, "c", level)
     client.subscribe(("t", 0))
     payload = bytes(1_000_000)

@@ -1,4 +1,4 @@
-"""MQTT 3.1 as it is found in the field: protocol name MQIsdp, level 3."""
+"""MQTT 3.1 as clients use it in practice: protocol name MQIsdp, level 3."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def test_mismatched_name_and_level(harness: Harness, name: str, level: int) -> N
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("qos", [0, 1])
 def test_the_bridge_bit(harness: Harness, version: int, qos: int) -> None:
-    """Its subscriptions are no-local and keep RETAIN."""
+    """The subscriptions of a bridge are No Local and keep RETAIN."""
     client = RawClient(harness, version)
     client.send(
         m.connect("bridge", level=version | 0x80, name="MQIsdp" if version == 3 else "MQTT")

@@ -1,4 +1,4 @@
-"""What an answer promises is true when it is given: the store has it. Here the store takes its time."""
+"""The broker acknowledges only what the store has committed. These tests use a slow store."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def keep(level: int) -> dict[str, Any]:
 
 
 def away(harness: Harness, level: int, qos: int = 2) -> None:
-    """A session that is not connected and subscribes to "t"."""
+    """Create an offline session that subscribes to "t"."""
     client = join(harness, "away", **keep(level))
     client.subscribe(("t", qos))
     client.leave()
@@ -69,7 +69,7 @@ def test_what_is_not_answered_yet_counts(store: SlowStore, broker_harness: Any) 
 @statement("MQTT-4.6.0-5", "MQTT311-4.6.0-6")
 @LEVELS
 def test_acknowledgements_keep_their_order(harness: Harness, store: SlowStore, level: int) -> None:
-    """Also where a later one would be ready first."""
+    """Acknowledgements keep their order even if a later one could be sent first."""
     away(harness, level)
     join(harness, "here", level).subscribe(("u", 0))
     sender = join(harness, "sender", level)

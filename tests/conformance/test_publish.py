@@ -1,4 +1,4 @@
-"""Chapter 3.3: PUBLISH as it comes in and as it goes out: flags, topic, properties, expiry."""
+"""Chapter 3.3: received and sent PUBLISH packets: flags, topic, properties and expiry."""
 
 from typing import Any
 

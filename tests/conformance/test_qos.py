@@ -1,4 +1,4 @@
-"""Chapters 4.3 to 4.6: acknowledgements, exchanges that survive a connection, order; and the packets 3.4 to 3.7."""
+"""Chapters 4.3 to 4.6 and packets 3.4 to 3.7: acknowledgements, QoS exchanges across connections, and order."""
 
 from typing import Any
 
@@ -115,7 +115,7 @@ def test_everything_is_sent_again_in_order(harness: Harness, level: int) -> None
 @statement("MQTT-4.4.0-1")
 @edge(43)
 def test_no_repetition_on_a_living_connection(broker_harness: Any) -> None:
-    """Not even where it is configured for 3.x."""
+    """The broker retransmits nothing on an open MQTT 5 connection, even if retransmission is configured for MQTT 3."""
     harness = broker_harness(config={"session": {"retry_interval": 10.0}})
     client = reader(harness, 5, 2)
     join(harness, "sender").publish("t", b"x", 2, 1)

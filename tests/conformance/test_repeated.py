@@ -1,4 +1,4 @@
-"""What holds for a PUBLISH the first time holds after many like it: the broker may have learned a shorter way."""
+"""The rules for a first PUBLISH also apply to later ones like it, which may use the fast path."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from statements import edge, statement
 def warm(
     harness: Harness, level: int, qos: int, properties: bytes = b""
 ) -> tuple[RawClient, RawClient]:
-    """(publisher, subscriber) after some messages to "t" and whatever was answered."""
+    """Return (publisher, subscriber) after some messages to "t" and their acknowledgements."""
     reader = join(harness, "reader", level)
     reader.subscribe(("t", 2))
     sender = join(harness, "sender", level)

@@ -1,4 +1,4 @@
-"""Nothing is left out: every statement has a test or a reason, and the manual's page says what is there."""
+"""Every statement has a test or an exception, and the manual's page is up to date."""
 
 import re
 
@@ -65,7 +65,7 @@ def test_what_a_tag_names(tag: str, ids: list[str]) -> None:
 
 
 def rows() -> dict[str, list[str]]:
-    """The page's rows by their first cell."""
+    """Return the page's rows by their first cell."""
     text = PAGE.read_text(encoding="utf-8").partition("## Exceptions")
     found = {}
     for line in (text[0] + text[2].partition("## Edge cases")[2]).splitlines():
@@ -76,7 +76,7 @@ def rows() -> dict[str, list[str]]:
 
 
 def test_the_manual_names_the_tests_of_each_statement() -> None:
-    """After a change of tests run `make conformance`."""
+    """Run `make conformance` after changing tests."""
     page = rows()
     wanted = [id for id, one in STATEMENTS.items() if one.concerns_us] + [str(n) for n in edges()]
     assert list(page) == wanted

@@ -1,4 +1,4 @@
-"""Chapter 3.3.1.3: retained messages, and RETAIN as subscriptions wish it."""
+"""Chapter 3.3.1.3: retained messages, and the subscription options about RETAIN."""
 
 from typing import Any
 
@@ -140,7 +140,7 @@ def test_shared_subscriptions_get_none(harness: Harness) -> None:
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_retain_as_published(harness: Harness, retain: bool, qos: int) -> None:
-    """Only for what is live: what comes by subscribing has RETAIN whatever the option says."""
+    """The option applies only to live messages. Retained messages sent after a SUBSCRIBE always have RETAIN."""
     plain, as_published = reader(harness, 5, ("t", qos)), reader(harness, 5, ("t", qos | RAP))
     sender = join(harness, "sender")
     number = 1 if qos else 0
@@ -192,7 +192,7 @@ def test_retained_messages_carry_the_new_subscriptions_identifier(harness: Harne
 @statement("MQTT-3.8.3-3")
 @edge(31)
 def test_no_local_holds_for_who_retained_it(harness: Harness) -> None:
-    """Whether or not a retained message counts as an echo, a live one does."""
+    """The standard leaves open whether a retained message counts as an echo. A live one does."""
     client = join(harness)
     client.subscribe(("t", NO_LOCAL | RAP))
     client.publish("t", b"x", retain=True)

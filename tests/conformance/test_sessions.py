@@ -1,4 +1,4 @@
-"""Chapters 3.1.2, 3.1.4 and 4.1: sessions kept, resumed, discarded, taken over and expired; keep alive."""
+"""Chapters 3.1.2, 3.1.4 and 4.1: how sessions are kept, resumed, discarded, taken over and expired; keep alive."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ KEEP = m.session_expiry(100)
 
 
 def keep(level: int) -> dict[str, Any]:
-    """Options of CONNECT for a session that stays."""
+    """Return CONNECT options for a session that outlives its connection."""
     return {"level": level, "clean": False, "properties": KEEP if level == 5 else b""}
 
 
 def fill(harness: Harness, level: int) -> None:
-    """A session with a subscription, an unfinished delivery and a queued message."""
+    """Create a session with a subscription, a message in flight and a queued message."""
     client = join(harness, "c", **keep(level))
     client.subscribe(("t", 1))
     sender = join(harness, "sender", level)
@@ -190,7 +190,7 @@ def test_take_over_with_clean_start(harness: Harness, level: int) -> None:
 
 
 class Doorman(Plugin):
-    """Lets in whom it knows."""
+    """Refuses the user names "banned" and "busy", and wrong passwords."""
 
     @hookimpl
     def on_connect(self, client: Any, connect: Any) -> Any:

@@ -73,7 +73,7 @@ def test_each_message_goes_to_one_at_its_granted_qos(harness: Harness, level: in
 
 
 def started(harness: Harness, qos: int) -> tuple[RawClient, RawClient]:
-    """(who got the message, who did not), both online."""
+    """Publish a message while both members are online. Return (the member that received it, the other member)."""
     one, two = members(harness, qos, qos)
     join(harness, "sender").publish("t", b"x", qos, 1)
     whole = m.publish("t", b"x", qos, 1)
@@ -145,7 +145,7 @@ def test_a_refusal_discards_the_message(harness: Harness, qos: int, code: int) -
 
 @edge(20)
 def test_another_member_takes_what_is_too_large_for_one(harness: Harness) -> None:
-    """A group may choose another member: here a message that one member cannot take is dropped for that member only."""
+    """A message that is too large for one member is delivered to another member."""
     small = join(harness, "small", properties=m.packet_size(60))
     small.subscribe(("$share/g/t", 1))
     large = join(harness, "large")

@@ -1,4 +1,4 @@
-"""Chapters 3.8 to 3.11: SUBSCRIBE, UNSUBSCRIBE, their answers, and what is delivered by them."""
+"""Chapters 3.8 to 3.11: SUBSCRIBE, UNSUBSCRIBE, their answers, and the resulting deliveries."""
 
 from typing import Any
 
@@ -304,7 +304,7 @@ def test_started_deliveries_are_finished(harness: Harness, level: int, qos: int)
 @edge(53)
 @LEVELS
 def test_in_one_segment(harness: Harness, level: int) -> None:
-    """SUBACK and messages may come in any order; each comes once."""
+    """SUBACK and the messages may arrive in any order, but each arrives once."""
     client = RawClient(harness, level)
     client.connect()
     client.accepted()

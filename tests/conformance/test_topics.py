@@ -1,4 +1,4 @@
-"""Chapter 4.7: topics and filters, what matches what."""
+"""Chapter 4.7: topics, filters and how they match."""
 
 import unicodedata
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from rawclient import LEVELS, join
 from statements import edge, statement
 
 QUIET = m.problem_information(0)
-"""Codes without their reasons in words."""
+"""Makes the broker omit reason strings."""
 MAY_BE_REFUSED = ("\u0001", "\u001f", "\u007f", "\u009f", "\ufffe", "\uffff", "\U0010ffff")
-"""Characters that a string should not hold, by section 1.5.4."""
+"""Characters that a string should not contain, by section 1.5.4."""
 
 BAD = [
     *(

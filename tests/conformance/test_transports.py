@@ -1,4 +1,4 @@
-"""Chapters 4.2 and 6: TCP and WebSocket on real ports, with bytes written by hand."""
+"""Chapters 4.2 and 6: TCP and WebSocket on real ports, with packets assembled by hand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -40,20 +40,20 @@ class Peer:
             return await self.reader.read()
 
     async def packet(self) -> bytes:
-        """A packet shorter than 130 bytes."""
+        """Return the next packet, which must be shorter than 130 bytes."""
         head = await self.read(2)
         return head + await self.read(head[1])
 
 
 class WebSocket(Peer):
-    """The same by WebSocket: `read` takes what binary frames hold, in one stream."""
+    """A WebSocket connection. `read` returns the contents of binary frames as one stream."""
 
     stream = b""
     head = b""
-    """The answer to the handshake."""
+    """The response to the handshake."""
 
     async def upgrade(self, *lines: str) -> None:
-        """The handshake."""
+        """Perform the handshake."""
         self.writer.write(UPGRADE.format("".join(f"{line}\r\n" for line in lines)).encode())
         async with asyncio.timeout(60):
             self.head = await self.reader.readuntil(b"\r\n\r\n")
@@ -68,7 +68,7 @@ class WebSocket(Peer):
         self.send_frame(BINARY, data)
 
     async def frame(self) -> tuple[int, bytes]:
-        """The next frame of the broker: (opcode, data)."""
+        """Return the next frame of the broker as (opcode, data)."""
         first, size = await super().read(2)
         assert first & 0x80, "a fragment"
         assert size < 127
@@ -129,7 +129,7 @@ async def dial() -> AsyncIterator[Dial]:
 @LEVELS
 @pytest.mark.parametrize("kind", ["tcp", "ws"])
 async def test_messages_over_a_real_stream(dial: Dial, kind: str, level: int) -> None:
-    """A plain exchange, without any property or extension, over an ordered and lossless stream."""
+    """Exchange messages without properties or extensions over an ordered, lossless stream."""
     client = await dial(kind)
     client.send(m.connect("c", level=level))
     assert (await client.packet())[2:4] == b"\x00\x00"

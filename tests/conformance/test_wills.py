@@ -1,4 +1,4 @@
-"""Chapters 3.1.2.5 to 3.1.3.3 and 3.14.4: when a will is published, when it is not, and how it looks."""
+"""Chapters 3.1.2.5 to 3.1.3.3 and 3.14.4: when a will is published, and with which contents."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ GONE = m.publish("w", b"gone")
 
 
 def watch(harness: Harness) -> RawClient:
-    """Somebody who gets wills at any QoS, as they are."""
+    """Return a subscriber that receives wills with their original QoS and RETAIN."""
     watcher = join(harness, "watcher")
     watcher.subscribe(("w", 0x0A))  # QoS 2, RAP
     return watcher

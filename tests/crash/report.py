@@ -1,4 +1,4 @@
-"""Kill HookMQ and mosquitto alike, and write docs/explanation/durability.md's table from what each lost.
+"""Kill HookMQ and mosquitto in the same way, and write the table of losses in docs/explanation/durability.md.
 
 .venv/bin/python tests/crash/report.py --kills 50
 """
@@ -19,7 +19,7 @@ from killing.brokers import mosquitto
 
 
 def main() -> int:
-    """The exit code is 1 when HookMQ lost what it promises to keep."""
+    """Run the program. Return 1 if HookMQ lost anything that it guarantees to keep."""
     parser = argparse.ArgumentParser(prog="tests/crash/report.py", description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)

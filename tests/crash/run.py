@@ -1,8 +1,9 @@
-"""Kill HookMQ again and again under load, and tell how it goes.
+"""Kill HookMQ repeatedly under load, and report the result.
 
     .venv/bin/python tests/crash/run.py --kills 1000
 
-Ends with code 1 at the first broken promise; the folder with the broker's data is kept then. `make crash KILLS=1000`.
+The program exits with code 1 at the first broken guarantee and keeps the broker's data folder. `make crash KILLS=1000`
+runs it.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from killing.rounds import Broken, kill_and_check
 
 
 def main() -> int:
-    """The exit code is 0 when every promise was kept."""
+    """Run the program. Return 0 if every guarantee was kept."""
     parser = argparse.ArgumentParser(prog="tests/crash/run.py", description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")

@@ -1,5 +1,8 @@
-"""Twenty kills in a row under load: no acknowledged message lost, QoS 2 exactly once, order, sessions, retained messages
-and wills kept. `make crash KILLS=1000` does it for longer; SEED repeats the choices of a run."""
+"""Twenty kills under load.
+
+No acknowledged message is lost, QoS 2 messages arrive exactly once, and the order, sessions, retained messages and
+wills are kept. `make crash KILLS=1000` runs more kills. SEED repeats the choices of a run.
+"""
 
 import asyncio
 from dataclasses import fields
@@ -29,7 +32,7 @@ def test_many_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_broker_that_keeps_nothing_is_found_out(tmp_path: Path) -> None:
-    """What the test above looks for is there to be found."""
+    """The checks detect the losses of a broker without persistence."""
     counts = asyncio.run(Run(HookMQ(tmp_path, "memory"), 1, 0.5, False).run(3))
     broken = counts.broken()
     assert {"lost", "sessions_lost", "retained_wrong", "wills_lost"} <= set(broken)
@@ -46,7 +49,7 @@ def test_mosquitto_is_judged_by_the_same(tmp_path: Path) -> None:
 
 
 def test_every_breach_is_counted() -> None:
-    """The ledger itself: what is lost, late, twice, and what is none of these."""
+    """The ledger distinguishes lost, late and duplicate messages from correct ones."""
     ledger = Ledger()
     stream = ledger.stream("t", 2)
     early = Seen(stream)
@@ -97,7 +100,7 @@ if "serve" in sys.argv:
 def test_an_acknowledgement_before_the_commit_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted bug: PUBACK while the commit is under way, on a disk so slow that a kill comes within that time."""
+    """A planted bug sends PUBACK during the commit. The disk is so slow that a kill hits this interval."""
     folder = tmp_path / "planted"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(EARLY)

@@ -1,4 +1,4 @@
-"""The table of docs/explanation/durability.md is that of the results that are kept, and these are whole."""
+"""The table in docs/explanation/durability.md matches the stored results, and the results are complete."""
 
 import pytest
 from killing import table

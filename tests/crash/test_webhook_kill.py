@@ -1,6 +1,8 @@
-"""The broker is killed again and again while clients publish and a service that fails receives what happened: nothing
-that was acknowledged is lost to it, each client's messages come in order, and what comes twice has the same id. QoS 2 is
-one event, whatever is killed when."""
+"""The broker is killed repeatedly while clients publish and an unreliable service receives events.
+
+No acknowledged event is lost, each client's messages arrive in order, and a repeated event has the same id. A QoS 2
+message is always one event.
+"""
 
 import asyncio
 import os
@@ -16,7 +18,7 @@ from crashing import Client, crashing
 KILLS = 5
 EACH = 40
 SILENCE = 600
-"""Tenths of a second without an event after which none comes any more."""
+"""Tenths of a second without an event after which no more are expected."""
 QOS = {"one": 1, "two": 2, "three": 2}
 HOOK = """\
   - use: webhook
@@ -31,7 +33,7 @@ HOOK = """\
 
 
 class Service:
-    """Fails now and then, before or after it has taken what it was sent."""
+    """A service that fails now and then, before or after it stores the request."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -53,7 +55,10 @@ class Service:
 async def run(
     folder: Path, seed: int, kills: int = KILLS, over: Path | None = None
 ) -> tuple[Service, dict[str, set[int]]]:
-    """Kill it so often; what came, and what was acknowledged, by client. The file `over` is there after the last kill."""
+    """Kill the broker `kills` times. Return the service and the numbers of the acknowledged messages by client.
+
+    The file `over` is created after the last kill.
+    """
     service = Service(seed)
     application = web.Application()
     application.router.add_post("/", service.take)
@@ -109,7 +114,9 @@ def _publish(
 
 
 def _settle(service: Service, last: int) -> None:
-    """Return when the last of each has come, and with it all before it; or when nothing comes any more."""
+    """Wait until the last event of each client has arrived, or until no more arrive. All earlier events precede the
+    last.
+    """
     never = threading.Event()
     silent = 0
     while silent < SILENCE and not {(n, last) for n in QOS} <= {one[:2] for one in service.seen}:
@@ -119,7 +126,7 @@ def _settle(service: Service, last: int) -> None:
 
 
 def judge(service: Service, acked: dict[str, set[int]]) -> list[str]:
-    """What is wrong."""
+    """Return a description of each violation."""
     wrong = []
     of: dict[str, tuple[str, int]] = {}
     for client, number, id in service.seen:
@@ -201,7 +208,7 @@ def test_the_judge_sees_each_breach() -> None:
 async def test_an_acknowledgement_before_the_outbox_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted bug: the commit does not wait for the outbox, whose disk is so slow that the kill comes between."""
+    """A planted bug makes the commit not wait for the outbox. The disk is so slow that a kill hits this interval."""
     folder = tmp_path / "planted"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(EARLY)

@@ -1,4 +1,4 @@
-"""The files in deploy/ are of their kind, and agree with the rest of the repository."""
+"""The files in deploy/ have a valid format and agree with the rest of the repository."""
 
 import re
 import shutil
@@ -89,7 +89,9 @@ def test_the_image_gets_what_it_is_built_from() -> None:
 
 
 def test_the_image_runs_the_compiled_build() -> None:
-    """A build that is pure for want of a compiler fails, and so does a start."""
+    """If no compiler is available, the build fails instead of producing a pure build. So does a start with a pure
+    build.
+    """
     steps = instructions()
     [build] = [
         rest for name, rest in steps if name == "RUN" and "HATCH_BUILD_HOOKS_ENABLE=1" in rest
@@ -114,7 +116,7 @@ def test_compose_publishes_the_metrics() -> None:
 def test_what_the_systemd_page_installs_keeps_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The configuration is that of ``config init``; storage must be among what pip installs, or it is left out."""
+    """The page uses the configuration of ``config init``, so pip must install storage as well."""
     page = (ROOT / "docs/how-to/systemd.md").read_text()
     [line] = re.findall(r"^.*pip install.*$", page, re.M)
     assert "hookmq-storage" in line

@@ -1,8 +1,8 @@
-"""Play all scripts, bring the table up to date and write docs/reference/mosquitto.md.
+"""Play all scripts, update the table and write docs/reference/mosquitto.md.
 
     .venv/bin/python tests/differential/report.py
 
-What is new in the table has no verdict yet: fill in `right`, `statement` and `reason`, and run this again.
+New rows of the table have no verdict yet. Fill in `right`, `statement` and `reason`, then run this again.
 """
 
 import sys
@@ -17,7 +17,7 @@ from differential.scripts import scripts
 
 
 def main() -> int:
-    """The exit code is 0 when every difference has a verdict."""
+    """Run the program. Return 0 if every difference has a verdict."""
     program = mosquitto()
     if program is None:
         print("mosquitto is not installed (apt install mosquitto)")

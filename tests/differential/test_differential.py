@@ -1,4 +1,4 @@
-"""HookMQ and mosquitto are told the same bytes; where their clients hear different things, the table says so and why."""
+"""HookMQ and mosquitto receive the same bytes. If their clients receive different packets, the table explains why."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ VERSION = "2.0.11"
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    """Both brokers."""
+    """Run both brokers."""
     program = mosquitto()
     if program is None:
         pytest.skip("mosquitto is not installed (apt install mosquitto)")
@@ -28,7 +28,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script(both: Brokers, name: str) -> None:
-    """The differences are those of the table, no more and no fewer."""
+    """The differences are exactly those of the table."""
     found = table.compare(name, *both.both(SCRIPTS[name]))
     known = [one.found for one in table.read() if one.script == name]
     assert [one.found for one in found] == known
@@ -37,13 +37,13 @@ def test_script(both: Brokers, name: str) -> None:
 @settings(max_examples=40)
 @given(moves=MOVES)
 def test_random_scripts(both: Brokers, moves: list[Move]) -> None:
-    """No difference at all in what clients ordinarily do."""
+    """Ordinary client behavior shows no difference."""
     theirs, ours = both.both(script(moves))
     assert alike(ours) == alike(theirs)
 
 
 def test_every_difference_has_a_verdict_and_a_reason() -> None:
-    """And no script that is gone."""
+    """Nor does the table contain scripts that no longer exist."""
     known = statements()
     for one in table.read():
         assert one.script in SCRIPTS
@@ -54,5 +54,5 @@ def test_every_difference_has_a_verdict_and_a_reason() -> None:
 
 
 def test_the_page_is_of_the_table() -> None:
-    """docs/reference/mosquitto.md is up to date; tests/differential/report.py writes it."""
+    """docs/reference/mosquitto.md is up to date. tests/differential/report.py writes it."""
     assert table.PAGE.read_text(encoding="utf-8") == table.page(table.read(), len(SCRIPTS))

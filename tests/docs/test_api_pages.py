@@ -1,4 +1,4 @@
-"""The pages of the toolkit and the testing kit list every public name; each example of the toolkit runs."""
+"""The pages about the toolkit and the testing kit list every public name, and each example of the toolkit runs."""
 
 import ast
 import re
@@ -40,7 +40,7 @@ def test_a_section_has_an_example_and_the_names_of_its_module(name: str) -> None
 
 
 def _defined(path: Path) -> set[str]:
-    """The public functions and classes that a module defines, unless its `__all__` leaves them out."""
+    """Return the public functions and classes that a module defines, unless its `__all__` omits them."""
     tree = ast.parse(path.read_text())
     found = {
         node.name

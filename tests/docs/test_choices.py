@@ -1,4 +1,4 @@
-"""docs/explanation/choices.md is true: a test for what it says, by its sections."""
+"""Tests of the claims in docs/explanation/choices.md, section by section."""
 
 import pytest
 from hookmq.mqtt.packets import Puback, Pubcomp, Pubrec, Pubrel

@@ -1,4 +1,4 @@
-"""The page of all commands is generated from their help."""
+"""The page of all commands matches their help texts."""
 
 import pathlib
 

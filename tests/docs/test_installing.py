@@ -1,4 +1,4 @@
-"""No distribution of this project is on a package index: nothing may tell users to install one from there."""
+"""The project is not on a package index yet, so no page may tell users to install it from there."""
 
 import re
 import subprocess

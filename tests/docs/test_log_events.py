@@ -1,4 +1,4 @@
-"""docs/reference/log-events.md names every event that the sources log, with its levels and fields, and no other."""
+"""docs/reference/log-events.md lists exactly the events that the source code logs, with their levels and fields."""
 
 import ast
 import re
@@ -17,11 +17,11 @@ SOURCES = sorted(
 LEVELS = {"debug", "info", "warning", "error"}
 NAME = re.compile(r"[a-z_]+\.[a-z_]+")
 WRITTEN = {"log", "_log", "tell", "_tell", "log_failure"}
-"""What is called to log: the level first, then the event. Plugins name their own such method alike."""
+"""Names of logging functions. They take the level first, then the event. Plugins use the same names."""
 
 
 def constants(node: ast.AST) -> set[str]:
-    """Texts that an expression may be."""
+    """Return the strings that an expression can evaluate to."""
     return {
         one.value
         for one in ast.walk(node)
@@ -30,7 +30,7 @@ def constants(node: ast.AST) -> set[str]:
 
 
 def logged(path: Path) -> Iterator[tuple[str, set[str], set[str]]]:
-    """(event, levels as far as they are written there, fields as far as they are) of each place that logs."""
+    """Yield (event, levels, fields) for each place that logs, as far as the source states them there."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Dict):  # a record made by hand
             for key, value in zip(node.keys, node.values, strict=True):
@@ -55,7 +55,7 @@ def logged(path: Path) -> Iterator[tuple[str, set[str], set[str]]]:
 
 
 def documented() -> dict[str, tuple[set[str], set[str], str]]:
-    """Levels, fields and meaning by event."""
+    """Return the levels, fields and meaning of each documented event."""
     found = {}
     for line in PAGE.read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -75,7 +75,7 @@ LOGGED = [(path, *one) for path in SOURCES for one in logged(path)]
 
 
 def test_the_walk_finds_what_is_logged() -> None:
-    """The test below is worth nothing if the walk is blind."""
+    """The test below is only meaningful if the search finds the log calls."""
     names = {name for _, name, *_ in LOGGED}
     assert {
         "client.connected",

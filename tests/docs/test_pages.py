@@ -1,8 +1,8 @@
-"""The manual is true: every block of code on every page is run or validated, every link leads somewhere.
+"""Every block of code in the manual is run or validated, and every link leads somewhere.
 
-The info string of a block says what it is:
+The info string of a block determines the check:
 
-| info string | what is done with it |
+| info string | check |
 |---|---|
 | `python` | executed as a module; plugins in it are run through a broker in memory |
 | `python file=NAME`, `toml file=NAME`, `yaml file=NAME` | written to the page's folder, for its prompts |
@@ -13,7 +13,7 @@ The info string of a block says what it is:
 | `toml`, `json`, `ini`, `js` | parsed |
 | `text` | shown |
 
-The pages below docs/reference have tests of their own; here their blocks are only compiled or parsed.
+The pages below docs/reference have their own tests; here, their blocks are only compiled or parsed.
 """
 
 import ast
@@ -46,11 +46,11 @@ PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 BLOCKS = [block for page in pages() for block in blocks(page)]
 REFERENCE = ROOT / "docs" / "reference"
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
-"""What every secret of the manual is; webhooks take no shorter one."""
+"""The value of every secret in the manual. It is long enough for webhooks."""
 
 
 def of(*kinds: str) -> list[object]:
-    """The blocks of some kinds, those of reference pages excepted."""
+    """Return the blocks of some kinds, except those of reference pages."""
     return [
         pytest.param(block, id=str(block))
         for block in BLOCKS
@@ -75,7 +75,7 @@ def run_python(block: Block) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files that configurations of the manual name."""
+    """Create the files that the manual's configurations name."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "clients.pem")
     server = authority.issue_cert("localhost")
@@ -85,7 +85,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def check_config(text: str, folder: Path) -> None:
-    """Validate a configuration that names files below /etc/hookmq and /run/secrets, and any variables."""
+    """Validate a configuration that uses files in /etc/hookmq and /run/secrets, and environment variables."""
     for place in ("/etc/hookmq", "/run/secrets", "/var/lib/hookmq"):
         text = text.replace(place, str(folder))
     for name in re.findall(r"\$file: *([^\s},]+)", text):

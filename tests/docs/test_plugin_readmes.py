@@ -1,4 +1,4 @@
-"""The READMEs of the plugins that decide about clients are made alike: who knows one finds his way in the others."""
+"""The READMEs of the access plugins have the same structure."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The README is short, and what it shows is true."""
+"""The README is short and correct."""
 
 import re
 import tomllib

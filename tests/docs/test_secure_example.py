@@ -1,4 +1,6 @@
-"""examples/secure does what its page says: clients with certificates, tokens and passwords over TLS, and others."""
+"""examples/secure works as its page says: clients use certificates, tokens and passwords over TLS, and others are
+refused.
+"""
 
 import json
 import shutil
@@ -32,7 +34,7 @@ VERSIONS = [pytest.param(V311, id="3.1.1"), pytest.param(V5, id="5")]
 
 
 class Plant:
-    """The broker, its folder, and the certificates of clients."""
+    """The broker of the example, its folder and its clients' certificates."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,7 +45,7 @@ class Plant:
         self._strangers = trustme.CA()
 
     def prepare(self) -> None:
-        """The commands of the page, with certificates made here."""
+        """Run the commands of the page, with certificates created here."""
         for name in FILES:
             shutil.copy(FOLDER / name, self.folder / name)
             (self.folder / name).chmod(0o600)
@@ -59,7 +61,7 @@ class Plant:
         assert main(["passwd", "add", users, "ann", "--password-file", words]) == 0
 
     def tls(self, name: str = "", strange: bool = False) -> ssl.SSLContext:
-        """A client's context, with the certificate of `name`."""
+        """Return a client's TLS context with the certificate of `name`."""
         context = ssl.create_default_context()
         self._authority.configure_trust(context)
         if name:
@@ -68,23 +70,23 @@ class Plant:
         return context
 
     def token(self, sub: str, **claims: Any) -> str:
-        """A token for the plant."""
+        """Return a token with the audience "plant"."""
         return token({"sub": sub, "aud": "plant", **claims}, key=self.secret).decode()
 
     def gateway(self, sub: str, **claims: Any) -> str:
-        """A token for a gateway."""
+        """Return a token with the audience "gateways"."""
         return self.token(sub, aud="gateways", **claims)
 
     def client(
         self, listener: str, client_id: str, version: Any = V5, cert: str = "", **more: Any
     ) -> Client:
-        """A client of a listener."""
+        """Return a client of a listener."""
         return Client(
             self.served.ports[listener], client_id, version, tls=self.tls(cert), host="localhost", **more
         )  # fmt: skip
 
     def refused(self, listener: str, client_id: str, version: Any = V5, **more: Any) -> int:
-        """The code of a CONNACK that refuses."""
+        """Assert that a connection is refused. Return the code of CONNACK."""
         client = self.client(listener, client_id, version, **more)
         code, _ = client.connect()
         client.paho.loop_stop()
@@ -92,7 +94,7 @@ class Plant:
         return code
 
     def write(self, name: str, old: str, new: str) -> None:
-        """Change a file, and have the broker look at once."""
+        """Change a file and make the broker reload it."""
         path = self.folder / name
         text = path.read_text()
         assert text.count(old) == 1
@@ -102,7 +104,7 @@ class Plant:
         other.replace(path)
 
     def metrics(self) -> str:
-        """What the exporter shows."""
+        """Return the page of metrics."""
         url = f"http://127.0.0.1:{self.served.ports['metrics']}/metrics"
         with urllib.request.urlopen(url, timeout=60) as answer:
             text: str = answer.read().decode()
@@ -219,7 +221,7 @@ def test_what_is_allowed_is_allowed_and_all_else_is_not(plant: Plant, version: A
 
 
 def test_a_name_is_nobody_elses_by_another_way_in(plant: Plant) -> None:
-    """A gateway's token without its certificate, and a user of another listener with its client id."""
+    """A gateway's token fails without its certificate, and a user of another listener cannot use its client id."""
     gateway = plant.gateway("gateway1", site="north")
     gate = plant.client(
         "gateways", "gateway1", cert="gateway1", username="x", password=gateway, expiry=600

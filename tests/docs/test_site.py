@@ -1,4 +1,4 @@
-"""The documentation site: links are rewritten, pages are found from the index, and dead links are noticed.
+"""The documentation site: links are rewritten, every page is reachable from the index, and dead links are reported.
 
 `make docs` builds the whole site; these tests need none of its packages.
 """

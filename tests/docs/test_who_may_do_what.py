@@ -1,6 +1,6 @@
-"""docs/explanation/who-may-do-what.md is true: each cell of its tables is what a client of the real plugins saw.
+"""Each cell of the tables in docs/explanation/who-may-do-what.md shows what a client observed with the real plugins.
 
-Where a row changes on purpose, ``python tests/support/denials.py`` writes the tables anew.
+After an intended change, ``python tests/support/denials.py`` rewrites the tables.
 """
 
 import re
@@ -18,7 +18,7 @@ CASES = [
 
 
 def cells(table: str) -> dict[tuple[str, int, int], str]:
-    """What the page says, by row, version and QoS."""
+    """Return the cells of the page by row, version and QoS."""
     head, _, *lines = shown(table).splitlines()
     columns = []
     for text in head.strip("|").split("|")[1:]:

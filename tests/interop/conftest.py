@@ -1,4 +1,6 @@
-"""One real broker for all interoperability tests of a worker: every transport, certificates of a test authority."""
+"""A real broker with every transport and a test certificate authority, shared by all interoperability tests of a
+worker.
+"""
 
 import ssl
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ authz: {default: allow}
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the broker's files are: its configuration, its certificate and the authority's, ``ca.pem``."""
+    """Create the broker's files: its configuration, its certificate and the authority's ``ca.pem``."""
     folder = tmp_path_factory.mktemp("broker")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
@@ -37,18 +39,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def broker(folder: Path) -> Iterator[Served]:
-    """A running broker. It must end with exit code 0 and without an error in its log."""
+    """Run a broker. It must exit with code 0 and must not log errors."""
     with serving("-c", str(folder / "hookmq.yaml")) as served:
         yield served
 
 
 @pytest.fixture(scope="session")
 def trust(folder: Path) -> ssl.SSLContext:
-    """What a client needs that trusts the test authority."""
+    """Return a client TLS context that trusts the test authority."""
     return ssl.create_default_context(cafile=str(folder / "ca.pem"))
 
 
 @pytest.fixture
 def topic() -> str:
-    """A topic of this test alone, since tests share the broker."""
+    """Return a topic that no other test uses, because tests share the broker."""
     return f"test/{uuid4().hex}"

@@ -1,4 +1,4 @@
-"""aiomqtt, the asyncio client, in MQTT 3.1.1 and 5."""
+"""Interoperability with aiomqtt, an asyncio client, in MQTT 3.1.1 and 5."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ def client(
     tls: ssl.SSLContext | None = None,
     path: str | None = None,
 ) -> aiomqtt.Client:
-    """A client of the broker on loopback."""
+    """Return a client of the broker on the loopback address."""
     return aiomqtt.Client(
         "127.0.0.1", port, identifier="aio-" + uuid4().hex, protocol=version, will=will, tls_context=tls,
         transport="websockets" if path else "tcp", websocket_path=path, timeout=60,
@@ -30,7 +30,7 @@ def client(
 
 
 async def payloads(messages: aiomqtt.MessagesIterator, count: int) -> list[bytes]:
-    """The payloads of the next `count` messages."""
+    """Return the payloads of the next `count` messages."""
     got: list[bytes] = []
     async with asyncio.timeout(60):
         async for message in messages:

@@ -1,4 +1,4 @@
-"""mosquitto's command line clients against HookMQ, and HookMQ's own command line against mosquitto's broker."""
+"""Interoperability of mosquitto's command-line clients with HookMQ, and of HookMQ's command line with mosquitto."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ HOOKMQ = [sys.executable, "-m", "hookmq.cli"]
 
 
 def tool(name: str) -> str:
-    """The path of one of mosquitto's programs; the test is skipped where it is not installed."""
+    """Return the path of one of mosquitto's programs. Skip the test if it is not installed."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if found is None:
         pytest.skip(f"{name} is not installed (apt install mosquitto mosquitto-clients)")
@@ -25,7 +25,7 @@ def tool(name: str) -> str:
 
 
 def run(*words: str, feed: bytes = b"") -> bytes:
-    """Run a program to its end; what it printed. It must succeed."""
+    """Run a program and return its output. It must succeed."""
     done = subprocess.run(words, input=feed, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, (words, done.returncode, done.stderr)
     return done.stdout
@@ -33,7 +33,7 @@ def run(*words: str, feed: bytes = b"") -> bytes:
 
 @contextmanager
 def listening(broker: Served, topic: str, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A subscriber that runs, and has subscribed: its own retained marker came, printed as its first line."""
+    """Start a subscriber and wait until it has subscribed: it prints its retained marker as the first line."""
     with Client(broker.ports["tcp"], version=V5) as one:
         one.publish(f"{topic}/ready", b"ready", 1, retain=True)
     process = subprocess.Popen([*words, "-t", f"{topic}/ready"], stdout=subprocess.PIPE)
@@ -122,7 +122,7 @@ def test_properties_of_version_5(broker: Served, topic: str) -> None:
 
 @pytest.fixture(scope="module")
 def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a mosquitto broker."""
+    """Run a mosquitto broker and yield its port."""
     program = tool("mosquitto")
     port = free_port()
     config = tmp_path_factory.mktemp("mosquitto") / "mosquitto.conf"

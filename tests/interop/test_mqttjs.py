@@ -1,4 +1,4 @@
-"""MQTT.js, the client of browsers and Node.js, over WebSocket and TCP."""
+"""Interoperability with MQTT.js, the client for browsers and Node.js, over WebSocket and TCP."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""paho-mqtt, the most used client, in all three versions of the protocol."""
+"""Interoperability with paho-mqtt, the most widely used client, in all three protocol versions."""
 
 import socket
 import ssl
@@ -18,13 +18,13 @@ VERSIONS = [pytest.param(V31, id="3.1"), pytest.param(V311, id="3.1.1"), pytest.
 
 
 def given(properties: Any) -> Any:
-    """Properties that must be there; paho gives them names only as it runs."""
+    """Return properties, asserting that they exist. Paho defines their names only at run time."""
     assert properties is not None
     return properties
 
 
 def name() -> str:
-    """A client id; MQTT 3.1 has room for 23 characters."""
+    """Return a client id. MQTT 3.1 allows 23 characters."""
     return "paho-" + uuid4().hex[:16]
 
 
@@ -263,7 +263,9 @@ def test_a_will_on_request(broker: Served, topic: str) -> None:
 
 
 def test_the_broker_names_a_topic_once(broker: Served, topic: str) -> None:
-    """Paho's MQTT 5 suite has this as test_server_topic_alias: the first message sets the alias while one is free."""
+    """This corresponds to test_server_topic_alias in Paho's MQTT 5 suite. The first message sets the alias while one is
+    free.
+    """
     with Client(broker.ports["tcp"], name(), V5, aliases=1) as one:
         one.subscribe(topic, 2)
         for qos in range(3):

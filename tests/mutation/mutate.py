@@ -1,14 +1,14 @@
-"""Mutation testing: plant small faults in a module, one at a time, and see whether its tests notice.
+"""Mutation testing: plant small faults in a module, one at a time, and report those that its tests do not detect.
 
     .venv/bin/python tests/mutation/mutate.py [MODULE...] [--sample N] [--seed N]
 
-MODULE is as in `SUITES`, such as codec.header; all of them without one. What survives is printed with its change: it is
-a gap in the tests, or it changes nothing that can be seen and belongs into equivalent.tsv with the reason. The exit code
-is 0 when nothing else survived.
+MODULE is a name in `SUITES`, such as codec.header; the default is all of them. Surviving mutants are printed with their
+change. Each shows a gap in the tests or has no observable effect. In the second case, it belongs in equivalent.tsv with
+the reason. The exit code is 0 if no other mutant survived.
 
-No file is changed. The tests are collected once; each mutant is tried in a fork of that process, where the functions of
-the module get the code of the mutant, by the tests that run the changed lines, the quickest first. What only runs while
-the module is imported is tried in a fork that has imported nothing yet.
+No file is changed. The tests are collected once. Each mutant is tried in a fork of that process, in which the module's
+functions get the code of the mutant. Only the tests that run the changed lines are executed, the fastest first. Code
+that only runs at import is tried in a fork that has not imported the module yet.
 """
 
 import argparse
@@ -70,19 +70,21 @@ SUITES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "broker.sessions.wills",
     ),
 }
-"""The modules that the tests in these files are for."""
+"""The modules tested by each group of test files."""
 
 PATIENCE: Final = 2.0
-"""CPU seconds beyond five times what it took before, after which a test is taken to be in a loop: a mutant found."""
+"""CPU seconds, added to five times the normal duration, after which a test counts as an endless loop. The mutant is
+then detected.
+"""
 CPU_SECONDS: Final = 200.0
-"""The same for a whole run."""
+"""The corresponding limit for a whole run, in CPU seconds."""
 MEMORY: Final = 3 << 30
 
 Lines = dict[str, set[int]]
 
 
 OUT: Final = os.fdopen(os.dup(1), "w")
-"""Where survivors are told as they are found: what pytest writes goes elsewhere."""
+"""The output for survivors, which are printed as they are found. Pytest's own output is redirected."""
 
 
 def show(mutant: Mutant) -> None:
@@ -98,7 +100,7 @@ def path_of(module: str) -> Path:
 
 
 def in_fork(work: Callable[[], Any], cpu_seconds: float | None = None) -> Any:
-    """What `work` returns in a process of its own; None if that did not live to tell."""
+    """Run `work` in a forked process and return its result, or None if the process died."""
     with tempfile.TemporaryFile() as told:
         sys.stdout.flush()
         pid = os.fork()
@@ -123,7 +125,7 @@ def in_fork(work: Callable[[], Any], cpu_seconds: float | None = None) -> Any:
 
 @contextlib.contextmanager
 def traced(files: frozenset[str], into: Lines) -> Iterator[None]:
-    """Note which lines of `files` run."""
+    """Record which lines of `files` are executed."""
 
     def local(frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
@@ -151,7 +153,7 @@ def functions_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def functions_of(file: str) -> list[FunctionType]:
-    """The live functions that were read from `file`."""
+    """Return the live functions defined in `file`."""
     return [
         thing
         for thing in gc.get_objects()
@@ -160,8 +162,10 @@ def functions_of(file: str) -> list[FunctionType]:
 
 
 def install(functions: list[FunctionType], original: CodeType, changed: CodeType) -> None:
-    """Give the live functions of a module the code they have in the mutant. Raises ValueError if one cannot have it, as
-    when it closes over fewer variables."""
+    """Give the live functions of a module the code of the mutant.
+
+    Raise ValueError if that is impossible for a function, for example because it closes over fewer variables.
+    """
     pairs = zip(functions_in(original), functions_in(changed), strict=True)
     by_place = {(old.co_qualname, old.co_firstlineno): new for old, new in pairs}
     for function in functions:
@@ -193,7 +197,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Trial:
-    """Runs inside pytest in place of its loop over the tests: measures them once, then tries every mutant."""
+    """Replaces pytest's loop over the tests: it measures them once, then tries every mutant."""
 
     def __init__(self, wanted: list[Mutant], sources: dict[str, str]) -> None:
         self.wanted = wanted
@@ -230,7 +234,7 @@ class Trial:
         return True
 
     def _try(self, session: pytest.Session, mutant: Mutant, tests: dict[int, float]) -> bool | None:
-        """Whether all `tests` (number: CPU seconds it should take) pass; None if that cannot be said here."""
+        """Return whether all `tests` (number: expected CPU seconds) pass, or None if this process cannot tell."""
         place = str(path_of(mutant.module))
         source = self.sources[mutant.module]
 
@@ -261,7 +265,7 @@ def _passes(session: pytest.Session, tests: dict[int, float]) -> bool:
 def _measure(
     session: pytest.Session, files: frozenset[str]
 ) -> tuple[dict[int, float], dict[int, Lines]] | None:
-    """CPU seconds of each test, and the lines of `files` that it runs; None if one fails."""
+    """Return the CPU seconds of each test and the lines of `files` that it executes, or None if a test fails."""
     seconds: dict[int, float] = {}
     lines: dict[int, Lines] = {}
     for number in range(len(session.items)):
@@ -287,7 +291,7 @@ def run_pytest(tests: tuple[str, ...], *plugins: object, stop: bool = False) -> 
 
 
 def lines_of_import(modules: Sequence[str]) -> Lines:
-    """What runs of `modules` when they are imported, and so cannot be changed afterwards."""
+    """Return the lines of `modules` that run at import, which cannot be changed afterwards."""
 
     def work() -> Lines:
         found: Lines = {}
@@ -303,7 +307,7 @@ def lines_of_import(modules: Sequence[str]) -> Lines:
 def try_suite(
     tests: tuple[str, ...], wanted: list[Mutant], sources: dict[str, str]
 ) -> list[Mutant]:
-    """Those of `wanted` that `tests` do not notice."""
+    """Return the mutants among `wanted` that `tests` do not detect."""
     imported = lines_of_import(sorted(sources))
     early = [
         m
@@ -341,14 +345,14 @@ def try_suite(
 
 
 def equivalent() -> set[tuple[str, ...]]:
-    """Return the keys of the mutants that behave as the source does."""
+    """Return the keys of the mutants that behave like the source."""
     with (HERE / "equivalent.tsv").open(newline="") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     return {tuple(row[:6]) for row in rows[1:]}
 
 
 def stale() -> list[tuple[str, ...]]:
-    """Return the keys in the list of equivalent mutants that are mutants no more: their function or its code changed."""
+    """Return the listed keys that no longer match a mutant because their function or its code changed."""
     listed = equivalent()
     made: set[tuple[str, ...]] = set()
     for module in {key[0] for key in listed}:

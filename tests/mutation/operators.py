@@ -1,4 +1,4 @@
-"""What a mutant is and where one can be made: small wrong changes of one expression or statement of a module."""
+"""Mutants and the places for them: small wrong changes to one expression or statement of a module."""
 
 import ast
 import re
@@ -42,14 +42,14 @@ _QUIET: Final = (
 _NAMES: Final = ("__slots__", "__all__")
 _COMMENT: Final = re.compile(r"\s+#.*$")
 _LONGEST_TEXT: Final = 8
-"""Longer strings are words for people."""
+"""Longer strings are considered prose and are not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """One change: the text from `start` to `stop` (offsets in the source) becomes `new`.
 
-    `scope` is the qualified name of the function or class around it, empty at the top of the module. Lines count from 1.
+    `scope` is the qualified name of the enclosing function or class, or empty at module level. Lines count from 1.
     """
 
     module: str
@@ -63,11 +63,12 @@ class Mutant:
     line: str
     at_import: bool
     nth: int = 1
-    """Which of those that are otherwise named the same."""
+    """The position among mutants with otherwise equal keys, counted from 1."""
 
     def key(self) -> tuple[str, ...]:
-        """Return what names it in the list of equivalent mutants: the function and its code, without line numbers and
-        comments."""
+        """Return the key in the list of equivalent mutants: the function and its code, without line numbers and
+        comments.
+        """
         code = _COMMENT.sub("", self.line).strip()
         return (self.module, self.scope, code, self.old, self.new, str(self.nth))
 
@@ -76,7 +77,7 @@ class Mutant:
 
 
 def mutants(module: str, source: str) -> list[Mutant]:
-    """Every mutant of `source`, in the order of the text, each once."""
+    """Return every mutant of `source`, in source order and without duplicates."""
     maker = _Maker(module, source)
     maker.block(ast.parse(source).body, "", True)
     made = sorted(maker.found.values(), key=lambda m: (m.start, m.stop, m.new))
@@ -88,7 +89,7 @@ def mutants(module: str, source: str) -> list[Mutant]:
 
 
 def _compiles(source: str) -> bool:
-    """Not so where a `nonlocal` lost the assignment it is for."""
+    """Return whether the source compiles. It does not if a `nonlocal` lost its assignment."""
     try:
         compile(source, "mutant", "exec")
     except SyntaxError:
@@ -164,7 +165,7 @@ class _Maker:
                     self.block([child], scope, at_import)
 
     def _whole(self, node: ast.stmt) -> None:
-        """The statement itself."""
+        """Add the mutants that change a whole statement."""
         match node:
             case ast.Return(value=None):
                 self._add(node, "pass")
@@ -183,7 +184,9 @@ class _Maker:
             self._add(node.test, f"(not ({ast.unparse(node.test)}))")
 
     def _expression(self, node: ast.expr, quiet: bool = False) -> None:
-        """`quiet`: within an error, whose words no test should fix, or the name of a type."""
+        """Add the mutants of an expression. `quiet` means that it belongs to an error message or is the
+        name of a type.
+        """
         if isinstance(node, ast.JoinedStr | ast.Lambda):
             return
         for new in _variants(node, quiet):

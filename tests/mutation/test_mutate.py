@@ -1,4 +1,4 @@
-"""What the mutation run relies on is there: modules, their tests, and the functions of the equivalent mutants."""
+"""The modules, tests and functions that mutation testing refers to exist."""
 
 import ast
 

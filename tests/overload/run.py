@@ -2,7 +2,7 @@
 
     .venv/bin/python tests/overload/run.py --seconds 60
 
-The exit code is 1 if a promise was broken. `make overload SECONDS=60`.
+The exit code is 1 if a guarantee was broken. `make overload SECONDS=60` runs it.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from pressure.overload import MEGABYTE, STORM
 from pressure.scenarios import SCENARIOS
 
 SPARE = 1000
-"""Open files in addition to the connections of a storm."""
+"""Open files beyond the connections of a storm."""
 
 
 def main() -> int:
-    """Run the scenarios. Return 0 if HookMQ kept every promise."""
+    """Run the scenarios. Return 0 if HookMQ kept every guarantee."""
     parser = argparse.ArgumentParser(prog="tests/overload/run.py", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds of load (%(default)s)")
     parser.add_argument("--only", choices=SCENARIOS, action="append", help="run only this scenario")

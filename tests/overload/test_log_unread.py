@@ -1,4 +1,4 @@
-"""A broker with an unread log: the pipe is full, and clients are still served."""
+"""A broker whose log nobody reads still serves clients after the pipe is full."""
 
 import asyncio
 import json

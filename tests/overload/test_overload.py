@@ -1,4 +1,4 @@
-"""Short overload, and tests of its checks. `make overload` runs it longer."""
+"""A short overload run, and tests of its checks. `make overload` runs it longer."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ async def test_overload_is_graceful(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.slow
 async def test_broken_promises_are_reported(tmp_path: Path) -> None:
-    """The checks find a client that stays, memory above the limit and a message that was not received."""
+    """The checks detect a remaining client, memory above the limit and a message that was not received."""
     outcome = Outcome()
     async with pressed(tmp_path, outcome, growth=-1, patience=0.1) as broker:
         async with witness(broker.port) as lost:

@@ -1,4 +1,4 @@
-"""What `make compiled` made: it runs, in every way that Python is started, and never hides a source that was edited."""
+"""The compiled build runs however Python is started, and never hides an edited source file."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another folder with the package as it lies here, to be edited."""
+    """Create a copy of the package that tests may edit."""
     folder = tmp_path_factory.mktemp("copy")
     leave = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, folder / "hookmq", ignore=leave)
@@ -28,7 +28,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with the package in `folder` for hookmq."""
+    """Run Python with the package in `folder` as hookmq."""
     environ = {k: v for k, v in os.environ.items() if k != "HOOKMQ_BUILD"}
     return subprocess.run(
         [sys.executable, *words],
@@ -44,7 +44,7 @@ def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[s
 
 
 def told(folder: Path, **more: str) -> list[str]:
-    """The kind of build that `folder` gives, and why."""
+    """Return the kind of build that `folder` gives, and the reason."""
     done = run(folder, "-c", ASK, **more)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -75,7 +75,7 @@ def test_a_spawned_process_runs_the_same(copy: Path) -> None:
     "name", ["routing/subscription_tree.py", "broker/packet_reader.py", "mqtt/reason_codes.py"]
 )
 def test_one_byte_of_source_that_was_edited_runs(copy: Path, name: str) -> None:
-    """Also of a file that is not compiled, but whose constants are compiled in."""
+    """This includes files that are not compiled, because their constants are compiled into other modules."""
     file = copy / "hookmq" / name
     source = file.read_bytes()
     file.write_bytes(source + b"\n")
@@ -94,7 +94,7 @@ def test_one_byte_of_source_that_was_edited_runs(copy: Path, name: str) -> None:
 
 @pytest.mark.timeout(600)
 def test_both_builds_live_the_same_lives() -> None:
-    """The same seeds give the same traces: every packet, record and event of them, in their order."""
+    """The same seeds give the same traces: every packet, record and event, in the same order."""
     lives = (
         "from simulator import make_plan, run\n"
         "print([run(make_plan(seed)).hash for seed in range(12)])"

@@ -1,4 +1,4 @@
-"""What is compiled, of what it is made, and what a machine needs for it."""
+"""The sources of the compiled build, and its requirements on a machine."""
 
 import ast
 import importlib.util
@@ -19,7 +19,7 @@ CORE = ROOT / "core"
 
 @pytest.fixture(scope="module")
 def compiling() -> ModuleType:
-    """`core/compiling.py`, which is no part of the package."""
+    """Import `core/compiling.py`, which is not part of the package."""
     spec = importlib.util.spec_from_file_location("compiling", CORE / "compiling.py")
     assert spec is not None
     assert spec.loader is not None
@@ -90,8 +90,11 @@ def test_what_only_type_checkers_import_counts_in_compiled_files(
 
 
 def test_no_inner_function_names_another(compiling: ModuleType) -> None:
-    """Compiled, a function within a function that names itself or a sibling is a cycle: what it holds, such as a session
-    and its will, is freed only when the garbage collector comes, which the broker lets come seldom."""
+    """A nested function that refers to itself or to a sibling creates a cycle in compiled code.
+
+    The objects it refers to, such as a session and its will, are then freed only by the garbage collector, which the
+    broker runs rarely.
+    """
 
     def inner(within: ast.AST) -> list[ast.FunctionDef]:
         return [

@@ -1,4 +1,4 @@
-"""What every distribution of the workspace has in common."""
+"""Common properties of all distributions of the workspace."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ from workspace import ROOT, Member, members
 
 ALL = [pytest.param(member, id=member.name) for member in members()]
 LIBRARIES = {"hookmq", "hookmq-toolkit", "hookmq-testing"}
-"""The core, what plugins share and what tests use: no plugins."""
+"""The core, the plugins' shared library and the testing kit. They are not plugins."""
 PLUGINS = [
     pytest.param(member, id=member.name) for member in members() if member.name not in LIBRARIES
 ]

@@ -1,4 +1,4 @@
-"""Workflows, templates and commit hooks name only what exists."""
+"""Workflows, templates and commit hooks refer only to existing scripts and targets."""
 
 import re
 from typing import Any

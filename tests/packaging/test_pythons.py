@@ -1,4 +1,4 @@
-"""Interpreters are found by what they say of themselves, the newest of each minor version once."""
+"""Interpreters are identified by the version they report. The newest of each minor version is used once."""
 
 import sys
 from pathlib import Path

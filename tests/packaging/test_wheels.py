@@ -1,4 +1,4 @@
-"""Every member as a wheel: built from its sdist, installed into an empty environment, run from there."""
+"""Every member as a wheel: built from its sdist, installed into an empty environment and run there."""
 
 import email
 import os
@@ -23,11 +23,11 @@ ENVIRON = {
     for name, value in os.environ.items()
     if not name.startswith(("PYTHON", "VIRTUAL_ENV", "UV_", "HOOKMQ_"))
 }
-"""The environment of a user: nothing in it points to this repository."""
+"""The environment of a user, without references to this repository."""
 
 
 def run(*words: str | Path, cwd: Path | None = None, **more: str) -> str:
-    """Run a program to its end; what it printed. It must succeed."""
+    """Run a program and return its output. It must succeed."""
     done = subprocess.run(
         [str(word) for word in words], cwd=cwd, env=ENVIRON | more, capture_output=True, text=True, check=False
     )  # fmt: skip
@@ -37,7 +37,7 @@ def run(*words: str | Path, cwd: Path | None = None, **more: str) -> str:
 
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sdists of all members, and wheels built from them."""
+    """Build the sdists of all members, and wheels from them."""
     uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
     if uv is None:
         pytest.skip("uv is not installed (make install)")
@@ -47,14 +47,14 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(folder: Path) -> Path:
-    """A new virtual environment; the folder of its programs."""
+    """Create a virtual environment and return the folder of its programs."""
     run(sys.executable, "-m", "venv", folder)
     return folder / "bin"
 
 
 @pytest.fixture(scope="session")
 def core_alone(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the core's wheel and what it declares to need."""
+    """Create an environment with the core's wheel and its dependencies. Return the folder of its programs."""
     programs = environment(tmp_path_factory.mktemp("core") / "venv")
     [wheel] = dist.glob("hookmq-*.whl")
     run(programs / "pip", "install", "--quiet", wheel)
@@ -63,7 +63,7 @@ def core_alone(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def everything(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with every wheel."""
+    """Create an environment with every wheel. Return the folder of its programs."""
     programs = environment(tmp_path_factory.mktemp("all") / "venv")
     run(programs / "pip", "install", "--quiet", *sorted(dist.glob("*.whl")))
     return programs
@@ -224,7 +224,7 @@ ACCESS = {
     "auth_password": ("passwd", "{path: users.yaml}"),
     "ratelimit": ("ratelimit", "{limits: [{rate: 5/s}]}"),
 }
-"""The plugins that decide about clients: the command of each, and a configuration."""
+"""The access plugins: the command of each and a configuration."""
 
 
 def _files(folder: Path, *names: str) -> None:

@@ -1,11 +1,11 @@
-"""A fuzzer that keeps what reaches new lines. Run as a program:
+"""A fuzzer that keeps the inputs that reach new lines. Run as a program:
 
     python tests/security/fuzz.py --seconds 60                  every target in turn
     python tests/security/fuzz.py --target codec --seed 7 --inputs 5000
-    python tests/security/fuzz.py --target codec --replay FILE   one input, as it was kept
+    python tests/security/fuzz.py --target codec --replay FILE   one kept input
 
-Which lines were reached is told by the code itself: the modules under test are compiled with a mark before each
-statement of each function, which needs no tracing and costs little. An input that fails is written to --keep and shown.
+The code under test records which lines were reached. Its modules are compiled with a mark before each statement of each
+function, which is cheap and needs no tracing. A failing input is written to --keep and shown.
 """
 
 import argparse
@@ -37,7 +37,7 @@ Target = Callable[[bytes], None]
 
 
 class _Marks(ast.NodeTransformer):
-    """Puts ``__seen__[n] = 1`` before every statement of every function."""
+    """Inserts ``__seen__[n] = 1`` before every statement of every function."""
 
     count = 0
 
@@ -84,14 +84,14 @@ class _Marks(ast.NodeTransformer):
 
 class _Loader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
-        """The module's code, marked; never the cached one."""
+        """Return the module's marked code, and never a cached version."""
         path = self.get_filename(fullname)
         tree = _Marks().visit(ast.parse(self.get_data(path), path))
         code: CodeType = compile(tree, path, "exec")
         return code
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module, with the place for its marks."""
+        """Execute the module with the array for its marks."""
         module.__dict__["__seen__"] = SEEN
         super().exec_module(module)
 
@@ -100,7 +100,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> Any:
-        """The marked modules; others are left to the next finder."""
+        """Find the marked modules. Other modules are left to the next finder."""
         if not any(name == one or name.startswith(one + ".") for one in MARKED):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -113,7 +113,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def codec() -> Target:
-    """Both ends' decoders, the stream whole and in pieces: the same packets, and what is accepted can be said again."""
+    """Decode with both decoders, whole and in pieces. The packets must be equal, and accepted packets must encode
+    again.
+    """
     from hookmq.mqtt.encoder import encode
     from hookmq.mqtt.packet_limits import PacketLimits
     from hookmq_testing.decoder import Decoder
@@ -150,7 +152,7 @@ def codec() -> Target:
 
 
 def connection() -> Target:
-    """A broker and three clients: the bytes are cut into chunks, each for one of them, with time in between."""
+    """Feed chunks of the bytes to a broker with three clients, with pauses in between."""
     import mqttbytes as m
     from attacks import at_rest, check_silence, spoken
     from hookmq_testing import Harness
@@ -193,7 +195,7 @@ def connection() -> Target:
 
 
 def topics() -> Target:
-    """A filter and a topic: every way to match them says the same, and what is valid can be routed."""
+    """Match a filter with a topic. All implementations must agree, and valid input must be routable."""
     from hookmq.mqtt.errors import ProtocolError
     from hookmq.mqtt.topics import (
         compile_filter,
@@ -232,7 +234,7 @@ def topics() -> Target:
 
 
 def by_hand(filter: str, topic: str) -> bool:
-    """The rules of section 4.7, level by level."""
+    """Apply the matching rules of section 4.7 level by level."""
     want, have = filter.split("/"), topic.split("/")
     if topic[0] == "$" and want[0] in ("+", "#"):
         return False
@@ -245,7 +247,7 @@ def by_hand(filter: str, topic: str) -> bool:
 
 
 def proxy() -> Target:
-    """A PROXY header, however it is cut."""
+    """Parse a PROXY header in pieces of every size."""
     from hookmq.server.proxy_protocol import ProxyError, ProxyParser
 
     def read(data: bytes, step: int) -> Any:
@@ -270,7 +272,7 @@ def proxy() -> Target:
 
 
 def config() -> Target:
-    """A configuration: bound, or refused with mistakes, and never open by mistake."""
+    """Load a configuration. It is accepted or refused with errors, and never allows access by mistake."""
     from hookmq.config.model import loads
     from hookmq.config.yaml_document import decode
     from hookmq.model.errors import ConfigError
@@ -294,7 +296,7 @@ TARGETS: Final[dict[str, Callable[[], Target]]] = {
 
 
 def seeds(name: str) -> list[bytes]:
-    """What mutation begins with."""
+    """Return the initial inputs for mutation."""
     import mqttbytes as m
 
     packets = [
@@ -362,7 +364,7 @@ BYTES: Final = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x10, 0x30, 0x32, 0x34, 0x82)
 
 
 def mutate(rng: random.Random, data: bytes, corpus: list[bytes], words: list[bytes]) -> bytes:
-    """`data` changed in one to eight ways."""
+    """Return `data` changed in one to eight ways."""
     raw = bytearray(data)
     for _ in range(1 << rng.randrange(4)):
         at, how = rng.randint(0, len(raw)), rng.randrange(8)
@@ -390,7 +392,7 @@ def mutate(rng: random.Random, data: bytes, corpus: list[bytes], words: list[byt
 def fuzz(
     name: str, rng: random.Random, seconds: float, inputs: int, keep: Path
 ) -> tuple[int, int, bool]:
-    """Run a target; (inputs, lines reached, whether all went well)."""
+    """Run a target. Return (inputs, lines reached, whether no input failed)."""
     run = TARGETS[name]()
     words = WORDS.get(name, [])
     queue = seeds(name)
@@ -422,7 +424,7 @@ def fuzz(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program."""
+    """Run the program."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

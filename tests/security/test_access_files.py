@@ -1,5 +1,7 @@
-"""The plugins that let clients in and say what they may do: files that are lost, damaged or half written deny, at start
-and while clients are there; configurations of any shape are a ConfigError or in force, and never tell a secret."""
+"""The access plugins deny if a file is missing, damaged or incomplete, at start and while clients are connected.
+
+Invalid configurations raise ConfigError, and error messages contain no secrets.
+"""
 
 import copy
 import json
@@ -32,7 +34,7 @@ BIG = "x" * (65 << 20)
 
 
 class Kind:
-    """A plugin with a file: what is in it, and who may do what by it."""
+    """A plugin with a file: the contents of the file and the permissions it grants."""
 
     def __init__(
         self,
@@ -149,7 +151,7 @@ def test_at_start_the_plugin_is_not_made(file: Path, name: str, damage: str) -> 
 
 
 def can(harness: Harness, name: str, version: int, right: bool, client_id: str) -> set[str]:
-    """What a client may do."""
+    """Return the actions that a client may perform."""
     client = harness.connect(client_id, version, expect=None, **KINDS[name].credentials(right))
     harness.advance(1)
     if client.connack is None or client.connack.code:
@@ -211,8 +213,10 @@ def test_while_clients_are_there_the_last_good_file_holds(
 
 
 def test_no_beginning_of_the_example_is_open(tmp_path: Path) -> None:
-    """What is left of a configuration that was cut short lets nobody do what the whole one does not: either it is a
-    mistake, or what no plugin decides is denied still."""
+    """A truncated configuration grants nothing that the whole one denies.
+
+    It is either invalid, or everything that no plugin decides is still denied.
+    """
     source = ROOT / "examples" / "secure"
     for name in ("acl.yaml", "devices.yaml", "users.yaml"):
         shutil.copy(source / name, tmp_path / name)

@@ -1,5 +1,7 @@
-"""All plugins that decide about clients in one broker, with the services that they ask: a service that is slow stalls its
-own client, one that is dead opens nothing, and no secret is told anywhere."""
+"""One broker with all access plugins and the services they query.
+
+A slow service delays only its own client, an unavailable service grants nothing, and no secret appears in the output.
+"""
 
 import asyncio
 import json
@@ -29,12 +31,12 @@ RULES = "rules:\n  - {allow: [publish, subscribe], topic: [open/#, http/#]}\n"
 
 
 class Answers(KeyServer):
-    """Keys, and who may come in by HTTP."""
+    """Serves keys, and answers authentication requests."""
 
     mood = "well"
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """As the path says."""
+        """Answer according to the path."""
         self.asked += 1
         if request.path.startswith("/jwks"):
             return web.Response(body=self.body)
@@ -66,7 +68,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
 
 
 def configure(folder: Path, url: str) -> Path:
-    """A configuration with all of them."""
+    """Write a configuration with all access plugins."""
     base = url.rpartition("/")[0]
     headers = {"Authorization": {"$env": "AUTH_HEADER"}}
     (folder / "users.yaml").write_text(f"version: 1\nusers:\n  alice: {{hash: '{HASH}'}}\n")
@@ -122,12 +124,12 @@ ENVIRON = {"AUTH_HEADER": HEADER}
 
 
 def bearer(sub: str, **more: Any) -> str:
-    """A good token."""
+    """Return a valid token."""
     return token({"sub": sub, **more}, "RS256", header={"kid": "k0"}).decode()
 
 
 def ended(served: Served) -> str:
-    """Stop, and tell all that was said; errors that were meant to be are forgiven."""
+    """Stop the broker and return all its output. Expected errors are ignored."""
     assert served.stop() == 0
     with pytest.raises(AssertionError, match="ended without"):
         served.wait_for("to the end of it")

@@ -1,4 +1,4 @@
-"""Vulnerabilities that other brokers had, each as a test of this one. The name or the docstring says which."""
+"""Vulnerabilities of other brokers, each as a test of this one. The name or docstring identifies the vulnerability."""
 
 import gc
 import itertools
@@ -32,13 +32,13 @@ ELSEWHERE = {
     "CVE-2024-8376": "sequences of packets: test_sequences.py",
     "CVE-2026-67411": "PROXY headers: test_listeners.py",
 }
-"""Rows that are not in this file, with the reason."""
+"""Rows that are tested in another file or excluded, with the reason."""
 TOLERANT = {"broker": {"text": "tolerant"}}
-"""Lets control characters and non-characters in, which are refused by default."""
+"""Accepts control characters and non-characters, which are refused by default."""
 
 
 def refused_early(client: RawClient) -> None:
-    """The connection ended, and nothing of what came is kept."""
+    """Assert that the connection ended and that no received data is kept."""
     assert client.wire.closed
     assert client.connection.partial is None
     assert client.connection.held is None
@@ -102,7 +102,7 @@ def test_cve_2026_58210_half_a_connect_is_kept_in_bounds_and_not_for_ever(harnes
 
 
 def test_cve_2026_58210_what_follows_connect_while_a_plugin_decides(harness: Harness) -> None:
-    """Packets of two bytes that wait for CONNACK take no more room than the budget before it."""
+    """Packets that wait for CONNACK use no more memory than the limit before CONNECT."""
     recorder = HookRecorder("on_connect")
     harness.reload(plugins=[recorder])
     never = harness.clock.event()
@@ -122,7 +122,7 @@ def test_cve_2026_58210_what_follows_connect_while_a_plugin_decides(harness: Har
 
 
 def test_cve_2020_13849_slow_connect_and_long_keep_alive(broker_harness: Any) -> None:
-    """SlowITe: nobody holds a place by sending CONNECT byte by byte, nor with a keep alive of 18 hours."""
+    """SlowITe: a client cannot occupy a connection by sending CONNECT byte by byte or with a keep alive of 18 hours."""
     harness = broker_harness(config={"broker": {"max_connections": 3, "max_keep_alive": 60}})
     slow = [RawClient(harness) for _ in range(3)]
     packet = m.connect("slow")
@@ -141,7 +141,7 @@ def test_cve_2020_13849_slow_connect_and_long_keep_alive(broker_harness: Any) ->
 
 @LEVELS
 def test_cve_2025_56352_whoever_is_refused_is_closed(harness: Harness, level: int) -> None:
-    """tinyMQTT answered with an error and kept the socket."""
+    """tinyMQTT answered with an error but kept the socket open."""
     reasons: list[bytes] = [
         m.connect("", level=3),
         m.connect("c", level=6),
@@ -169,7 +169,7 @@ OVERLONG = b"\x80\x80\x80\x80\x01"
 
 
 def test_cve_2026_21888_five_byte_integers_in_every_place(harness: Harness) -> None:
-    """NanoMQ read a fifth byte."""
+    """NanoMQ accepted a fifth byte."""
     head = m.text("MQTT") + b"\x05\x02\0\0"
     for data in (
         b"\x10" + OVERLONG,
@@ -199,7 +199,7 @@ def test_cve_2026_21888_five_byte_integers_in_every_place(harness: Harness) -> N
 
 
 def test_cve_2021_41039_user_properties_are_counted(harness: Harness) -> None:
-    """mosquitto compared each with all the others."""
+    """mosquitto compared each user property with all others."""
     few = b"".join(m.user(str(n), "v") for n in range(64))
     many = few + m.user("k", "v")
     subscriber = join(harness, "s")
@@ -219,7 +219,7 @@ def test_cve_2021_41039_user_properties_are_counted(harness: Harness) -> None:
 
 
 def test_cve_2023_3592_malformed_wills_leave_nothing(harness: Harness) -> None:
-    """mosquitto leaked a will with properties that it refused."""
+    """mosquitto leaked a will whose properties it refused."""
     wrong = [
         m.connect("c", will=("t", b"x"), will_properties=properties)
         for properties in (m.alias(1), m.user("a", "b") + b"\x26", m.will_delay(1) * 2, b"\x7f", b"\x08\0\1+")
@@ -241,7 +241,7 @@ def test_cve_2023_3592_malformed_wills_leave_nothing(harness: Harness) -> None:
 
 
 def test_cve_2019_11779_and_2026_95844_levels_beyond_count(harness: Harness) -> None:
-    """65,535 levels made mosquitto and Moquette recurse."""
+    """A topic with 65,535 levels caused deep recursion in mosquitto and Moquette."""
     deep = "/" * 65534
     client = join(harness)
     client.send(m.subscribe(1, (deep + "#", 0), ("+/" * 300 + "+", 0), ("ok", 0)))
@@ -303,7 +303,7 @@ MALFORMED = [
 def test_cve_2021_34432_malformed_publish(
     harness: Harness, data: bytes, codes: tuple[int, ...]
 ) -> None:
-    """An empty topic crashed mosquitto; likewise aliases that stand for nothing."""
+    """An empty topic crashed mosquitto. The test also covers undefined topic aliases."""
     witness = join(harness, "witness")
     witness.subscribe(("#", 0))
     client = join(harness)
@@ -314,7 +314,7 @@ def test_cve_2021_34432_malformed_publish(
 
 @pytest.mark.parametrize("topic", ["$", "$x", "$SYS", "$share/g/t", "$share", "$queue/t", "$SYS/x"])
 def test_cve_2018_12543_topics_with_a_dollar(harness: Harness, topic: str) -> None:
-    """mosquitto's assert failed."""
+    """A topic that starts with $ triggered an assertion in mosquitto."""
     witness = join(harness, "witness")
     witness.subscribe(("#", 0), ("+/x", 0), ("$SYS/#", 0))
     client = join(harness)
@@ -328,7 +328,7 @@ def test_cve_2018_12543_topics_with_a_dollar(harness: Harness, topic: str) -> No
 
 
 class Challenges(Plugin):
-    """Asks back once."""
+    """Challenges the client once."""
 
     @hookimpl
     def on_auth(self) -> Any:
@@ -337,7 +337,7 @@ class Challenges(Plugin):
 
 @pytest.mark.parametrize("phase", [Phase.NEW, Phase.DECIDING, Phase.CHALLENGED, Phase.OPEN])
 def test_cve_2021_28166_every_packet_in_every_phase(broker_harness: Any, phase: Phase) -> None:
-    """mosquitto crashed on a CONNACK from a client."""
+    """A CONNACK from a client crashed mosquitto."""
     bodies = (b"", b"\0\1", b"\0\1\0", b"\0\1t\0", b"\0\1\0\0\1t\0", m.connect("x")[2:])
     recorder = HookRecorder("on_connect")
     harness = broker_harness(plugins=[Challenges, recorder])
@@ -371,7 +371,7 @@ def test_cve_2021_28166_every_packet_in_every_phase(broker_harness: Any, phase: 
 
 
 def test_cve_2023_28366_packet_ids_are_bounded(broker_harness: Any) -> None:
-    """QoS 2 publishes whose PUBREL never comes: mosquitto kept them all."""
+    """mosquitto kept every QoS 2 message whose PUBREL never arrived."""
     harness = broker_harness(config={"broker": {"receive_maximum": 10}})
     client = join(harness)
     client.send(*(m.publish("t", b"x", 2, number) for number in range(1, 11)))
@@ -396,8 +396,10 @@ EVENTS = ("delay", "expire", "resume", "clean", "take over", "leave", "reload")
 def test_cve_2019_11778_wills_and_expiry_in_every_order(
     harness: Harness, delay: int, expiry: int
 ) -> None:
-    """A will delay above the session's expiry was used after it was freed. It is published at most once, and not when
-    the client was back in time."""
+    """mosquitto used a will after freeing it if its delay exceeded the session expiry.
+
+    The will is published at most once, and not if the client reconnected in time.
+    """
     witness = harness.connect("witness")
     witness.subscribe("w", 1)
     for order in itertools.permutations(EVENTS[1:], 3):
@@ -432,7 +434,7 @@ def test_cve_2019_11778_wills_and_expiry_in_every_order(
 def test_cve_2026_95845_and_2024_48077_who_neither_reads_nor_acknowledges(
     broker_harness: Any,
 ) -> None:
-    """Queues are bounded in count and in bytes, whatever makes a message large; what is dropped is counted."""
+    """Queues are limited in messages and bytes, including topics and properties. Dropped messages are counted."""
     config = {
         "session": {"queue_messages": 1000, "queue_bytes": 100_000, "max_inflight": 10},
         "broker": {"max_queue_bytes": 250_000},
@@ -475,7 +477,7 @@ def test_retained_messages_are_bounded_by_all_that_makes_them_large(broker_harne
 
 
 def test_long_topics_are_not_remembered(harness: Harness) -> None:
-    """CVE-2021-33176 for caches: bounded by entries, they would hold 65,535 bytes in each."""
+    """CVE-2021-33176 for caches: a limit on entries alone would allow 65,535 bytes in each."""
     client = join(harness)
     core = harness.broker.state
     for number in range(50):
@@ -491,7 +493,7 @@ def test_long_topics_are_not_remembered(harness: Harness) -> None:
 def test_cve_2026_95846_a_will_needs_the_right_to_publish(
     broker_harness: Any, at_fire: bool
 ) -> None:
-    """Moquette published it unasked. It is asked about at CONNECT and again when it fires."""
+    """Moquette published a will without authorization. The broker checks it at CONNECT and again when the will is due."""
     rights = {"open", "$SYS/x"}
 
     class Rights(Plugin):
@@ -519,7 +521,9 @@ def test_cve_2026_95846_a_will_needs_the_right_to_publish(
 def test_cve_2018_12546_retained_messages_are_asked_about_when_delivered(
     broker_harness: Any,
 ) -> None:
-    """A message whose sender has lost his right since can be held back: the plugin is told whose it is."""
+    """A plugin can deny a retained message whose publisher has lost its permission, because it receives the publisher's
+    identity.
+    """
     gone: set[str] = set()
 
     class Rights(Plugin):
@@ -562,7 +566,7 @@ def test_cve_2021_34434_a_kept_subscription_does_not_outlive_its_right(broker_ha
 
 
 def test_cve_2016_9877_absent_and_empty_passwords_are_told_apart(broker_harness: Any) -> None:
-    """RabbitMQ took a missing password for the right one."""
+    """RabbitMQ accepted a missing password as correct."""
 
     class Checks(Plugin):
         @hookimpl
@@ -586,7 +590,7 @@ def test_cve_2016_9877_absent_and_empty_passwords_are_told_apart(broker_harness:
 
 
 def test_cve_2026_95847_client_ids_are_no_paths_and_no_patterns() -> None:
-    """Moquette made a file's name of it. Two ids never share a session, in memory or in a store."""
+    """Moquette used the client id as a file name. Two different ids never share a session, in memory or in a store."""
     store = DurableStore()
     with Harness(config=TOLERANT, store=store) as harness:
         for number, name in enumerate(HOSTILE_NAMES):
@@ -607,8 +611,10 @@ def test_cve_2026_95847_client_ids_are_no_paths_and_no_patterns() -> None:
 
 
 def test_ghsa_52qw_whmv_87c5_names_of_attributes(broker_harness: Callable[..., Harness]) -> None:
-    """aedes looked up filters in an object that had some of its own: here as ids, user names, topics, filters, share
-    names and property names."""
+    """aedes looked up filters in a JavaScript object with inherited attributes.
+
+    The test uses such names as client ids, user names, topics, filters, share names and property names.
+    """
     harness = broker_harness(config=TOLERANT)
     witness = harness.connect("witness")
     witness.subscribe("#", 1)
@@ -649,7 +655,9 @@ MATRIX = [
 def test_cve_2026_42209_every_setting_at_its_bounds(
     broker_harness: Any, section: str, values: dict[str, Any]
 ) -> None:
-    """FlashMQ divided by a setting that was 0. Whatever the bounds are, nothing fails inside and nobody is stuck."""
+    """FlashMQ divided by a setting whose value was 0. Settings at their limits cause no internal error and no hanging
+    client.
+    """
     harness = broker_harness(config={section: values})
     limits = harness.settings.broker
     for version in (4, 5):

@@ -1,4 +1,4 @@
-"""What `hookmq check` says of who can come in, with the plugins as they are, and whether it is true."""
+"""The report of `hookmq check` about who can connect is correct for the real plugins."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,8 @@
-"""CVE-2018-12550, CVE-2018-12551, CVE-2017-7652, CVE-2026-95848: nothing opens because something broke. Not a plugin that
-raises, answers nonsense or nothing, not one that cannot be loaded, not a configuration that is missing, empty, cut off or
-wrong, at the start or at a reload."""
+"""CVE-2018-12550, CVE-2018-12551, CVE-2017-7652, CVE-2026-95848: a failure never grants access.
+
+The tests cover plugins that raise, return invalid values or nothing, or cannot be loaded. They also cover
+configurations that are missing, empty, truncated or wrong, at start and at reload.
+"""
 
 import signal
 import socket
@@ -26,7 +28,7 @@ HOOKS = ("on_connect", "authorize", "on_publish", "on_subscribe", "on_will", "on
 
 
 class Truthy:
-    """Says yes to everything that does not look closely."""
+    """An object that is true, equals everything and has every attribute."""
 
     def __bool__(self) -> bool:
         return True
@@ -44,7 +46,7 @@ class Truthy:
 
 
 class MyAccept(Accept):
-    """No verdict of ours."""
+    """A subclass of a verdict, which is not a valid verdict."""
 
 
 async def nonsense() -> Any:
@@ -111,7 +113,7 @@ CASES += [
 
 
 def opened(harness: Harness, witness: Any, number: int) -> set[str]:
-    """What a client of a broker with a broken plugin could do."""
+    """Return what a client could do at a broker with a broken plugin."""
     name = f"c{number}"
     found: set[str] = set()
     client = harness.connect(name, expect=None)
@@ -145,7 +147,7 @@ def opened(harness: Harness, witness: Any, number: int) -> set[str]:
 def test_a_broken_plugin_closes_what_it_decides(
     broker_harness: Any, hook: str, name: str, fault: Any
 ) -> None:
-    """Even where the default is to allow."""
+    """This also holds if the default is to allow."""
     harness = broker_harness(plugins=[HookRecorder(hook)])
     witness = harness.connect("witness", properties={"authentication_method": None})
     witness.subscribe("t")
@@ -280,7 +282,7 @@ def test_serve_opens_nothing_when_something_is_wrong(tmp_path: Path) -> None:
 
 
 def code_of(port: int, data: bytes) -> int:
-    """The code of CONNACK."""
+    """Return the code of the CONNACK."""
     with socket.create_connection(("127.0.0.1", port), 60) as sock:
         sock.sendall(data)
         answer = sock.recv(100)
@@ -289,7 +291,7 @@ def code_of(port: int, data: bytes) -> int:
 
 
 def test_no_reload_opens_what_was_closed(tmp_path: Path) -> None:
-    """A broken file at SIGHUP leaves everything as it was."""
+    """A reload with an invalid file changes nothing."""
     path = tmp_path / "f.yaml"
     path.write_text(SAFE)
     broken = [

@@ -1,4 +1,4 @@
-"""What attacks on this broker found, so that it stays away."""
+"""Regression tests for vulnerabilities that attacks on this broker found."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ OTHER = Scope(name="b", mount_point="b/")
 def test_a_client_id_does_not_reach_behind_another_mount_point(
     harness: Harness, version: int, clean: bool
 ) -> None:
-    """Neither to listen in, nor to take over, nor to end the session."""
+    """A client cannot subscribe, take over a session or end one behind another mount point."""
     keep: dict[str, Any] = {"session_expiry_interval": 100} if version == 5 else {}
     victim = harness.connect("same", version, False, scope=TENANT, **keep)
     victim.subscribe("secret", 1)
@@ -40,7 +40,7 @@ def test_a_client_id_does_not_reach_behind_another_mount_point(
 
 
 def test_nor_while_it_waits_for_its_turn(broker_harness: Any) -> None:
-    """The session is looked at again after the pause that a flapping id gets."""
+    """The session is checked again after the delay of a flapping client id."""
     harness = broker_harness(config={"broker": {"flapping_takeovers": 1, "flapping_delay": 5.0}})
     harness.connect("same", scope=OTHER)
     harness.connect("same", scope=OTHER)
@@ -68,7 +68,9 @@ def test_a_listener_whose_mount_point_changed_starts_sessions_anew(harness: Harn
 def test_no_empty_topic_comes_through(
     harness: Harness, topic: str, version: int, retain: bool
 ) -> None:
-    """ "a/#" matches "a" too, of which nothing is left behind the mount point: every client there would have hung up."""
+    """ "a/#" also matches "a", which would become an empty topic behind the mount point and disconnect its
+    subscribers.
+    """
     inside = harness.connect(
         "inside", version, scope=TENANT, topic_alias_maximum=9 if version == 5 else None
     )
@@ -85,7 +87,7 @@ def test_no_empty_topic_comes_through(
 
 
 def test_what_is_put_before_a_topic_does_not_make_it_too_long(harness: Harness) -> None:
-    """The message could be sent to nobody, and took everybody else's copy with it."""
+    """Such a message could not be sent to anyone, and its failure would also stop delivery to other subscribers."""
     witness = harness.connect("witness")
     witness.subscribe("#")
     for topic, retain in (("x" * 65535, False), ("x" * 65535, True), ("/" * 200, False)):
@@ -117,7 +119,7 @@ def test_what_is_put_before_a_topic_does_not_make_it_too_long(harness: Harness) 
 
 
 def test_a_chain_of_wills_does_not_recurse(broker_harness: Any) -> None:
-    """Each client's end publishes the will that makes the next client's queue too full."""
+    """The end of each client publishes a will that makes the next client's queue overflow."""
     config = {"session": {"queue_drop": "disconnect", "queue_messages": 0}}
     harness = broker_harness(config=config)
     count = 400
@@ -140,7 +142,7 @@ def test_a_chain_of_wills_does_not_recurse(broker_harness: Any) -> None:
 
 
 def test_retained_messages_do_not_all_leave_in_one_turn(harness: Harness) -> None:
-    """A client that subscribes and does not read made the broker write all of them at once."""
+    """A subscriber that does not read cannot make the broker write all retained messages at once."""
     sender = harness.connect("p")
     for number in range(30):
         sender.publish(f"r/{number}", bytes(MEGABYTE // 2), retain=True)
@@ -176,7 +178,7 @@ def test_nor_does_what_waited(broker_harness: Any, qos: int) -> None:
 
 
 def test_answers_that_wait_for_a_commit_are_bounded() -> None:
-    """While a disk is stuck, four bytes from a client made three hundred of ours, as often as it liked."""
+    """While a disk is stuck, four bytes from a client could cause three hundred bytes of answers, without limit."""
     store = SlowStore(slow=False)
     with Harness(store=store) as harness:
         client = join(harness, properties=m.session_expiry(100))
@@ -209,7 +211,7 @@ def test_a_stuck_disk_does_not_keep_a_flooding_client() -> None:
 
 
 def test_what_makes_messages_large_survives_a_restart() -> None:
-    """The bounds hold for what comes from the store as well."""
+    """The size limits also apply to state loaded from the store."""
     store = DurableStore()
     with Harness(store=store) as harness:
         client = harness.connect("c", session_expiry_interval=100)
@@ -255,7 +257,7 @@ def test_numbers_beyond_reason_are_mistakes(key: str, number: str) -> None:
 
 
 def test_puback_of_what_was_never_sent(harness: Harness) -> None:
-    """Ids nobody used are tolerated and cost nothing."""
+    """Unused packet ids are tolerated and use no memory."""
     client = harness.connect("c")
     client.send(*(Puback(number) for number in range(1, 5000)))
     client.ping()

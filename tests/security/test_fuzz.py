@@ -1,4 +1,4 @@
-"""The fuzzer for a moment, always with the same inputs; `python tests/security/fuzz.py --seconds N` goes on."""
+"""A short fuzzing run with constant inputs. Use `python tests/security/fuzz.py --seconds N` for a longer one."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def fuzz(*arguments: str) -> list[str]:
 
 
 def test_a_moment_of_every_target(tmp_path: Path) -> None:
-    """Also that it finds its way: mutation reaches lines that the seeds did not."""
+    """The run also shows that mutation works: it reaches lines that the initial inputs did not."""
     lines = fuzz("--seed", "1", "--inputs", "250", "--keep", str(tmp_path))
     assert [line.partition(":")[0] for line in lines] == [
         "codec",

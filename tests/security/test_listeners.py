@@ -1,5 +1,7 @@
-"""Hostile bytes on real sockets: WebSocket frames, HTTP, PROXY headers, TLS, slow and silent peers. Whatever comes, the
-others are served, nothing is logged as an error and nobody is left over."""
+"""Hostile bytes on real sockets: WebSocket frames, HTTP, PROXY headers, TLS, and slow or silent peers.
+
+Other clients are served meanwhile, no error is logged and no connection remains.
+"""
 
 import asyncio
 import itertools
@@ -45,7 +47,7 @@ UPGRADE = (
 def ws_frame(
     data: bytes, first: int = 0x82, length: int | None = None, mask: bytes | None = b"\1\2\3\4"
 ) -> bytes:
-    """A frame; `length` may lie."""
+    """Return a WebSocket frame. `length` may be wrong on purpose."""
     size = len(data) if length is None else length
     flag = 0x80 if mask is not None else 0
     if size < 126:
@@ -62,7 +64,7 @@ def ws_frame(
 async def web(
     node: Server, more: bytes = b""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
-    """A WebSocket, and the head of the answer."""
+    """Open a WebSocket. Return the streams and the head of the response."""
     reader, writer = await dial(node, "ws")
     writer.write(UPGRADE % more)
     return reader, writer, await reader.readuntil(b"\r\n\r\n")
@@ -103,7 +105,7 @@ def test_cve_2026_25627_packets_and_frames_cut_anywhere(loop: Any) -> None:
 @BOTH_LOOPS
 @pytest.mark.parametrize("length", [1 << 22, (1 << 31) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 def test_cve_2026_27889_and_33219_frames_of_absurd_length(loop: Any, length: int) -> None:
-    """An overflow in NATS. It is refused by its header, nothing of that size is allocated."""
+    """NATS had an integer overflow. The broker refuses such a frame by its header, without allocating memory for it."""
 
     async def main() -> None:
         async with house(listener("ws"), listener("tcp")) as (node, _):
@@ -120,14 +122,14 @@ def test_cve_2026_27889_and_33219_frames_of_absurd_length(loop: Any, length: int
 
 
 def resident() -> int:
-    """Bytes that this process holds in memory."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 @BOTH_LOOPS
 def test_cve_2026_27571_compression_bombs(loop: Any) -> None:
-    """NATS unpacked without bound. Nothing is compressed unless the configuration says so, and then in bounds."""
+    """NATS decompressed without limit. The broker compresses only if configured, and within limits."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     bomb = packer.compress(bytes(64 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)
     offer = b"Sec-WebSocket-Extensions: permessage-deflate\r\n"
@@ -265,7 +267,7 @@ def test_http_requests_that_nearly_are(attempts: list[Any]) -> None:
 @BOTH_LOOPS
 @pytest.mark.parametrize("kind", ["ws", "http"])
 def test_slowloris_over_http_ends(loop: Any, kind: str) -> None:
-    """Byte after byte of a head is no reason to wait longer."""
+    """Sending a request head byte by byte does not extend the timeout."""
 
     async def main() -> None:
         slow = listener(kind, connect_timeout=0.3)
@@ -305,7 +307,7 @@ PROXIED = [
     )
 )
 def test_cve_2026_67411_proxy_headers(attempts: list[Any]) -> None:
-    """Whatever stands before CONNECT, no client gets in by it who is not announced."""
+    """A client can only connect with the address that a valid PROXY header announces."""
 
     async def main() -> None:
         proxied = listener(
@@ -391,7 +393,7 @@ def test_hostile_names_over_a_socket(loop: Any) -> None:
 
 @BOTH_LOOPS
 def test_peers_that_reset(loop: Any) -> None:
-    """Connections that end in the midst of anything."""
+    """Connections that are reset at any point."""
 
     async def main() -> None:
         async with house(listener("tcp"), listener("ws")) as (node, _):

@@ -1,5 +1,7 @@
-"""CVE-2017-7653 (mosquitto), CVE-2026-67418 (RabbitMQ), GHSA-52qw-whmv-87c5 (aedes): whatever one client publishes, legal
-or not, another that subscribes gets nothing but packets that it can read, and stays connected."""
+"""CVE-2017-7653 (mosquitto), CVE-2026-67418 (RabbitMQ), GHSA-52qw-whmv-87c5 (aedes): poisoned messages.
+
+Whatever one client publishes, subscribers receive only valid packets and stay connected.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -25,7 +27,7 @@ NUMBERS = (0, 1, 2, 127, 128, 255, 65535)
 
 
 def every_property() -> list[bytes]:
-    """Each property that there is, and some that there are not, with right values and with wrong ones."""
+    """Return every valid property and some invalid ones, with valid and invalid values."""
     made = [m.payload_format(n) for n in NUMBERS if n < 256]
     made += [
         bytes((kind, n)) for kind in (0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A) for n in (0, 1, 2)
@@ -49,7 +51,7 @@ def every_property() -> list[bytes]:
 
 
 class Room:
-    """Subscribers of each kind, and a marker that tells whether they are still well."""
+    """Subscribers of each kind, and a marker message that shows whether they are still served."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -66,12 +68,12 @@ class Room:
         self.received: list[list[Publish]] = [[] for _ in self.subscribers]
 
     def attack(self, sender: RawClient, *packets: bytes) -> None:
-        """Send what hurts."""
+        """Send hostile packets."""
         if not sender.wire.closed:
             sender.send(*packets)
 
     def check(self) -> None:
-        """Everybody reads all they got, with our decoder and with a foreign one, and is still there."""
+        """Assert that every subscriber received valid packets, by our decoder and another one, and is still connected."""
         self.marker.publish("marker", b"well")
         for number, client in enumerate(self.subscribers):
             before = len(self.received[number])
@@ -137,7 +139,7 @@ def test_every_text_of_older_clients(harness: Harness) -> None:
 
 
 def test_every_will(harness: Harness) -> None:
-    """What is not checked when it comes would hurt when it fires."""
+    """Contents that are not checked at CONNECT would do harm when the will is published."""
     room = Room(harness)
     for number, (text, properties) in enumerate(
         [(t, b"") for t in TEXTS] + [(b"w", p) for p in every_property()]
@@ -180,7 +182,7 @@ STEP = st.tuples(
 
 @given(st.lists(STEP, max_size=25))
 def test_two_senders(steps: list[Any]) -> None:
-    """Anything at all from two clients at once; each comes back when it was thrown out."""
+    """Two clients send arbitrary packets at once, and reconnect after being disconnected."""
     with Harness() as harness:
         room = Room(harness)
         senders = [sender_of(harness, "one", 5), sender_of(harness, "two", 4)]

@@ -1,6 +1,8 @@
-"""What happens in the midst of something else, on a virtual clock: takeover in every phase, a client that leaves while
-plugins or the store decide, a reload while clients connect, a drain while a commit runs. No right is granted by timing,
-nothing is acknowledged that is not safe, nothing is left over."""
+"""Races on a virtual clock: takeovers in every phase, clients that leave while plugins or the store decide, reloads
+during CONNECT, and drains during a commit.
+
+Timing never grants a permission, nothing is acknowledged before it is safe, and no state remains.
+"""
 
 import itertools
 from typing import Any
@@ -31,7 +33,7 @@ WAITS = {
 
 
 class Stage:
-    """A broker whose every step can be held."""
+    """A broker in which every step can be held back."""
 
     def __init__(self) -> None:
         self.store = SlowStore(slow=False)
@@ -43,13 +45,13 @@ class Stage:
         self.rest = at_rest(self.harness)
 
     def hold(self, hook: str, times: int = 1) -> None:
-        """Let the next call of a hook wait."""
+        """Hold back the next `times` calls of a hook."""
         held = self.harness.clock.event()
         self.pending.append(held)
         self.recorder.answer(hook, *[held] * times, None)
 
     def bring(self, phase: str, name: str = "same") -> RawClient:
-        """A client in a phase."""
+        """Return a client in a given phase."""
         client = RawClient(self.harness)
         durable = m.session_expiry(1000)
         will_ = ("w", b"x") if phase in ("will", "open") else None
@@ -79,7 +81,7 @@ class Stage:
         return client
 
     def release(self) -> None:
-        """Let everything go on."""
+        """Release everything that is held back."""
         for held in self.pending:
             held.set(None)
         self.store.slow = False
@@ -87,7 +89,7 @@ class Stage:
         self.harness.advance(20)
 
     def end(self) -> None:
-        """Everybody leaves; nothing is left."""
+        """Disconnect all clients and assert that no state remains."""
         self.release()
         for connection in list(self.harness.broker.connections):
             connection.wire.lose()  # type: ignore[attr-defined]
@@ -98,7 +100,7 @@ class Stage:
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(PHASES, repeat=2)))
 def test_two_of_one_id_in_every_phase(first: str, second: str) -> None:
-    """sol 17: a takeover left the old client. Whatever both were at, in the end one of them at most is connected."""
+    """A takeover must not leave the old client connected. In the end, at most one of the two clients is connected."""
     stage = Stage()
     one = stage.bring(first)
     two = stage.bring(second)
@@ -145,7 +147,7 @@ def test_the_end_in_every_phase(phase: str, how: str) -> None:
 
 @pytest.mark.parametrize("waits", ["on_connect", "authorize"])
 def test_a_reload_while_a_client_connects_grants_nothing(waits: str) -> None:
-    """What the plugins before the reload allow late holds for what they were asked, and for nothing after."""
+    """A late permission from a plugin that the reload removed applies to the pending request only."""
     old = HookRecorder("on_connect", "authorize", id="old")
     with Harness([old]) as harness:
         held = harness.clock.event()
@@ -188,7 +190,7 @@ def test_a_permission_that_comes_after_the_reload_is_not_kept() -> None:
 @pytest.mark.parametrize("kind", ["publish", "subscribe", "connect"])
 @pytest.mark.parametrize("end", ["finish", "fail", "never"])
 def test_a_drain_while_a_commit_runs(kind: str, end: str) -> None:
-    """Nothing is acknowledged that is not safe, also when everybody is sent away."""
+    """Nothing is acknowledged before it is safe, even while the broker drains."""
     store = SlowStore(slow=False)
     harness = Harness(store=store)
     keeper = harness.connect("keeper", session_expiry_interval=100)
@@ -225,7 +227,7 @@ def test_a_drain_while_a_commit_runs(kind: str, end: str) -> None:
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_a_will_and_a_takeover_at_once(moment: str) -> None:
-    """Its delay ends in the turn in which its client is back: it is published or not, once, and not to both ends."""
+    """The will's delay ends in the turn in which its client reconnects. The will is published once or not at all."""
     with Harness() as harness:
         witness = harness.connect("witness")
         witness.subscribe("w", 1)
@@ -246,7 +248,7 @@ def test_a_will_and_a_takeover_at_once(moment: str) -> None:
 
 
 def test_many_at_once_for_one_id() -> None:
-    """A hundred connections with one id in one turn: one stays, and a flapping id waits instead of spinning."""
+    """Of a hundred connections with one id in one turn, one remains. A flapping id is delayed."""
     with Harness() as harness:
         with harness.together():
             clients = [harness.connect("same", expect=None) for _ in range(100)]

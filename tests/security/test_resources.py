@@ -1,6 +1,9 @@
 """CVE-2021-33175 (EMQX), CVE-2021-33176 (VerneMQ), CVE-2020-13849 (SlowITe), CVE-2025-56352 (tinyMQTT), CVE-2026-95845
-(Moquette): attacks on memory, file descriptors and places, on a real ``hookmq serve``. Meanwhile others are served, and
-when it is over everything is back where it was. Counts and order are asserted, never times."""
+(Moquette): attacks on memory, file descriptors and connections of a real ``hookmq serve``.
+
+Other clients are served meanwhile, and afterwards all gauges return to their initial values. The tests assert counts
+and order, never times.
+"""
 
 import os
 import resource
@@ -33,7 +36,7 @@ loop: LOOP
 
 
 class Target:
-    """A broker under attack and what an operator sees of it."""
+    """A broker under attack, as an operator observes it."""
 
     def __init__(self, served: Served) -> None:
         self.served = served
@@ -45,16 +48,16 @@ class Target:
         self.before = self.counters()
 
     def resident(self) -> int:
-        """Bytes in memory."""
+        """Return the resident memory in bytes."""
         pages = Path(f"/proc/{self.served.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGESIZE")
 
     def descriptors(self) -> int:
-        """Open file descriptors."""
+        """Return the number of open file descriptors."""
         return len(os.listdir(f"/proc/{self.served.process.pid}/fd"))
 
     def counters(self) -> dict[str, int]:
-        """What must come back to where it was."""
+        """Return the gauges that must return to their initial values."""
         with socket.create_connection(("127.0.0.1", self.served.ports["http"]), WAIT) as sock:
             sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             data = b""
@@ -70,7 +73,7 @@ class Target:
         return {**found, "descriptors": self.descriptors()}
 
     def well(self) -> None:
-        """Someone who behaves well is served, in order."""
+        """Assert that a well-behaved client is served in order."""
         for _ in range(3):
             self.count += 1
             self.witness.send(m.publish("witness", b"%d" % self.count, 1, 1))
@@ -80,19 +83,19 @@ class Target:
             self.witness.send(m.puback(int.from_bytes(got[11:13], "big")))
 
     def recovers(self) -> None:
-        """Wait until all is as it was before; fails where it is not after a long time."""
+        """Wait until all gauges have their initial values. Fail after a long time."""
         end = time.monotonic() + WAIT
         while (now := self.counters()) != self.before:
             assert time.monotonic() < end, f"{now}, before {self.before}"
         self.well()
 
     def close(self) -> None:
-        """Let the witness go."""
+        """Close the well-behaved client."""
         self.witness.close()
 
 
 class Peer:
-    """A blocking client of bytes."""
+    """A blocking client that exchanges bytes."""
 
     def __init__(self, port: int, buffer: int = 0) -> None:
         self.sock = socket.socket()
@@ -103,7 +106,7 @@ class Peer:
         self.data = b""
 
     def join(self, name: str, **options: Any) -> "Peer":
-        """Connect and be accepted."""
+        """Connect and assert that the broker accepts."""
         self.send(m.connect(name, **options))
         frame = self.read()
         assert frame[:1] == b"\x20"
@@ -111,11 +114,11 @@ class Peer:
         return self
 
     def send(self, *packets: bytes) -> None:
-        """Send, all of it."""
+        """Send all packets."""
         self.sock.sendall(b"".join(packets))
 
     def offer(self, data: bytes) -> None:
-        """Send as much as is taken at once, whether the broker likes it or not."""
+        """Send as much as the broker accepts without blocking."""
         self.sock.setblocking(False)
         try:
             while data:
@@ -125,7 +128,7 @@ class Peer:
         self.sock.settimeout(WAIT)
 
     def read(self) -> bytes:
-        """The next packet."""
+        """Return the next packet."""
         while True:
             if len(self.data) >= 2:
                 at, size, shift = 1, 0, 0
@@ -143,7 +146,7 @@ class Peer:
             self.data += more
 
     def ends(self) -> bytes:
-        """What comes until the broker closes."""
+        """Return the bytes that arrive until the broker closes the connection."""
         try:
             while more := self.sock.recv(65536):
                 self.data += more
@@ -153,7 +156,7 @@ class Peer:
         return self.data
 
     def close(self) -> None:
-        """Leave without a word."""
+        """Close the connection without DISCONNECT."""
         self.sock.close()
 
 
@@ -163,7 +166,7 @@ Attack = Callable[[Target], None]
 def attack(
     tmp_path: Path, loop: str, what: Attack, connect: str = "1s", memory: int = 0, rounds: int = 1
 ) -> None:
-    """Attack, several times: from the first to the last of them memory may grow by `memory` bytes."""
+    """Run an attack `rounds` times. From the first round to the last, memory may grow by `memory` bytes."""
     path = tmp_path / "f.yaml"
     path.write_text(CONFIG.replace("LOOP", loop).replace("CONNECT", connect))
     with serving("-c", str(path)) as served, closing(Target(served)) as target:
@@ -186,7 +189,7 @@ def peers(target: Target, count: int) -> Iterator[Peer]:
 
 
 def slow_connects(target: Target) -> None:
-    """Half a CONNECT each, and never the rest; half open and silent ones too."""
+    """Send incomplete CONNECT packets, and nothing at all on other connections."""
     data = m.connect("slow" * 100, username="u", password=SECRET.encode())
     waiting = list(peers(target, 200))
     for number, peer in enumerate(waiting):
@@ -197,7 +200,7 @@ def slow_connects(target: Target) -> None:
 
 
 def flood(target: Target) -> None:
-    """More connections than the listener takes."""
+    """Open more connections than the listener accepts."""
     waiting = list(peers(target, 700))
     target.well()
     for peer in waiting:
@@ -205,7 +208,7 @@ def flood(target: Target) -> None:
 
 
 def announced_and_never_sent(target: Target) -> None:
-    """Large Remaining Lengths without a body, before CONNECT and after it."""
+    """Announce large packets without sending them, before and after CONNECT."""
     waiting = []
     for number in range(100):
         peer = Peer(target.port)
@@ -227,7 +230,7 @@ UPGRADE = (
 
 
 def gathered(target: Target) -> None:
-    """A WebSocket message of 2 MB each, but for its last byte, from clients that nobody let in."""
+    """Send 2 MB WebSocket messages without their last byte, from clients that are not accepted yet."""
     size = 2 * MEGABYTE - 1000
     before = target.resident()
     waiting = []
@@ -246,7 +249,7 @@ def gathered(target: Target) -> None:
 
 
 def levels_and_properties(target: Target) -> None:
-    """65,000 levels, as many user properties as fit, thousands of filters."""
+    """Send 65,000 topic levels, as many user properties as fit, and thousands of filters."""
     deep = "/" * 65_000
     bombs = [
         m.publish(deep, PAYLOAD, 1, 1), m.subscribe(1, (deep + "#", 1)), m.unsubscribe(1, deep),
@@ -265,7 +268,7 @@ def levels_and_properties(target: Target) -> None:
 
 
 def ids(target: Target) -> None:
-    """All packet ids at QoS 2, never completed; ids acknowledged that were never used."""
+    """Use all packet ids at QoS 2 without completing them, and acknowledge ids that were never used."""
     greedy = Peer(target.port).join("greedy", level=4)
     for start in range(1, 65_536, 1000):
         numbers = range(start, min(start + 1000, 65_536))
@@ -280,7 +283,7 @@ def ids(target: Target) -> None:
 
 
 def never_acknowledging(target: Target) -> None:
-    """Durable subscribers that take messages and say nothing, then leave for good."""
+    """Connect durable subscribers that never acknowledge messages and then leave forever."""
     lazy = []
     for number in range(20):
         peer = Peer(target.port).join(f"lazy{number}", properties=m.session_expiry(1000))
@@ -301,7 +304,7 @@ def never_acknowledging(target: Target) -> None:
 
 
 def never_reading(target: Target) -> None:
-    """Subscribers that do not read, under a load that many send; retained messages on top."""
+    """Connect subscribers that do not read, under load from many publishers and with retained messages."""
     senders = [Peer(target.port).join(f"sender{number}") for number in range(4)]
     for number in range(30):
         senders[0].send(m.publish(f"kept/{number}", bytes(500_000), retain=True))
@@ -330,7 +333,7 @@ def never_reading(target: Target) -> None:
 
 
 def rejected(target: Target) -> None:
-    """Ten thousand CONNECTs that are refused, some with a will, some malformed."""
+    """Send ten thousand CONNECT packets that are refused, some with a will, some malformed."""
     wrong = [
         m.connect("c", level=9), m.connect("c", will=("a/#", PAYLOAD)), m.connect("c", flags=1), m.connect("", level=3),
         m.connect("c", will=("t", PAYLOAD), will_properties=m.alias(1)), m.publish("t"), b"\x10\xff\xff\xff\xff\x01",
@@ -361,7 +364,7 @@ def test_once(tmp_path: Path, what: Attack, connect: str, _: int) -> None:
 def test_again_and_again(
     tmp_path: Path, what: Attack, connect: str, memory: int, loop: str
 ) -> None:
-    """Each on both loops, three times over: memory does not grow with every attack."""
+    """Run each attack three times on both event loops. Memory must not grow with each round."""
     attack(tmp_path, loop, what, connect, memory * MEGABYTE, rounds=3)
 
 
@@ -371,8 +374,10 @@ def test_again_and_again(
 )
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_no_descriptors_left(tmp_path: Path, loop: str) -> None:
-    """Clients that are in stay in and are served; when descriptors are free again, so is the listener. The log tells it
-    once a second at most."""
+    """Connected clients are still served, and the listener recovers once descriptors are free.
+
+    The log reports the shortage at most once per second.
+    """
     path = tmp_path / "f.yaml"
     path.write_text(CONFIG.replace("LOOP", loop).replace("CONNECT", "20s"))
     with serving("-c", str(path)) as served, closing(Target(served)) as target:

@@ -1,6 +1,8 @@
-"""CVE-2024-8376 (mosquitto), CVE-2021-28166, sol 17: whole sequences of packets, of several clients, with takeovers,
-lost connections, waiting plugins, slow stores, reloads and time in between. Nothing fails inside, one client id has one
-connection, and when all are gone nothing is left."""
+"""CVE-2024-8376 (mosquitto), CVE-2021-28166: sequences of packets from several clients.
+
+They include takeovers, lost connections, waiting plugins, slow stores, reloads and delays. No internal error occurs,
+each client id has at most one connection, and no state remains when all clients are gone.
+"""
 
 from typing import Any
 
@@ -16,7 +18,7 @@ IDS = ("a", "b", "a\u0300")
 
 
 def packets(level: int) -> list[bytes]:
-    """Packets that mean something, alone or one after another."""
+    """Return packets that are meaningful alone or in sequence."""
     five = level == 5
     topics = ("t", "t/u", "$SYS/x", "t" * 200)
     made = [
@@ -67,7 +69,7 @@ PACKETS = {level: packets(level) for level in (3, 4, 5)}
 
 @st.composite
 def sent(draw: st.DrawFn) -> tuple[int, bytes]:
-    """A level and a packet for it, sometimes spoilt."""
+    """Draw a protocol level and a packet for it, which is sometimes corrupted."""
     level = draw(st.sampled_from([5, 5, 4, 3]))
     data = draw(st.sampled_from(PACKETS[level]))
     how = draw(st.integers(0, 19))
@@ -95,7 +97,7 @@ STEP = st.one_of(
 
 
 class Waits(Plugin):
-    """Lets every second decision wait until it is told."""
+    """Delays every second decision until it is released."""
 
     turn = 0
     waiting: list[Any]
@@ -186,5 +188,5 @@ def test_sequences(steps: list[Any]) -> None:
 @settings(max_examples=300)
 @given(st.lists(STEP, max_size=40), st.booleans())
 def test_sequences_that_wait(steps: list[Any], slow: bool) -> None:
-    """The same with plugins that answer late and commits that take their time."""
+    """The same sequences with plugins that answer late and slow commits."""
     run(steps, waits=True, slow=slow)

@@ -1,4 +1,4 @@
-"""Planted bugs name a function and what changes in it; anything that no longer fits is refused."""
+"""Planted bugs name a function and a change to it. A bug that no longer fits the source is refused."""
 
 import pathlib
 
@@ -80,7 +80,7 @@ def test_a_file_that_is_incomplete_is_refused(text: str, tmp_path: pathlib.Path)
 
 
 def test_a_bug_that_is_no_python_any_more_is_a_problem() -> None:
-    """Importing it would fail, and so would every seed: nothing would be found."""
+    """The import of such a module would fail in every seed, without testing the bug."""
     path, function = "hookmq/hooks/recursion.py", "at_depth"
     wrong = Change(path, function, "token = DEPTH.set(depth)", "else:")
     gone = Change(path, "no_such", "1", "2")

@@ -1,5 +1,6 @@
-"""The simulator: the real broker keeps its promises in some hundreds of worlds, and each can be repeated; and what is
-planted in the core for it to find, it finds.
+"""The real broker keeps its guarantees in hundreds of simulated worlds, each of which can be repeated.
+
+The simulator also finds the bugs planted in the core.
 """
 
 import importlib.util

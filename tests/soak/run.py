@@ -1,8 +1,8 @@
-"""Let clients come and go for a long time, and see that nothing of them is left.
+"""Let clients connect and disconnect for a long time, and check that nothing of them remains.
 
     .venv/bin/python tests/soak/run.py --minutes 60
 
-Ends with code 1 when something grew. `make soak MINUTES=60`.
+The exit code is 1 if something grew. `make soak MINUTES=60` runs it.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pressure.soak import CLIENTS, soak
 
 
 def main() -> int:
-    """The exit code is 0 when nothing grew."""
+    """Run the program. Return 0 if nothing grew."""
     parser = argparse.ArgumentParser(prog="tests/soak/run.py", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--clients", type=int, default=CLIENTS, help="of a round (%(default)s)")

@@ -1,4 +1,4 @@
-"""What every attack has in common: bytes that hurt, and what must hold whatever was tried."""
+"""Common parts of the attack tests: hostile input, and the checks that must pass after every attack."""
 
 import asyncio
 import json
@@ -29,16 +29,16 @@ HOSTILE_NAMES = (
     "__class__", "__dict__", "__proto__", "constructor", "prototype", "toString", "{0}", "%s", "${jndi:x}", "s:x",
     "x" * 60000, "\u20ac" * 20000,
 )  # fmt: skip
-"""Client ids, user names, topics and filters that have meant something to somebody's storage, pattern or language."""
+"""Client ids, user names, topics and filters that have a special meaning in some database, pattern or language."""
 
 
 def spoken(harness: Harness) -> str:
-    """Everything that was logged."""
+    """Return every log entry of the harness as text."""
     return "\n".join(f"{level} {event} {fields!r}" for level, event, fields in harness.logs)
 
 
 def check_silence(text: str) -> None:
-    """No secret, payload or token is in a log."""
+    """Assert that the text contains no secret, payload or token."""
     for word in (SECRET, PAYLOAD.decode(), TOKEN):
         assert word not in text
         assert word.encode().hex() not in text
@@ -48,12 +48,12 @@ def check_silence(text: str) -> None:
 
 
 def check_entries(entries: Iterable[dict[str, Any]]) -> None:
-    """The same of a process's log."""
+    """Assert that the log entries of a process contain no secret, payload or token."""
     check_silence("\n".join(json.dumps(entry, ensure_ascii=False) for entry in entries))
 
 
 def at_rest(harness: Harness) -> dict[str, int]:
-    """Sizes of what attacks might leave behind."""
+    """Return the sizes of the structures in which an attack could leave something behind."""
     core = harness.broker.state
     return {
         "connections": len(harness.broker.connections),
@@ -71,23 +71,23 @@ def at_rest(harness: Harness) -> dict[str, int]:
 
 
 class Log(logging.Handler):
-    """Keeps what HookMQ, asyncio and aiohttp log."""
+    """A logging handler that keeps the records of HookMQ, asyncio and aiohttp."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it, if it would be written: libraries tell only what matters."""
+        """Keep a record of HookMQ. Keep records of other libraries from WARNING up."""
         if record.name.startswith("hookmq") or record.levelno >= logging.WARNING:
             self.records.append(record)
 
     def text(self) -> str:
-        """All of it, as HookMQ writes it, but without the filter that takes secrets out."""
+        """Return all records as HookMQ formats them, but without the filter that removes secrets."""
         return "\n".join(map(JsonFormatter().format, self.records))
 
     def events(self) -> list[str]:
-        """The names of events."""
+        """Return the names of the logged events."""
         return [str(getattr(record, "event", record.name)) for record in self.records]
 
 
@@ -95,8 +95,10 @@ class Log(logging.Handler):
 async def house(
     *listeners: ListenerSettings, settings: Settings | None = None, plugins: Iterable[Plugin] = ()
 ) -> AsyncIterator[tuple[Server, Log]]:
-    """A node behind real sockets, on free ports. At its end nothing may have gone wrong inside and nobody be left; and
-    no secret is in its log."""
+    """Run a server with real sockets on free ports.
+
+    On exit, assert that no internal error occurred, no client is left and no secret is in the log.
+    """
     root, log = logging.getLogger(), Log()
     level = root.level
     root.addHandler(log)
@@ -120,13 +122,13 @@ async def house(
 
 
 async def dial(node: Server, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to a listener."""
+    """Open a connection to a listener."""
     host, _, port = node.addresses()[name].rpartition(":")
     return await asyncio.open_connection(host, int(port))
 
 
 async def read_all(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the connection ends, however it ends."""
+    """Return all bytes received until the connection ends, whether it is closed or reset."""
     try:
         async with asyncio.timeout(60):
             return await reader.read()
@@ -135,7 +137,7 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:
-    """Close, and wait until it is."""
+    """Close the connection and wait until it is closed."""
     writer.close()
     try:
         await writer.wait_closed()
@@ -144,7 +146,7 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
 
 
 async def serves(node: Server, name: str = "tcp") -> None:
-    """A well-behaved client is served."""
+    """Assert that the server still serves a well-behaved client."""
     reader, writer = await dial(node, name)
     writer.write(m.connect("well-behaved"))
     async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""Dataclasses with every type that the configuration can bind, and a short way to bind them."""
+"""Sample dataclasses with every type that the configuration can bind, and a helper that binds them."""
 
 import enum
 import pathlib

@@ -9,11 +9,11 @@ import mqttbytes as m
 from serving import WAIT
 
 CONNACK, PRESENT = b"\x20\x02\x00\x00", b"\x20\x02\x01\x00"
-"""CONNACK of MQTT 3.1.1: a new session, and one that was there."""
+"""CONNACK of MQTT 3.1.1, without and with Session Present."""
 
 
 class ByteClient:
-    """One connection to a port of this machine. Every call waits at most `WAIT` seconds."""
+    """One connection to a port on this machine. Every call waits at most `WAIT` seconds."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT)
@@ -39,7 +39,7 @@ class ByteClient:
         return m.take_frames(self._buffer)
 
     def frame(self) -> bytes:
-        """Receive one packet."""
+        """Return the next packet."""
         while not self._frames:
             assert not self.closed, (
                 f"the broker closed the connection after {bytes(self._buffer)!r}"
@@ -55,7 +55,7 @@ class ByteClient:
         assert got == expected, f"{got!r} instead of {expected!r}"
 
     def rest(self) -> list[bytes]:
-        """Return the packets that come until the broker closes the connection."""
+        """Return the packets that arrive before the broker closes the connection."""
         while not self.closed:
             self._frames.extend(self.read())
         found = list(self._frames)
@@ -68,12 +68,12 @@ class ByteClient:
         self.socket.close()
 
     def tell(self, data: bytes, expected: bytes) -> None:
-        """Send, and receive exactly that."""
+        """Send `data` and assert that the answer is exactly `expected`."""
         self.send(data)
         self.get(expected)
 
     def subscribe(self, filter: str, qos: int, level: int = 4) -> None:
-        """Subscribe, and be granted it."""
+        """Subscribe and assert that the broker grants `qos`."""
         self.tell(m.subscribe(1000, (filter, qos), level=level), m.suback(1000, qos, level=level))
 
 
@@ -81,7 +81,7 @@ class ByteClient:
 def client(
     port: int, name: str, clean: bool = True, connack: bytes = CONNACK
 ) -> Iterator[ByteClient]:
-    """A client of MQTT 3.1.1 that was accepted."""
+    """Connect an MQTT 3.1.1 client and assert that it is accepted."""
     made = ByteClient(port)
     with closing(made.socket):
         made.tell(m.connect(name, level=4, clean=clean), connack)
@@ -90,7 +90,7 @@ def client(
 
 @contextmanager
 def client5(port: int, name: str, expiry: int = 0, present: bool = False) -> Iterator[ByteClient]:
-    """A client of MQTT 5.0 that was accepted; its session stays for `expiry` seconds."""
+    """Connect an MQTT 5.0 client and assert that it is accepted. Its session expires after `expiry` seconds."""
     made = ByteClient(port)
     with closing(made.socket):
         made.send(m.connect(name, clean=not present, properties=m.session_expiry(expiry)))

@@ -1,11 +1,12 @@
-"""Runs what the manual shows at a prompt, and compares what it shows as output.
+"""Run the commands that the manual shows at a prompt, and compare their output with the manual.
 
-A line that begins with ``$`` is a command, the lines up to the next one its output, where ``...`` stands for anything. A
-command without output shown must succeed, whatever it prints. Known are `hookmq` with all its commands, `pip install -e
-.`, `pytest`, `curl`, `export` and `make` (of which only the target is looked up).
+A line that begins with ``$`` is a command. The lines up to the next command are its output, in which ``...`` matches
+anything. A command without output in the manual must succeed, but may print anything. The supported commands are
+`hookmq` with all its subcommands, `pip install -e .`, `pytest`, `curl`, `export` and `make` (only its target is
+checked).
 
-``hookmq serve`` goes on in the background. It listens on ports of the kernel's choice; where later commands name the port
-that the manual shows, or none, they are sent there.
+``hookmq serve`` keeps running in the background, on ports that the kernel chooses. Later commands are redirected from
+the port in the manual, or the default port, to the real one.
 """
 
 import os
@@ -31,14 +32,14 @@ CLIENTS = ("pub", "sub", "rr")
 
 @dataclass(frozen=True)
 class Step:
-    """A command and the output shown, None where none is shown."""
+    """A command and the expected output, or None if the manual shows no output."""
 
     command: str
     output: str | None
 
 
 def steps(text: str) -> list[Step]:
-    """The steps of a block."""
+    """Return the steps of a block."""
     found: list[Step] = []
     command = ""
     output: list[str] = []
@@ -57,14 +58,14 @@ def steps(text: str) -> list[Step]:
 
 
 def like(shown: str, printed: str) -> bool:
-    """Whether `printed` is what is shown; ``...`` in it stands for anything."""
+    """Return whether `printed` matches `shown`, in which ``...`` matches anything."""
     pattern = ".*".join(re.escape(part) for part in shown.strip().split("..."))
     return re.fullmatch(pattern, printed.strip(), re.S) is not None
 
 
 @dataclass
 class Console:
-    """A reader at his prompt, in `folder`."""
+    """A shell prompt in `folder`, as a reader of the manual would use it."""
 
     folder: Path
     stack: ExitStack
@@ -73,7 +74,7 @@ class Console:
     broker: Served | None = None
 
     def run(self, step: Step) -> None:
-        """Run a step. AssertionError when it fails, or prints something else."""
+        """Run a step. Raise AssertionError if it fails or its output does not match."""
         words = shlex.split(step.command)
         program, arguments = words[0], words[1:]
         if program == "export":
@@ -140,7 +141,7 @@ class Console:
         return code, printed
 
     def _moved(self, word: str) -> str:
-        """A URL with the port that is shown in it replaced by the real one."""
+        """Return `word` with the port of a URL replaced by the real port."""
         return re.sub(r"(?<=//127\.0\.0\.1:)\d+", lambda m: str(self.ports.get(m[0], m[0])), word)
 
     def _fetch(self, arguments: list[str]) -> str:
@@ -184,7 +185,7 @@ class Console:
         )
 
     def _install(self) -> None:
-        """What ``pip install -e .`` does for importing and for entry points, without a build."""
+        """Install the project as ``pip install -e .`` would, with its modules and entry points, but without a build."""
         project = tomllib.loads((self.folder / "pyproject.toml").read_text())["project"]
         info = self.folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
         info.mkdir(exist_ok=True)
@@ -204,6 +205,6 @@ class Console:
 
 @contextmanager
 def console(folder: Path) -> Iterator[Console]:
-    """A prompt in `folder`; what was started there ends with the block."""
+    """Open a prompt in `folder`. On exit, end all processes that it started."""
     with ExitStack() as stack:
         yield Console(folder, stack)

@@ -1,4 +1,4 @@
-"""``hookmq serve`` with a store on disk, to be killed, and clients that see what it promised."""
+"""``hookmq serve`` with a store on disk, for tests that kill it, and clients that check its guarantees."""
 
 import signal
 import subprocess
@@ -27,8 +27,10 @@ plugins:
 
 
 class Crashing:
-    """A broker over the store in ``folder/data``, on the same port after every start. `more` are further plugins, each
-    a line of YAML."""
+    """A broker with a store in ``folder/data``, on the same port after every start.
+
+    `more` lists further plugins, each as a line of YAML.
+    """
 
     def __init__(self, folder: Path, durability: str = "group", more: str = "") -> None:
         self.folder = folder
@@ -45,12 +47,12 @@ class Crashing:
         return self.served.process
 
     def start(self) -> None:
-        """Start, and return when it listens."""
+        """Start the broker and wait until it listens."""
         self.spawn()
         self.ready()
 
     def spawn(self) -> None:
-        """Start, and do not wait for it."""
+        """Start the broker without waiting."""
         config = self.folder / "hookmq.yaml"
         config.write_text(
             CONFIG.format(port=self.port, path=self.folder / "data", durability=self.durability)
@@ -68,13 +70,13 @@ class Crashing:
         self._reader.start()
 
     def ready(self) -> None:
-        """Return when it listens."""
+        """Wait until the broker listens."""
         assert self.served is not None
         started = self.served.wait_for("node.started")
         self.port = int(started["listeners"]["tcp"].rpartition(":")[2])
 
     def writer(self) -> int:
-        """The process of the one that writes."""
+        """Return the pid of the storage writer's process."""
         pid = self.process.pid
         children: set[int] = set()
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -85,17 +87,17 @@ class Crashing:
         raise AssertionError(f"no writer among {children}")
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would have it."""
+        """Send SIGKILL, to simulate a crash."""
         self.process.kill()
         self.ended()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
 
     def ended(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait until the process ends and return its exit code."""
         code = self.process.wait(WAIT)
         assert self._reader is not None
         self._reader.join(WAIT)
@@ -106,7 +108,7 @@ class Crashing:
 
 @contextmanager
 def crashing(folder: Path, durability: str = "group", more: str = "") -> Iterator[Crashing]:
-    """A running broker, whatever becomes of it."""
+    """Run a broker. It is ended on exit, even after an error."""
     made = Crashing(folder, durability, more)
     made.start()
     try:
@@ -119,7 +121,7 @@ def crashing(folder: Path, durability: str = "group", more: str = "") -> Iterato
 
 
 class Client:
-    """A client of paho with a session that stays; it comes back by itself and sends again what was not acknowledged."""
+    """A paho client with a persistent session. It reconnects by itself and resends unacknowledged messages."""
 
     def __init__(self, broker: Crashing, name: str, clean: bool = False) -> None:
         self.name = name
@@ -153,25 +155,28 @@ class Client:
         self.back(0)
 
     def wait(self, until: Any) -> None:
-        """Return when `until` is true."""
+        """Wait until `until()` is true."""
         with self.changed:
             assert self.changed.wait_for(until, WAIT), f"{until} within {WAIT} s"
 
     def back(self, times: int) -> None:
-        """Return when it was let in more often than `times`, and what was on its way then is sent again. What is
-        published before that overtakes it: paho sends that as soon as there is a connection."""
+        """Wait until the client has connected more than `times` times and has resent its messages in flight.
+
+        Paho sends new messages as soon as it is connected, so a message published earlier would overtake the resent
+        ones.
+        """
         self.wait(lambda: len(self.present) > times)
         self.subscribe(f"none/{self.name}", 0)
 
     def subscribe(self, filter: str, qos: int) -> None:
-        """Subscribe, and return when that is granted."""
+        """Subscribe and wait for the SUBACK."""
         granted = threading.Event()
         self.client.on_subscribe = lambda *_: granted.set()
         self.client.subscribe(filter, qos)
         assert granted.wait(WAIT)
 
     def publish(self, number: int, topic: str, qos: int, retain: bool = False) -> None:
-        """Publish a number."""
+        """Publish a message whose payload is `number`."""
         # Not within the lock: paho calls `_acknowledged` within one of its own, which publishing takes as well.
         info = self.client.publish(topic, b"%d" % number, qos, retain)
         with self.changed:

@@ -1,7 +1,8 @@
-"""Every way to be told no: who is asked, in which broker, and what the client sees of it.
+"""Every way in which the broker or a plugin can refuse a client.
 
-docs/explanation/who-may-do-what.md shows the tables that are made here, of what brokers in memory with the real plugins
-did. ``python tests/support/denials.py`` writes them into the page.
+Each case states which hook refuses, in which broker, and what the client receives. Brokers in memory run the cases with
+the real plugins. ``python tests/support/denials.py`` writes the resulting tables into
+docs/explanation/who-may-do-what.md.
 """
 
 import json
@@ -46,7 +47,7 @@ rules:
 
 
 class Yours(Plugin):
-    """A plugin of one's own, which says no to topics that say so, and fails at those that say that."""
+    """A user's own plugin. It denies topics that contain "/no", and raises for topics that contain "/broken"."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("yours"))
@@ -66,7 +67,7 @@ class Yours(Plugin):
 
 
 class Answering:
-    """In the place of the connection to an HTTP service: it answers what `answer` holds, or is dead."""
+    """A replacement for the connection to an HTTP service. It returns `answer`, or raises if `answer` is None."""
 
     answer: Mapping[str, Any] | None = None
 
@@ -76,7 +77,7 @@ class Answering:
     async def close(self) -> None: ...
 
     async def ask(self, request: Any) -> HttpAnswer:
-        """As `hookmq_toolkit.http_client.HttpService.ask`."""
+        """Return the answer, as `hookmq_toolkit.http_client.HttpService.ask` does."""
         if self.answer is None:
             raise Unavailable("dead")
         return HttpAnswer(200, json.dumps(self.answer).encode())
@@ -84,7 +85,7 @@ class Answering:
 
 @dataclass
 class World:
-    """A broker in memory, the folder of its files, and who sees what is let through."""
+    """A broker in memory, the folder with its files, and a recorder of the messages that it publishes."""
 
     folder: Path
     harness: Harness
@@ -92,18 +93,18 @@ class World:
 
     @property
     def published(self) -> int:
-        """How many messages were let through."""
+        """Return how many messages were published."""
         self.harness.settle()
         return len(self.recorder.calls("on_published"))
 
     def plugin(self, id: str) -> Any:
-        """The plugin object."""
+        """Return the plugin object."""
         instance = self.harness.hooks.instance(id)
         assert instance is not None
         return instance.plugin
 
     def write(self, name: str, text: str) -> None:
-        """Put another file in the place of one, and let it be seen."""
+        """Replace a file and let the plugins notice the change."""
         new = self.folder / "new"
         new.write_text(text)
         new.chmod(0o600)
@@ -113,7 +114,7 @@ class World:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the broker of some rows is made of: plugins by their names, and sections of settings."""
+    """The configuration of the broker for some rows: the names of its plugins, and sections of settings."""
 
     plugins: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class Setting:
 
 
 def users(folder: Path, names: tuple[str, ...] = ("ann", "bob")) -> str:
-    """The text of a password file."""
+    """Return the text of a password file."""
     entries = "".join(f"  {name}: {{hash: '{_hash()}'}}\n" for name in names)
     return f"version: 1\nusers:\n{entries}"
 
@@ -161,7 +162,7 @@ def _made(name: str, setting: Setting, folder: Path) -> Any:
 
 @contextmanager
 def world(setting: Setting) -> Iterator[World]:
-    """A broker made of it."""
+    """Run a broker with this configuration."""
     with (
         TemporaryDirectory() as name,
         patch("hookmq_auth_http.plugin.make_service", Answering),
@@ -177,23 +178,25 @@ def world(setting: Setting) -> Iterator[World]:
 
 
 Act = Callable[[World, int, int], MemoryClient]
-"""(world, version, QoS): do what is denied; the client that did it, what it was told still unread."""
+"""A function of (world, version, QoS) that does something that is denied. It returns the client, with its packets
+unread.
+"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One denial: in whose words, by whom, in what broker, and how to bring it about."""
+    """One refusal: its description, who refuses, in which broker, and how to cause it."""
 
     title: str
     setting: Setting
     act: Act
     only_5: bool = False
     waits: bool = False
-    """Whether it comes when an hour has passed."""
+    """True if the refusal comes only after an hour."""
 
 
 def seen(client: MemoryClient) -> str:
-    """What a client was told, in words: its unread packets, and whether the connection ended."""
+    """Describe the unread packets of a client and whether its connection was closed."""
     five = client.version == 5
     client.harness.settle()
     told = []
@@ -220,7 +223,7 @@ def seen(client: MemoryClient) -> str:
 
 
 def bearer(**claims: Any) -> dict[str, Any]:
-    """Credentials: a token."""
+    """Return credentials that consist of a token."""
     return {"username": "u", "password": token(claims or None, now=EPOCH)}
 
 
@@ -228,7 +231,7 @@ ANN: dict[str, Any] = {"username": "ann", "password": b"right"}
 
 
 def connect(**given: Any) -> Act:
-    """Connect so."""
+    """Connect with these arguments."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         return world.harness.connect("c", version, expect=None, **given)
@@ -237,7 +240,7 @@ def connect(**given: Any) -> Act:
 
 
 def again(times: int, last: Mapping[str, Any] | None = None, **given: Any) -> Act:
-    """Connect so many times, from one address, and look at the last."""
+    """Connect `times` times from one address. Return the last client."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         for number in range(times - 1):
@@ -250,7 +253,7 @@ def again(times: int, last: Mapping[str, Any] | None = None, **given: Any) -> Ac
 
 
 def crowd(world: World, version: int, qos: int) -> MemoryClient:
-    """Three at once, where one is hashed and one waits."""
+    """Connect three clients at once to a broker that hashes one password at a time and queues one."""
     with world.harness.together():
         clients = [
             world.harness.connect(
@@ -262,7 +265,7 @@ def crowd(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def broken(fault: Any) -> Act:
-    """The plugin fails so."""
+    """Connect while the password plugin fails with `fault`."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         world.harness.fail("auth_password", "on_connect", fault)
@@ -278,7 +281,7 @@ def _answers(answer: Mapping[str, Any] | None) -> None:
 
 
 def asking(answer: Mapping[str, Any] | None, then: Act) -> Act:
-    """The HTTP service answers so from now on."""
+    """Make the HTTP service return `answer` from now on."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         _answers(answer)
@@ -288,7 +291,7 @@ def asking(answer: Mapping[str, Any] | None, then: Act) -> Act:
 
 
 def publish(topic: str, times: int = 1, **given: Any) -> Act:
-    """Publish to a topic, and look at what the last brings."""
+    """Publish to a topic `times` times. Return the client before it reads the last answer."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         client = world.harness.connect("c", version, **given)
@@ -305,7 +308,7 @@ def publish(topic: str, times: int = 1, **given: Any) -> Act:
 
 
 def undecided_publish(topic: str) -> Act:
-    """Let in by a service that dies then."""
+    """Publish after the HTTP service that admitted the client has failed."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         _answers({"result": "allow"})
@@ -319,7 +322,7 @@ def undecided_publish(topic: str) -> Act:
 
 
 def subscribe(filter: str, qos: int | None = None, times: int = 1, **given: Any) -> Act:
-    """Subscribe to a filter, and look at what the last brings."""
+    """Subscribe to a filter `times` times. Return the client before it reads the last answer."""
 
     def act(world: World, version: int, asked: int) -> MemoryClient:
         client = world.harness.connect("c", version, **given)
@@ -332,7 +335,7 @@ def subscribe(filter: str, qos: int | None = None, times: int = 1, **given: Any)
 
 
 def undecided_subscribe(world: World, version: int, qos: int) -> MemoryClient:
-    """Let in by a service that dies then."""
+    """Subscribe after the HTTP service that admitted the client has failed."""
     _answers({"result": "allow"})
     client = world.harness.connect("c", version, username="ann", password=b"x")
     _answers(None)
@@ -342,7 +345,7 @@ def undecided_subscribe(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def deliver(topic: str, times: int = 1) -> Act:
-    """Subscribe, and look at what the last of some messages of others brings."""
+    """Subscribe, and let another client publish `times` messages. Return the subscriber before it reads the last."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         client = world.harness.connect("c", version)
@@ -366,7 +369,7 @@ def _there(world: World, version: int, **given: Any) -> MemoryClient:
 
 
 def token_ends(world: World, version: int, qos: int) -> MemoryClient:
-    """Its time is over."""
+    """Let the token of a connected client expire."""
     client = _there(world, version, **bearer())
     world.harness.advance(3603)  # an hour, and then the leeway of 5 s
     client.expect_nothing()
@@ -375,7 +378,7 @@ def token_ends(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def renewal(data: bytes) -> Act:
-    """Authenticate again, with another token."""
+    """Reauthenticate with another token."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         mine = token(now=EPOCH)
@@ -390,14 +393,14 @@ def renewal(data: bytes) -> Act:
 
 
 def user_goes(world: World, version: int, qos: int) -> MemoryClient:
-    """The user is taken out of the file."""
+    """Remove the user of a connected client from the password file."""
     client = _there(world, version, **ANN)
     world.write("users.yaml", users(world.folder, ("bob",)))
     return client
 
 
 def right_ends(world: World, version: int, qos: int) -> MemoryClient:
-    """The rule that allowed a subscription is taken out of the file; nothing comes any more."""
+    """Remove the rule that allowed a subscription. The client then receives nothing more."""
     client = _there(world, version)
     assert client.subscribe("open/#", 1).codes == (1,)
     world.write("acl.yaml", 'rules:\n  - {allow: publish, topic: "#"}\n')
@@ -406,7 +409,7 @@ def right_ends(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def key_goes(world: World, version: int, qos: int) -> MemoryClient:
-    """The key that its token was signed with is withdrawn."""
+    """Withdraw the key that signed the client's token."""
     file = world.folder / "key"
     client = _there(world, version, **bearer())
     assert not file.exists()
@@ -416,7 +419,7 @@ def key_goes(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def credential_ends(world: World, version: int, qos: int) -> MemoryClient:
-    """The HTTP service let it in for a while."""
+    """Let the credentials that the HTTP service granted for a limited time expire."""
     _answers({"result": "allow", "expires_at": EPOCH + 60})
     client = _there(world, version, username="ann", password=b"x")
     world.harness.advance(59)
@@ -426,7 +429,7 @@ def credential_ends(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def ban(world: World, version: int, qos: int) -> MemoryClient:
-    """Three refusals, where two are allowed."""
+    """Exceed the limit of two refusals, which bans the client."""
     client = _there(world, version)
     for _ in range(4):
         client.publish("a", b"x", 0)
@@ -434,7 +437,7 @@ def ban(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def will_due(world: World, version: int, qos: int) -> MemoryClient:
-    """A will that was allowed at CONNECT and is not any more."""
+    """Let a will become due that was allowed at CONNECT but no longer is."""
     watcher = world.harness.connect("watcher")
     assert watcher.subscribe("open/#").codes == (0,)
     client = _there(world, version, will=will("open/will", b"x"))
@@ -457,7 +460,7 @@ ACL_ENDS = Setting(("acl_file",), {**RIGHTS, "broker": {"mqtt3_denied_publish": 
 
 
 def limited(*limits: Mapping[str, Any], **more: Any) -> Setting:
-    """Of rate limits alone."""
+    """Return a configuration with only the rate limit plugin."""
     return Setting(("ratelimit",), limits=limits, more=more)
 
 
@@ -567,7 +570,7 @@ TABLES = {"connect": CONNECT, "publish": PUBLISH, "subscribe": SUBSCRIBE, "later
 
 @cache
 def told(table: str, title: str, version: int, qos: int = 1) -> str:
-    """What is seen."""
+    """Run a row and describe what the client sees."""
     [row] = [row for row in TABLES[table] if row.title == title]
     if row.only_5 and version != 5:
         return "-"
@@ -587,7 +590,7 @@ def told(table: str, title: str, version: int, qos: int = 1) -> str:
 
 
 def render(table: str) -> str:
-    """A table, as it stands in the page."""
+    """Return a table as the page shows it."""
     if table == "publish":
         columns = [(v, q) for v in (5, 4) for q in (0, 1, 2)]
         heads = [f"{VERSIONS[v]}, QoS {q}" for v, q in columns]
@@ -602,7 +605,7 @@ def render(table: str) -> str:
 
 
 def shown(table: str) -> str:
-    """A table as the page has it."""
+    """Return the table that the page currently contains."""
     return _place(table, PAGE.read_text())[1].strip("\n")
 
 

@@ -1,4 +1,4 @@
-"""A plugin that lets everybody in, offered as if it were installed, and configuration files that name it."""
+"""A plugin that accepts every client, registered as if it were installed, and configuration files that use it."""
 
 import pathlib
 from collections.abc import Callable

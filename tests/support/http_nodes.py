@@ -1,4 +1,4 @@
-"""A server with an HTTP listener, and a plugin with routes of several kinds."""
+"""A server with an HTTP listener, and a plugin with several kinds of routes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ def http(name: str = "http", **options: Any) -> ListenerSettings:
 
 
 class Pages(Plugin):
-    """Routes of several kinds."""
+    """A plugin with several kinds of routes."""
 
     def __init__(self, config: Any, context: Context) -> None:
         super().__init__(config, context)

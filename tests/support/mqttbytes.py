@@ -1,7 +1,7 @@
-"""MQTT packets as bytes, put together by hand: no part of the broker's own codec has a hand in it.
+"""MQTT packets assembled by hand as bytes, without the broker's own codec.
 
-`level` is 4 for MQTT 3.1.1 and 5 for MQTT 5.0 (3 for 3.1, which writes all but CONNECT as 3.1.1 does). `properties` are
-encoded properties, one after the other, without their length.
+`level` is 4 for MQTT 3.1.1 and 5 for MQTT 5.0. It is 3 for MQTT 3.1, whose packets other than CONNECT equal those of
+3.1.1. `properties` are encoded properties, concatenated, without their length.
 """
 
 Field = str | bytes
@@ -11,7 +11,7 @@ PINGRESP = b"\xd0\x00"
 
 
 def varint(number: int) -> bytes:
-    """A variable byte integer."""
+    """Encode a variable byte integer."""
     out = b""
     while True:
         number, digit = divmod(number, 128)
@@ -25,19 +25,19 @@ def raw(value: Field) -> bytes:
 
 
 def text(value: Field) -> bytes:
-    """A string or binary field: two bytes of length, then the bytes."""
+    """Encode a string or binary field: a two-byte length, then the bytes."""
     data = raw(value)
     return len(data).to_bytes(2, "big") + data
 
 
 def packet(first: int, *body: bytes) -> bytes:
-    """A packet with this first byte."""
+    """Encode a packet with this first byte."""
     whole = b"".join(body)
     return bytes((first,)) + varint(len(whole)) + whole
 
 
 def section(properties: bytes, level: int = 5) -> bytes:
-    """The property section: its length and the properties; nothing before MQTT 5."""
+    """Encode the property section, with its length. It is empty before MQTT 5."""
     return varint(len(properties)) + properties if level == 5 else b""
 
 
@@ -53,7 +53,7 @@ def payload_format(value: int) -> bytes:
 
 
 def expiry(seconds: int) -> bytes:
-    """Message Expiry Interval."""
+    """Encode a Message Expiry Interval."""
     return b"\x02" + seconds.to_bytes(4, "big")
 
 
@@ -70,7 +70,7 @@ def correlation(value: bytes) -> bytes:
 
 
 def identifier(number: int) -> bytes:
-    """Subscription Identifier."""
+    """Encode a Subscription Identifier."""
     return b"\x0b" + varint(number)
 
 
@@ -95,7 +95,7 @@ def will_delay(seconds: int) -> bytes:
 
 
 def response_information(value: int) -> bytes:
-    """Request Response Information."""
+    """Encode a Request Response Information."""
     return bytes((0x19, value))
 
 
@@ -112,17 +112,17 @@ def alias_maximum(number: int) -> bytes:
 
 
 def alias(number: int) -> bytes:
-    """Topic Alias."""
+    """Encode a Topic Alias."""
     return b"\x23" + uint16(number)
 
 
 def user(name: Field, value: Field) -> bytes:
-    """A User Property."""
+    """Encode a User Property."""
     return b"\x26" + text(name) + text(value)
 
 
 def packet_size(number: int) -> bytes:
-    """Maximum Packet Size."""
+    """Encode a Maximum Packet Size."""
     return b"\x27" + number.to_bytes(4, "big")
 
 
@@ -146,7 +146,7 @@ def connect(
     rest: bytes = b"",
     name: Field | None = None,
 ) -> bytes:
-    """CONNECT. `flags` replaces the connect flags that follow from the rest; `rest` is added at the end."""
+    """Encode CONNECT. `flags` overrides the computed connect flags; `rest` is appended."""
     made = 2 if clean else 0
     payload = text(client_id)
     if will is not None:
@@ -176,7 +176,7 @@ def publish(
     dup: bool = False,
     properties: bytes = b"",
 ) -> bytes:
-    """PUBLISH."""
+    """Encode PUBLISH."""
     first = 0x30 | dup << 3 | qos << 1 | retain
     number = uint16(packet_id) if qos else b""
     return packet(first, text(topic), number, section(properties, level), payload)
@@ -210,7 +210,7 @@ def pubcomp(packet_id: int, code: int | None = None, properties: bytes = b"") ->
 def subscribe(
     packet_id: int, *filters: tuple[Field, int], level: int = 5, properties: bytes = b""
 ) -> bytes:
-    """SUBSCRIBE: each filter with its options byte."""
+    """Encode SUBSCRIBE. Each filter comes with its options byte."""
     requests = b"".join(text(name) + bytes((options,)) for name, options in filters)
     return packet(0x82, uint16(packet_id), section(properties, level), requests)
 
@@ -243,7 +243,7 @@ def auth(code: int, properties: bytes = b"") -> bytes:
 
 
 def frames(data: bytes) -> list[bytes]:
-    """The packets in `data`, which must be whole."""
+    """Split `data` into packets. All must be complete."""
     found = []
     while data:
         size, digits = 0, 1
@@ -262,7 +262,7 @@ def frames(data: bytes) -> list[bytes]:
 
 
 def take(buffer: bytearray) -> list[tuple[int, bytes]]:
-    """The whole packets at the beginning of `buffer`, which they leave: each its first byte and its body."""
+    """Remove the complete packets from the start of `buffer`. Return the first byte and the body of each."""
     found = []
     start, end = 0, len(buffer)
     while end - start >= 2:
@@ -285,7 +285,7 @@ def take(buffer: bytearray) -> list[tuple[int, bytes]]:
 
 
 def take_frames(buffer: bytearray) -> list[bytes]:
-    """Remove the whole packets at the beginning of `buffer`, and return them with their headers."""
+    """Remove the complete packets from the start of `buffer`. Return them with their headers."""
     found: list[bytes] = []
     while True:
         size = digits = 0
@@ -303,7 +303,7 @@ def take_frames(buffer: bytearray) -> list[bytes]:
 
 
 def body(frame: bytes) -> bytes:
-    """A packet without its fixed header."""
+    """Return a packet without its fixed header."""
     digits = 1
     while frame[digits] >= 128:
         digits += 1
@@ -317,7 +317,7 @@ _SIZES = {
 
 
 def split_section(data: bytes) -> tuple[list[bytes], bytes]:
-    """A property section at the beginning of `data`: its properties, each encoded, and what follows the section."""
+    """Split the property section off `data`. Return its encoded properties and the remaining bytes."""
     size, pos = _varint_at(data, 0)
     end = pos + size
     found = []
@@ -348,7 +348,7 @@ def _varint_at(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def split_publish(frame: bytes, level: int = 5) -> tuple[int, bytes, int, list[bytes], bytes]:
-    """A PUBLISH: (first byte, topic, packet id or 0, encoded properties, payload)."""
+    """Split a PUBLISH into (first byte, topic, packet id or 0, encoded properties, payload)."""
     assert frame[0] >> 4 == 3, f"not a PUBLISH: {frame.hex(' ')}"
     rest = body(frame)
     size = int.from_bytes(rest[:2], "big")

@@ -1,11 +1,11 @@
-"""Messages whose payloads are numbers: publish them, and see which arrive and what is left."""
+"""Messages whose payloads are numbers: helpers that publish them and check which arrive."""
 
 from hookmq.mqtt.packets import Publish
 from hookmq_testing import Harness, MemoryClient
 
 
 def payloads(client: MemoryClient) -> list[bytes]:
-    """The payloads of the unread messages, taken."""
+    """Remove the unread messages and return their payloads."""
     client.harness.settle()
     found = [p.payload for p in client.unread if isinstance(p, Publish)]
     client.unread.clear()
@@ -17,7 +17,7 @@ def numbers(*which: int) -> list[bytes]:
 
 
 def send(harness: Harness, which: range, qos: int = 1, topic: str = "t", name: str = "p") -> None:
-    """Publish numbers, each acknowledged."""
+    """Publish numbers, waiting for each acknowledgement."""
     publisher = next((c for c in harness.clients if c.connect.client_id == name), None)
     if publisher is None:
         publisher = harness.connect(name)

@@ -1,4 +1,4 @@
-"""The manual as a test sees it: pages, their blocks of code and their links."""
+"""The manual as tests read it: pages, their blocks of code and their links."""
 
 import re
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ _HEADING = re.compile(r"^#+ +(?P<text>.+)$", re.M)
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: the page it stands on, its line, and what its info string says: ``python file=a.py`` is of the
-    language python with the option ``file``."""
+    """A block of code: its page, line, language and options.
+
+    The info string ``python file=a.py`` gives the language python and the option ``file``.
+    """
 
     page: Path
     line: int
@@ -27,12 +29,12 @@ class Block:
 
     @property
     def kind(self) -> str:
-        """The language, and what is special about the block."""
+        """Return the language and the block's other tags, without its options."""
         return " ".join([self.language, *(word for word in self.words if "=" not in word)])
 
     @property
     def file(self) -> str:
-        """The name of the file that the block shows; '' for none."""
+        """Return the name of the file that the block shows, or '' if it has none."""
         return next((w.removeprefix("file=") for w in self.words if w.startswith("file=")), "")
 
     def __str__(self) -> str:
@@ -40,7 +42,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every page for readers: the READMEs, the manual, the changelog."""
+    """Return every page for readers: the READMEs, the manual and the changelog."""
     patterns = (
         "*.md",
         "docs/**/*.md",
@@ -54,7 +56,7 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page, in order."""
+    """Return the blocks of a page in order."""
     text = page.read_text()
     found = []
     for match in _FENCE.finditer(text):
@@ -65,18 +67,18 @@ def blocks(page: Path) -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks and without code in its lines."""
+    """Return a page without blocks and inline code."""
     return re.sub(r"`[^`\n]+`", "``", _FENCE.sub("", page.read_text()))
 
 
 def links(page: Path) -> list[str]:
-    """The targets of a page's links."""
+    """Return the targets of a page's links."""
     text = _FENCE.sub("", page.read_text())
     return [match["target"] for match in _LINK.finditer(text)]
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link to a heading of the page may name, as forges make it of the heading."""
+    """Return the anchors of the page's headings, in the form that GitHub derives from them."""
     texts = [
         match["text"].replace("`", "")
         for match in _HEADING.finditer(_FENCE.sub("", page.read_text()))

@@ -11,7 +11,7 @@ CHEAP = Argon2(1 << 20, 1, 1)
 
 
 def cheap(password: bytes) -> str:
-    """An argon2id hash that costs a millisecond."""
+    """Return an argon2id hash that takes a millisecond to compute."""
     return make(password, "yaml", CHEAP)
 
 
@@ -35,7 +35,7 @@ users:
 
 
 def of(harness: Harness) -> AuthPasswordPlugin:
-    """The plugin in a harness."""
+    """Return the password plugin of a harness."""
     instance = harness.hooks.instance("users")
     assert instance is not None
     assert isinstance(instance.plugin, AuthPasswordPlugin)
@@ -46,11 +46,11 @@ MOSQUITTO = (
     "alice:$7$101$TmYT+Q7sb5hxfltS$vqpNBjlHWe6p3pffOesT3dyO9WehVqVDkuduFdx2u7od1/yojVDLo3kMOWzn5iT8dMnpiieN5eBReI/oXGXn/A=="
     "\nbob:$6$Eimbgna5wUEVda2c$Y6QBkbVVxTUbPQkllCIEGyNMg4YR2s4uoqJESfb3zbU5O+qCdYmi45wcYWErCnFM9QK6za09YCOXXAfnUpTd2A==\n"
 )
-"""As mosquitto_passwd 2.0.11 wrote it; the passwords are secret and hunter2."""
+"""A password file written by mosquitto_passwd 2.0.11. The passwords are secret and hunter2."""
 
 
 class Verified:
-    """Every password that was verified: the scheme, and whether it was right."""
+    """Records every password verification: its scheme and whether it succeeded."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Hash, bytes]] = []

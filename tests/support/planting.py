@@ -1,7 +1,7 @@
-"""Planted bugs: small changes of the core or a plugin, made in a copy of it, that the simulator or a power cut must find.
+"""Planted bugs: small changes to a copy of the core or a plugin. The simulator or a power cut must find each.
 
-A file of tests/simulation/bugs says what is wrong, within how many seeds it must be found (or ``found by NAME``, a plan
-of tests/simulation/regressions, if chance is too slow), and what changes in which function. A file of
+A file in tests/simulation/bugs describes the bug, the number of seeds within which it must be found, and the change to
+a function. If random search is too slow, ``found by NAME`` names a plan in tests/simulation/regressions. A file in
 tests/crash/powercut/bugs says ``within N cuts``:
 
     PUBACK leaves before its commit.
@@ -12,10 +12,10 @@ tests/crash/powercut/bugs says ``within N cuts``:
     --- new
     if False:
 
-The function is named as Python qualifies it, such as ``Broker.start`` or ``load_page.loaded``. An annotated constant can
-stand in its place. What is old is an expression, statements that follow each other, or the head of a compound statement.
-It is compared as syntax, so comments and line breaks do not matter. It must stand in that function exactly once. An empty
-new part removes the statements.
+The function has its qualified name, such as ``Broker.start`` or ``load_page.loaded``. The name of an annotated constant
+is also accepted. The old code is an expression, consecutive statements, or the head of a compound statement. It is
+compared as syntax, so comments and line breaks do not matter. It must occur in the function exactly once. An empty new
+part removes the statements.
 """
 
 import ast
@@ -35,7 +35,7 @@ BUGS = SUPPORT.parent / "simulation" / "bugs"
 
 
 class Change(NamedTuple):
-    """In `function` of the file `path`, which begins with the name of a package, `old` becomes `new`."""
+    """In `function` of the file `path`, replace `old` by `new`. The path begins with the name of a package."""
 
     path: str
     function: str
@@ -43,7 +43,7 @@ class Change(NamedTuple):
     new: str
 
     def apply(self, source: str) -> str:
-        """Return the source with the change made. Raises ValueError if the function or `old` is not there once."""
+        """Return the changed source. Raise ValueError unless the function exists once and contains `old` once."""
         tree = ast.parse(source)
         scopes = [node for name, node in functions(tree) if name == self.function]
         if len(scopes) != 1:
@@ -72,7 +72,7 @@ def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
 
 
 def _places(scope: ast.AST, old: str, lines: list[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield where `old` stands in `scope`, as offsets of bytes."""
+    """Yield each occurrence of `old` in `scope` as offsets in bytes."""
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
@@ -112,7 +112,7 @@ def _places(scope: ast.AST, old: str, lines: list[bytes]) -> Iterator[tuple[int,
 
 
 def _head_of(node: ast.AST) -> list[ast.AST]:
-    """Return what stands between the keyword and the colon of a compound statement."""
+    """Return the nodes between the keyword and the colon of a compound statement."""
     found: list[ast.AST] = []
     for name, value in ast.iter_fields(node):
         if name not in ("body", "orelse", "finalbody", "handlers"):
@@ -129,23 +129,23 @@ class Bug(NamedTuple):
 
     name: str
     within: int
-    """Seeds, from 0 on, of which one must find it; 0 where `plan` does."""
+    """Number of seeds, from 0 on, within which the bug must be found; 0 if `plan` finds it."""
     plan: pathlib.Path | None
-    """The regression that must find it."""
+    """The regression plan that must find it."""
     changes: tuple[Change, ...]
     text: str = ""
-    """What is wrong, in words."""
+    """A description of the bug."""
     cuts: int = 0
-    """Power cuts of which one must find it."""
+    """Number of power cuts within which the bug must be found."""
 
     @property
     def packages(self) -> set[str]:
-        """Those that it changes."""
+        """Return the names of the packages that the bug changes."""
         return {change.path.partition("/")[0] for change in self.changes}
 
 
 def load(path: pathlib.Path) -> Bug:
-    """The bug of a file. Raises ValueError for a file that is not as it should be."""
+    """Load a bug from its file. Raise ValueError if the file is invalid."""
     head, *parts = path.read_text().split("\n=== ")
     within = re.search(r"^within (\d+) (seeds|cuts)$", head, re.MULTILINE)
     by = re.search(r"^found by (\w+)$", head, re.MULTILINE)
@@ -167,12 +167,12 @@ def load(path: pathlib.Path) -> Bug:
 
 
 def bugs(folder: pathlib.Path = BUGS) -> list[Bug]:
-    """All of a folder, by name."""
+    """Return all bugs of a folder, sorted by name."""
     return [load(path) for path in sorted(folder.glob("*.edit"))]
 
 
 def package(name: str) -> pathlib.Path:
-    """The folder of a package that can be imported."""
+    """Return the folder of an importable package."""
     spec = importlib.util.find_spec(name)
     assert spec is not None, name
     assert spec.origin is not None, name
@@ -197,7 +197,7 @@ def problems(bug: Bug) -> list[str]:
 
 
 def plant(bug: Bug, folder: pathlib.Path) -> None:
-    """Copy what it changes to `folder` and plant the bug there."""
+    """Copy the changed packages to `folder` and plant the bug there."""
     ignore = shutil.ignore_patterns("__pycache__", "*.so", "_compiled")
     for name in bug.packages:
         shutil.copytree(package(name), folder / name, ignore=ignore)

@@ -1,4 +1,4 @@
-"""A plugin that decides who may publish, and what a new subscriber then gets of the retained messages."""
+"""A plugin that controls who may publish, and tests of which retained messages a new subscriber then receives."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ Make = Callable[..., Harness]
 
 
 class Rights(HookRecorder):
-    """Who is in `denied` may publish nothing; all else is allowed. With `late` set answers come a little later."""
+    """A plugin that denies every publish to the clients in `denied`. If `late` is set, it decides after a delay."""
 
     def __init__(self, late: bool = False) -> None:
         super().__init__("on_connect", "authorize", id="rights")
@@ -58,18 +58,18 @@ class Rights(HookRecorder):
 
     @property
     def handle(self) -> BrokerHandle:
-        """What the plugin may do."""
+        """Return the plugin's broker handle."""
         return self.harness.handle("rights")
 
 
 def started(make: Make, rights: Rights, **options: Any) -> Harness:
-    """A broker with that plugin."""
+    """Start a broker with this plugin."""
     harness = rights.harness = make(plugins=[rights], **options)
     return harness
 
 
 def fetched(harness: Harness, filter: str = "#", name: str = "reader") -> set[str]:
-    """The topics that a new subscriber gets."""
+    """Return the topics of the messages that a new subscriber receives."""
     client: MemoryClient = harness.connect(name)
     client.subscribe(filter)
     harness.advance(5)

@@ -1,4 +1,4 @@
-"""A client that speaks bytes to a broker in memory and is told bytes; it answers nothing by itself."""
+"""A client that exchanges bytes with a broker in memory. It answers nothing by itself."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from hookmq.model.client import Peer, Scope
 from hookmq_testing import Harness, MemoryWire
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])
-"""For a test of what 3.1.1 and 5.0 have in common."""
+"""Runs a test for both MQTT 3.1.1 and 5.0."""
 
 
 class RawClient:
-    """One connection. What arrived and was not looked at yet is in `arrived`."""
+    """One connection. `arrived` contains the bytes that were received but not yet checked."""
 
     def __init__(self, harness: Harness, level: int = 5, scope: Scope | None = None) -> None:
         self.harness = harness
@@ -31,7 +31,7 @@ class RawClient:
     # what it does ----------------------------------------------------------------------------------------------------
 
     def send(self, *packets: bytes) -> "RawClient":
-        """Send bytes, all in one segment."""
+        """Send bytes in one segment."""
         self.wire.send(b"".join(packets))
         self.harness.settle()
         return self
@@ -45,7 +45,7 @@ class RawClient:
         self.send(m.publish(topic, payload, *args, level=self.level, **options))
 
     def subscribe(self, *filters: tuple[m.Field, int], properties: bytes = b"") -> None:
-        """Subscribe to filters, each with its options byte; each must be granted the QoS asked for."""
+        """Subscribe to filters, each with its options byte. Assert that the requested QoS is granted for each."""
         self._packet_id += 1
         number = 1000 + self._packet_id
         self.send(m.subscribe(number, *filters, level=self.level, properties=properties))
@@ -54,58 +54,60 @@ class RawClient:
         self.arrived = self.arrived[len(answer) :]
 
     def unsubscribe(self, *filters: m.Field) -> None:
-        """Unsubscribe from filters that are subscribed to."""
+        """Unsubscribe from filters. Assert that each subscription existed."""
         self._packet_id += 1
         number = 1000 + self._packet_id
         self.send(m.unsubscribe(number, *filters, level=self.level))
         self.expect(m.unsuback(number, *([0] * len(filters)), level=self.level))
 
     def leave(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without DISCONNECT."""
         self.wire.lose()
         self.harness.settle()
 
     def goodbye(self, *packets: bytes) -> None:
-        """Send DISCONNECT (or `packets`): the broker closes and says nothing."""
+        """Send DISCONNECT (or `packets`). Assert that the broker closes the connection without sending anything."""
         self.send(*(packets or (m.disconnect(),)))
         self.ends()
 
     # what it finds ---------------------------------------------------------------------------------------------------
 
     def take(self) -> bytes:
-        """All bytes that arrived since the last look."""
+        """Return all bytes that arrived since the last check."""
         self.harness.settle()
         data, self.arrived = self.arrived, b""
         return data
 
     def take_frames(self) -> list[bytes]:
-        """The same as packets."""
+        """Return all packets that arrived since the last check."""
         return m.frames(self.take())
 
     def take_one(self) -> bytes:
-        """The one packet that arrived."""
+        """Return the packet that arrived. Assert that it is the only one."""
         found = self.take_frames()
         assert len(found) == 1, f"one packet, not {[one.hex(' ') for one in found]}"
         return found[0]
 
     def take_publish(self) -> tuple[int, bytes, int, list[bytes], bytes]:
-        """The one packet that arrived, a PUBLISH: see `mqttbytes.split_publish`."""
+        """Return the PUBLISH that arrived, split by `mqttbytes.split_publish`. Assert that it is the only packet."""
         return m.split_publish(self.take_one(), self.level)
 
     def expect(self, *packets: bytes) -> None:
-        """Exactly these packets arrived, in this order, and the connection is open."""
+        """Assert that exactly these packets arrived, in this order, and that the connection is open."""
         self._compare(packets)
         assert not self.wire.closed, "the connection is closed"
         assert not self.wire.closing
 
     def ends(self, *packets: bytes) -> None:
-        """Exactly these packets arrived, and then the broker closed the connection."""
+        """Assert that exactly these packets arrived and that the broker then closed the connection."""
         self._compare(packets)
         assert self.wire.closed, "the connection is still open"
 
     def refused(self, *codes: int, after: bytes = b"") -> None:
-        """The broker closed the connection: after DISCONNECT with one of the codes in MQTT 5, without a word before.
-        `after` is what came first."""
+        """Assert that the broker closed the connection after the packets `after`.
+
+        In MQTT 5, DISCONNECT with one of the codes must precede the end. In MQTT 3, nothing may.
+        """
         data = self.take()
         assert data.startswith(after), f"{data.hex(' ')}, expected first {after.hex(' ')}"
         assert self.wire.closed, f"the connection is still open: {data.hex(' ')}"
@@ -118,8 +120,10 @@ class RawClient:
         assert found[0][2] in codes, f"DISCONNECT 0x{found[0][2]:02X}"
 
     def not_accepted(self, *codes: int) -> bytes:
-        """The broker closed the connection after CONNACK with one of the codes, or without a word where there are none;
-        the CONNACK."""
+        """Assert that the broker closed the connection after a CONNACK with one of the codes. Return the CONNACK.
+
+        Without codes, assert that the broker sent nothing.
+        """
         data = self.take()
         assert self.wire.closed, f"the connection is still open: {data.hex(' ')}"
         if not codes:
@@ -133,7 +137,7 @@ class RawClient:
         return found
 
     def accepted(self, present: bool = False) -> list[bytes]:
-        """CONNACK 0 arrived, the first of all: it is taken, and its properties returned."""
+        """Remove the CONNACK, which must be the first packet and have code 0. Return its properties."""
         self.harness.settle()
         found = m.frames(self.arrived)
         assert found, "nothing arrived"
@@ -164,7 +168,7 @@ def join(
     scope: Scope | None = None,
     **options: Any,
 ) -> RawClient:
-    """A client whose CONNECT was accepted. `options` are those of `mqttbytes.connect`."""
+    """Connect a client and assert that it is accepted. `options` are those of `mqttbytes.connect`."""
     client = RawClient(harness, level, scope)
     client.connect(client_id, **options)
     client.accepted(present)

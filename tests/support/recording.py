@@ -1,4 +1,4 @@
-"""paho-mqtt with its callbacks as queues: a client that a test can ask instead of waiting for."""
+"""A paho-mqtt client whose callbacks fill queues, so that tests can read events in order."""
 
 import queue
 import ssl
@@ -19,7 +19,7 @@ V31, V311, V5 = (
 
 
 def properties(packet: int, **values: Any) -> Properties:
-    """paho's properties of a packet type (`PacketTypes`), by paho's names."""
+    """Return paho's properties object for a packet type (`PacketTypes`). The keywords are paho's names."""
     made = Properties(packet)  # type: ignore[no-untyped-call]
     for name, value in values.items():
         setattr(made, name, value)
@@ -27,7 +27,7 @@ def properties(packet: int, **values: Any) -> Properties:
 
 
 class Client:
-    """A client that keeps what it is told. Used as a context manager it disconnects, if it is still connected."""
+    """A client that records everything it receives. As a context manager, it disconnects on exit if still connected."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Client:
         self.ends.put(code.value)
 
     def connect(self) -> tuple[int, bool]:
-        """Connect and wait: the reason code of CONNACK and its session-present flag."""
+        """Connect and wait. Return the reason code of CONNACK and the Session Present flag."""
         self.ended = False
         if self.version == V5:
             wanted = {"SessionExpiryInterval": self.expiry, "TopicAliasMaximum": self.aliases}
@@ -123,7 +123,7 @@ class Client:
         self.paho.loop_stop()
 
     def cut(self) -> None:
-        """Let the connection break, as a network does."""
+        """Break the connection, as a network failure would."""
         sock: Any = self.paho.socket()
         assert sock is not None
         sock.shutdown(2)
@@ -139,7 +139,7 @@ class Client:
         self.disconnect()
 
     def subscribe(self, filter: str, qos: int = 0, **options: Any) -> int:
-        """Subscribe and wait: the reason code of SUBACK. `options` are MQTT 5's, by paho's names."""
+        """Subscribe and wait. Return the reason code of SUBACK. `options` are MQTT 5 options by paho's names."""
         if self.version == V5:
             self.paho.subscribe(filter, options=SubscribeOptions(qos, **options))
         else:
@@ -148,14 +148,17 @@ class Client:
         return code
 
     def unsubscribe(self, filter: str) -> list[int]:
-        """Unsubscribe and wait: the reason codes of UNSUBACK, none in MQTT 3."""
+        """Unsubscribe and wait. Return the reason codes of UNSUBACK, or an empty list in MQTT 3."""
         self.paho.unsubscribe(filter)
         return self.unsubacks.get(timeout=WAIT)
 
     def publish(
         self, topic: str, payload: bytes = b"", qos: int = 0, retain: bool = False, **given: Any
     ) -> int:
-        """Publish and wait until it is acknowledged (QoS 0: written): the reason code. `given` are properties."""
+        """Publish, wait for the acknowledgement (at QoS 0, for the write), and return the reason code.
+
+        `given` are properties.
+        """
         mid = self.post(topic, payload, qos, retain, **given)
         told, code = self.pubacks.get(timeout=WAIT)
         assert told == mid
@@ -164,22 +167,22 @@ class Client:
     def post(
         self, topic: str, payload: bytes = b"", qos: int = 0, retain: bool = False, **given: Any
     ) -> int:
-        """Publish without waiting: paho's number of the message."""
+        """Publish without waiting. Return paho's id of the message."""
         made = properties(PacketTypes.PUBLISH, **given) if given else None
         info = self.paho.publish(topic, payload, qos, retain, made)
         assert info.rc == MQTTErrorCode.MQTT_ERR_SUCCESS
         return info.mid
 
     def message(self) -> paho.MQTTMessage:
-        """The next message."""
+        """Wait for the next message and return it."""
         return self.messages.get(timeout=WAIT)
 
     def payloads(self, count: int) -> list[bytes]:
-        """The payloads of the next `count` messages."""
+        """Wait for the next `count` messages and return their payloads."""
         return [bytes(self.message().payload) for _ in range(count)]
 
     def until(self, marker: str) -> list[paho.MQTTMessage]:
-        """The messages that come before the next one of topic `marker`, which somebody has published or will."""
+        """Return the messages that arrive before the next one with topic `marker`."""
         before: list[paho.MQTTMessage] = []
         while (message := self.message()).topic != marker:
             before.append(message)

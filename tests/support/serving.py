@@ -1,4 +1,4 @@
-"""``hookmq serve`` as a process of its own, on ports the kernel chose, for tests that talk to it from outside."""
+"""``hookmq serve`` as a separate process on ports that the kernel chooses, for tests from outside."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from typing import Any
 
 HOOKMQ = (sys.executable, "-m", "hookmq.cli")
 WAIT = 60.0
-"""Seconds that a process may take for anything; it is never waited for in full unless something is wrong."""
+"""Most seconds to wait for a process. Only a failing test waits this long."""
 
 
 @dataclass
 class Served:
-    """A running broker: the port of each listener by its name, and what it logged so far."""
+    """A running broker: the port of each listener by name, and its log so far."""
 
     process: subprocess.Popen[str]
     ports: dict[str, int] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Served:
     _told: "queue.SimpleQueue[dict[str, Any] | None]" = field(default_factory=queue.SimpleQueue)
 
     def wait_for(self, event: str) -> dict[str, Any]:
-        """The next log entry of that name; what comes before it is skipped. Fails when the process ends first."""
+        """Return the next log entry with this event, skipping others. Fail if the process ends first."""
         while True:
             entry = self._told.get(timeout=WAIT)
             if entry is None:
@@ -43,13 +43,13 @@ class Served:
         self.process.send_signal(number)
 
     def stop(self) -> int:
-        """End it as an operator does; the exit code."""
+        """Send SIGTERM, as an operator would, and return the exit code."""
         if self.process.poll() is None:
             self.process.terminate()
         return self.process.wait(WAIT)
 
     def read(self) -> None:
-        """Read the log to its end; runs in a thread."""
+        """Read the log to its end. Runs in a thread."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             try:
@@ -69,8 +69,10 @@ def serving(
     cwd: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Served]:
-    """Run ``hookmq serve ARGUMENTS`` until the block ends. Then it must stop with code 0 and without having logged an
-    error, unless the block failed."""
+    """Run ``hookmq serve ARGUMENTS`` until the block ends.
+
+    Unless the block failed, the broker must then exit with code 0 and must not have logged an error.
+    """
     process = subprocess.Popen(
         [*command, "serve", "--log-format", "json", *arguments],
         stdin=subprocess.DEVNULL,

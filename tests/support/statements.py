@@ -1,4 +1,4 @@
-"""Which test covers which normative statement and which edge case: the tables, the marks, and where they are used."""
+"""Tables of normative statements and edge cases, and the marks that connect tests to them."""
 
 import ast
 import csv
@@ -16,18 +16,20 @@ SOURCE = ROOT / "core" / "hookmq"
 
 
 def statement(*ids: str) -> pytest.MarkDecorator:
-    """The test covers these normative statements: ``MQTT-3.1.4-3`` of 5.0, ``MQTT311-3.1.4-2`` of 3.1.1."""
+    """Mark a test as covering these normative statements: ``MQTT-3.1.4-3`` of 5.0, ``MQTT311-3.1.4-2`` of 3.1.1."""
     return pytest.mark.statement(*ids)
 
 
 def edge(*numbers: int) -> pytest.MarkDecorator:
-    """The test covers these cases of ``statements/edges.tsv``."""
+    """Mark a test as covering these cases of ``statements/edges.tsv``."""
     return pytest.mark.edge(*numbers)
 
 
 class Statement(NamedTuple):
-    """A row of the tables. `side` is server, client or both; `kind` is wire, internal or none: how a server can be
-    tested for it."""
+    """A row of the tables.
+
+    `side` is server, client or both. `kind` says how a server can be tested for it: wire, internal or none.
+    """
 
     id: str
     section: str
@@ -37,7 +39,7 @@ class Statement(NamedTuple):
 
     @property
     def concerns_us(self) -> bool:
-        """Whether a broker can keep or break it, or has to answer who breaks it."""
+        """Return whether the statement binds a broker, or describes a client error that a broker must handle."""
         return self.side != "client" or self.kind == "wire"
 
 
@@ -47,23 +49,23 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def statements() -> dict[str, Statement]:
-    """All statements of both standards by id, in their order."""
+    """Return all statements of both standards by id, in order."""
     rows = _rows("mqtt5.tsv") + _rows("mqtt311.tsv")
     return {row["id"]: Statement(*row.values()) for row in rows}
 
 
 def edges() -> dict[int, str]:
-    """All edge cases."""
+    """Return all edge cases by number."""
     return {int(row["number"]): row["case"] for row in _rows("edges.tsv")}
 
 
 def exceptions() -> dict[str, str]:
-    """Statements that lack a test or a line that enforces them, with the reason."""
+    """Return the statements without a test or enforcing line, with the reason."""
     return {row["id"]: row["reason"] for row in _rows("exceptions.tsv")}
 
 
 def excused(lacks: str) -> dict[str, str]:
-    """Those that lack one of the two, ``test`` or ``line``."""
+    """Return the statements that lack ``test`` or ``line``, with the reason."""
     return {
         row["id"]: row["reason"]
         for row in _rows("exceptions.tsv")
@@ -75,7 +77,7 @@ Covered = dict[str | int, list[str]]
 
 
 def covered() -> Covered:
-    """Ids of statements and numbers of edge cases, each with the tests marked with it, as ``file::function``."""
+    """Return the ids of statements and numbers of edge cases, each with its tests as ``file::function``."""
     found: Covered = {}
     for path in sorted(TESTS.glob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -99,7 +101,7 @@ def covered() -> Covered:
 def _marks(
     function: ast.FunctionDef | ast.AsyncFunctionDef, tables: dict[str, ast.expr]
 ) -> Iterator[str | int]:
-    """The marks of a function: in its decorators, and on the rows of the module's tables that they name."""
+    """Yield the marks of a function, from its decorators and from the rows of module tables that the decorators name."""
     nodes = [node for one in function.decorator_list for node in ast.walk(one)]
     for node in list(nodes):
         if isinstance(node, ast.Name) and node.id in tables:
@@ -120,7 +122,7 @@ _TAG = re.compile(r"\[(MQTT(?:311)?-\d[^\]]*)\]")
 
 
 def tagged() -> dict[str, list[tuple[str, int]]]:
-    """Where the broker's source names each statement: (file below hookmq, line)."""
+    """Return where the broker's source names each statement: (file below hookmq, line)."""
     found: dict[str, list[tuple[str, int]]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
@@ -135,7 +137,7 @@ def tagged() -> dict[str, list[tuple[str, int]]]:
 
 
 def ids_of(tag: str) -> list[str]:
-    """The ids that a tag names: ``MQTT-3.3.2-4, 3.3.2-15 to 20`` names seven."""
+    """Return the ids that a tag names. ``MQTT-3.3.2-4, 3.3.2-15 to 20`` names seven."""
     prefix = tag.partition("-")[0]
     found = []
     for part in tag.split(","):

@@ -1,4 +1,4 @@
-"""Keys, tokens and a server of JWK Sets for tests."""
+"""Keys, tokens and a JWK Set server for tests."""
 
 import asyncio
 import base64
@@ -21,7 +21,9 @@ SECRET = "0123456789abcdef" * 4
 
 
 def private(kind: str, number: int = 0) -> Any:
-    """A private key: ``RSA 2048``, ``EC secp256r1``, ``Ed25519``, ``Ed448``; another for each `number`."""
+    """Return a private key of a kind such as ``RSA 2048``, ``EC secp256r1``, ``Ed25519`` or ``Ed448``. Each `number`
+    gives another key.
+    """
     return _private(kind, number)
 
 
@@ -41,18 +43,18 @@ KINDS = {
     "PS512": "RSA 2048", "ES256": "EC secp256r1", "ES384": "EC secp384r1", "ES512": "EC secp521r1",
     "ES256K": "EC secp256k1", "EdDSA": "Ed25519", "Ed25519": "Ed25519", "Ed448": "Ed448",
 }  # fmt: skip
-"""What kind of key an algorithm is for."""
+"""The kind of key that each algorithm uses."""
 
 
 def pem(kind: str, number: int = 0) -> str:
-    """The public key in PEM."""
+    """Return the public key in PEM."""
     public = private(kind, number).public_key()
     found: bytes = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return found.decode()
 
 
 def jwk(kind: str, kid: str = "", number: int = 0, **more: Any) -> dict[str, Any]:
-    """The public key as a JWK."""
+    """Return the public key as a JWK."""
     maker: Any = {"R": RSAAlgorithm, "EC": ECAlgorithm}.get(
         kind[0] if kind[0] == "R" else kind[:2], OKPAlgorithm
     )
@@ -62,12 +64,12 @@ def jwk(kind: str, kid: str = "", number: int = 0, **more: Any) -> dict[str, Any
 
 
 def jwks(*members: Mapping[str, Any]) -> bytes:
-    """A JWK Set."""
+    """Return a JWK Set."""
     return json.dumps({"keys": list(members)}).encode()
 
 
 def b64(data: bytes) -> str:
-    """Base64url without padding."""
+    """Encode in Base64url without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
@@ -81,8 +83,10 @@ def token(
     header: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> bytes:
-    """A token of `claims` and `more`, good for an hour of `now`. `key` defaults to `SECRET`, or to the private key of the
-    algorithm's kind and `number`."""
+    """Return a token with `claims` and `more`, valid for an hour from `now`.
+
+    `key` defaults to `SECRET`, or to the private key `number` of the algorithm's kind.
+    """
     at = time.time() if now is None else now
     given = {"sub": "me", "exp": int(at) + 3600, **(claims or {}), **more}
     given = {name: value for name, value in given.items() if value is not None}
@@ -100,7 +104,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class KeyServer:
-    """A server of JWK Sets: `body` is what it serves, `answer` what it does instead. `asked` counts requests."""
+    """A server of JWK Sets. It serves `body`, unless `answer` is set. `asked` counts requests."""
 
     def __init__(self) -> None:
         self.body = jwks()
@@ -120,14 +124,14 @@ class KeyServer:
         return web.Response(body=self.body, content_type="application/json")
 
     async def slow(self, request: web.Request) -> web.StreamResponse:
-        """An answer that comes when it is released."""
+        """Answer once `released` is set."""
         await self.released.wait()
         return web.Response(body=self.body)
 
 
 @asynccontextmanager
 async def key_server(ssl_context: Any = None) -> AsyncIterator[KeyServer]:
-    """A `KeyServer` on a port of this machine."""
+    """Run a `KeyServer` on a local port."""
     server = KeyServer()
     application = web.Application()
     application.router.add_route("*", "/{tail:.*}", server.handle)
@@ -146,7 +150,7 @@ async def key_server(ssl_context: Any = None) -> AsyncIterator[KeyServer]:
 
 @contextmanager
 def key_server_beside() -> Iterator[KeyServer]:
-    """A `KeyServer` on a loop and thread of its own, for tests that block."""
+    """Run a `KeyServer` in its own thread and event loop, for tests that block."""
     loop = asyncio.new_event_loop()
     ready: queue.SimpleQueue[KeyServer] = queue.SimpleQueue()
     ended = asyncio.Event()

@@ -1,5 +1,6 @@
-"""What tests of `hookmq bench` need instead of sockets: a turn of the loop that they make happen, a transport that keeps
-what is written, and a plan to vary."""
+"""Replacements for sockets in tests of `hookmq bench`: an event loop that tests advance, a transport that records
+writes, and a plan to vary.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,13 +20,13 @@ PLAN = Plan(
 
 
 def vary(version: int = 4, target: dict[str, Any] | None = None, **changes: Any) -> Plan:
-    """The plan with changes; those of `target` to the target's fields."""
+    """Return the standard plan with changes. Those in `target` apply to its target."""
     aimed = replace(PLAN.target, version=version, **(target or {}))
     return replace(PLAN, target=aimed, **changes)
 
 
 class Loop:
-    """Calls what it was told to call when it is told to."""
+    """An event loop that runs its callbacks only when the test calls `run`."""
 
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
@@ -34,13 +35,13 @@ class Loop:
         self.soon.append(callback)
 
     def run(self) -> None:
-        """Until nothing is left."""
+        """Run callbacks until none are left."""
         while self.soon:
             self.soon.pop(0)()
 
 
 class Wire:
-    """A transport."""
+    """A transport that records what is written."""
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
@@ -56,14 +57,14 @@ class Wire:
         self.ended = "aborted"
 
     def take(self) -> bytes:
-        """What was written since."""
+        """Return and forget the bytes written so far."""
         data = b"".join(self.writes)
         self.writes.clear()
         return data
 
 
 class Bench:
-    """A loop, a turn, a tally and a clock for connections without sockets."""
+    """An event loop, a turn, a tally and a clock for connections without sockets."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -72,7 +73,7 @@ class Bench:
         self.now = 1_000
 
     def wire(self, connection: Connection) -> Wire:
-        """Connect it; what it wrote for that is forgotten."""
+        """Give the connection a transport. Bytes that the connection wrote before are discarded."""
         wire = Wire()
         connection.transport = wire  # type: ignore[assignment]
         return wire

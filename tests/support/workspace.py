@@ -1,4 +1,4 @@
-"""The workspace as a test sees it: its root and its members."""
+"""The workspace as tests see it: its root and its members."""
 
 import tomllib
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The distribution's name."""
+        """Return the distribution's name."""
         name: str = self.project["name"]
         return name
 
     @property
     def package(self) -> str:
-        """The package that it installs."""
+        """Return the name of the package that it installs."""
         return self.name.replace("-", "_")
 
     @property
     def stem(self) -> str:
-        """What the names of its wheel and its sdist begin with."""
+        """Return the common prefix of the names of its wheel and sdist."""
         return f"{self.package}-{self.project['version']}"
 
 
 def members() -> list[Member]:
-    """Every member: the core, the plugins and the example plugins."""
+    """Return every member: the core, the plugins and the example plugins."""
     root = tomllib.loads((ROOT / "pyproject.toml").read_text())
     patterns = root["tool"]["uv"]["workspace"]["members"]
     files = [

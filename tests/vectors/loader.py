@@ -1,4 +1,4 @@
-"""Reads the packet vectors beside this file; README.md says what a row holds."""
+"""Reads the packet vectors in this folder. README.md describes the rows."""
 
 import json
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ class Vector:
 
     @property
     def servers(self) -> tuple[bool, ...]:
-        """Whether a server receives it, for each direction that it is meant for."""
+        """Return whether the receiver is a server, for each direction in which the packet may be sent."""
         return {"client": (True,), "server": (False,), "both": (True, False)}[self.sender]
 
 
 def load() -> list[Vector]:
-    """Every row of every file, in order."""
+    """Return every row of every file in order."""
     return [
         _vector(path.stem, row)
         for path in sorted(Path(__file__).parent.glob("*.json"))

@@ -1,9 +1,9 @@
-"""Kill everything between devices and tables, again and again, and tell how it goes. Run as a program:
+"""Kill the processes between devices and tables repeatedly, and report the result. Run as a program:
 
     .venv/bin/python tests/crash/devices --kills 100
 
-Needs .venv-spark (`make crash-spark KILLS=100` makes it). The exit code is 1 when a promise was broken; the folder with
-logs, checkpoints and tables is kept then.
+This needs .venv-spark, which `make crash-spark KILLS=100` creates. If a guarantee is broken, the exit code is 1, and
+the folder with logs, checkpoints and tables is kept.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from devices.runs import VICTIMS, Run
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the program and return the exit code."""
     parser = argparse.ArgumentParser(prog="python tests/crash/devices")
     parser.add_argument("--kills", type=int, default=8, help="at least 4, so that each is killed")
     parser.add_argument("--seed", type=int, help="repeats the choices of a run")

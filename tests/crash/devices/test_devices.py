@@ -1,5 +1,7 @@
-"""What the proof of devices and tables is made of: its verdicts, and who is killed. The proof itself is
-`make crash-spark KILLS=6`, which `make test-all` runs."""
+"""The parts of the devices-to-tables test: its verdicts and its choice of victims.
+
+`make crash-spark KILLS=6`, which `make test-all` runs, is the whole test.
+"""
 
 from collections import Counter
 from random import Random
@@ -14,7 +16,7 @@ PARTITIONS = 3
 
 
 def topics(acknowledged: int = 12, sent: int = 12) -> list[Topic]:
-    """One of QoS 1 and one of QoS 2."""
+    """Return one QoS 1 topic and one QoS 2 topic."""
     made = [Topic("d/0/0", 1), Topic("d/1/0", 2)]
     for topic in made:
         for _ in range(sent):
@@ -25,7 +27,7 @@ def topics(acknowledged: int = 12, sent: int = 12) -> list[Topic]:
 
 
 def rows(*published: tuple[Topic, int]) -> list[Row]:
-    """As a log has them that these were published to, one after the other."""
+    """Return the rows of a log to which these messages were published in order."""
     ends: Counter[int] = Counter()
     found = []
     for topic, number in published:
@@ -79,7 +81,7 @@ def test_what_was_sent_again_is_one_message() -> None:
 
 
 def test_a_batch_that_is_appended_twice() -> None:
-    """What a sink without a transaction does when the driver is killed between writing and noting it."""
+    """A sink without transactions writes duplicates if the driver is killed between the write and its record."""
     known = topics()
     table = rows(*every(known))
     assert verdict([*table, *table[6:14]], known).broken == {"duplicated": 8}
@@ -87,7 +89,7 @@ def test_a_batch_that_is_appended_twice() -> None:
 
 
 def test_a_log_that_began_anew_without_notice() -> None:
-    """Offsets that were read already hide messages: what a reader without log_id would do."""
+    """A reader that ignores log_id skips messages of a new log whose offsets it has already read."""
     known = topics()
     before = rows(*every(known, 1, 2, 3, 4, 5, 6))
     after = rows(*every(known, 7, 8, 9, 10, 11, 12))
@@ -97,7 +99,9 @@ def test_a_log_that_began_anew_without_notice() -> None:
 
 
 def test_offsets_that_were_given_twice() -> None:
-    """Served before they were durable, lost in the crash, given to the next message: which is never read."""
+    """Messages were served before they were durable and lost in a crash. Their offsets were reused for messages that
+    are then never read.
+    """
     known = topics(acknowledged=0)
     one, _ = known
     for number in (1, 3):

@@ -1,10 +1,10 @@
-"""Power cuts for the broker over its storage. Run as a program:
+"""Cut the power of a broker and its storage. Run as a program:
 
     python tests/crash/powercut --cuts 1000 --seed 7          more cuts; a new recording for each 200
-    python tests/crash/powercut --replay FOLDER --seed 7 --first 13 --cuts 1      one cut of a recording that was kept
-    python tests/crash/powercut --bugs                        plant what is in bugs/, and tell what finds each
+    python tests/crash/powercut --replay FOLDER --seed 7 --first 13 --cuts 1      one cut of a kept recording
+    python tests/crash/powercut --bugs                        plant the bugs in bugs/ and report what finds each
 
-A recording in which a cut failed is kept, and the command that makes the cut again is printed.
+A recording with a failed cut is kept, and the command that repeats the cut is printed.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from brokercut.runs import cut_and_check, record
 from powercut.recording import Recording, Report
 
 EACH: Final = 200
-"""Cuts of one recording."""
+"""Cuts per recording."""
 
 
 def main() -> int:
-    """The exit code: 1 where a promise was broken, or a planted bug was not found."""
+    """Run the program. Return 1 if a guarantee was broken or a planted bug was not found."""
     parser = argparse.ArgumentParser(prog="python tests/crash/powercut")
     parser.add_argument("--cuts", type=int, default=EACH, help="how often the power is cut")
     parser.add_argument(
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace, seed: int, cuts: int) -> int:
-    """Record once, and cut that."""
+    """Make one recording and cut it."""
     work = Path(tempfile.mkdtemp(prefix="hookmq-powercut-"))
     try:
         began = time.monotonic()
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace, seed: int, cuts: int) -> int:
 def one(
     recording: Recording, options: argparse.Namespace, cuts: int, seed: int, first: int
 ) -> Report:
-    """Cut, and show how far it is."""
+    """Cut a recording and show the progress."""
 
     def progress(count: int) -> None:
         if sys.stderr.isatty():
@@ -97,7 +97,7 @@ def one(
 
 
 def told(report: Report) -> int:
-    """Print a report; the exit code."""
+    """Print a report and return the exit code."""
     print(report.text(), flush=True)
     return int(bool(report.failures))
 

@@ -1,4 +1,4 @@
-"""The recorder and its model of a disk: all that is done to a folder is seen, and a cut keeps what was synced."""
+"""The recorder and its model of a disk: every change to a folder is recorded, and a cut keeps synced data."""
 
 import os
 import subprocess
@@ -255,7 +255,7 @@ def sync(at: int, before: int) -> Record:
 
 
 def contents(made: Disk, times: int = 300) -> set[bytes]:
-    """Everything that cuts now may leave of the file."""
+    """Return every content of the file that a cut at this point may leave."""
     found = set()
     for seed in range(times):
         for manner, _ in MANNERS:

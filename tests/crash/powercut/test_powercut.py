@@ -1,6 +1,6 @@
-"""The power is cut under a broker and its storage: what it acknowledged is there when it starts again.
+"""After power cuts under a broker with storage, everything it acknowledged is still there.
 
-More cuts: ``python tests/crash/powercut --cuts 1000``.
+For more cuts, run ``python tests/crash/powercut --cuts 1000``.
 """
 
 from pathlib import Path

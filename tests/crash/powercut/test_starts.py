@@ -1,4 +1,4 @@
-"""The power is cut while a store is made, or was started again after a kill: the next start takes what is left."""
+"""Power cuts while a store is created or restarted after a kill. The next start must accept what is left."""
 
 import os
 import shutil
@@ -30,11 +30,11 @@ print(*found, *topics)
 sys.stdout.flush()
 os._exit(0)
 """
-"""Commits, and ends as if it were killed: nothing is closed."""
+"""A program that commits and exits without closing the store, as if it were killed."""
 
 
 def play(recorder: Recorder, durability: str, *topics: str) -> None:
-    """Have a process open the store and commit; what it knows to be there at its end is a mark."""
+    """Let a process open the store and commit. Mark the topics that it knows to be stored."""
     done = subprocess.run(
         [sys.executable, "-c", STORE, str(recorder.folder / "a" / "data"), durability, *topics],
         env={**os.environ, **recorder.environ},
@@ -45,7 +45,9 @@ def play(recorder: Recorder, durability: str, *topics: str) -> None:
 
 
 def loaded(folder: Path) -> set[str]:
-    """Topics of what a start finds. It need not be safe from a cut itself, which takes its time."""
+    """Return the topics that a start finds in the store. The durability is `os`, because the check itself need not
+    survive a cut.
+    """
     store = SQLiteStore(folder / "a" / "data", VirtualRuntime(), "os")
     try:
         return {one.message.topic for one in store.load() if isinstance(one, PutRetained)}
@@ -69,7 +71,7 @@ def test_a_cut_while_the_store_is_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", ["os", "group"])
 def test_what_was_found_after_a_kill_is_there_after_a_cut(tmp_path: Path, before: str) -> None:
-    """A start may rely on what it found: what a writer that was killed, or one of ``os``, had not synced is synced."""
+    """A start syncs the data it found, which a killed writer or one with durability ``os`` may not have synced."""
     recorder = Recorder(tmp_path / "disk", tmp_path)
     play(recorder, before, "one", "two")
     start = len(recorder.recording().records)
@@ -103,7 +105,7 @@ def test_a_cut_with_durability_os_loses_the_newest_and_refuses_nothing(tmp_path:
 
 @pytest.mark.parametrize("first", range(4))
 def test_a_cut_after_a_cut(tmp_path: Path, first: int) -> None:
-    """What a start finds after one cut is there after the next."""
+    """Data that a start finds after one cut survives the next cut."""
     before = tmp_path / "before"
     before.mkdir()
     recorder = Recorder(before / "disk", before)

@@ -1,5 +1,7 @@
-"""The power is cut under a broker with an outbox: what it acknowledged leaves the outbox when it starts again, or had
-arrived before; in order, and with the ids that it had."""
+"""Power cuts under a broker with a webhook outbox.
+
+Every acknowledged event arrived before the cut or is sent after the restart, in order and with its original id.
+"""
 
 import json
 import os
@@ -46,7 +48,7 @@ plugins:
 
 
 class Receiver(ThreadingHTTPServer):
-    """Notes what came before it says so; fails now and then, and is slower than the publishers."""
+    """A slow receiver that records events before it acknowledges them, and fails now and then."""
 
     daemon_threads = True
 
@@ -58,7 +60,7 @@ class Receiver(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Of one request."""
+    """Handles one request."""
 
     protocol_version = "HTTP/1.1"
     server: Receiver
@@ -77,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextmanager
@@ -96,7 +98,7 @@ def receiving(recorder: Recorder, seed: int) -> Iterator[int]:
 def record(
     work: Path, messages: int, lives: int, environ: dict[str, str] | None = None
 ) -> Recording:
-    """Record a broker through some lives, with the marks of its publishers and of its receiver."""
+    """Record some broker processes, with the marks of their publishers and receiver."""
     recorder = Recorder(work / "disk", work)
     config = work / "hookmq.yaml"
     number = 0
@@ -124,7 +126,7 @@ def record(
 
 
 class Service:
-    """Takes everything."""
+    """A service that accepts every event."""
 
     made: "list[Service]" = []
 
@@ -139,7 +141,7 @@ class Service:
         return Answer(Verdict.ARRIVED)
 
     async def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Faked(WebhookPlugin):
@@ -147,7 +149,7 @@ class Faked(WebhookPlugin):
 
 
 def check(folder: Path, marks: list[bytes], one: Cut) -> None:
-    """Start a broker on what is left, and let everything arrive."""
+    """Start a broker on the remaining data and let it deliver all events."""
     path = OutboxConfig(path=folder / "outbox", max_bytes=1 << 17)
     events = ("message.published", "client.connected", "client.disconnected")
     settings = {"url": "http://127.0.0.1:1/", "events": events, "outbox": path}
@@ -168,7 +170,7 @@ def check(folder: Path, marks: list[bytes], one: Cut) -> None:
 
 
 def compare(marks: list[list[str]], sent: list[Numbered]) -> None:
-    """What was acknowledged arrived before the cut or arrives now."""
+    """Assert that every acknowledged event arrived before or after the cut."""
     arrived = [(mark[1], int(mark[2]), mark[3]) for mark in marks if mark[0] == "got"]
     for one in sent:
         event = one.event

@@ -1,8 +1,8 @@
-"""Power cuts for the Spark sink. Run as a program:
+"""Cut the power of a broker with the Spark sink. Run as a program:
 
     python tests/crash/sparkcut --cuts 500 --seed 7       a new recording for each 100 cuts
 
-What it finds it prints; the exit code is 1 then.
+It prints its findings. The exit code is 1 if there are any.
 """
 
 import argparse
@@ -20,7 +20,7 @@ EACH: Final = 100
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the program and return the exit code."""
     parser = argparse.ArgumentParser(prog="python tests/crash/sparkcut")
     parser.add_argument("--cuts", type=int, default=EACH)
     parser.add_argument("--seed", type=int, help="a new one if left out")

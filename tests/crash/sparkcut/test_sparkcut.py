@@ -1,6 +1,7 @@
-"""The power is cut under a broker with a Spark sink: what was acknowledged or served is in the stream, once, in order.
+"""After power cuts under a broker with a Spark sink, every acknowledged or served message is in the stream once, in
+order.
 
-More cuts: ``python tests/crash/sparkcut --cuts 500``.
+For more cuts, run ``python tests/crash/sparkcut --cuts 500``.
 """
 
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""A clean start, given up and asked for again at once: CONNACK must not leave before the end of the first session, which
-another clean start put into a commit that still runs, is on record. Then the broker crashes.
+"""A clean start is abandoned and repeated at once, then the broker crashes.
+
+The first clean start ends the old session in a commit that still runs. CONNACK must not be sent before this commit.
 """
 
 from simulator import Knobs, Plan, Step

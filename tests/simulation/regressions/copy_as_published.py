@@ -1,5 +1,6 @@
-"""The first copy of a message that is sent twice comes with the retain flag, to a subscription that asked for it as
-published; the second copy comes without it, after a later message, and that is in order.
+"""The first copy of a message sent twice has RETAIN, because the subscription uses Retain As Published.
+
+The second copy arrives without RETAIN, after a later message, which is allowed.
 """
 
 from simulator import Knobs, Plan, Step

@@ -1,5 +1,6 @@
-"""A full queue drops its oldest, a later message is sent, and the broker crashes before the drop is on record: the old
-message waits again and comes after the later one.
+"""A full queue drops its oldest message and sends a later one, but the broker crashes before the drop is committed.
+
+The old message is then queued again and arrives after the later one.
 """
 
 from simulator import Knobs, Plan, Step

@@ -1,5 +1,6 @@
-"""A queue that drops its oldest is full, and QoS 0 comes to wait in it while other QoS 0 waits for the slow client: room
-must be made in the queue.
+"""A full queue that drops its oldest message must make room in the queue itself.
+
+A QoS 0 message is queued while other QoS 0 messages wait for the slow client.
 """
 
 from simulator import Knobs, Plan, Step

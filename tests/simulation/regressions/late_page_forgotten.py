@@ -1,5 +1,6 @@
-"""A client with room asks a slow store for a page while messages are being committed. The empty page that comes back says
-nothing about those messages: they must be asked for again.
+"""A client with room reads a page from a slow store while messages are being committed.
+
+The empty page does not cover those messages, so they must be requested again.
 """
 
 from simulator import Knobs, Plan, Step

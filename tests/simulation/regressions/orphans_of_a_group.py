@@ -1,5 +1,7 @@
-"""Messages wait for a group that has one member left, whose session ends with its connection. The broker crashes: nobody
-is left to take them, and they must not stay on disk.
+"""Messages wait for a shared subscription whose last member's session ends with its connection. Then the broker
+crashes.
+
+No client is left to receive these messages, so they must not stay on disk.
 """
 
 from simulator import Knobs, Plan, Step

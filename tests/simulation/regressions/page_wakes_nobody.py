@@ -1,5 +1,6 @@
-"""A full queue that drops its oldest asks a slow store for a page; meanwhile the client has room again. When the page has
-come, what it holds must be sent.
+"""A full queue that drops its oldest message reads a page from a slow store, and the client has room again meanwhile.
+
+When the page arrives, its messages must be sent.
 """
 
 from simulator import Knobs, Plan, Step

@@ -1,5 +1,6 @@
-"""Another plugin vouches for the client that comes back: it gets a session of its own, also after a crash, and the old
-session's will is due at once.
+"""A returning client is accepted by another plugin.
+
+It gets its own new session, also after a crash, and the will of the old session is due at once.
 """
 
 from simulator import Knobs, Plan, Step

@@ -1,5 +1,6 @@
-"""A journal takes its time, the store is in memory: what was collected while the journal was flushed is committed then,
-though nobody who waited does anything more.
+"""A slow journal with a store in memory.
+
+Changes collected while the journal flushes are committed afterwards, without any further event.
 """
 
 from simulator import Knobs, Plan, Step

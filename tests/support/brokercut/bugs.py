@@ -1,4 +1,4 @@
-"""Planted bugs of the storage plugin: each in a copy of it, recorded and cut in processes of their own."""
+"""Planted bugs of the storage plugin. Each is planted in a copy, which separate processes then record and cut."""
 
 import os
 import subprocess
@@ -21,19 +21,19 @@ SIMULATED: Final = (
     "finished_stays_on_record",
     "freed_when_sent",
 )
-"""Bugs of the core about what is on disk, which the simulator finds."""
+"""Bugs in how the core uses the store. The simulator finds these."""
 
 
 def planted() -> list[Bug]:
-    """Those that power cuts must find."""
+    """Return the bugs that power cuts must find."""
     return bugs(PROGRAM / "bugs")
 
 
 def find(bug: Bug, folder: Path) -> str:
-    """Plant a bug in `folder`, and say what a power cut finds.
+    """Plant a bug in `folder` and return the failure that a power cut found, or '' if none did.
 
-    What can be found in a recording depends on what the writer happened to commit together. So up to `RECORDINGS` are
-    made, each with a seed of its own, and each gets the bug's cuts. The result is '' if no cut of any found the bug.
+    What a recording can reveal depends on what the writer happened to commit together. Up to `RECORDINGS` recordings
+    are therefore made, each with its own seed, and each gets the bug's number of cuts.
     """
     plant(bug, folder)
     return next(
@@ -62,7 +62,7 @@ def _find_in_one(bug: Bug, folder: Path, seed: int) -> str:
 
 
 def hunt(say: Callable[[str], None]) -> int:
-    """Plant each bug, and say what found it; 1 if something was not found."""
+    """Plant each bug and report which power cut found it. Return 1 if a bug was not found."""
     missed = 0
     for bug in planted():
         began = time.monotonic()

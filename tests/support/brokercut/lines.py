@@ -1,4 +1,4 @@
-"""Connections to a broker that was started again: a `ByteClient`, or one in memory on a virtual clock."""
+"""Connections to a restarted broker: a `ByteClient`, or a client in memory on a virtual clock."""
 
 from collections import deque
 from typing import Protocol
@@ -9,7 +9,7 @@ from rawclient import RawClient
 
 
 class Line(Protocol):
-    """One connection."""
+    """The interface of one connection."""
 
     def send(self, *packets: bytes) -> object:
         """Send packets."""
@@ -29,7 +29,7 @@ class MemoryLine(RawClient):
         self._frames: deque[bytes] = deque()
 
     def frame(self) -> bytes:
-        """As `Line.frame`."""
+        """Return the next packet, as `Line.frame` does."""
         if not self._frames:
             self._frames.extend(self.take_frames())
         if not self._frames:
@@ -39,21 +39,21 @@ class MemoryLine(RawClient):
         return self._frames.popleft()
 
     def close(self) -> None:
-        """As `Line.close`."""
+        """Close the connection without DISCONNECT."""
         self.leave()
 
 
 def kind(frame: bytes) -> int:
-    """The packet type."""
+    """Return the packet type."""
     return frame[0] >> 4
 
 
 def packet_id(frame: bytes) -> int:
-    """Of an acknowledgement, SUBACK or UNSUBACK."""
+    """Return the packet id of an acknowledgement, SUBACK or UNSUBACK."""
     return int.from_bytes(m.body(frame)[:2], "big")
 
 
 def reason(frame: bytes) -> int:
-    """Of PUBACK, PUBREC, PUBREL, PUBCOMP."""
+    """Return the reason code of a PUBACK, PUBREC, PUBREL or PUBCOMP."""
     body = m.body(frame)
     return body[2] if len(body) > 2 else 0

@@ -1,6 +1,7 @@
-"""Traffic for a broker whose disk is recorded: a publisher, subscribers that are there, gone, or begin anew, and a will.
+"""Traffic for a broker whose disk is recorded.
 
-One thread; what it does follows from the seed and from what the broker answers.
+The clients are a publisher, a client with a will, and subscribers that are online, offline or start clean sessions.
+Everything runs in one thread and depends only on the seed and the broker's answers.
 """
 
 import select
@@ -18,7 +19,7 @@ from serving import WAIT
 
 WINDOW: Final = 16
 IDS: Final = 40
-"""Packet ids that the publisher takes in turn: few, so that they come again."""
+"""Number of packet ids that the publisher cycles through. It is small so that ids are soon reused."""
 RETAINED: Final = 4
 KEPT: Final = m.session_expiry(100_000)
 WILL_DELAY: Final = 60
@@ -26,7 +27,7 @@ FILTERS: Final = {"reader": ("k/#", 2), "online": ("k/#", 2), "anew": ("k/1", 1)
 
 
 class Load:
-    """The traffic. `note` is told every mark; `memory` is what they come to."""
+    """The traffic. `note` receives every mark; `memory` is the state that the marks add up to."""
 
     def __init__(self, seed: int, note: Callable[[bytes], None]) -> None:
         self.random = Random(f"load {seed}")
@@ -45,7 +46,7 @@ class Load:
         """What the online subscriber is going to answer."""
 
     def mark(self, *values: Any) -> None:
-        """Note something."""
+        """Record a mark."""
         text = mark(*values)
         self._note(text)
         self.memory.take(text)
@@ -53,7 +54,7 @@ class Load:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def arrive(self, port: int) -> None:
-        """Connect everybody who is to be there; those that were there before go on where they were."""
+        """Connect all clients that should be online. Existing sessions continue."""
         self.port = port
         self.mark("at", time.time())
         first = not self.memory.readers
@@ -79,7 +80,7 @@ class Load:
             self._resend()
 
     def run(self, messages: int) -> None:
-        """Publish so many more messages."""
+        """Publish `messages` more messages."""
         wanted = len(self.memory.sent) + messages
         end = time.monotonic() + 3 * WAIT + messages / 10
         while len(self.memory.sent) < wanted:
@@ -87,7 +88,7 @@ class Load:
             assert time.monotonic() < end, "the broker is too slow, or answers no more"
 
     def run_until(self, ended: Callable[[], bool]) -> None:
-        """Publish until that is so; nobody connects any more."""
+        """Publish until `ended()` is true, without connecting any more clients."""
         end = time.monotonic() + 6 * WAIT
         while not ended():
             if len(self._numbers) < WINDOW:
@@ -98,7 +99,7 @@ class Load:
             assert time.monotonic() < end, "the broker goes on"
 
     def step(self) -> None:
-        """Do something, and take what came."""
+        """Perform one random action and process the packets that have arrived."""
         random = self.random
         while len(self._numbers) < WINDOW and random.random() < 0.7:
             self._publish()
@@ -118,7 +119,7 @@ class Load:
         self._poll(0.0 if len(self._numbers) < WINDOW else 0.01)
 
     def leave(self) -> None:
-        """Close all connections without a word."""
+        """Close all connections without DISCONNECT."""
         for name in list(self._wires):
             self.gone(name)
 
@@ -141,7 +142,7 @@ class Load:
     # --- clients -----------------------------------------------------------------------------------------------------
 
     def connect(self, name: str, clean: bool = False, **options: Any) -> None:
-        """Connect a client, and wait for CONNACK."""
+        """Connect a client and wait for CONNACK."""
         self.mark("up", name, clean)
         self._ready.discard(name)
         self._wires[name] = ByteClient(self.port)
@@ -159,7 +160,7 @@ class Load:
         self._wait(lambda: name in self._ready)
 
     def gone(self, name: str, *packets: bytes) -> None:
-        """Close a client's connection, after some packets."""
+        """Send some packets for a client, then close its connection."""
         if name in self._wires:
             self._send(name, *packets)
             self._wires.pop(name).close()
@@ -167,7 +168,7 @@ class Load:
             self._answers.clear()
 
     def _send(self, name: str, *packets: bytes) -> None:
-        """Send, if the connection is still open."""
+        """Send packets if the connection is still open."""
         wire = self._wires[name]
         if not wire.closed:
             try:
@@ -223,7 +224,7 @@ class Load:
         self._send("sender", publish(sent))
 
     def _resend(self) -> None:
-        """What was in flight goes out once more, in its order."""
+        """Send all messages in flight again, in their original order."""
         self._recs.clear()
         for id, number in self._numbers.items():
             if number in self.memory.acked:
@@ -278,5 +279,5 @@ class Load:
 
 
 def publish(sent: Sent, dup: bool = False) -> bytes:
-    """Its PUBLISH."""
+    """Return the PUBLISH packet of a message."""
     return m.publish(sent.topic, sent.payload, sent.qos, sent.id, retain=sent.retain, dup=dup)

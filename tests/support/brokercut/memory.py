@@ -1,7 +1,7 @@
-"""What the clients know at some moment: told by the marks that they made before it.
+"""The state that the clients know at some moment, computed from the marks that they recorded before it.
 
-A mark is a list in JSON, its first item the kind. What a client asks for is marked before it is sent, what it is told
-after it was read:
+A mark is a JSON list whose first item is its kind. A client records a request before it sends it, and an answer after
+it has read it:
 
     up NAME CLEAN             CONNECT goes out              on NAME        CONNACK came
     asks NAME                 SUBSCRIBE goes out            subs NAME      SUBACK came
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 
 class Sent(NamedTuple):
-    """A message as it was published; `size` 0 clears a retained one."""
+    """A published message. A `size` of 0 clears the retained message."""
 
     number: int
     topic: str
@@ -29,17 +29,17 @@ class Sent(NamedTuple):
 
     @property
     def payload(self) -> bytes:
-        """Its number, filled up to `size`."""
+        """Return the payload: the message's number, padded to `size`."""
         return (b"%d " % self.number).ljust(self.size, b".") if self.size else b""
 
 
 def number_of(payload: bytes) -> int:
-    """The number of a message."""
+    """Return the number of the message with this payload."""
     return int(payload.split(b" ", 1)[0])
 
 
 class Reader:
-    """What a subscriber knows: what it was delivered, and what it still owes an answer to."""
+    """The knowledge of one subscriber: the messages it received and the acknowledgements it still owes."""
 
     def __init__(self) -> None:
         self.clean = False
@@ -60,7 +60,7 @@ class Reader:
         self.subscribing = self.subscribed = -1
 
     def take(self, number: int, qos: int, id: int) -> None:
-        """A PUBLISH came. AssertionError if it breaks a promise."""
+        """Record a received PUBLISH. Raise AssertionError if it breaks a guarantee."""
         if qos == 2:
             if id in self.ids:
                 assert self.ids[id] == number, (
@@ -75,7 +75,7 @@ class Reader:
 
 
 class Memory:
-    """All of them."""
+    """The knowledge of all clients."""
 
     def __init__(self, marks: Iterable[bytes] = ()) -> None:
         self.sent: dict[int, Sent] = {}
@@ -91,14 +91,14 @@ class Memory:
             self.take(mark)
 
     def reader(self, name: str) -> Reader:
-        """What a subscriber knows."""
+        """Return the knowledge of a subscriber; create it if needed."""
         found = self.readers.get(name)
         if found is None:
             found = self.readers[name] = Reader()
         return found
 
     def take(self, mark: bytes) -> None:
-        """One more mark."""
+        """Apply one more mark."""
         kind, *rest = json.loads(mark)
         getattr(self, f"_{kind}")(*rest)
 
@@ -160,5 +160,5 @@ class Memory:
 
 
 def mark(*values: Any) -> bytes:
-    """A mark, as it is recorded."""
+    """Return a mark as it is recorded."""
     return json.dumps(values, separators=(",", ":")).encode()

@@ -1,5 +1,8 @@
-"""What a broker owes its clients after a power cut: they come back one by one, with what they knew at the cut, go on, and
-find out. Everything raises AssertionError, in words."""
+"""The guarantees that a broker must keep after a power cut.
+
+The clients return one by one with the knowledge that they had at the cut, continue their sessions, and check the
+guarantees. Each violation raises AssertionError with a description.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -11,27 +14,29 @@ from brokercut.memory import Memory, Reader, Sent, number_of
 
 Open = Callable[[], Line]
 END: Final = 1_000_000
-"""Numbers from here on belong to messages that end a queue."""
+"""Messages with numbers from here on mark the end of a queue."""
 _NOT_FOUND: Final = 0x92
 
 
 class Visit:
-    """All clients, back at a broker that was started on what a cut left."""
+    """The return of all clients to a broker that was started on the data that a cut left."""
 
     def __init__(self, memory: Memory, open: Open) -> None:
         self.memory = memory
         self.open = open
 
     def check(self) -> list[str]:
-        """Have everybody come back; all promises made before the cut must be kept. Those who took all that waited for
-        them, and acknowledged it."""
+        """Reconnect all clients and assert that every guarantee made before the cut is kept.
+
+        Return the names of the subscribers that received and acknowledged their whole queue.
+        """
         self._retained()
         if not self.memory.readers or not self._sender():
             return []
         return [name for name in ("reader", "online", "anew") if self._reader(name)]
 
     def connect(self, name: str, clean: bool = False) -> tuple[Line, bool]:
-        """Connect; the connection, and whether the broker knows the session."""
+        """Connect. Return the connection and whether the broker has the session."""
         line = self.open()
         line.send(m.connect(name, clean=clean, properties=KEPT))
         frame = line.frame()
@@ -43,7 +48,9 @@ class Visit:
     # --- the publisher -----------------------------------------------------------------------------------------------
 
     def _sender(self) -> bool:
-        """It finishes what was in flight, then ends the queues. Whether there was a publisher at all."""
+        """Let the publisher finish its messages in flight and then publish the end marks. Return False if there was no
+        publisher.
+        """
         memory = self.memory
         sender = memory.readers.get("sender")
         if sender is None:
@@ -89,7 +96,9 @@ class Visit:
     # --- subscribers -------------------------------------------------------------------------------------------------
 
     def _reader(self, name: str) -> bool:
-        """It takes what waits for it, to the end; False if it cannot know what that is."""
+        """Let a subscriber read its queue to the end mark. Return False if it cannot know what the queue should
+        contain.
+        """
         reader = self.memory.readers.get(name)
         if reader is None or not (reader.known or reader.asked):
             return False
@@ -181,7 +190,9 @@ class Visit:
         line.close()
 
     def _retained_at(self, line: Line, topic: str) -> int:
-        """The number of the retained message, 0 for none. What is retained at ``end`` comes after it."""
+        """Return the number of the retained message of `topic`, or 0 if there is none. The message retained at ``end``
+        marks the end.
+        """
         line.send(m.subscribe(7, (topic, 0), ("end", 0)))
         found = 0
         while True:
@@ -196,7 +207,7 @@ class Visit:
 
 
 def wills(line: Line) -> None:
-    """The will of who did not come back, once its delay is over, at a subscriber to it."""
+    """Assert that the wills of clients that did not return reach a subscriber after their delay."""
     frame = line.frame()
     assert kind(frame) == 3, f"not a will: {frame.hex(' ')}"
     _, topic, _, _, payload = m.split_publish(frame)

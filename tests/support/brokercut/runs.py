@@ -1,4 +1,4 @@
-"""A broker's life under the recorder, and the broker started again on what power cuts leave of its folder."""
+"""Record broker processes, then start the broker again on what power cuts leave of its folder."""
 
 import os
 import signal
@@ -32,12 +32,12 @@ session: {{queue_messages: 1000000, queue_bytes: 1GiB}}
 plugins:
   - {{use: storage, config: {{path: "{path}", durability: group, wal_size: 64KiB}}}}
 """
-"""With a small log, so that it is moved into the database often."""
+"""A configuration with a small log, so that the log is often merged into the database."""
 
 
 @contextmanager
 def broker(config: Path, environ: dict[str, str] | None = None) -> Iterator[Served]:
-    """A running broker; its process is over at the end, whatever happened."""
+    """Run a broker. Its process is ended on exit, even after an error."""
     process = subprocess.Popen(
         [*HOOKMQ, "serve", "--log-format", "json", "-c", str(config)],
         stdin=subprocess.DEVNULL,
@@ -63,7 +63,7 @@ def broker(config: Path, environ: dict[str, str] | None = None) -> Iterator[Serv
 
 
 def record(work: Path, seed: int, messages: int = 600, lives: int = 3) -> Recording:
-    """Record a broker through some lives, each ended by a stop or a kill, and its clients' marks."""
+    """Record `lives` broker processes, each ended by a stop or a kill, together with the marks of their clients."""
     recorder = Recorder(work / "disk", work)
     config = write_config(work, recorder.folder)
     load = Load(seed, recorder.mark)
@@ -83,7 +83,7 @@ def record(work: Path, seed: int, messages: int = 600, lives: int = 3) -> Record
 
 
 def record_failure(work: Path, seed: int, failing: int) -> Recording:
-    """Record a broker one of whose syncs fails: it must tell everybody, and end with an error."""
+    """Record a broker in which the sync number `failing` fails. It must inform every client and exit with an error."""
     recorder = Recorder(work / "disk", work, failing)
     config = write_config(work, recorder.folder)
     load = Load(seed, recorder.mark)
@@ -101,14 +101,14 @@ def record_failure(work: Path, seed: int, failing: int) -> Recording:
 
 
 def write_config(work: Path, folder: Path) -> Path:
-    """The configuration of a broker over ``folder/data``."""
+    """Write the configuration of a broker that stores its data in ``folder/data``."""
     config = work / "hookmq.yaml"
     config.write_text(CONFIG.format(path=folder / "data"))
     return config
 
 
 def _free(folder: Path) -> None:
-    """Wait until nobody has the folder any more."""
+    """Wait until no process holds the lock of the folder."""
     from hookmq_toolkit.state_folder import lock_holder
 
     end = time.monotonic() + WAIT
@@ -118,7 +118,7 @@ def _free(folder: Path) -> None:
 
 
 def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
-    """Check a cut with the whole broker over the real store in this process, on a virtual clock."""
+    """Check a cut in this process: a whole broker with the real store on a virtual clock."""
     memory = Memory(marks)
     # A will and an expiry are as far away as they were then, however long it takes to come to this cut.
     with _harness(folder, memory.time or time.time()) as harness:
@@ -138,7 +138,7 @@ def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
 
 
 def _nothing_is_left(store: SQLiteStore, empty: list[str]) -> None:
-    """No message stays that no queue knows, and nothing in the queues of `empty`."""
+    """Assert that every stored message is in a queue, and that the queues of `empty` are empty."""
     assert store._engine is not None
     db = store._engine.db
     count = "SELECT count(*) FROM message WHERE id NOT IN (SELECT message FROM entry WHERE body IS NULL)"
@@ -197,8 +197,10 @@ def cut_and_check(
     most: int = 5,
     progress: Callable[[int], None] | None = None,
 ) -> Report:
-    """Cut a recording's power; every cut whose number is a multiple of `real` is checked with a broker in a process of
-    its own, the others in memory."""
+    """Cut the power of a recording and check each cut.
+
+    Cuts whose number is a multiple of `real` are checked with a broker in its own process, all others in memory.
+    """
     config = write_config(recording.work, recording.folder)
     really = for_real(config)
 

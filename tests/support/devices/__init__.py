@@ -1,5 +1,5 @@
-"""From devices to tables, all of it killed: publishers that keep a ledger of what was acknowledged, a broker with the
-Spark sink, its reader process, a driver of Spark and its executors.
+"""Publishing devices, a broker with the Spark sink, and Spark queries that write tables, all killed at random.
 
-`fleet` the devices; `parts` the processes; `judging` what must hold of the tables; `runs` one kill after the other.
+The devices keep a ledger of acknowledged messages. `fleet` contains the devices, `parts` the processes, `judging` the
+checks of the tables, and `runs` the sequence of kills.
 """

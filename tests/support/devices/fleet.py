@@ -1,4 +1,4 @@
-"""Devices: clients of MQTT 5 that publish what says by itself which message it is, over any number of connections."""
+"""Devices: MQTT 5 clients that reconnect any number of times and publish messages that identify themselves."""
 
 import asyncio
 import json
@@ -12,32 +12,32 @@ from killing.client import GONE, OK, Publisher
 from killing.ledger import Ledger, Stream
 
 TOPICS: Final = 3
-"""Of each device."""
+"""Topics of each device."""
 TICK: Final = 0.05
-"""Seconds between two portions of messages."""
+"""Seconds between two batches of messages."""
 
 
 class Topic(Stream):
-    """The messages of one device on one topic, numbered from 1: JSON, and now and then what is none."""
+    """The messages of one device on one topic, numbered from 1. Most are JSON; some are deliberately invalid."""
 
     def good(self, number: int) -> bool:
-        """Whether it is JSON."""
+        """Return whether the message is JSON."""
         return number % 50 != 7
 
     def body(self, number: int) -> bytes:
-        """As Stream."""
+        """Return the payload of a message, as `Stream.body` does."""
         filling = "x" * (20_000 if number % 997 == 0 else number * 7919 % 200)
         if not self.good(number):
             return f"ERR {number} {filling}".encode()
         return json.dumps({"n": number, "value": number % 50 / 2, "note": filling}).encode()
 
     def message_id(self, number: int) -> str:
-        """What its user property `message-id` says, each time that it is sent."""
+        """Return the message's user property `message-id`. It is the same each time the message is sent."""
         return f"{self.topic}:{number}"
 
 
 class Device(Publisher):
-    """Publishes on its topics in turn. A message is acknowledged by PUBACK or PUBREC: from then on the broker has it."""
+    """A client that publishes on its topics in turn. The broker owns a message once it has sent PUBACK or PUBREC."""
 
     def _send(self, stream: Stream, index: int, number: int, dup: bool) -> None:
         assert isinstance(stream, Topic)
@@ -53,7 +53,7 @@ class Device(Publisher):
         )
 
     def acknowledged(self, kind: int, number: int, code: int) -> None:
-        """As Client."""
+        """Handle an acknowledgement, as `Client.acknowledged` does."""
         found = self._inflight.get(number)
         if kind == 5 and found is not None and (code < OK or code == GONE):
             found[0].acknowledge(found[1])
@@ -61,7 +61,7 @@ class Device(Publisher):
 
 
 class Fleet:
-    """All devices, half of them of QoS 1, half of QoS 2, with `rate` messages a second together."""
+    """All devices, half with QoS 1 and half with QoS 2. Together they publish `rate` messages per second."""
 
     def __init__(self, devices: int, rate: float, seed: int) -> None:
         self.ledger = Ledger()
@@ -81,40 +81,43 @@ class Fleet:
 
     @property
     def topics(self) -> Iterable[Topic]:
-        """What all of them sent."""
+        """Return the topics of all devices."""
         return (one for one in self.ledger.streams.values() if isinstance(one, Topic))
 
     @property
     def acknowledged(self) -> int:
-        """Messages."""
+        """Return the number of acknowledged messages."""
         return sum(sum(one.acked) for one in self.topics)
 
     @property
     def sent(self) -> int:
-        """Messages, each once."""
+        """Return the number of messages sent, not counting retransmissions."""
         return sum(one.sent for one in self.topics)
 
     def start(self, port: int) -> None:
-        """Begin."""
+        """Connect the devices and start publishing."""
         self.port = port
         self._tasks = [asyncio.create_task(self._keep(one)) for one in self.devices]
         self._tasks.append(asyncio.create_task(self._flow()))
 
     def look(self) -> None:
-        """Raises what one of them failed with."""
+        """Raise the exception of a failed task, if any."""
         for task in self._tasks:
             if task.done():
                 task.result()
 
     async def idle(self, seconds: float) -> None:
-        """Send nothing new, and wait until all that was sent is acknowledged. Raises AssertionError if it is not."""
+        """Stop publishing and wait until all messages are acknowledged.
+
+        Raise AssertionError if that takes longer than `seconds`.
+        """
         self.flowing = False
         done = await self.ledger.until(lambda: all(one.idle for one in self.devices), seconds)
         self.look()
         assert done, f"{self.sent - self.acknowledged} messages are not acknowledged"
 
     async def stop(self) -> None:
-        """Leave."""
+        """Stop all devices."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -123,7 +126,9 @@ class Fleet:
         await asyncio.gather(*(one.ended() for one in self.devices))
 
     async def _keep(self, device: Device) -> None:
-        """Be there whenever the broker is; lose the connection now and then, and with it what was on its way."""
+        """Keep a device connected whenever the broker is up. Lose the connection at random moments, with the packets in
+        transit.
+        """
         while True:
             if device.connected or await device.connect(self.port):
                 life = self._draw.uniform(2, 20) if self.flowing else math.inf
@@ -134,7 +139,7 @@ class Fleet:
                 await asyncio.sleep(0.1)
 
     async def _flow(self) -> None:
-        """So many messages a second; what the broker was not there for is made up for, bounded by the window."""
+        """Publish at the given rate. After an outage, catch up as far as the window allows."""
         owed = 0.0
         while True:
             await asyncio.sleep(TICK)

@@ -1,4 +1,4 @@
-"""What must hold of tables that a ledger of acknowledged messages belongs to."""
+"""Checks of the tables against the ledger of acknowledged messages."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +10,7 @@ from devices.fleet import Topic
 
 
 class Row(NamedTuple):
-    """Of a table."""
+    """A row of a table."""
 
     partition: int
     offset: int
@@ -21,28 +21,30 @@ class Row(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What a table came to. What is below `lost` is a broken promise."""
+    """The result of checking a table. Every count from `lost` on is a broken guarantee."""
 
     table: str
     rows: int = 0
     repeated: int = 0
-    """Rows of QoS 1 messages whose acknowledgement was lost, so that they were sent again: told apart by offset, alike by
-    message-id. They may be in a table of all that came, and not in one without duplicates."""
+    """Rows of QoS 1 messages that were sent again because their acknowledgement was lost.
+
+    Such rows have different offsets but the same message-id. Only a table of all messages may contain them.
+    """
     lost: int = 0
     """Acknowledged messages without a row."""
     duplicated: int = 0
-    """Rows beyond the first: of an offset, of a QoS 2 message, and in a table without duplicates of any message."""
+    """Superfluous rows: with a repeated offset, of a QoS 2 message, or of any message in a table without duplicates."""
     invented: int = 0
-    """Rows that nobody sent, or not like this, or that belong into another table."""
+    """Rows that nobody sent, that differ from the message sent, or that belong in another table."""
     reordered: int = 0
-    """Messages that come for the first time after a later one of their topic."""
+    """Messages that first appear after a later message of their topic."""
     gaps: int = 0
-    """Offsets below `ends` that a table of all that came does not have."""
+    """Offsets below `ends` that are missing from a table of all messages."""
     examples: list[str] = field(default_factory=list)
 
     @property
     def broken(self) -> dict[str, int]:
-        """The promises that were not kept."""
+        """Return the guarantees that were broken, with their counts."""
         names = ("lost", "duplicated", "invented", "reordered", "gaps")
         return {name: count for name in names if (count := getattr(self, name))}
 
@@ -61,8 +63,11 @@ def judge(
     ends: Mapping[int, int] | None = None,
     belongs: Callable[[Topic, int], bool] = lambda topic, number: True,
 ) -> Verdict:
-    """Compare a table with what was sent and acknowledged. `once` is for tables without duplicates by message-id, `ends`
-    (the offsets after the last) for tables of all that came; `belongs` tells which messages are for it."""
+    """Compare a table with the messages that were sent and acknowledged.
+
+    Set `once` for tables without duplicates by message-id. `ends` contains the offset after the last of each partition,
+    for tables of all messages. `belongs` returns whether a message belongs in the table.
+    """
     found = Verdict(table)
     known = {one.topic: one for one in topics}
     numbers = {

@@ -1,5 +1,7 @@
-"""The processes between devices and tables, each of which can be killed: the broker with the Spark sink, the reader
-process that it starts, a driver of Spark with all that is its, and an executor."""
+"""The processes between devices and tables, each of which can be killed.
+
+They are the broker with the Spark sink, its reader process, a Spark driver with its child processes, and the executors.
+"""
 
 import json
 import os
@@ -33,7 +35,7 @@ OVERLOADED: Final = "Python worker failed to connect back"
 
 
 class Broker:
-    """On the same ports after every start."""
+    """A broker that uses the same ports after every start."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
@@ -46,11 +48,11 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """Of the read API."""
+        """Return the URL of the read API."""
         return f"http://127.0.0.1:{self.api_port}"
 
     def start(self) -> None:
-        """Listens when this returns. One that cannot yet is started again, as a supervisor does it."""
+        """Start the broker and wait until it listens. If it cannot listen yet, start it again, as a supervisor would."""
         for _ in range(10):
             self._broker.spawn()
             try:
@@ -66,7 +68,7 @@ class Broker:
         raise AssertionError("the broker does not start")
 
     def kill(self, draw: random.Random) -> None:
-        """SIGKILL: by itself, or with one of its processes or all of them."""
+        """Send SIGKILL to the broker, and to none, some or all of its child processes."""
         pids = [self._broker.process.pid]
         pids += draw.sample(others := children(pids[0]), draw.randint(0, len(others)))
         draw.shuffle(pids)
@@ -75,22 +77,22 @@ class Broker:
         self._broker.ended()
 
     def kill_reader(self) -> bool:
-        """SIGKILL to the process that serves readers; False where there is none at the moment."""
+        """Send SIGKILL to the process that serves readers. Return False if there is none at the moment."""
         for pid in children(self._broker.process.pid):
             if b"hookmq_spark_sink.reader" in command(pid):
                 return end(pid)
         return False
 
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether the broker runs."""
         return self._broker.process.poll() is None
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and return the exit code."""
         return self._broker.stop()
 
     def ends(self) -> tuple[str, dict[int, int]]:
-        """The log's id, and of each partition the offset after the last."""
+        """Return the log's id and, for each partition, the offset after the last message."""
         request = urllib.request.Request(
             f"{self.url}/v1/streams/devices/offsets", headers={"Authorization": f"Bearer {TOKEN}"}
         )
@@ -100,7 +102,7 @@ class Broker:
 
 
 class Spark:
-    """A driver in a session of processes of its own."""
+    """A Spark driver in its own process session."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -123,7 +125,7 @@ class Spark:
         }
 
     def start(self, arguments: Sequence[str | Path]) -> None:
-        """Start, and do not wait."""
+        """Start the driver without waiting."""
         with self.said.open("ab") as said:
             self.process = subprocess.Popen(
                 [SPARK / "bin" / "python", *arguments],
@@ -136,8 +138,11 @@ class Spark:
             )
 
     def ended(self) -> bool:
-        """Whether the driver gave up since Python took longer than Spark waits for it to start, 10 s: that is for a
-        supervisor. Raises AssertionError when it ended for any other reason, which nothing may make it do."""
+        """Return whether the driver gave up because Python took longer than 10 s to start. A supervisor restarts it
+        then.
+
+        Raise AssertionError if it ended for any other reason.
+        """
         assert self.process is not None
         code = self.process.poll()
         if code is None:
@@ -147,11 +152,11 @@ class Spark:
         return True
 
     def end_of_log(self) -> str:
-        """The last it said."""
+        """Return the last 4000 characters of the driver's output."""
         return self.said.read_text(errors="replace")[-4000:]
 
     def finish(self, seconds: float) -> int:
-        """Wait until it ends by itself; the exit code. Raises AssertionError when it does not."""
+        """Wait until the driver ends by itself and return its exit code. Raise AssertionError after `seconds`."""
         assert self.process is not None
         try:
             code = self.process.wait(seconds)
@@ -161,23 +166,23 @@ class Spark:
         return code
 
     def executors(self) -> list[int]:
-        """Processes that run tasks."""
+        """Return the pids of the executors."""
         return [pid for pid in self._session() if EXECUTOR in command(pid)]
 
     def kill_executor(self, draw: random.Random) -> bool:
-        """SIGKILL to one; False where there is none at the moment."""
+        """Send SIGKILL to one executor. Return False if there is none at the moment."""
         found = self.executors()
         return bool(found) and end(draw.choice(found))
 
     def kill(self) -> None:
-        """SIGKILL to the driver's process group: Python, Java, executors."""
+        """Send SIGKILL to the driver's process group, which contains Python, Java and the executors."""
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(WAIT)
         self._gone()
 
     def close(self) -> None:
-        """Whatever is left of it ends."""
+        """Kill the driver if it still runs."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
 
@@ -186,7 +191,7 @@ class Spark:
         return [pid for pid in pids() if session(pid) == self.process.pid]
 
     def _gone(self) -> None:
-        """Python's workers are in groups of their own and end when Java has."""
+        """Wait until the session is empty. Python's workers have their own process groups and end after Java."""
         for _ in range(100):
             if not self._session():
                 return
@@ -196,7 +201,7 @@ class Spark:
 
 
 def written(table: Path) -> int:
-    """Batches that are in a table: of Delta's log, or that of Spark's file sink."""
+    """Return the number of batches in a table, from Delta's log or from that of Spark's file sink."""
     log = table / "_delta_log"
     try:
         names = os.listdir(log if log.exists() else table / "_spark_metadata")
@@ -207,7 +212,7 @@ def written(table: Path) -> int:
 
 
 def batches(checkpoint: Path) -> int:
-    """The last batch that a query finished, from 1; 0 for none."""
+    """Return the number of the last batch that a query finished, counted from 1, or 0 if there is none."""
     try:
         names = os.listdir(checkpoint / "commits")
     except OSError:
@@ -216,12 +221,12 @@ def batches(checkpoint: Path) -> int:
 
 
 def pids() -> Iterator[int]:
-    """Of all processes."""
+    """Yield the pids of all processes."""
     return (int(name) for name in os.listdir("/proc") if name.isdecimal())
 
 
 def session(pid: int) -> int:
-    """The id of a process's session; 0 when it is gone or waits for its parent to notice its end."""
+    """Return the id of a process's session, or 0 if the process is gone or a zombie."""
     try:
         state, _, _, found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
     except OSError:
@@ -230,7 +235,7 @@ def session(pid: int) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Processes that a process started."""
+    """Return the child processes of a process."""
     found: set[int] = set()
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -241,7 +246,7 @@ def children(pid: int) -> list[int]:
 
 
 def command(pid: int) -> bytes:
-    """The command line; empty when it is gone."""
+    """Return the command line of a process, or an empty string if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -249,7 +254,7 @@ def command(pid: int) -> bytes:
 
 
 def end(pid: int) -> bool:
-    """SIGKILL; False when it is gone."""
+    """Send SIGKILL. Return False if the process is gone."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

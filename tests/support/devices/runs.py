@@ -1,8 +1,8 @@
-"""Devices publish, `hookmq-pipelines` writes tables, and one process after the other is killed at a random moment.
+"""Devices publish, `hookmq-pipelines` writes tables, and one process after another is killed at a random moment.
 
-Bronze is Parquet by Spark's file sink: all that came. Silver is a Delta table without duplicates by message-id, one
-transaction for each batch; what is no JSON is in another one, of dead letters. All choices come from one seed; when
-exactly a kill hits depends on the machine as well.
+Bronze is a Parquet table of all messages, written by Spark's file sink. Silver is a Delta table without duplicates by
+message-id, with one transaction per batch. A third table holds dead letters: messages that are not JSON. One seed
+determines all choices, but the exact moment of a kill also depends on the machine.
 """
 
 import asyncio
@@ -26,24 +26,26 @@ VICTIMS: Final = ("executor", "reader", "broker", "driver")
 QUERIES: Final = ("bronze", "silver", "dead_letter")
 SUPPORT: Final = ROOT / "pipelines" / "tests" / "support"
 STUCK: Final = 240.0
-"""Seconds without a batch after which something is broken."""
+"""Seconds without a batch after which the run has failed."""
 EARLY: Final = 0.1
-"""How often the next kill does not wait until all go on: in long runs, once each was killed."""
+"""Probability that the next kill does not wait for progress everywhere. Used in long runs, once each process was
+killed.
+"""
 Say = Callable[[str], None]
 
 
 class Broken(AssertionError):
-    """A promise was not kept."""
+    """A broken guarantee."""
 
 
 @dataclass
 class Summary:
-    """What a run came to."""
+    """The results of a run."""
 
     seed: int
     kills: Counter[str] = field(default_factory=Counter)
     between: int = 0
-    """Of the driver's, those after a batch was in a table and before Spark noted that it is done."""
+    """Kills of the driver between the write of a batch to a table and Spark's note that the batch is done."""
     sent: int = 0
     acknowledged: int = 0
     sessions_lost: int = 0
@@ -51,20 +53,20 @@ class Summary:
     restarts: int = 0
     """Starts of the broker that had to be repeated."""
     overloaded: int = 0
-    """Times that the driver gave up on a machine that was too busy to start Python within Spark's 10 s."""
+    """Times that the driver gave up because the machine was too busy to start Python within Spark's 10 s."""
     seconds: float = 0.0
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
     def broken(self) -> list[str]:
-        """The promises that were not kept."""
+        """Return descriptions of the guarantees that were broken."""
         found = [f"{one.table}: {one.broken} {one.examples}" for one in self.verdicts if one.broken]
         if self.sessions_lost or self.refused:
             found.append(f"{self.sessions_lost} sessions lost, {self.refused} refused")
         return found
 
     def text(self) -> str:
-        """For people."""
+        """Return the summary as text."""
         killed = ", ".join(f"{self.kills[name]} {name}" for name in VICTIMS)
         lines = [
             f"{sum(self.kills.values())} kills ({killed}) in {self.seconds:.0f} s, seed {self.seed}",
@@ -81,7 +83,7 @@ class Summary:
 
 
 class Run:
-    """The whole, in `folder`. `planted`: silver has no transactions, which must be found."""
+    """A whole run in `folder`. If `planted`, silver has no transactions, and the checks must find that."""
 
     def __init__(
         self,
@@ -104,11 +106,11 @@ class Run:
 
     @property
     def done(self) -> list[int]:
-        """Batches that each query finished."""
+        """Return the number of batches that each query has finished."""
         return [batches(self.tables / "checkpoints" / name) for name in QUERIES]
 
     def command(self, what: str) -> list[str | Path]:
-        """Of the driver: `run`, `drain` or `tell`."""
+        """Return the command line of the driver. `what` is `run`, `drain` or `tell`."""
         if what == "tell":
             return [SUPPORT / "tables.py", self.tables]
         program = [SUPPORT / "planted.py"] if self.planted else ["-m", "mqtt_pipelines"]
@@ -116,7 +118,9 @@ class Run:
         return [*program, "run", "bronze", "silver", *once, "-c", self.config]
 
     def configure(self) -> Path:
-        """What the driver runs: a driver and two executors that are processes of their own, as small as they get."""
+        """Write the configuration and return its path: a driver and two executors, each in its own process and as small
+        as possible.
+        """
         folder = self.tables
         folder.mkdir()
         small = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -165,7 +169,7 @@ class Run:
         return file
 
     async def run(self, kills: int) -> Summary:
-        """Kill so often, drain, and judge."""
+        """Kill `kills` times, drain the stream, and check the tables."""
         began = time.monotonic()
         await asyncio.to_thread(self.broker.start)
         log_id, _ = await asyncio.to_thread(self.broker.ends)
@@ -197,7 +201,7 @@ class Run:
         return self._judge(ends, time.monotonic() - began)
 
     async def _all_go_on(self) -> None:
-        """Wait until each query has finished another batch, and devices were told of other messages."""
+        """Wait until each query has finished another batch and more messages have been acknowledged."""
         before, acknowledged = self.done, self.fleet.acknowledged
         until = time.monotonic() + STUCK
         while True:
@@ -247,7 +251,7 @@ class Run:
         self.summary.kills[victim] += 1
 
     async def _kill_driver(self, table: str) -> None:
-        """At once, or as soon as another batch is in a table."""
+        """Kill the driver at once or, if `table` is set, as soon as that table has another batch."""
         if table:
             before = written(self.tables / table)
             until = time.monotonic() + STUCK
@@ -295,7 +299,11 @@ class Run:
 
 
 def victims(draw: random.Random, kills: int) -> list[str]:
-    """Each as often as the others, give or take one, in any order; the driver once more at the end, beside these."""
+    """Return the order of the kills.
+
+    All victims are equally frequent, give or take one, in random order. One more kill of the driver is added at the
+    end.
+    """
     first = VICTIMS if kills > len(VICTIMS) else VICTIMS[:-1]
     rounds = [draw.sample(first, len(first))]
     rounds += [draw.sample(VICTIMS, len(VICTIMS)) for _ in range(math.ceil(kills / len(VICTIMS)))]
@@ -303,7 +311,7 @@ def victims(draw: random.Random, kills: int) -> list[str]:
 
 
 def rows_of(file: Path) -> list[Row]:
-    """Of a table that was dumped."""
+    """Return the rows of a dumped table."""
     with file.open(encoding="utf-8") as lines:
         return [
             Row(one[0], one[1], one[2], one[3].encode(), one[4]) for one in map(json.loads, lines)

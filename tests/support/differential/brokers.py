@@ -1,4 +1,4 @@
-"""A real mosquitto and a real HookMQ, set up alike."""
+"""A real mosquitto and a real HookMQ with equivalent configurations."""
 
 import shutil
 import subprocess
@@ -35,12 +35,12 @@ authz: {default: allow}
 
 
 def mosquitto() -> str | None:
-    """Where mosquitto 2.0 is, if it is installed."""
+    """Return the path of mosquitto 2.0, or None if it is not installed."""
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
 def version(program: str) -> str:
-    """What mosquitto says of itself, as 2.0.11."""
+    """Return the version that mosquitto prints, such as 2.0.11."""
     told = subprocess.run([program, "-h"], capture_output=True, text=True, check=False).stdout
     return told.partition("\n")[0].rpartition(" ")[2]
 
@@ -74,7 +74,7 @@ def _mosquitto(program: str, folder: Path) -> Iterator[int]:
 
 
 class Brokers:
-    """Both brokers, by their ports; a script is played to both at the same time."""
+    """Both brokers. A script is played to both at the same time."""
 
     def __init__(self, theirs: int, ours: int) -> None:
         self.theirs = theirs
@@ -82,7 +82,7 @@ class Brokers:
         self._pool = ThreadPoolExecutor(1)
 
     def both(self, script: Script) -> tuple[list[Step], list[Step]]:
-        """What mosquitto's clients and what HookMQ's clients were told."""
+        """Play a script to both brokers. Return the steps of mosquitto and those of HookMQ."""
         theirs: Future[list[Step]] = self._pool.submit(play, script, self.theirs)
         try:
             ours = play(script, self.ours)
@@ -95,7 +95,7 @@ class Brokers:
 
 @contextmanager
 def brokers(program: str, folder: Path) -> Iterator[Brokers]:
-    """Both brokers, until the block ends."""
+    """Run both brokers until the block ends."""
     (folder / "hookmq.yaml").write_text(OURS)
     words = [word for item in LIMITS.items() for word in ("-o", "{}={}".format(*item))]
     with (

@@ -1,4 +1,4 @@
-"""Scripts about CONNECT and CONNACK, wills, the end of connections."""
+"""Scripts about CONNECT and CONNACK, wills, and the end of connections."""
 
 import mqttbytes as m
 from differential.playing import Play, Script

@@ -1,5 +1,7 @@
-"""Random scripts of what clients ordinarily do, in which no difference is known: they subscribe to filters that do not
-overlap, publish, retain, come and go."""
+"""Random scripts of ordinary client behavior, for which no difference is known.
+
+Clients subscribe to filters that do not overlap, publish, retain, connect and disconnect.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +16,7 @@ TOPICS = ("x/1", "x/2", "x/", "y", "z", "z/1/2", "$data/a", "elsewhere")
 
 
 class Move(NamedTuple):
-    """One thing that a client does. A client that is away comes back first."""
+    """One action of a client. An offline client connects first."""
 
     client: str
     what: str
@@ -38,7 +40,7 @@ MOVES = st.lists(
 
 
 def script(moves: Sequence[Move]) -> Script:
-    """The moves as a script."""
+    """Return the moves as a script."""
 
     def run(p: Play) -> None:
         away = set(LEVELS)
@@ -79,8 +81,10 @@ def _make(p: Play, move: Move, level: int, payload: bytes) -> None:
 
 
 def alike(steps: list[Step]) -> list[Step]:
-    """Steps without a difference that the table knows: PUBREC may say 0x10. Which of two topics got the lower packet id
-    follows from an order that is left open."""
+    """Return the steps without the differences that the standard leaves open.
+
+    PUBREC may contain reason code 0x10, and either of two topics may get the lower packet id.
+    """
     return [
         {client: [_alike(line) for line in lines] for client, lines in step.items()}
         for step in steps

@@ -1,4 +1,4 @@
-"""Scripts about packets that no client may send."""
+"""Scripts about packets that clients must not send."""
 
 import mqttbytes as m
 from differential.playing import Play, Script

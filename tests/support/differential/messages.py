@@ -1,4 +1,4 @@
-"""Scripts about PUBLISH: retained messages, properties, aliases, expiry, sizes, topics."""
+"""Scripts about PUBLISH: retained messages, properties, aliases, expiry, sizes and topics."""
 
 import mqttbytes as m
 from differential.playing import Play, Script

@@ -1,6 +1,7 @@
-"""Plays a script to a real broker: raw clients over TCP, and what they were answered, step by step.
+"""Plays a script to a real broker with raw clients over TCP, and records what they receive in each step.
 
-A step ends when the broker is known to have nothing more to say: the acting client asks with PINGREQ, then all do.
+A step ends once the broker has nothing more to send: first the acting client sends PINGREQ and waits, then all clients
+do.
 """
 
 import select
@@ -13,13 +14,13 @@ from byteclient import ByteClient
 from differential.telling import Teller, arranged
 
 PATIENCE = 60.0
-"""Seconds that a broker may take to answer; waited for in full only when something is wrong."""
+"""Seconds that a broker may take to answer. Only a failure takes this long."""
 Step = dict[str, list[str]]
 Script = Callable[["Play"], None]
 
 
 class Client(ByteClient):
-    """A connection whose packets are told in words."""
+    """A connection whose received packets are recorded as text."""
 
     def __init__(self, port: int, teller: Teller) -> None:
         super().__init__(port)
@@ -32,14 +33,14 @@ class Client(ByteClient):
         self.accepted = False
 
     def send(self, *packets: bytes) -> None:
-        """Send packets. Reading finds out that the broker has closed the connection."""
+        """Send packets. A closed connection is only detected on reading."""
         try:
             super().send(*packets)
         except OSError:
             pass
 
     def until(self, done: Callable[[], bool], patience: float = PATIENCE) -> bool:
-        """Receive until `done` or the end of the connection, and return whether that came in time."""
+        """Receive until `done()` or the end of the connection. Return False on a timeout."""
         limit = time.monotonic() + patience
         while not (self.closed or done()):
             left = limit - time.monotonic()
@@ -58,12 +59,12 @@ class Client(ByteClient):
             self.pings += 1
 
     def barrier(self) -> None:
-        """Wait until the broker has answered all that was sent."""
+        """Wait until the broker has answered all packets."""
         self.ask()
         self.answer()
 
     def answer(self) -> None:
-        """Wait for the answer to PINGREQ; of who was not accepted yet, to CONNECT."""
+        """Wait for the answer to PINGREQ or, before the client is accepted, to CONNECT."""
         if self.closed:
             return
         if self.accepted:
@@ -86,7 +87,7 @@ class Client(ByteClient):
 
 
 class Play:
-    """A script being played to one broker. `steps` has what each client was told in each step."""
+    """A script in progress at one broker. `steps` contains what each client received in each step."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -102,7 +103,7 @@ class Play:
         """Clients of which the broker may choose any for a message: what they are told is one heap."""
 
     def open(self, name: str, level: int = 5) -> None:
-        """A connection that says nothing yet."""
+        """Open a connection without sending CONNECT."""
         if name in self.clients:
             self.clients[name].close()
         teller = Teller(level, self.ids.setdefault(name, []), self.limits)
@@ -111,7 +112,7 @@ class Play:
     def connect(
         self, name: str, level: int = 5, client_id: m.Field | None = None, /, **options: Any
     ) -> None:
-        """A step: a new connection and CONNECT; the client id is the name unless given."""
+        """Step: open a connection and send CONNECT. The client id is `name` unless given."""
         self.open(name, level)
         options.setdefault("keep_alive", 60)
         given = name if client_id is None else client_id
@@ -119,7 +120,7 @@ class Play:
         self.send(name, m.connect(given, level=level, **options))
 
     def send(self, name: str, *packets: bytes) -> None:
-        """A step: a client sends packets in one segment."""
+        """Step: a client sends packets in one segment."""
         client = self.clients[name]
         asked = sum(data[0] >> 4 == 12 for data in packets)
         client.pings += asked
@@ -129,36 +130,38 @@ class Play:
         self._collect(client.closed)
 
     def subscribe(self, name: str, *filters: tuple[m.Field, int], properties: bytes = b"") -> None:
-        """A step: SUBSCRIBE, with id 9."""
+        """Step: send SUBSCRIBE with packet id 9."""
         level = self.clients[name].teller.level
         self.send(name, m.subscribe(9, *filters, level=level, properties=properties))
 
     def publish(
         self, name: str, topic: m.Field, payload: bytes = b"", *args: int, **options: Any
     ) -> None:
-        """A step: PUBLISH."""
+        """Step: send PUBLISH."""
         level = self.clients[name].teller.level
         self.send(name, m.publish(topic, payload, *args, level=level, **options))
 
     def publish_2(self, name: str, topic: m.Field, payload: bytes = b"", number: int = 1) -> None:
-        """A step: PUBLISH with QoS 2 and its PUBREL, so that it makes no difference which of the two delivers."""
+        """Step: send PUBLISH with QoS 2 and its PUBREL together. It then does not matter which of the two triggers
+        delivery.
+        """
         level = self.clients[name].teller.level
         data = m.publish(topic, payload, 2, number, level=level)
         self.send(name, data, m.pubrel(number))
 
     def drop(self, name: str) -> None:
-        """A step: a client closes without a word."""
+        """Step: a client closes its connection without DISCONNECT."""
         self.clients[name].close()
         self._collect(True)
 
     def got(self, name: str, text: str) -> None:
-        """A step: wait for something that comes with time; a packet in whose telling `text` is."""
+        """Step: wait for a delayed packet whose description contains `text`."""
         client = self.clients[name]
         client.until(lambda: any(text in line for line in client.lines))
         self._collect(False)
 
     def until_gone(self, name: str, text: str, *packets: bytes) -> None:
-        """A step: send packets again and again until the answer is without `text`; only the last answer counts."""
+        """Step: repeat packets until the answer no longer contains `text`. Only the last answer is recorded."""
         client = self.clients[name]
         limit = time.monotonic() + PATIENCE
         while time.monotonic() < limit:
@@ -171,8 +174,10 @@ class Play:
         self._collect(False)
 
     def number(self, name: str, ordinal: int) -> int:
-        """The packet id that the broker gave the n-th delivery (1 is the first) of a session; one that it never gave when
-        there were not so many."""
+        """Return the packet id of the n-th delivery to a session, counted from 1.
+
+        Return an id that was never used if there were fewer deliveries.
+        """
         ids = self.ids[name]
         return ids[ordinal - 1] if len(ids) >= ordinal else 60000 + ordinal
 
@@ -198,7 +203,7 @@ class Play:
 
 
 def play(script: Script, port: int) -> list[Step]:
-    """Play a script and leave nothing of it behind: no connection, session or retained message."""
+    """Play a script. Remove all its connections, sessions and retained messages afterwards."""
     playing = Play(port)
     try:
         script(playing)
@@ -210,7 +215,7 @@ def play(script: Script, port: int) -> list[Step]:
 
 
 def _clean(port: int, client_ids: set[m.Field]) -> None:
-    """End the sessions of client ids (and so publish their wills), then clear all retained messages."""
+    """End the sessions of the client ids, which publishes their wills. Then clear all retained messages."""
     for client_id in sorted(map(m.raw, client_ids)):
         one = Client(port, Teller(5, [], False))
         one.send(m.connect(client_id) + m.disconnect())

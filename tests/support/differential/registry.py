@@ -1,4 +1,4 @@
-"""How the modules of scripts collect them."""
+"""The decorator with which modules register their scripts."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from differential.playing import Script
 
 
 def collector(into: dict[str, Script]) -> Callable[[Script], Script]:
-    """A decorator that puts a script into `into`; its name is the function's, in words."""
+    """Return a decorator that adds a script to `into`. The key is the function's name with spaces."""
 
     def collect(script: Script) -> Script:
         name = script.__name__.replace("_", " ")

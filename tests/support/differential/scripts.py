@@ -1,11 +1,11 @@
-"""All scripts by name."""
+"""The scripts of all modules by name."""
 
 from differential import connecting, malformed, messages, sessions, subscriptions
 from differential.playing import Script
 
 
 def scripts() -> dict[str, Script]:
-    """Every script; the first word of a name is the module it is in."""
+    """Return every script. The first word of a name is the script's module."""
     return {
         f"{module.__name__.rpartition('.')[2]}: {name}": script
         for module in (connecting, sessions, messages, subscriptions, malformed)

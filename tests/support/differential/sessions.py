@@ -1,4 +1,4 @@
-"""Scripts about sessions, and QoS 1 and 2 over several connections."""
+"""Scripts about sessions, and about QoS 1 and 2 across several connections."""
 
 import mqttbytes as m
 from differential.playing import Play, Script

@@ -1,4 +1,4 @@
-"""Scripts about SUBSCRIBE and UNSUBSCRIBE, filters, options, shared subscriptions."""
+"""Scripts about SUBSCRIBE and UNSUBSCRIBE, filters, options and shared subscriptions."""
 
 import mqttbytes as m
 from differential.playing import Play, Script

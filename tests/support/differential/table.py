@@ -1,4 +1,4 @@
-"""The table of known differences, and the page of the manual that is written from it."""
+"""The table of known differences, and the manual page generated from it."""
 
 import csv
 from collections.abc import Iterable
@@ -15,13 +15,16 @@ RIGHT = {
     "mosquitto": "mosquitto",
     "open": "the standard leaves it open",
 }
-"""Who is right: what the table may say, and what the page makes of it."""
+"""The verdicts that the table may contain, with the headings of the page."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """In one step of a script (the first is 1) one client was told different things. `right` is a key of RIGHT,
-    `statement` an id of the standard, a section or empty, `reason` why it is as it is and stays so."""
+    """A step of a script in which one client received different packets from the two brokers.
+
+    Steps are counted from 1. `right` is a key of RIGHT. `statement` is an id or section of the standard, or empty.
+    `reason` explains why the difference exists and remains.
+    """
 
     script: str
     step: int
@@ -34,7 +37,7 @@ class Difference:
 
     @property
     def found(self) -> tuple[str, int, str, str, str]:
-        """What the brokers do, without what we think of it."""
+        """Return what the brokers do, without our verdict."""
         return (self.script, self.step, self.client, self.mosquitto, self.hookmq)
 
 
@@ -42,7 +45,7 @@ NAMES = [field.name for field in fields(Difference)]
 
 
 def read() -> list[Difference]:
-    """The table."""
+    """Read the table."""
     with TABLE.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, "excel-tab", quoting=csv.QUOTE_NONE))
     assert rows[0] == NAMES, rows[0]
@@ -57,7 +60,7 @@ def write(differences: Iterable[Difference]) -> None:
 
 
 def compare(script: str, theirs: list[Step], ours: list[Step]) -> list[Difference]:
-    """Where two brokers told clients different things; steps are counted from 1."""
+    """Return the differences between what the clients of two brokers received. Steps are counted from 1."""
     assert len(theirs) == len(ours)
     found = []
     for number, (left, right) in enumerate(zip(theirs, ours, strict=True), 1):
@@ -90,7 +93,7 @@ and `#1` the first packet id that the broker uses. A script's name begins with i
 
 
 def page(differences: list[Difference], scripts: int) -> str:
-    """The page, in Markdown."""
+    """Return the page in Markdown."""
     parts = [INTRO.format(scripts=scripts)]
     for right, title in RIGHT.items():
         chosen = [one for one in differences if one.right == right]

@@ -1,5 +1,8 @@
-"""A packet of a broker in words, without what two brokers may freely choose: packet ids become ordinals (#1, #2), reason
-strings and assigned client ids lose their text, an acknowledgement's short form reads like its long one."""
+"""Describes a broker's packets as text, without the details that brokers may choose freely.
+
+Packet ids become ordinals (#1, #2). Reason strings and assigned client ids lose their text. The short and long forms of
+an acknowledgement read alike.
+"""
 
 import zlib
 
@@ -18,11 +21,11 @@ _KINDS = {
     11: "UNSUBACK", 13: "PINGRESP", 14: "DISCONNECT", 15: "AUTH",
 }  # fmt: skip
 _LIMITS = frozenset((0x21, 0x22, 0x27))
-"""Properties of CONNACK that tell how a broker was set up; only a script about them compares them."""
+"""CONNACK properties that reveal the broker's configuration. Only scripts about them compare them."""
 
 
 def told(data: bytes) -> str:
-    """Bytes as text: short ones as they are, long ones by length and checksum."""
+    """Return bytes as text: short values verbatim, long ones as length and checksum."""
     if len(data) > 40:
         return f"<{len(data)} bytes {zlib.crc32(data):08x}>"
     return data.decode("utf-8", "backslashreplace").encode("unicode_escape").decode()
@@ -51,7 +54,9 @@ def _property(data: bytes) -> str:
 
 
 class Teller:
-    """Tells the packets of one connection; the ids of a session's deliveries are numbered in the order they are seen."""
+    """Describes the packets of one connection. The packet ids of a session's deliveries are numbered in order of
+    arrival.
+    """
 
     def __init__(self, level: int, ids: list[int], limits: bool) -> None:
         self.level = level
@@ -62,7 +67,7 @@ class Teller:
         """The QoS of what came, by packet id."""
 
     def tell(self, frame: bytes) -> str:
-        """One packet."""
+        """Return a packet as text."""
         kind = frame[0] >> 4
         name = _KINDS.get(kind, f"packet 0x{frame[0]:02x}")
         rest = m.body(frame)
@@ -94,7 +99,7 @@ class Teller:
         return f"{name} {rest.hex()}".strip()
 
     def ordinal(self, number: int) -> str:
-        """A packet id of the broker, as the how manieth of this session it is."""
+        """Return the ordinal of a packet id in its session, such as #2."""
         if number not in self.ids:
             self.ids.append(number)
         return f"#{self.ids.index(number) + 1}"
@@ -124,8 +129,10 @@ class Teller:
 
 
 def arranged(lines: list[str]) -> list[str]:
-    """What arrived in one step, without the order that the standards leave open: first all but messages, then messages by
-    topic, those of one topic in their order."""
+    """Sort the packets of one step, so that orders which the standard leaves open do not matter.
+
+    Messages come last, sorted by topic. Messages of one topic keep their order.
+    """
     messages = [line for line in lines if line.startswith("PUBLISH ")]
     others = [line for line in lines if not line.startswith("PUBLISH ") and line != "closed"]
     end = ["closed"] if "closed" in lines else []

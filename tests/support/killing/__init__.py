@@ -1,6 +1,6 @@
-"""Brokers that are killed under load, and clients that keep count of what they were promised.
+"""Brokers that are killed under load, and clients that record the guarantees they received.
 
-`ledger` what was sent, acknowledged and delivered, and what of that is wrong; `client` clients that keep their sessions
-over any number of connections; `brokers` who is killed; `rounds` one kill after the other; `table` what several brokers
-lose, and the page of the manual that shows it.
+`ledger` records messages sent, acknowledged and delivered, and finds violations. `client` contains clients that keep
+their sessions over any number of connections. `brokers` contains the brokers, and `rounds` the sequence of kills.
+`table` compares the losses of several brokers on a page of the manual.
 """

@@ -1,4 +1,4 @@
-"""Who is killed: HookMQ over its storage, and mosquitto with persistence, set up alike."""
+"""The brokers under test: HookMQ with its storage and mosquitto with persistence, configured alike."""
 
 import os
 import random
@@ -29,25 +29,25 @@ AUTOSAVE: Mapping[str, str] = {
     "every second": "autosave_interval 1\n",
     "on changes": "autosave_on_changes true\nautosave_interval 1\n",
 }
-"""What mosquitto saves when: as it comes, half an hour apart; the most often that can be asked for."""
+"""mosquitto's settings for saving, by name: its default of every half hour, every second, and on every change."""
 
 
 class Broker(Protocol):
-    """A broker on the same port after every start."""
+    """A broker that uses the same port after every start."""
 
     port: int
 
     def spawn(self) -> None:
-        """Start it, and do not wait for it."""
+        """Start the broker without waiting."""
 
     def ready(self) -> None:
-        """Wait until it listens."""
+        """Wait until the broker listens."""
 
     def kill(self, rng: random.Random) -> None:
-        """SIGKILL, with its children or without them, which end by themselves then."""
+        """Send SIGKILL to the broker, with or without its child processes. Orphaned child processes end by themselves."""
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and return the exit code."""
 
 
 class HookMQ:
@@ -58,15 +58,15 @@ class HookMQ:
         self.port = self._broker.port
 
     def spawn(self) -> None:
-        """As Broker."""
+        """Start the broker, as `Broker.spawn` does."""
         self._broker.spawn()
 
     def ready(self) -> None:
-        """As Broker."""
+        """Wait until the broker listens."""
         self._broker.ready()
 
     def kill(self, rng: random.Random) -> None:
-        """As Broker. Sometimes the process that writes goes at the same time, sometimes it finds itself alone."""
+        """Kill the broker as `Broker.kill` does. At random, kill the storage writer as well or leave it orphaned."""
         writer = None
         if rng.random() < 0.5:
             try:
@@ -85,7 +85,7 @@ class HookMQ:
         self._broker.ended()
 
     def stop(self) -> int:
-        """As Broker."""
+        """Send SIGTERM and return the exit code."""
         return self._broker.stop()
 
 
@@ -109,7 +109,7 @@ class Mosquitto:
         self._log: list[str] = []
 
     def spawn(self) -> None:
-        """As Broker."""
+        """Start the broker, as `Broker.spawn` does."""
         self._up.clear()
         self._process = subprocess.Popen(
             self._command,
@@ -129,17 +129,17 @@ class Mosquitto:
                 self._up.set()
 
     def ready(self) -> None:
-        """As Broker."""
+        """Wait until the broker listens."""
         assert self._up.wait(WAIT), self._log[-5:]
 
     def kill(self, rng: random.Random) -> None:
-        """As Broker."""
+        """Send SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._ended()
 
     def stop(self) -> int:
-        """As Broker."""
+        """Send SIGTERM and return the exit code."""
         assert self._process is not None
         self._process.terminate()
         return self._ended()
@@ -155,5 +155,5 @@ class Mosquitto:
 
 
 def mosquitto() -> str | None:
-    """Where it is, if it is installed."""
+    """Return the path of mosquitto, or None if it is not installed."""
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")

@@ -1,9 +1,9 @@
-"""Clients of MQTT 3.1.1 and 5.0 that keep their sessions over any number of connections, as the standard has it.
+"""Clients of MQTT 3.1.1 and 5.0 that keep their sessions over any number of connections.
 
-What they do on resuming is written out here and nowhere hidden: PUBLISH with DUP again for what was not acknowledged,
-PUBREL again for what had its PUBREC, in the order of sending [MQTT-4.4.0-1]; a QoS 2 packet id that came is not taken
-again until its PUBREL [MQTT-4.3.3-10]. A broker that has no session for a client that had one is counted, and the client
-begins anew: what it had not finished is neither acknowledged nor lost.
+The clients implement session resumption explicitly. They resend unacknowledged PUBLISH packets with DUP, and PUBREL
+after a PUBREC, in their original order [MQTT-4.4.0-1]. They accept the packet id of a QoS 2 message again only after
+its PUBREL [MQTT-4.3.3-10]. If the broker has lost a session, the client counts that and starts a new one. Its
+unfinished messages then count neither as acknowledged nor as lost.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ EXPIRY = 86400
 OK = 0x80
 """Reason codes from here on are errors."""
 GONE = 0x92
-"""Packet Identifier not found: the PUBREL before the crash had come."""
+"""Packet Identifier not found: the broker received the PUBREL before the crash."""
 SHUTTING_DOWN = 0x8B
-"""What a broker may still say whose writer was killed a moment before it."""
+"""Server shutting down: sent by a broker whose storage writer was killed just before it."""
 UNAVAILABLE = (0x88, 3)
-"""The same in CONNACK, of MQTT 5.0 and 3.1.1."""
+"""The same in CONNACK, for MQTT 5.0 and 3.1.1."""
 Will = tuple[str, bytes, int, int]
 """Topic, payload, QoS and delay in seconds."""
 
 
 class Client(asyncio.Protocol):
-    """A client with a session that stays; `clean` makes one that does not."""
+    """A client with a persistent session or, if `clean`, without one."""
 
     def __init__(self, ledger: Ledger, name: str, level: int = 5, clean: bool = False) -> None:
         self.ledger = ledger
@@ -48,13 +48,13 @@ class Client(asyncio.Protocol):
 
     @property
     def counts(self) -> Counts:
-        """The run's."""
+        """Return the counts of the run."""
         return self.ledger.counts
 
     # connecting
 
     async def connect(self, port: int, will: Will | None = None) -> bool:
-        """Connect; whether the broker let us in. It does not when it is killed meanwhile."""
+        """Connect. Return False if the broker is killed meanwhile and CONNACK does not arrive."""
         assert self._transport is None
         loop = asyncio.get_running_loop()
         try:
@@ -101,18 +101,18 @@ class Client(asyncio.Protocol):
         self.resume()
 
     def resume(self) -> None:
-        """After CONNACK: go on where we were."""
+        """Resume messages in flight after CONNACK."""
 
     def forget(self) -> None:
-        """The broker has no session: nothing of ours is left."""
+        """Forget the session, because the broker has none."""
 
     def abort(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without DISCONNECT."""
         if self._transport is not None:
             self._transport.abort()
 
     def disconnect(self) -> None:
-        """DISCONNECT, and close."""
+        """Send DISCONNECT and close the connection."""
         if self._transport is not None:
             if self.connected:
                 self._write(m.disconnect())
@@ -124,7 +124,7 @@ class Client(asyncio.Protocol):
         assert await self.ledger.until(lambda: self._transport is None, seconds), self.name
 
     async def subscribe(self, *filters: str, qos: int = 2) -> bool:
-        """Subscribe; whether SUBACK came."""
+        """Subscribe. Return whether SUBACK arrived."""
         self._number += 1
         number = self._number
         waiting = self._wait(9, number)
@@ -143,12 +143,12 @@ class Client(asyncio.Protocol):
     # the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio.Protocol."""
+        """Store the transport. Called by asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As asyncio.Protocol."""
+        """Reset the connection's state. Called by asyncio."""
         self._transport = None
         self.connected = False
         self._in.clear()
@@ -160,7 +160,7 @@ class Client(asyncio.Protocol):
         self.ledger.changed()
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio.Protocol."""
+        """Process received bytes. Called by asyncio."""
         self._in += data
         for first, body in m.take(self._in):
             self._packet(first, body)
@@ -241,10 +241,10 @@ class Client(asyncio.Protocol):
     # what becomes of it
 
     def message(self, topic: str, payload: bytes, retain: bool) -> None:
-        """A message came."""
+        """Handle a message."""
 
     def acknowledged(self, kind: int, number: int, code: int) -> None:
-        """PUBACK, PUBREC or PUBCOMP came."""
+        """Handle a PUBACK, PUBREC or PUBCOMP."""
 
 
 async def _answer(waiting: "asyncio.Future[bytes]") -> bytes | None:
@@ -254,7 +254,7 @@ async def _answer(waiting: "asyncio.Future[bytes]") -> bytes | None:
 
 
 class Publisher(Client):
-    """Publishes on its streams in turn, up to `allowed` messages, `window` of them unacknowledged."""
+    """A client that publishes on its streams in turn: up to `allowed` messages, with at most `window` unacknowledged."""
 
     def __init__(
         self, ledger: Ledger, name: str, streams: list[Stream], level: int, window: int = 20
@@ -269,18 +269,18 @@ class Publisher(Client):
 
     @property
     def idle(self) -> bool:
-        """Whether all that it may send was sent and acknowledged."""
+        """Return whether all allowed messages are sent and acknowledged."""
         return self.sent >= self.allowed and not self._inflight
 
     def allow(self, count: int) -> None:
-        """Let it send this many more."""
+        """Allow the client to send `count` more messages."""
         self.allowed += count
         if self.connected:
             self._fill()
             self._flush()
 
     def resume(self) -> None:
-        """As Client."""
+        """Resend messages in flight after CONNACK."""
         for number, (stream, index, released) in self._inflight.items():
             if released:
                 self._write(m._acknowledgement(0x62, number, None, b""))
@@ -289,7 +289,7 @@ class Publisher(Client):
         self._fill()
 
     def forget(self) -> None:
-        """As Client."""
+        """Forget the messages in flight."""
         self._inflight.clear()
 
     def _fill(self) -> None:
@@ -316,7 +316,7 @@ class Publisher(Client):
         )
 
     def acknowledged(self, kind: int, number: int, code: int) -> None:
-        """As Client."""
+        """Handle a PUBACK, PUBREC or PUBCOMP."""
         found = self._inflight.get(number)
         if found is None:
             return  # of a session that is gone
@@ -335,7 +335,7 @@ class Publisher(Client):
 
 
 class Subscriber(Client):
-    """Keeps count of what it is given of some streams, and of wills."""
+    """A client that records the messages of some streams, and wills."""
 
     def __init__(self, ledger: Ledger, name: str, level: int, filters: tuple[str, ...]) -> None:
         super().__init__(ledger, name, level)
@@ -346,25 +346,25 @@ class Subscriber(Client):
         self.subscribed = False
 
     def forget(self) -> None:
-        """As Client."""
+        """Mark the client as not subscribed, because the broker has no session for it."""
         self.subscribed = False
 
     async def join(self, port: int, streams: list[Stream]) -> bool:
-        """Connect, subscribe, and from then on be due what is sent on `streams`."""
+        """Connect and subscribe. From then on, every message sent on `streams` is due."""
         if not await self.come(port):
             return False
         self.seen = {stream.topic: Seen(stream) for stream in streams}
         return True
 
     async def come(self, port: int) -> bool:
-        """Connect again; to a broker that forgot us, subscribe again. What was due stays due."""
+        """Reconnect. Subscribe again if the broker has lost the session. Messages that were due remain due."""
         if not await self.connect(port):
             return False
         self.subscribed = self.subscribed or await self.subscribe(*self.filters)
         return self.subscribed
 
     def message(self, topic: str, payload: bytes, retain: bool) -> None:
-        """As Client."""
+        """Record a message or will."""
         self.got += 1
         if topic.startswith("w/"):
             self.wills[topic] = self.wills.get(topic, 0) + 1
@@ -377,7 +377,7 @@ class Subscriber(Client):
             seen.take(number)
 
     def owed(self) -> int:
-        """Acknowledged messages and due wills that did not come."""
+        """Return the number of acknowledged messages and due wills that did not arrive."""
         lost = self.lost()
         if "w/#" in self.filters:
             wills = (topic for topic, due in self.ledger.wills.items() if due)
@@ -385,12 +385,12 @@ class Subscriber(Client):
         return lost
 
     def lost(self) -> int:
-        """Acknowledged messages that did not come."""
+        """Return the number of acknowledged messages that did not arrive."""
         return sum(seen.lost() for seen in self.seen.values())
 
 
 class Checker(Client):
-    """Looks at retained messages."""
+    """A client that reads retained messages."""
 
     def __init__(self, ledger: Ledger, name: str) -> None:
         super().__init__(ledger, name, 5, clean=True)
@@ -398,14 +398,14 @@ class Checker(Client):
         """By topic, the number of the retained message; -1 when it is none that was sent."""
 
     def message(self, topic: str, payload: bytes, retain: bool) -> None:
-        """As Client."""
+        """Record the number of a retained message."""
         if retain:
             number = number_of(self.ledger.streams.get(topic), payload)
             self.found[topic] = number or -1
 
 
 def number_of(stream: Stream | None, payload: bytes) -> int:
-    """Which of the stream's messages it is; 0 when it is none that was sent."""
+    """Return the number of a stream's message, or 0 if no such message was sent."""
     if stream is None or (stream.retained and not payload):
         return 0
     try:

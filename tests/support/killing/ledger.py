@@ -1,7 +1,7 @@
-"""What was sent, what was acknowledged and what arrived; from these, what a broker lost.
+"""Records of messages sent, acknowledged and delivered, from which a broker's losses are computed.
 
-A publisher counts the messages of each topic from 1. A message's number and topic say what its payload must be, so that
-one that arrives tells by itself which it is and whether it is whole.
+A publisher numbers the messages of each topic from 1. The topic and number determine the payload, so that a receiver
+can identify each message and detect corruption.
 """
 
 import asyncio
@@ -16,43 +16,44 @@ _LARGE = 20_000
 
 @dataclass
 class Counts:
-    """What a run came to. What is below `lost` is a broken promise, and 0 for a broker that keeps its word."""
+    """The results of a run. Every count from `lost` on is a broken guarantee, and 0 for a correct broker."""
 
     kills: int = 0
     early: int = 0
-    """Kills besides, of a broker that had not yet said that it is ready."""
+    """Additional kills of a broker that was not yet ready."""
     published: int = 0
     acknowledged: int = 0
-    """PUBACK or PUBCOMP came."""
+    """Messages acknowledged by PUBACK or PUBCOMP."""
     due: int = 0
-    """Acknowledged messages, once for each session that had to get them."""
+    """Acknowledged messages, counted once for each session that had to receive them."""
     repeated: int = 0
-    """Delivered more than once at QoS 1, which may be."""
+    """QoS 1 messages delivered more than once, which is allowed."""
     returns: int = 0
-    """Times that a client came back to a session that it had."""
+    """Times that a client reconnected and expected its session."""
     retained_checks: int = 0
     wills: int = 0
-    """Wills that had to come, once for each session that had to get them."""
+    """Wills that had to be delivered, counted once for each session."""
     lost: int = 0
-    """Of `due`, what never came."""
+    """Due messages that never arrived."""
     duplicated: int = 0
-    """Delivered more than once at QoS 2."""
+    """QoS 2 messages delivered more than once."""
     reordered: int = 0
-    """Came for the first time after a later one of the same publisher and topic."""
+    """Messages that first arrived after a later message of the same publisher and topic."""
     corrupt: int = 0
-    """Arrived with another payload, or was never sent."""
+    """Messages with a wrong payload, or that were never sent."""
     sessions_lost: int = 0
-    """Of `returns`, those that found no session."""
+    """Reconnections (`returns`) that found no session."""
     retained_wrong: int = 0
-    """Of `retained_checks`, those that found something older than what was acknowledged, or what was never sent."""
+    """Checks (`retained_checks`) that found a message older than the last acknowledged one, or one that was never sent.
+    """
     wills_lost: int = 0
     wills_wrong: int = 0
-    """Came twice at QoS 2, or although the client had come back without one."""
+    """Wills delivered twice at QoS 2, or after their client had reconnected without a will."""
     refused: int = 0
-    """PUBLISH, SUBSCRIBE or CONNECT answered with an error, or DISCONNECT from the broker."""
+    """PUBLISH, SUBSCRIBE or CONNECT packets refused with an error, and DISCONNECT packets from the broker."""
 
     def broken(self) -> dict[str, int]:
-        """The promises that were not kept."""
+        """Return the guarantees that were broken, with their counts."""
         return {name: count for name, count in asdict(self).items() if name in BROKEN and count}
 
 
@@ -75,11 +76,11 @@ class Stream:
         self._cleared = cleared
 
     def clears(self, number: int) -> bool:
-        """Whether this one takes the retained message away."""
+        """Return whether this message clears the retained message."""
         return self._cleared and number % 7 == 3
 
     def body(self, number: int) -> bytes:
-        """The payload of a message."""
+        """Return the payload of a message."""
         if self.clears(number):
             return b""
         size = _LARGE if number % 97 == 0 else number * 7919 % 700
@@ -87,19 +88,19 @@ class Stream:
         return b"%d %s " % (number, self.topic.encode()) + _PATTERN[start : start + size]
 
     def next(self) -> int:
-        """The number of a message that is about to be sent."""
+        """Return the number of the next message to send."""
         self.sent += 1
         self.acked.append(0)
         return self.sent
 
     def acknowledge(self, number: int) -> None:
-        """It was acknowledged."""
+        """Record that a message was acknowledged."""
         self.acked[number] = 1
         self.last = max(self.last, number)
 
 
 class Seen:
-    """What one session was given of a stream: all that is sent from now on is due."""
+    """What one session received of a stream. Every message sent after its creation is due."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -112,7 +113,7 @@ class Seen:
         """Everything up to here was delivered: not looked at again, or long runs would take for ever."""
 
     def take(self, number: int) -> None:
-        """It was delivered."""
+        """Record a delivery."""
         times = self.times
         if number >= len(times):
             times.extend(bytes(number + 1 - len(times)))
@@ -123,13 +124,13 @@ class Seen:
         times[number] = min(255, times[number] + 1)
 
     def due(self, after: int | None = None) -> Iterator[int]:
-        """What must have been delivered."""
+        """Yield the numbers of the messages that must have been delivered."""
         acked, stream = self.stream.acked, self.stream
         first = self.first if after is None else after
         return (number for number in range(first + 1, stream.sent + 1) if acked[number])
 
     def lost(self) -> int:
-        """How many of these were not."""
+        """Return how many due messages were not delivered."""
         times = self.times
         size = len(times)
         whole = self._whole
@@ -139,12 +140,12 @@ class Seen:
         return sum(1 for number in self.due(whole) if number >= size or not times[number])
 
     def again(self) -> int:
-        """Deliveries beyond the first."""
+        """Return the number of repeated deliveries."""
         return sum(times - 1 for times in self.times if times > 1)
 
 
 class Ledger:
-    """What all clients of a run were told."""
+    """What all clients of a run observed."""
 
     def __init__(self) -> None:
         self.counts = Counts()
@@ -158,19 +159,19 @@ class Ledger:
         self._waiting: list[asyncio.Future[None]] = []
 
     def stream(self, topic: str, qos: int, retained: bool = False, cleared: bool = False) -> Stream:
-        """A new stream."""
+        """Create a stream."""
         made = self.streams[topic] = Stream(topic, qos, retained, cleared)
         return made
 
     def changed(self) -> None:
-        """Something happened that `until` may wait for."""
+        """Wake the callers of `until`, because a condition may have changed."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if not one.done():
                 one.set_result(None)
 
     async def until(self, true: Callable[[], bool], seconds: float) -> bool:
-        """Wait until something is true; False when it is not after `seconds`."""
+        """Wait until `true()` returns True. Return False after `seconds`."""
         loop = asyncio.get_running_loop()
         end = time.monotonic() + seconds
         while not true():
@@ -183,5 +184,5 @@ class Ledger:
         return True
 
     def to_json(self) -> dict[str, Any]:
-        """The counts by name."""
+        """Return the counts by name."""
         return asdict(self.counts)

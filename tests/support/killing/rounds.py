@@ -1,12 +1,12 @@
-"""One kill after the other, under all that a broker has to keep.
+"""Kill a broker again and again under a load that uses all of its durable state.
 
-Four publishers (QoS 1 and 2, MQTT 3.1.1 and 5.0), each on three topics; two more of retained messages, some of which are
-taken away again; a subscriber that is always there, one that comes and goes, one that is away and comes only now and
-then; in each round a new session that leaves and must be there two rounds later, and six clients with wills, two of
-which have no session beyond their connection. The broker
-is killed after a random number of acknowledgements, now and then once more while it starts, with its writer or without.
+Four publishers (QoS 1 and 2, MQTT 3.1.1 and 5.0) each use three topics. Two more publish retained messages and clear
+some of them. One subscriber is always online, one comes and goes, and one is mostly offline. Each round adds a session
+that must still exist two rounds later, and six clients with wills, two of which have no persistent session.
 
-All choices come from one seed; when exactly a kill hits depends on the machine as well.
+The broker is killed after a random number of acknowledgements, with or without its storage writer. Sometimes it is
+killed again while it starts. One seed determines all choices, but the exact moment of a kill also depends on the
+machine.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from killing.client import Checker, Client, Publisher, Subscriber
 from killing.ledger import Counts, Ledger, Stream
 
 EACH = 300
-"""Messages of each publisher between two kills, at most."""
+"""Most messages of each publisher between two kills."""
 STUCK = 60.0
-"""Seconds without a single acknowledgement after which a broker is taken for dead."""
+"""Seconds without an acknowledgement after which the broker is considered dead."""
 EARLY = 0.15
-"""How often a broker is killed again while it starts."""
+"""Probability that a broker is killed again while it starts."""
 FETCH = 25
-"""Rounds after which the one that is away fetches what has come, lest a long run measures long queues."""
+"""Rounds after which the offline subscriber fetches its queue. Otherwise a long run would measure long queues."""
 MOURNED = (
     ("connected", 4, 0, False), ("dropped", 5, 0, False), ("delayed", 5, 1, False), ("taken back", 5, 3600, False),
     ("connected clean", 4, 0, True), ("connected expiry-0", 5, 30, True),
@@ -40,11 +40,11 @@ Say = Callable[[str], None]
 
 
 class Broken(AssertionError):
-    """A broker broke its word."""
+    """A broken guarantee."""
 
 
 class Guest:
-    """A session that was made in one round and is looked at two rounds later."""
+    """A session created in one round and checked two rounds later."""
 
     def __init__(self, client: Subscriber, number: int) -> None:
         self.client = client
@@ -52,8 +52,11 @@ class Guest:
 
 
 class Run:
-    """A broker that is killed, and all its clients. `patience` is for how many seconds nothing may come before what is
-    missing is lost, `last` the same at the end; a `strict` run ends with Broken at the first broken promise."""
+    """A broker that is killed repeatedly, with all its clients.
+
+    Missing messages count as lost after `patience` seconds without a delivery, or `last` seconds at the end of the run.
+    A `strict` run raises Broken at the first broken guarantee.
+    """
 
     def __init__(
         self,
@@ -94,13 +97,13 @@ class Run:
 
     @property
     def counts(self) -> Counts:
-        """So far."""
+        """Return the counts so far."""
         return self.ledger.counts
 
     # the whole
 
     async def run(self, kills: int) -> Counts:
-        """Kill that many times; what it came to."""
+        """Kill the broker `kills` times and return the counts."""
         await self._start()
         mains = (self.online, self.coming, self.offline)
         for client in mains:
@@ -198,7 +201,7 @@ class Run:
         await self._start()
 
     async def _reach(self, done: Callable[[], bool], tasks: list["asyncio.Task[None]"]) -> bool:
-        """Wait for `done` as long as there is progress, and no client fails."""
+        """Wait for `done()` as long as there is progress and no client fails."""
         while True:
             before = self.counts.acknowledged
             if await self.ledger.until(lambda: done() or any(t.done() for t in tasks), STUCK):
@@ -219,7 +222,7 @@ class Run:
         )
 
     def _check_now(self) -> None:
-        """What can be told without waiting for more."""
+        """Check the guarantees that can be checked without waiting for more messages."""
         seen = [
             one
             for client in (self.online, self.coming, self.offline)
@@ -237,7 +240,7 @@ class Run:
     # clients
 
     async def _keep(self, client: Publisher | Subscriber) -> None:
-        """Be there whenever the broker is."""
+        """Keep a client connected whenever the broker is up."""
         while True:
             await self.up.wait()
             come = client.come if isinstance(client, Subscriber) else client.connect
@@ -269,8 +272,11 @@ class Run:
         return self.over or self.counts.acknowledged >= acknowledged
 
     async def _mourned(self, kind: str, level: int, delay: int, clean: bool) -> None:
-        """A client that dies. What its will must do holds from the moment the broker let it in or took it back; that of
-        one whom the kill comes before may do either."""
+        """Run a client that dies and leaves a will.
+
+        The will's guarantees start when the broker accepts the connection. If a kill happens before that, either
+        outcome is correct.
+        """
         topic = f"w/{kind}/{self.kill}"
         client = Client(self.ledger, topic, level, clean)
         if not await client.connect(self.broker.port, (topic, b"gone", 2, delay)):
@@ -288,7 +294,7 @@ class Run:
             await client.ended()
 
     async def _guests(self) -> None:
-        """Look at the session of two rounds ago, and make a new one."""
+        """Check the session of two rounds ago and create a new one."""
         port = self.broker.port
         if self.guests and self.guests[0].number <= self.kill - 2:
             guest = self.guests[0].client
@@ -309,7 +315,7 @@ class Run:
         await made.ended()
 
     async def _fetch(self) -> None:
-        """Let the one that is away have what there is."""
+        """Let the offline subscriber fetch its queue."""
         if await self.offline.come(self.broker.port):
             await self._drain([self.offline])
             self.offline.disconnect()
@@ -318,7 +324,7 @@ class Run:
         await self.offline.ended()
 
     async def _look(self) -> None:
-        """Compare what is retained with what was acknowledged."""
+        """Compare the retained messages with the acknowledged ones."""
         checker = Checker(self.ledger, f"checker-{self.kill}")
         if not await checker.connect(self.broker.port):
             return
@@ -348,7 +354,7 @@ class Run:
     # the end
 
     async def _settle(self, mains: tuple[Subscriber, ...]) -> None:
-        """Let everybody have what is theirs, then judge."""
+        """Let all clients receive their messages, then check the guarantees."""
         self.patience = max(self.patience, self.last)
         port = self.broker.port
         for client in (self.coming, self.offline):
@@ -368,7 +374,7 @@ class Run:
                 self.counts.wills_wrong += max(0, times - due)
 
     async def _drain(self, clients: list[Subscriber]) -> None:
-        """Wait until they have what they are owed, or nothing more comes."""
+        """Wait until the clients have received everything they are owed, or nothing more arrives."""
         while any(one.owed() for one in clients if one.connected):
             before = [one.got for one in clients]
             await self.ledger.until(lambda: not any(one.owed() for one in clients), 0.3)
@@ -388,7 +394,7 @@ def _changed(clients: list[Subscriber], before: list[int]) -> bool:
 
 
 def _may_be_absent(stream: Stream, last: int) -> bool:
-    """Whether there may be no retained message, the newest acknowledged being `last`."""
+    """Return whether the retained message may be missing. `last` is the newest acknowledged number."""
     return not last or any(stream.clears(number) for number in range(last, stream.sent + 1))
 
 
@@ -400,7 +406,7 @@ def kill_and_check(
     say: Say | None = None,
     patience: float = 60.0,
 ) -> Counts:
-    """Kill HookMQ that many times; raises Broken when it breaks a promise. `patience` is as in `Run`."""
+    """Kill HookMQ `kills` times. Raise Broken if it breaks a guarantee. `patience` is as in `Run`."""
     seed = seed if seed is not None else int(os.environ.get("SEED") or random.randrange(1 << 32))
     print(f"{kills} kills, SEED={seed}", file=sys.stderr, flush=True)
     return asyncio.run(Run(HookMQ(folder, durability), seed, patience, True, say).run(kills))

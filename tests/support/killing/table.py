@@ -1,4 +1,4 @@
-"""What several brokers lose when they are killed: measured, kept as JSON, and shown on a page of the manual."""
+"""A measurement of what several brokers lose when they are killed, stored as JSON and shown in the manual."""
 
 import asyncio
 import json
@@ -21,20 +21,20 @@ PAGE = ROOT / "docs" / "explanation" / "durability.md"
 BEGIN = "<!-- written by tests/crash/report.py -->\n"
 END = "<!-- end -->\n"
 LAST = 10.0
-"""Seconds without a message after which, at the end, what is missing is lost."""
+"""Seconds without a message, at the end of a run, after which missing messages count as lost."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A row: who, set up how."""
+    """A row: a broker and its configuration."""
 
     broker: str
     setting: str
     make: Callable[[Path], Broker]
     part: float = 1.0
-    """Of the kills: fewer for one that takes so long."""
+    """Fraction of the kills. It is lower for slow brokers."""
     patience: float = 2.0
-    """As LAST, between two kills; more for one that stops for seconds to save what it has."""
+    """As LAST, but between two kills. It is higher for brokers that stop for seconds to save."""
 
 
 SUBJECTS = [
@@ -78,7 +78,7 @@ def _share(part: int, whole: int) -> str:
 def measure(
     kills: int, seed: int, say: Say, subjects: Sequence[Subject] = SUBJECTS
 ) -> list[dict[str, Any]]:
-    """A row for each, one after the other."""
+    """Return a row for each subject, measured one after another."""
     rows = []
     for subject in subjects:
         began = time.monotonic()
@@ -99,26 +99,26 @@ def measure(
 
 
 def write(document: dict[str, Any]) -> None:
-    """Keep the results, and put their table into the page."""
+    """Save the results and update their table in the page."""
     RESULTS.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), document), encoding="utf-8")
 
 
 def read() -> dict[str, Any]:
-    """The results."""
+    """Read the results."""
     found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
     return found
 
 
 def page(text: str, document: dict[str, Any]) -> str:
-    """The page with the table of these results."""
+    """Return the page with the table of these results."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + table(document) + END + after
 
 
 def table(document: dict[str, Any]) -> str:
-    """The table, in Markdown."""
+    """Return the table in Markdown."""
     versions = document["versions"]
     lines = [
         f"Seed {document['seed']}, {document['date']}; HookMQ {versions['hookmq']}, mosquitto"
@@ -133,7 +133,7 @@ def table(document: dict[str, Any]) -> str:
 
 
 def broken(row: dict[str, Any]) -> dict[str, int]:
-    """What a row of HookMQ shows that it promised not to happen: after SIGKILL, with a store."""
+    """Return the guarantees of HookMQ that a row violates. Only rows with a store promise anything after SIGKILL."""
     if row["broker"] != "HookMQ" or "memory" in row["setting"]:
         return {}
     return Counts(**row["counts"]).broken()

@@ -1,9 +1,11 @@
-"""A disk as the records tell it: what is safe, what is only in memory, and what may be left of both after a power cut.
+"""A model of a disk, computed from the records: what is safe, what is only in memory, and what a power cut may leave.
 
-A file's bytes are safe after fsync or fdatasync of it, a name after fsync of its folder. What a sync that failed was
-about is never made safe by another: the system forgets that it has to be written. Of what is not safe, anything may be
-there: each block of a file as it was at any time since; a file longer or shorter; names in any selection. A rename is
-done or not done. Blocks are of 512 bytes, which a disk writes whole, or of 4096.
+A file's bytes are safe after its fsync or fdatasync, a name after the fsync of its folder. After a failed sync, no
+later sync makes the affected data safe, because the system forgets that it must be written.
+
+Data that is not safe may be in any state: each block of a file may have any content since the last sync, the file may
+be longer or shorter, and any selection of names may exist. A rename happens entirely or not at all. Blocks have 512
+bytes, which a disk writes atomically, or 4096.
 """
 
 import os
@@ -20,25 +22,28 @@ MANNERS: Final[tuple[tuple[Manner, int], ...]] = (
     ("in order", 25),
     ("anything", 45),
 )
-"""What is kept of what is not safe, and how often: nothing of it; all; all up to a moment, and the write of that moment
-torn; any selection, of each file another share."""
+"""Which unsafe data survives, with the weight of each case.
+
+The cases are: nothing; everything; everything up to a moment at which a write is torn; or a random selection with a
+different share for each file.
+"""
 _SHARES: Final = (0.0, 0.2, 0.5, 0.9, 1.0)
 
 
 class Change(NamedTuple):
-    """A change of a file's bytes, not safe yet."""
+    """A change to a file's bytes that is not safe yet."""
 
     at: int
     offset: int
     data: bytes
     size: int
-    """The new size, if that is what changed; -1 for a write."""
+    """The new size for a truncation, -1 for a write."""
     safe: bool
-    """Written with O_SYNC or O_DSYNC."""
+    """Whether the write used O_SYNC or O_DSYNC."""
 
 
 class File:
-    """A file, under any number of names."""
+    """A file with any number of names."""
 
     def __init__(self, inode: int) -> None:
         self.inode = inode
@@ -50,7 +55,7 @@ class File:
         """Written through memory as well: what is in it is not known."""
 
     def sync(self, before: int) -> None:
-        """What was recorded before that place is safe."""
+        """Mark all changes recorded before position `before` as safe."""
         count = 0
         for change in self.changes:
             if change.at >= before:
@@ -61,12 +66,12 @@ class File:
         del self.changes[:count]
 
     def fail(self, before: int) -> None:
-        """What was recorded before that place will not be safe."""
+        """Mark all changes recorded before position `before` as never safe."""
         self._lost = before
 
 
 class Folder:
-    """A folder: its names now, and those that are safe."""
+    """A folder: its current names and its safe names."""
 
     def __init__(self, inode: int) -> None:
         self.inode = inode
@@ -79,7 +84,7 @@ Tree = dict[str, "bytes | Tree"]
 
 
 class Naming(NamedTuple):
-    """A change of names, not safe yet: all of it or none."""
+    """A change to names that is not safe yet. It is applied entirely or not at all."""
 
     at: int
     names: tuple[tuple[Folder, str, Node | None], ...]
@@ -98,7 +103,7 @@ def _apply(data: bytearray, change: Change) -> None:
 
 
 class Disk:
-    """What happened to the folder `root` up to the record that was given last."""
+    """The state of the folder `root` after the last record taken."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -107,7 +112,7 @@ class Disk:
         self.namings: list[Naming] = []
 
     def take(self, record: Record) -> None:
-        """Let one more thing happen. Raises RecordingError for what cannot have happened, or is beyond this model."""
+        """Apply a record. Raise RecordingError if it is impossible or beyond this model."""
         kind = record.kind
         if kind is Kind.WRITE:
             self._change(record, record.a, record.data)
@@ -215,12 +220,12 @@ class Disk:
     # --- the power is cut ----------------------------------------------------------------------------------------------
 
     def left(self, random: Random, manner: Manner) -> "Left":
-        """What a power cut now leaves."""
+        """Return what a power cut leaves at this point."""
         return Left(self, random, manner)
 
 
 class Left:
-    """One of the things that a power cut may leave."""
+    """One of the possible states after a power cut."""
 
     def __init__(self, disk: Disk, random: Random, manner: Manner) -> None:
         self._random = random
@@ -252,7 +257,7 @@ class Left:
         return found
 
     def names(self, folder: Folder) -> dict[str, Node]:
-        """The names that a folder is left with."""
+        """Return the remaining names of a folder."""
         return self._of(folder)
 
     def _kept(self, namings: list[Naming]) -> Iterable[Naming]:
@@ -267,7 +272,7 @@ class Left:
         return [one for one in namings if self._random.random() < 0.5]
 
     def content(self, file: File) -> bytes | None:
-        """The bytes that a file is left with; None for one that is better left out."""
+        """Return the remaining bytes of a file, or None if the file should be omitted."""
         random = self._random
         if file.mapped:
             return random.choice((None, random.randbytes(32768)))
@@ -306,7 +311,7 @@ class Left:
         return self.manner == "everything"
 
     def _blocks(self, file: File) -> Any:
-        """Whether a block of a change is kept: (number of the change, change, block)."""
+        """Return a function of (number, change, block) that decides whether a changed block is kept."""
         random = self._random
         self._truncated = True
         if self.manner == "nothing":

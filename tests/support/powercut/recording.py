@@ -1,19 +1,19 @@
-"""Records what a command does to a folder, and puts back what power cuts would have left of it.
+"""Records what a command does to a folder, and restores what power cuts would have left of it.
 
     with Recorder(tmp_path / "disk", tmp_path) as recorder:
         process = subprocess.Popen(COMMAND, env={**os.environ, **recorder.environ})
-        ...                        # talk to it; recorder.mark(b"...") after whatever it promised
+        ...                        # talk to it; recorder.mark(b"...") after each promise
         process.terminate()
         process.wait()
     report = cut(recorder.recording(), check, cuts=100, seed=7)
     assert not report.failures, report.text()
 
-``check(folder, marks, cut)`` is called for each cut with the folder as the cut left it, and with the marks that were made
-before; it starts whatever reads the folder, and raises what is wrong. The folder is the recorded one, its files where
-they were: a file that still existed when the recording ended keeps its inode.
+``check(folder, marks, cut)`` is called for each cut with the restored folder and the marks recorded before the cut. It
+starts the program that reads the folder, and raises an exception for each problem. Files keep their paths, and a file
+that existed at the end of the recording keeps its inode.
 
-Processes that are killed (SIGKILL) while they write may have done what is not recorded: end them otherwise, or kill those
-that only talk. `Recorder.recording` compares what was recorded with the folder.
+A process killed with SIGKILL during a write may have made changes that are not recorded. Kill only processes that do
+not write, and end the others in another way. `Recorder.recording` compares the records with the folder.
 """
 
 import os
@@ -33,14 +33,14 @@ _LOG: Final = "log"
 
 @dataclass(frozen=True)
 class Cut:
-    """A power cut: its number, the records that happened before it, and what it kept of what was not safe."""
+    """A power cut: its number, the number of records before it, and which unsafe data it kept."""
 
     number: int
     position: int
     manner: Manner
     block: int = 512
     after: str = ""
-    """What happened last."""
+    """The last record before the cut."""
 
     def __str__(self) -> str:
         return (
@@ -50,8 +50,10 @@ class Cut:
 
 
 class Recorder:
-    """Records what happens to `folder`, which is made if it is not there; the log is put into `work`. The sync of number
-    `failing` fails, if any."""
+    """Records what happens to `folder`, which is created if needed. The log is written to `work`.
+
+    The sync with number `failing`, if given, fails.
+    """
 
     def __init__(self, folder: Path, work: Path, failing: int = 0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +65,7 @@ class Recorder:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """To be added to the environment of the command; its children inherit it."""
+        """Return the environment variables for the command. Its child processes inherit them."""
         return {
             "LD_PRELOAD": str(self._library),
             "POWERCUT_ROOT": str(self.folder),
@@ -71,12 +73,14 @@ class Recorder:
         }
 
     def mark(self, text: bytes) -> None:
-        """Note something at this moment: what was promised, once it was heard, or what is asked for, before it is."""
+        """Record a mark: a guarantee after it was received, or a request before it is sent."""
         self.log.note(Kind.MARK, data=text)
 
     def recording(self, whole: bool = True) -> "Recording":
-        """What was recorded, once all processes ended. Raises RecordingError if it does not tell how the folder came to
-        be as it is; not `whole` where a process ended by itself while its threads wrote, whose last call may be missing.
+        """Return the recording once all processes have ended.
+
+        Raise RecordingError if the records do not explain the current state of the folder. Pass `whole=False` if a
+        process exited while its threads were writing, because their last call may be missing.
         """
         recording = Recording(self.folder, read(self.log.path), self.work)
         if whole:
@@ -92,10 +96,10 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing to end: the log is written without buffers."""
+        """Do nothing: the log is unbuffered."""
 
     def _before(self) -> None:
-        """What was there before is safe."""
+        """Record the existing contents of the folder as safe."""
         self.log.note(Kind.MKDIR, os.stat(self.folder).st_ino, path=str(self.folder))
         for place, folders, files in os.walk(self.folder):
             for name in folders:
@@ -110,7 +114,7 @@ class Recorder:
 
 
 class Recording:
-    """What happened to a folder."""
+    """The record of all changes to a folder."""
 
     def __init__(self, folder: Path, records: list[Record], work: Path) -> None:
         self.folder = folder
@@ -128,14 +132,14 @@ class Recording:
 
     @classmethod
     def load(cls, work: Path) -> "Recording":
-        """A recording that was saved with `save`; its folder is made anew."""
+        """Load a recording written by `save`. Its folder is created anew."""
         folder = Path((work / "folder").read_text())
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return cls(folder, read(work / _LOG), work)
 
     def save(self, to: Path) -> None:
-        """Keep it, to be loaded and cut again."""
+        """Save the recording so that it can be loaded and cut again."""
         to.mkdir(parents=True, exist_ok=True)
         shrink(self.work / _LOG, to / _LOG)
         (to / "folder").write_text(str(to / "disk"))
@@ -146,8 +150,9 @@ class Recording:
         return root.read_text() if root.exists() else str(self.folder)
 
     def compare(self) -> None:
-        """Raise RecordingError unless the records lead to the folder as it is: to what its processes saw, whatever of it
-        is safe."""
+        """Raise RecordingError unless replaying the records gives the folder's current contents, as its processes saw
+        them.
+        """
         disk = Disk(self._root())
         for record in self.records:
             if record.kind is not Kind.FAILED:
@@ -170,12 +175,15 @@ class Recording:
             raise RecordingError("; ".join(wrong))
 
     def marks(self, position: int) -> list[bytes]:
-        """The marks made before a position."""
+        """Return the marks recorded before a position."""
         return [one.data for one in self.records[:position] if one.kind is Kind.MARK]
 
     def positions(self, start: int = 0) -> list[tuple[int, int]]:
-        """Where to cut, and how often: after each record from `start` on. What was just promised must be there already,
-        and what was just made safe may be half of something."""
+        """Return the positions of possible cuts with their weights: one after each record from `start` on.
+
+        Marks and syncs weigh more. At a mark, a guarantee was just given. At a sync, data that was just made safe may
+        be incomplete.
+        """
         weights = {Kind.MARK: 4, Kind.SYNC: 4}
         return [
             (number + 1, weights.get(record.kind, 1))
@@ -186,7 +194,7 @@ class Recording:
     def plan(
         self, cuts: int, seed: int, start: int = 0, first: int = 0
     ) -> list[tuple[Cut, Random]]:
-        """Cuts by their numbers, each with what draws its details. A number and a seed give the same cut each time."""
+        """Return the planned cuts, each with the generator of its details. The same number and seed give the same cut."""
         places = self.positions(start)
         numbers, weights = [one for one, _ in places], [one for _, one in places]
         planned = []
@@ -198,7 +206,9 @@ class Recording:
         return planned
 
     def replay(self, planned: list[tuple[Cut, Random]]) -> Iterator[tuple[Cut, list[bytes]]]:
-        """Make each cut, in the order of the records; when it is yielded, the folder is as it left it."""
+        """Make each cut in the order of the records. When a cut is yielded, the folder is in the state that the cut
+        left.
+        """
         disk = Disk(self._root())
         marks: list[bytes] = []
         done = 0
@@ -243,14 +253,14 @@ class Recording:
 
 @dataclass
 class Report:
-    """What came of some cuts."""
+    """The results of some cuts."""
 
     seed: int
     cuts: int = 0
     failures: list[tuple[Cut, BaseException]] = field(default_factory=list)
 
     def text(self) -> str:
-        """In words, each failure with the cut that shows it."""
+        """Return the report as text, with the cut that caused each failure."""
         lines = [f"{self.cuts} power cuts with seed {self.seed}: {len(self.failures)} failed"]
         lines += [f"{cut}: {type(error).__name__}: {error}" for cut, error in self.failures]
         return "\n".join(lines)
@@ -269,8 +279,10 @@ def cut(
     most: int = 5,
     progress: Callable[[int], None] | None = None,
 ) -> Report:
-    """Cut the power `cuts` times from record `start` on, beginning with cut number `first`, and have each checked; ends
-    after `most` failures. `progress` is told how many were made."""
+    """Cut the power `cuts` times from record `start` on, starting with cut number `first`, and check each cut.
+
+    Stop after `most` failures. `progress` is called with the number of cuts made so far.
+    """
     report = Report(seed)
     for one, marks in recording.replay(recording.plan(cuts, seed, start, first)):
         try:

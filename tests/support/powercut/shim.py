@@ -1,4 +1,4 @@
-"""The recorder in C, built with gcc where it is needed, and its log."""
+"""The recorder, a C library built with gcc when needed, and its log."""
 
 import ctypes
 import mmap
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 SOURCE: Final = Path(__file__).with_name("shim.c")
 ROOM: Final = 1 << 30
-"""Bytes that a log may take; the file has holes, so that only what was written takes room."""
+"""Most bytes of a log. The file is sparse, so only written data takes space."""
 _HEAD: Final = struct.Struct("<QQQQ")
 _RECORD: Final = struct.Struct("<IHHQQqqQIIII")
 _MAGIC: Final = 0x54554352
@@ -22,7 +22,7 @@ _DURABLE: Final = 1
 
 
 class Kind(IntEnum):
-    """What a record is of; as in shim.c."""
+    """The kinds of records, as in shim.c."""
 
     CREATE = 1
     WRITE = 2
@@ -42,16 +42,16 @@ class Kind(IntEnum):
 
 
 class Record(NamedTuple):
-    """One change, sync or mark, at a place in the order of all."""
+    """One change, sync or mark, at its position in the sequence of records."""
 
     at: int
     kind: Kind
     durable: bool
     inode: int
     a: int
-    """WRITE, ZERO: where. TRUNCATE: the new size. SYNC, FAILED: what was recorded before this place it is about."""
+    """WRITE, ZERO: the offset. TRUNCATE: the new size. SYNC, FAILED: the position before which records are affected."""
     b: int
-    """ZERO: how much."""
+    """ZERO: the number of bytes."""
     data: bytes
     first: str
     second: str
@@ -59,11 +59,11 @@ class Record(NamedTuple):
 
 
 class RecordingError(Exception):
-    """What was recorded is not what happened, or something happened that cannot be recorded."""
+    """The records are incomplete or contradict the folder, or an operation cannot be recorded."""
 
 
 def missing() -> str:
-    """Why nothing can be recorded here; '' if it can."""
+    """Return why recording is impossible on this machine, or '' if it is possible."""
     if not sys.platform.startswith("linux"):
         return "the recorder is for Linux"
     return "" if _compiler() else "a compiler builds the recorder: gcc or cc"
@@ -74,7 +74,7 @@ def _compiler() -> str:
 
 
 def build(folder: Path) -> Path:
-    """The recorder as a library in `folder`. Raises RecordingError where that is not possible."""
+    """Build the recorder library in `folder` and return its path. Raise RecordingError if that fails."""
     made = folder / "powercut.so"
     if missing():
         raise RecordingError(missing())
@@ -87,8 +87,10 @@ def build(folder: Path) -> Path:
 
 
 class Log:
-    """The log that all recorded processes append to, and this one too. The sync of number `failing`, counted from 1, is
-    answered with EIO."""
+    """The log that this process and all recorded processes append to.
+
+    The sync with number `failing`, counted from 1, fails with EIO.
+    """
 
     def __init__(self, library: Path, path: Path, failing: int = 0) -> None:
         self.path = path
@@ -113,13 +115,13 @@ class Log:
 
 
 def read(path: Path) -> list[Record]:
-    """All records of a log, in order. Raises RecordingError where it did not suffice."""
+    """Return all records of a log in order. Raise RecordingError if the log overflowed."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return list(_records(data))
 
 
 def shrink(path: Path, to: Path) -> None:
-    """Copy a log without the room that it did not need."""
+    """Copy a log without its unused space."""
     with path.open("rb") as file:
         tail, *_ = _HEAD.unpack(file.read(_HEAD.size))
         file.seek(0)

@@ -1,1 +1,1 @@
-"""A broker under more than it can take, and what an operator sees of it meanwhile."""
+"""A broker under overload, and what an operator can observe meanwhile."""

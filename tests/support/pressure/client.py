@@ -1,4 +1,4 @@
-"""A client of MQTT 3.1.1 for load: many of them in one loop, and each as impolite as it is told to be."""
+"""A load client for MQTT 3.1.1. Many run in one event loop, and each can be configured to misbehave."""
 
 import asyncio
 import itertools
@@ -8,11 +8,11 @@ from collections.abc import Callable
 import mqttbytes as m
 
 OnMessage = Callable[[bytes, bytes, int], None]
-"""Topic, payload, QoS."""
+"""A function of topic, payload and QoS."""
 
 
 class Client(asyncio.Protocol):
-    """One connection. Acknowledges what comes unless `acknowledges` is off; `pause` stops reading the socket."""
+    """One connection. It acknowledges messages unless `acknowledges` is False; `pause` stops reading the socket."""
 
     def __init__(self, on_message: OnMessage | None = None, acknowledges: bool = True) -> None:
         self.on_message = on_message
@@ -37,26 +37,26 @@ class Client(asyncio.Protocol):
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio.Protocol."""
+        """Store the transport. Called by asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As asyncio.Protocol."""
+        """Wake everything that waits for the connection. Called by asyncio."""
         self.closed.set()
         self.told.set()
         self.writable.set()
 
     def pause_writing(self) -> None:
-        """As asyncio.Protocol."""
+        """Stop writing. Called by asyncio."""
         self.writable.clear()
 
     def resume_writing(self) -> None:
-        """As asyncio.Protocol."""
+        """Continue writing. Called by asyncio."""
         self.writable.set()
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio.Protocol."""
+        """Process received bytes. Called by asyncio."""
         self._in += data
         for first, body in m.take(self._in):
             self._packet(first, body)
@@ -88,12 +88,12 @@ class Client(asyncio.Protocol):
     # what it does
 
     def write(self, data: bytes) -> None:
-        """Send bytes, if the connection is open."""
+        """Send bytes if the connection is open."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
     async def until(self, wanted: Callable[[], bool], seconds: float = 60) -> bool:
-        """Whether `wanted` comes true before the connection ends and within `seconds`."""
+        """Wait until `wanted()` is true. Return False if the connection ends first or `seconds` pass."""
         try:
             async with asyncio.timeout(seconds):
                 while not wanted():
@@ -106,7 +106,7 @@ class Client(asyncio.Protocol):
         return True
 
     async def subscribe(self, *filters: str, qos: int = 1) -> None:
-        """Subscribe; each must be granted."""
+        """Subscribe and assert that every filter is granted."""
         number = next(self._numbers)
         self.write(m.subscribe(number, *((name, qos) for name in filters), level=4))
         assert await self.until(lambda: number in self._granted), "no SUBACK"
@@ -114,17 +114,17 @@ class Client(asyncio.Protocol):
         assert all(code < 0x80 for code in codes), codes
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> None:
-        """Send one message."""
+        """Send one message without waiting."""
         self.write(m.publish(topic, payload, qos, next(self._numbers), level=4, retain=retain))
 
     def leave(self) -> None:
-        """DISCONNECT, and close."""
+        """Send DISCONNECT and close the connection."""
         self.write(m.disconnect())
         if self.transport is not None:
             self.transport.close()
 
     def drop(self) -> None:
-        """Close without a word."""
+        """Close the connection without DISCONNECT."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -140,7 +140,7 @@ async def connect(
     acknowledges: bool = True,
     keep_alive: int = 0,
 ) -> Client:
-    """A client that was accepted. Raises ConnectionError when it was not."""
+    """Connect a client. Raise ConnectionError if the broker refuses it."""
     loop = asyncio.get_running_loop()
     _, client = await loop.create_connection(
         lambda: Client(on_message, acknowledges), "127.0.0.1", port

@@ -1,9 +1,9 @@
-"""Clients that were let in and want to harm: what each byte of theirs may cost, and what others notice of it.
+"""Accepted clients that attack the broker: what each of their bytes may cost, and how they may affect other clients.
 
-`amplification` sends some of every packet that a stranger may send, over connections that never read. What the broker
-holds and sends for a byte that came stays under a factor, on top of what the configuration lets wait for a client.
-`hostile` lets several such clients do their worst at once. Stalls are counted in the broker's own CPU time, which
-passes between a question and its answer: other work on the machine is not the broker's.
+`amplification` sends many of each packet that an untrusted client can send, over connections that never read. The bytes
+held and sent for each byte received must stay below a factor, on top of what the configuration lets wait for a client.
+`hostile` runs several such attackers at once. Stalls are measured in the broker's own CPU time between a request and
+its answer, so other work on the machine does not count.
 """
 
 import asyncio
@@ -21,32 +21,35 @@ from pressure.pinger import pinger
 from pressure.target import Target
 
 HELD_FACTOR = 200
-"""Bytes held for each byte in, at most: a SUBSCRIBE of eight bytes is a subscription with a place in an index."""
+"""Most bytes held for each byte received. A SUBSCRIBE of eight bytes creates a subscription and an index entry."""
 SENT_FACTOR = 4
-"""Bytes handed to the transports of connections that do not read, for each byte in."""
+"""Most bytes passed to the transports of connections that do not read, for each byte received."""
 WAITS = 2 * 262144 + MEGABYTE
-"""What may wait for one client by the configuration: its transport, what one turn adds to it, its queue."""
+"""Bytes that may wait for one client: its transport's buffer, the output of one turn and its queue."""
 RECEIVES = 65536
-"""The receive buffer of an attacker's socket; the kernel makes it twice as large."""
+"""The receive buffer of an attacker's socket. The kernel doubles it."""
 SENDS = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2])
-"""How large the kernel lets the broker's send buffer of one connection grow, 4 MiB as a rule."""
+"""The limit of the broker's send buffer for one connection in the kernel, usually 4 MiB."""
 UNREAD = SENDS + 2 * RECEIVES + 2 * 262144
-"""What may be sent to one client that does not read: the kernel's buffers at both ends, then the transport's and what one
-turn adds to it. No packet below makes both clients get so much."""
+"""Bytes that may be sent to one client that does not read: the kernel's buffers at both ends, the transport's buffer
+and the output of one turn.
+
+No packet below sends that much to both clients.
+"""
 SPARE = 24 * MEGABYTE
-"""What the allocator and the caches of the broker take, whatever comes."""
+"""Memory for the allocator and the broker's caches, independent of the load."""
 WITNESS = 8192
-"""Bytes that the well-behaved client makes the broker take in or send in 0.15 s, at most."""
+"""Most bytes that the well-behaved client makes the broker receive or send in 0.15 s."""
 STALL = 0.05
-"""Seconds of CPU time that the broker may take between two answers to a client that asks for nothing else."""
+"""Most seconds of CPU time that the broker may use between a PINGREQ and its PINGRESP."""
 LONG = "t/" + "x" * 60_000
 DEEP = "/".join("d" * 199)
 CONFIG = MEMORY.replace("broker: {", "broker: {hold_timeout: 5s, ", 1)
-"""A connection that is not read does not tell that its peer has left; so this comes soon."""
+"""A short `hold_timeout`, because a connection that is not read does not reveal that its peer has left."""
 
 
 class Attacker:
-    """A connection of MQTT 5 that sends bytes and reads none of the answers, once it was let in."""
+    """An accepted MQTT 5 connection that sends bytes and never reads the answers."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -55,11 +58,11 @@ class Attacker:
 
     @property
     def open(self) -> bool:
-        """Whether the broker has not ended it."""
+        """Return whether the broker has not closed the connection."""
         return not self.writer.transport.is_closing()
 
     async def send(self, data: bytes, patience: float = 0.5) -> None:
-        """Send bytes, as far as the broker takes them within `patience` seconds."""
+        """Send as many bytes as the broker accepts within `patience` seconds."""
         if not self.open:
             return
         self.sent += len(data)
@@ -68,12 +71,12 @@ class Attacker:
             await asyncio.wait_for(self.writer.drain(), patience)
 
     def drop(self) -> None:
-        """Close without a word."""
+        """Close the connection without DISCONNECT."""
         self.writer.transport.abort()
 
 
 async def attacker(port: int, name: str, **options: object) -> Attacker:
-    """A connection that was accepted, and reads no more."""
+    """Connect an attacker that reads CONNACK and nothing more."""
     link = socket.socket()
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVES)
     link.setblocking(False)
@@ -90,11 +93,11 @@ async def attacker(port: int, name: str, **options: object) -> Attacker:
 
 
 _MADE: list[Attacker] = []
-"""All that were made, to be dropped at the end."""
+"""All attackers, which are disconnected at the end."""
 
 
 def overlapping(levels: int) -> Iterator[str]:
-    """Every filter that matches ``a/a/...`` of so many levels, level by level."""
+    """Yield every filter of `levels` levels that consists of ``a`` and ``+``. All match the topic ``a/a/...``."""
     return ("/".join(parts) for parts in product("a+", repeat=levels))
 
 
@@ -137,18 +140,18 @@ PACKETS: dict[str, Callable[[], bytes]] = {
     "UNSUBSCRIBE": lambda: m.unsubscribe(1, "nothing") * 10_000,
     "AUTH": lambda: m.auth(0x19, m.auth_method("x")),
 }
-"""What one client sends at once."""
+"""What one client sends at once, by name."""
 
 
 async def _many_retained(port: int) -> None:
-    """1.2 MB of retained messages, for whoever asks."""
+    """Publish 1.2 MB of retained messages."""
     one = await attacker(port, "retainer")
     await one.send(b"".join(m.publish(f"many/{n}", bytes(60_000), retain=True) for n in range(20)))
     one.drop()
 
 
 async def _settled(broker: Target) -> None:
-    """Wait until the broker takes in and sends no more than the witness makes it."""
+    """Wait until the broker receives and sends only the traffic of the witness."""
     quiet, before = 0, (0.0, 0.0)
     while quiet < 3:
         metrics = await asyncio.to_thread(broker.metrics)
@@ -160,7 +163,7 @@ async def _settled(broker: Target) -> None:
 
 
 async def amplification(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Each packet that a stranger may send: bytes held and bytes sent, for each byte in."""
+    """Measure the bytes held and sent for each byte received, for each packet that an untrusted client can send."""
     outcome = Outcome()
     async with pressed(folder, outcome, growth=1 << 40, config=CONFIG) as broker:
         await _many_retained(broker.port)
@@ -288,7 +291,7 @@ async def _raging(port: int, attacks: Sequence[Attack]) -> AsyncIterator[None]:
 async def hostile(
     folder: Path, seconds: float, scale: float, attacks: Sequence[Attack] = ATTACKS
 ) -> Outcome:
-    """Six kinds of hostile clients at once, and one that only pings."""
+    """Run six kinds of hostile clients at once, and one client that only sends PINGREQ."""
     outcome = Outcome()
     async with pressed(folder, outcome, growth=512 * MEGABYTE, config=CONFIG) as broker:
         await _many_retained(broker.port)

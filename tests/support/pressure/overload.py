@@ -1,8 +1,8 @@
-"""More than the broker, or who reads from it, can take, for a time: what must hold meanwhile and afterwards.
+"""Scenarios with more load than the broker or its subscribers can handle, and the guarantees during and after it.
 
-Each scenario yields its findings as sentences in `Outcome.broken`: memory beyond its bound, a message that was
-acknowledged and lost, one that is neither delivered nor counted as dropped, a well-behaved client that was not served,
-a gauge that does not come back.
+Each scenario adds its findings to `Outcome.broken`. These are memory above its limit, an acknowledged message that was
+lost, a message that was neither delivered nor counted as dropped, a well-behaved client that was not served, and a
+gauge that did not return to its initial value.
 """
 
 import asyncio
@@ -40,15 +40,18 @@ SLOW = (
 STORAGE = '{{use: storage, config: {{path: "{folder}/data"}}}}'
 BODY = bytes(1024)
 STORM = 20_000
-"""Clients of a storm at scale 1."""
+"""Number of clients in a storm at scale 1."""
 GROWTH = 192 * MEGABYTE
-"""Memory that a scenario may take on top of what the idle broker had: what it may queue (32 MiB), once more for the
-allocator's holes and the write buffers, and what is on its way through sockets, plus its own part."""
+"""Memory that a scenario may use above that of the idle broker.
+
+It covers the queue limit of 32 MiB, the same again for fragmentation and write buffers, messages in sockets, and the
+scenario's own share.
+"""
 
 
 @dataclass
 class Outcome:
-    """What a scenario did and what it found."""
+    """The measurements and findings of a scenario."""
 
     numbers: dict[str, float] = field(default_factory=dict)
     drops: dict[str, float] = field(default_factory=dict)
@@ -57,7 +60,7 @@ class Outcome:
     broken: list[str] = field(default_factory=list)
 
     def expect(self, holds: bool, otherwise: str) -> None:
-        """Note `otherwise` unless it holds."""
+        """Add the finding `otherwise` unless `holds` is true."""
         if not holds:
             self.broken.append(otherwise)
 
@@ -70,8 +73,10 @@ async def pressed(
     config: str = MEMORY,
     patience: float = WAIT,
 ) -> AsyncIterator[Target]:
-    """A broker with a well-behaved client beside the load of the block. At the end memory, the witness and the recovery
-    are looked at, and what was dropped is noted."""
+    """Run a broker and a well-behaved client while the block generates load.
+
+    At the end, check the memory, the well-behaved client and the recovery, and record the dropped messages.
+    """
     with target(folder, config) as broker:
         before = await asyncio.to_thread(broker.state)
         base = broker.resident()
@@ -108,7 +113,7 @@ async def pressed(
 
 
 async def for_a_time(seconds: float, turn: Callable[[], Awaitable[None]]) -> None:
-    """Run `turn` again and again."""
+    """Call `turn` repeatedly for `seconds`."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while loop.time() < end:
@@ -123,8 +128,10 @@ async def _blast(
     window: int = 0,
     enough: asyncio.Event | None = None,
 ) -> int:
-    """Publish as fast as the broker takes it, with up to `window` unacknowledged, for `seconds` or until it is `enough`;
-    how many were sent."""
+    """Publish as fast as the broker accepts, with at most `window` messages unacknowledged. Return the number sent.
+
+    Stop after `seconds` or once `enough` is set.
+    """
     sent = 0
 
     async def turn() -> None:
@@ -149,7 +156,7 @@ async def _blast(
 
 
 async def _settled(broker: Target, clients: list[Client], due: int) -> None:
-    """Wait until so many came or are counted as dropped, and then until nothing comes to any of them for a while."""
+    """Wait until `due` messages have been received or counted as dropped, and then until no more arrive for a while."""
 
     def received() -> int:
         return sum(client.received for client in clients)
@@ -162,7 +169,7 @@ async def _settled(broker: Target, clients: list[Client], due: int) -> None:
 
 
 async def flood(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Publishers at QoS 0 as fast as TCP takes it, to subscribers who cannot keep up with it."""
+    """Publish at QoS 0 as fast as TCP allows, to subscribers that cannot keep up."""
     outcome = Outcome()
     async with pressed(folder, outcome) as broker:
         readers = [await connect(broker.port, f"reader-{n}") for n in range(4)]
@@ -187,7 +194,7 @@ async def flood(folder: Path, seconds: float, scale: float) -> Outcome:
 
 
 async def slow_readers(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Subscribers at QoS 1 who read nothing while others publish; then they read."""
+    """Publish to QoS 1 subscribers that read nothing. Afterwards, let them read."""
     outcome = Outcome()
     async with pressed(folder, outcome) as broker:
         readers = [await connect(broker.port, f"slow-{n}") for n in range(20)]
@@ -224,7 +231,7 @@ def _acknowledged(client: Client, count: int) -> bool:
 
 
 async def _served(client: Client, messages: int = 20) -> bool:
-    """Whether what it publishes to itself, one after the other, is acknowledged and comes."""
+    """Return whether messages that the client publishes to itself are acknowledged and delivered."""
     for _ in range(messages):
         came, acknowledged = client.received + 1, client.acknowledged + 1
         client.publish("bystander", BODY, 1)
@@ -239,7 +246,7 @@ async def _served(client: Client, messages: int = 20) -> bool:
 
 
 async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
-    """A disk that stands still while clients publish to durable sessions, then goes on."""
+    """Stop the disk while clients publish to durable sessions, then let it continue."""
     outcome = Outcome()
     config = CONFIG.format(
         all="4GiB", each="4GiB", count=100000000, plugins=STORAGE.format(folder=folder)
@@ -297,7 +304,7 @@ async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
 
 
 async def slow_plugin(folder: Path, seconds: float, scale: float) -> Outcome:
-    """A service that takes its time to decide, and publishers who ask it about another topic with each message."""
+    """Publish with an authorization service that answers slowly and is asked about a new topic for each message."""
     outcome = Outcome()
     each = max(1, int(seconds * 10))
     asked = 0
@@ -359,7 +366,7 @@ async def slow_plugin(folder: Path, seconds: float, scale: float) -> Outcome:
 
 
 async def storm(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Thousands of clients with sessions that come at once, lose their connections at once, and come again."""
+    """Connect thousands of clients with sessions at once, cut all their connections at once, and reconnect them."""
     outcome = Outcome()
     count = int(STORM * scale)
     places = asyncio.Semaphore(1000)

@@ -1,9 +1,9 @@
-"""A client that does nothing but ask whether the broker is there, in a process of its own.
+"""A client that only sends PINGREQ, in its own process.
 
     python -m pressure.pinger PORT PID
 
-Pings until its input ends; then prints one JSON line: the CPU seconds that the loop of the broker, process PID, had
-between each ping and its answer. Other work on the machine is not in them.
+It pings until its input ends. Then it prints one line of JSON: for each ping, the CPU seconds that the event loop of
+the broker (process PID) used before it answered. Other work on the machine does not count.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def _ping(port: int, process: int) -> list[float]:
 
 @contextlib.asynccontextmanager
 async def pinger(port: int, process: int) -> AsyncIterator[list[float]]:
-    """Ping while the block runs; the stalls are known after it."""
+    """Ping while the block runs. The list of stalls is filled when the block ends."""
     stalls: list[float] = []
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pressure.pinger", str(port), str(process),

@@ -1,4 +1,4 @@
-"""Every way in which `make overload` presses a broker."""
+"""The overload scenarios of `make overload`."""
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path

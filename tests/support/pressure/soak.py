@@ -1,8 +1,8 @@
-"""Clients that come and go in every way for a long time; between the rounds nothing of them may be left.
+"""Clients that connect and disconnect in every way for a long time. No round may leave anything behind.
 
-A round is some hundreds of clients, their sessions, subscriptions, wills and retained messages. When all are gone the
-gauges must be where they were, open descriptors, too; after the first rounds, in which memory pools fill, objects and
-memory must stay where they are.
+A round consists of some hundreds of clients with their sessions, subscriptions, wills and retained messages. When all
+are gone, the gauges and the number of open descriptors must have their initial values. After the first rounds, which
+fill memory pools, the number of objects and the memory must stay constant.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ session: {{max_expiry: 1h}}
 plugins: [{plugins}]
 """
 CLIENTS = 300
-"""Of a round."""
+"""Clients per round."""
 WARM = 3
-"""Rounds before the first measure."""
+"""Rounds before the first measurement."""
 OBJECTS = 0.1
 MEMORY = 300
-"""Growth for each client that came and went, above which it is called a leak; bytes."""
+"""Bytes of growth per client above which a leak is reported."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What was left after a round, when all were gone."""
+    """What remained after a round, when all clients were gone."""
 
     resident: int
     objects: int
@@ -49,7 +49,7 @@ class Round:
 
 @dataclass
 class Soak:
-    """A run: its rounds and what is wrong."""
+    """A run: its rounds and findings."""
 
     rounds: list[Round] = field(default_factory=list)
     clients: int = 0
@@ -57,7 +57,7 @@ class Soak:
 
 
 async def clean(port: int, name: str) -> None:
-    """Subscribes, publishes to itself, leaves."""
+    """Subscribe, publish to itself and leave."""
     client = await connect(port, name)
     await client.subscribe(f"soak/{name}", f"soak/{name}/+", f"$share/g/soak/{name}")
     for qos in (0, 1):
@@ -68,7 +68,7 @@ async def clean(port: int, name: str) -> None:
 
 
 async def durable(port: int, name: str) -> None:
-    """A session that gets messages while its client is away, is taken up and ended."""
+    """Create a session, publish to it while it is offline, resume it and end it."""
     client = await connect(port, name, clean=False)
     await client.subscribe(f"soak/{name}")
     client.drop()
@@ -88,7 +88,7 @@ async def durable(port: int, name: str) -> None:
 
 
 async def will(port: int, name: str) -> None:
-    """A retained will, published and cleared."""
+    """Publish a retained will and clear it."""
     got: list[bytes] = []
     watcher = await connect(port, f"{name}-w", lambda topic, payload, qos: got.append(payload))
     await watcher.subscribe(f"soak/will/{name}")
@@ -102,7 +102,10 @@ async def will(port: int, name: str) -> None:
 
 
 async def expiring(port: int, name: str) -> None:
-    """MQTT 5: retained messages that would expire in years, replaced and cleared; one of 150 levels, and one for all."""
+    """Publish, replace and clear retained messages that expire in years.
+
+    The client uses MQTT 5. One topic has 150 levels, and one is shared by all clients.
+    """
     _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
     client.write(m.connect(name))
     assert await client.until(lambda: client.code == 0)
@@ -121,7 +124,7 @@ async def expiring(port: int, name: str) -> None:
 
 
 async def taken_over(port: int, name: str) -> None:
-    """One client id, three connections."""
+    """Connect three times with the same client id."""
     last: Client | None = None
     for _ in range(3):
         client = await connect(port, name)
@@ -133,7 +136,7 @@ async def taken_over(port: int, name: str) -> None:
 
 
 async def rude(port: int, name: str) -> None:
-    """Half a packet, then nothing."""
+    """Send part of a packet and disconnect."""
     client = await connect(port, name)
     client.write(b"\x30\xff\x01abc")
     client.drop()
@@ -145,7 +148,7 @@ KINDS: tuple[Callable[[int, str], Awaitable[None]], ...] = (
 
 
 async def churn(broker: Target, number: int, clients: int, choice: random.Random) -> None:
-    """One round."""
+    """Run one round."""
     places = asyncio.Semaphore(30)
 
     async def one(index: int) -> None:
@@ -158,7 +161,7 @@ async def churn(broker: Target, number: int, clients: int, choice: random.Random
 async def soak(
     folder: Path, seconds: float, say: Callable[[str], None], clients: int = CLIENTS, least: int = 9
 ) -> Soak:
-    """Churn for `seconds`, and for at least `least` rounds after the first."""
+    """Run rounds for `seconds`, and at least `least` rounds after the first ones."""
     run = Soak()
     choice = random.Random(1)
     config = CONFIG.format(plugins=STORAGE.format(folder=folder))
@@ -191,9 +194,11 @@ async def soak(
 
 
 def judge(rounds: list[Round], clients: int) -> list[str]:
-    """What grew with the number of clients that had come: the second third of the rounds against the first, and the last
-    against the second, of which the lesser counts. What grows once (a pool, a module that is imported when it is needed)
-    grows in one of them only; a leak is an object of each client."""
+    """Return what grew with the number of clients.
+
+    Compare the second third of the rounds with the first, and the last with the second. The smaller growth counts. A
+    pool or a lazily imported module grows in only one of the two comparisons. A leak grows with every client.
+    """
     third = len(rounds) // 3
     if not third:
         return ["too few rounds to compare"]

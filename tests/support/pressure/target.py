@@ -1,4 +1,4 @@
-"""A real ``hookmq serve`` and what can be seen of it from outside: memory, descriptors, objects, metrics."""
+"""A real ``hookmq serve`` observed from outside: its memory, descriptors, objects and metrics."""
 
 import asyncio
 import os
@@ -13,10 +13,10 @@ from pathlib import Path
 from serving import WAIT, Served, serving
 
 Labels = str
-"""As they stand in the metrics, `{reason="x",direction="y"}` or nothing."""
+"""Labels as they appear in the metrics, such as `{reason="x",direction="y"}`, or an empty string."""
 _LINE = re.compile(r"hookmq_(\w+)(\{.*\})? (\S+)")
 STATE = "connections", "sessions", "subscriptions", "retained_messages", "queue_bytes"
-"""Gauges that come back to where they were when everybody is gone."""
+"""Gauges that return to their initial values when all clients are gone."""
 
 
 @dataclass
@@ -27,43 +27,43 @@ class Target:
     port: int
     http: int
     highest: int = 0
-    """The most memory that was seen, in bytes."""
+    """The highest memory usage seen, in bytes."""
 
     def resident(self) -> int:
-        """Bytes in memory, of the broker's own process."""
+        """Return the resident memory of the broker's main process in bytes."""
         pages = Path(f"/proc/{self.served.process.pid}/statm").read_text().split()[1]
         now = int(pages) * os.sysconf("SC_PAGESIZE")
         self.highest = max(self.highest, now)
         return now
 
     def cpu(self) -> float:
-        """Seconds of CPU that the broker's own process has used."""
+        """Return the CPU time of the broker's main process in seconds."""
         words = Path(f"/proc/{self.served.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     def descriptors(self) -> int:
-        """Open file descriptors."""
+        """Return the number of open file descriptors."""
         return len(os.listdir(f"/proc/{self.served.process.pid}/fd"))
 
     def children(self) -> list[int]:
-        """Processes that the broker started."""
+        """Return the pids of the broker's child processes."""
         pid = self.served.process.pid
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def metrics(self) -> dict[tuple[str, Labels], float]:
-        """What it exports, each by its name without ``hookmq_`` and its labels. Blocks."""
+        """Return the exported metrics by their name, without ``hookmq_``, and labels. Blocks."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics", timeout=WAIT) as page:
             text = page.read().decode()
         found = (_LINE.fullmatch(line) for line in text.splitlines())
         return {(m[1], m[2] or ""): float(m[3]) for m in found if m}
 
     def state(self) -> dict[str, float]:
-        """The gauges of `STATE`, and open descriptors. Blocks."""
+        """Return the gauges of `STATE` and the number of open descriptors. Blocks."""
         seen = self.metrics()
         return {**{name: seen[name, ""] for name in STATE}, "descriptors": self.descriptors()}
 
     def dropped(self) -> dict[Labels, float]:
-        """Messages dropped, by reason and direction. Blocks."""
+        """Return the number of dropped messages by reason and direction. Blocks."""
         return {
             labels: value
             for (name, labels), value in self.metrics().items()
@@ -71,12 +71,14 @@ class Target:
         }
 
     def objects(self) -> int:
-        """Objects that its garbage collector knows, less those from before it was ready. Blocks."""
+        """Return the number of objects that the garbage collector tracks, less those that existed at the
+        start. Blocks.
+        """
         self.served.signal(signal.SIGUSR1)
         return int(self.served.wait_for("node.state")["objects"])
 
     async def becomes(self, wanted: Callable[[], bool], seconds: float = WAIT) -> bool:
-        """Whether `wanted`, which may block, comes true within `seconds`."""
+        """Wait until `wanted()`, which may block, is true. Return False after `seconds`."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while not await asyncio.to_thread(wanted):
@@ -88,8 +90,10 @@ class Target:
 
 @contextmanager
 def target(folder: Path, config: str) -> Iterator[Target]:
-    """A broker with this configuration, whose listeners are called ``tcp`` and ``http``. When the block ends it must stop
-    well; see `serving`."""
+    """Run a broker with this configuration, whose listeners must be called ``tcp`` and ``http``.
+
+    When the block ends, the broker must stop without errors; see `serving`.
+    """
     file = folder / "hookmq.yaml"
     file.write_text(config)
     with serving("-c", str(file)) as served:

@@ -1,11 +1,11 @@
-"""Someone who behaves well while others do not: a publisher and a subscriber at QoS 1, so many messages a second, in a
-process of its own so that the load's work does not count as the broker's delay.
+"""A well-behaved publisher and subscriber at QoS 1, for tests in which other clients misbehave.
 
     python -m pressure.witness PORT RATE
 
-Publishes until its input ends; then prints one JSON line: sent, acknowledged, received, the most that were sent and had
-not come, in order, and the milliseconds from the time when each message was due until it was received (so that a
-message sent late counts as late).
+It runs in its own process, so that the load generator does not add to the measured delay. It publishes RATE messages
+per second until its input ends. Then it prints one line of JSON with the numbers of messages sent, acknowledged and
+received, the largest backlog, whether the order was kept, and the delays in milliseconds. A delay runs from the time at
+which a message was due to its arrival, so a message sent late counts as late.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ SUPPORT = Path(__file__).parents[1]
 
 @dataclass
 class Seen:
-    """What the witness saw; milliseconds."""
+    """The observations of the witness. Delays are in milliseconds."""
 
     sent: int = 0
     acknowledged: int = 0
     received: int = 0
     backlog: int = 0
-    """The most that were sent and had not come."""
+    """Most messages that were sent but not yet received."""
     ordered: bool = True
     p50: float = 0.0
     p99: float = 0.0
@@ -41,8 +41,10 @@ class Seen:
 
     @property
     def well(self) -> bool:
-        """Whether all was acknowledged and came once, in order, and not only when the load was over: never were more
-        than three fifths of it (or 20) on their way."""
+        """Return whether all messages were acknowledged and delivered once, in order and in time.
+
+        "In time" means that at most three fifths of the messages, or 20, were in transit at any moment.
+        """
         whole = self.sent == self.acknowledged == self.received
         return whole and self.ordered and self.backlog <= max(20, self.sent * 3 // 5)
 
@@ -96,7 +98,7 @@ async def _publish(port: int, rate: float) -> Seen:
 
 @contextlib.asynccontextmanager
 async def witness(port: int, rate: float = 50.0) -> AsyncIterator[Seen]:
-    """Watch while the block runs; what was seen is known after it."""
+    """Run the witness while the block runs. The observations are filled in when the block ends."""
     seen = Seen()
     process = await asyncio.create_subprocess_exec(
         sys.executable,

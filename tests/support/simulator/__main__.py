@@ -1,8 +1,6 @@
-"""Many seeds on all cores, one seed with its trace, or a failure made short.
+"""Run many seeds on all cores, run one seed with its trace, or shrink a failure.
 
-python -m simulator --seeds 2000
-python -m simulator --seed 139 --trace
-python -m simulator --seed 139 --shrink
+python -m simulator --seeds 2000 python -m simulator --seed 139 --trace python -m simulator --seed 139 --shrink
 """
 
 import argparse
@@ -20,11 +18,11 @@ from simulator.shrink import as_test, shrink
 from simulator.world import run
 
 ENOUGH = 500
-"""Seeds after which every cell of the connection's table must have been reached."""
+"""Number of seeds after which every cell of the connection's state table must have been reached."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; 0 when all invariants held."""
+    """Run the command line. Return 0 if all invariants held."""
     options = _parse(arguments)
     if options.plan is not None:
         return _one(options, runpy.run_path(options.plan)["PLAN"])

@@ -1,4 +1,4 @@
-"""What must hold of the broker's own state: at every step, when everything has settled, and when everybody has left."""
+"""Invariants of the broker's own state: at every step, once everything has settled, and once all clients have left."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ contains = topics.contains
 
 
 def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Complain) -> None:
-    """At any moment between two events."""
+    """Check the invariants that hold between any two events."""
     core = broker.state
     limits = settings.session
     total = loaded = held = 0
@@ -83,7 +83,7 @@ def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Co
 
 
 def check_settled(broker: Broker, disk: Disk | None, complain: Complain) -> None:
-    """When the faults have been over for long: nothing waits, and the disk agrees with memory."""
+    """Check the invariants that hold long after the last fault: nothing is pending, and the disk matches memory."""
     core = broker.state
     if core.committer.busy:
         complain("liveness", "commits are still waiting")
@@ -161,7 +161,7 @@ def check_gone(
     hooks: Hooks,
     complain: Complain,
 ) -> None:
-    """When everybody has left for good: nothing is kept on anybody's behalf."""
+    """Check the invariants that hold after all clients have left: no state of theirs remains."""
     core = broker.state
     left = {
         "connections": len(broker.connections),

@@ -1,4 +1,4 @@
-"""A correct MQTT client of version 3, 4 or 5, with session state of its own and retransmission after reconnect."""
+"""A correct MQTT client of version 3, 4 or 5 with its own session state, which retransmits after a reconnect."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ from simulator.records import Sub
 
 
 class Client(Hearing):
-    """See the module's text. `connect`, `publish` and so on are the steps of a plan."""
+    """A correct client. Its public methods, such as `connect` and `publish`, are the steps of a plan."""
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def connect(self, wanted: tuple[Any, ...]) -> None:
-        """Connect with these options, taking over from the own connection if there is one."""
+        """Connect with these options. This takes over the client's own connection, if it has one."""
         self.wanted = wanted
         self.online = True
         five = self.version == 5
@@ -36,7 +36,7 @@ class Client(Hearing):
         self._dial()
 
     def publish(self, topic: str, qos: int, retain: bool, size: int, expiry: int) -> None:
-        """Publish now, or when the window has room; QoS 0 is not kept for later."""
+        """Publish at once or when the window has room. QoS 0 messages do not wait."""
         if self.version < 5:
             expiry = 0
             if topic.startswith(("deny/", "boom/")):
@@ -56,7 +56,7 @@ class Client(Hearing):
         self._flush()
 
     def subscribe(self, requests: tuple[tuple[str, int, bool, bool, int], ...]) -> None:
-        """SUBSCRIBE, if it is connected."""
+        """Send SUBSCRIBE if connected."""
         life = self.life
         if not self.open or life is None:
             return
@@ -88,7 +88,7 @@ class Client(Hearing):
         self._flush()
 
     def unsubscribe(self, text: str) -> None:
-        """UNSUBSCRIBE, if it is connected."""
+        """Send UNSUBSCRIBE if connected."""
         life = self.life
         if not self.open or life is None:
             return
@@ -102,7 +102,9 @@ class Client(Hearing):
         self._flush()
 
     def leave(self, how: str) -> None:
-        """DISCONNECT: ``normal``, with the ``will`` (5.0), or with another session ``expiry`` (5.0)."""
+        """Send DISCONNECT. `how` is ``normal``, ``will`` (send the will; 5.0) or ``expiry`` (change the session expiry;
+        5.0).
+        """
         self.online = False
         link, life = self.link, self.life
         if link is None or not self.open or life is None:
@@ -123,44 +125,44 @@ class Client(Hearing):
         self._gone()
 
     def cut(self, lost: bool) -> None:
-        """The network fails."""
+        """Cut the network connection."""
         if self.link is not None:
             self.link.cut(lost or not self.open)
             self._gone()
             self._retry()
 
     def dark(self, seconds: float) -> None:
-        """The network fails, and the broker learns it later."""
+        """Cut the network connection so that the broker notices only after `seconds`."""
         if self.link is not None:
             self.link.go_dark(seconds)
             self._gone()
             self._retry()
 
     def drop(self) -> None:
-        """Be offline, without a word."""
+        """Disconnect without DISCONNECT."""
         if self.link is not None:
             self.link.cut()
             self._gone()
 
     def stall(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self.link is not None:
             self.link.stall()
 
     def unstall(self) -> None:
-        """Read on."""
+        """Continue reading."""
         if self.link is not None:
             self.link.unstall()
 
     def mute(self, muted: bool) -> None:
-        """Acknowledge no more, or again."""
+        """Stop or resume sending acknowledgements."""
         self.muted = muted
         if not muted:
             self._send_acks()
             self._flush()
 
     def re_authenticate(self) -> None:
-        """AUTH, where that is possible."""
+        """Send AUTH if reauthentication is possible."""
         if self.open and self.wanted[5] and self.version == 5 and not self.authenticating:
             self.authenticating = True
             self._send(
@@ -239,7 +241,7 @@ class Client(Hearing):
         return WillFields(sent.topic, payload, qos, False, properties)
 
     def ended(self, link: Link) -> None:
-        """The connection is no more."""
+        """Handle the end of the connection."""
         if link is self.link:
             self._gone()
             self._retry()

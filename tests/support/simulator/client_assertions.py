@@ -1,4 +1,4 @@
-"""What a correct client makes of what the broker says, and what it holds against it."""
+"""How a correct client processes the broker's packets, and the errors it detects in them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,16 +30,16 @@ from simulator.network import Link
 from simulator.records import Life, Sent
 
 FAULTS: Final = frozenset((0x81, 0x82, 0x90, 0x93, 0x94, 0x95))
-"""What a broker may not say to a client that did nothing wrong."""
+"""Reason codes that a broker must not send to a client that did nothing wrong."""
 METHOD: Final = "SIM"
-"""The authentication method of the simulator."""
+"""The authentication method used in the simulator."""
 
 
 class Hearing(Peer):
-    """A client that hears."""
+    """A client that receives and checks packets."""
 
     def took(self, link: Link, data: bytes) -> None:
-        """Bytes of the broker."""
+        """Process bytes from the broker."""
         self.world.mix(data)
         if link is not self.link:
             return
@@ -135,8 +135,11 @@ class Hearing(Peer):
         return present
 
     def _doubt(self, life: Life) -> None:
-        """An attempt of which nothing was heard may have found the old session expired and begun another: no client can
-        know, and so nothing that hangs on it is promised."""
+        """Withdraw the guarantees that depend on the session.
+
+        A connection attempt without an answer may have found the session expired and started a new one. The client
+        cannot know.
+        """
         for sub in life.subs:
             sub.certain_until = sub.certain_from = -1.0
         for sent, _, _ in self.outbox.values():

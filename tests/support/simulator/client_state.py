@@ -1,4 +1,4 @@
-"""What a client is and says: its session state, packet ids, and acknowledgements in order."""
+"""The sending half of a client: its session state, its packet ids and its ordered acknowledgements."""
 
 from collections import deque
 from functools import partial
@@ -22,7 +22,7 @@ RELEASED: Final = 1
 
 
 class World(Protocol):
-    """The world as a client knows it."""
+    """The interface of the world that a client uses."""
 
     clock: Clock
     ledger: Ledger
@@ -31,26 +31,28 @@ class World(Protocol):
     calm: bool
 
     def dial(self, client: Any, random: Random) -> Link:
-        """A new connection."""
+        """Open a connection."""
 
     def complain(self, invariant: str, text: str) -> None:
-        """An invariant does not hold."""
+        """Report that an invariant was violated."""
 
     def resumed(self, client_id: str) -> bool:
-        """Whether the broker resumed the session of who connected last by this id: 3.1 does not tell."""
+        """Return whether the broker resumed the session of the client's last connection. MQTT 3.1 does not
+        report this.
+        """
 
     def asked(self, client_id: str, packet: Publish) -> None:
-        """Plugins must have been asked about this delivery."""
+        """Check that plugins were asked about this delivery."""
 
     def mix(self, data: bytes) -> None:
-        """Take bytes into the trace."""
+        """Add bytes to the hash of the trace."""
 
     def heard(self, who: str, direction: str, packet: Packet) -> None:
-        """For the trace."""
+        """Add a packet to the trace."""
 
 
 class Peer:
-    """A client without ears: `Hearing` adds what it makes of what comes, `Client` what it does."""
+    """A client that cannot receive. `Hearing` adds the processing of packets, `Client` the actions."""
 
     def __init__(
         self,
@@ -117,8 +119,11 @@ class Peer:
 
     @property
     def vouched(self) -> bool:
-        """Whether it comes with an authentication method. The plugin that it convinces vouches for it, and not the one
-        that accepts the others, so that it is another owner."""
+        """Return whether the client uses an authentication method.
+
+        The plugin that authenticates it is then not the one that accepts other clients, so the session has a different
+        owner.
+        """
         return self.version == 5 and bool(self.wanted[5])
 
     def _gone(self) -> None:
@@ -139,7 +144,7 @@ class Peer:
             self.world.complain(invariant, text)
 
     def _send_acks(self) -> None:
-        """Acknowledge what came, in its order, after a while."""
+        """Acknowledge received packets in order, after a delay."""
         if self.muted or self._acking or not self._acks:
             return
         if self.ack_delay and not self.world.calm:

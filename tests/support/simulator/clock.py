@@ -1,4 +1,4 @@
-"""Virtual time: one heap of events for the whole world, and the runtime of one incarnation of the broker upon it."""
+"""Virtual time: one event heap for the whole world, and the runtime of one broker process."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from hookmq_testing.runtime import EPOCH, VirtualRuntime, VirtualTimer
 
 
 class Clock:
-    """Events in the order of their time; those of one time in the order in which they were asked for."""
+    """Runs events in the order of their time. Events at the same time run in the order in which they were scheduled."""
 
     __slots__ = ("_events", "_number", "now")
 
@@ -18,16 +18,16 @@ class Clock:
         self._number = 0
 
     def at(self, when: float, call: Callable[[], None]) -> None:
-        """Have `call` made at `when`, or now if that has passed."""
+        """Schedule `call` at `when`, or now if that has passed."""
         self._number += 1
         heapq.heappush(self._events, (max(when, self.now), self._number, call))
 
     def after(self, delay: float, call: Callable[[], None]) -> None:
-        """Have `call` made in `delay` seconds."""
+        """Schedule `call` in `delay` seconds."""
         self.at(self.now + delay, call)
 
     def until(self, end: float) -> Iterator[None]:
-        """Make one call after another, yielding after each, until all that is due by `end` is done."""
+        """Run all events due by `end`, yielding after each."""
         events = self._events
         while events and events[0][0] <= end:
             self.now, _, call = heapq.heappop(events)
@@ -37,8 +37,11 @@ class Clock:
 
 
 class SimRuntime(VirtualRuntime):
-    """The runtime of one broker process. Its loop takes a turn `lag` after there is something to do, so that what comes
-    in meanwhile is of the same turn; `kill` ends it with everything that it had in mind."""
+    """The runtime of one broker process.
+
+    Its event loop takes a turn `lag` seconds after the first event, so that events in between belong to the same turn.
+    `kill` discards everything that is scheduled.
+    """
 
     def __init__(
         self,
@@ -55,11 +58,11 @@ class SimRuntime(VirtualRuntime):
         self._turn_is_due = False
 
     def now(self) -> float:
-        """Seconds since the beginning of the world."""
+        """Return the seconds since the start of the world."""
         return self.clock.now
 
     def time(self) -> float:
-        """Virtual epoch seconds."""
+        """Return the virtual epoch time in seconds."""
         return EPOCH + self.clock.now
 
     def _enqueue(self, call: Callable[[], None]) -> None:
@@ -69,7 +72,7 @@ class SimRuntime(VirtualRuntime):
             self.clock.after(self.lag, self._take_turn)
 
     def call_later(self, delay: float, call: Callable[[], None]) -> VirtualTimer:
-        """As `VirtualRuntime.call_later`."""
+        """Schedule `call`, as `VirtualRuntime.call_later` does."""
         if self._in_thread:
             self._not_in_a_thread("call_later")
         timer = VirtualTimer(self.clock.now + max(0.0, delay), 0, call)
@@ -77,11 +80,11 @@ class SimRuntime(VirtualRuntime):
         return timer
 
     def log(self, level: str, event: str, /, **fields: object) -> None:
-        """Tell the world."""
+        """Pass a log entry to the world."""
         self._told(level, event, fields)
 
     def kill(self) -> None:
-        """The process ends here and now."""
+        """End the process immediately."""
         self.dead = True
         self._soon.clear()
         for task in self.tasks:

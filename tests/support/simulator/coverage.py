@@ -1,4 +1,4 @@
-"""Which packet met a connection in which phase."""
+"""Records which packets reached a connection in which phase."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from hookmq.mqtt.reason_codes import PacketType
 Cell = tuple[Phase, PacketType]
 
 CELLS: Final[tuple[Cell, ...]] = tuple((phase, kind) for phase in Phase for kind in PacketType)
-"""Every cell of the connection's table, the illegal ones included."""
+"""Every cell of the connection's state table, including illegal packets."""
 
 UNREACHABLE: Final[dict[Cell, str]] = {}
 """Cells that no run can reach, with the reason."""
@@ -24,12 +24,12 @@ class Coverage:
         self.cells: Counter[Cell] = Counter()
 
     def add(self, others: Iterable[tuple[Cell, int]]) -> None:
-        """Take in what another run reached."""
+        """Add the cells that another run reached."""
         for cell, count in others:
             self.cells[cell] += count
 
     def missing(self) -> list[Cell]:
-        """Cells that were not reached and should be."""
+        """Return the cells that should have been reached but were not."""
         return [cell for cell in CELLS if not self.cells[cell] and cell not in UNREACHABLE]
 
     def __str__(self) -> str:

@@ -1,7 +1,8 @@
-"""The broker's disk: what is safe, what is still being written, and how it fails.
+"""The broker's disk: what is safe, what is still being written, and how writes fail.
 
-`Disk` outlives the broker; `OpenDisk` is the store of one broker process. A commit is done when it is safe. A crash
-meanwhile leaves it whole, or none of it: torn at its end it fails its checksum and is cut off at recovery.
+`Disk` outlives the broker; `OpenDisk` is the store of one broker process. A commit is reported as done once it is safe.
+A crash during a commit leaves all of it or nothing, because a torn commit fails its checksum and is removed at
+recovery.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +43,7 @@ from simulator.clock import Clock
 
 
 class Image:
-    """What is safe, as tables."""
+    """The safe contents of the disk, as tables."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, SessionRecord] = {}
@@ -57,7 +58,7 @@ class Image:
         self.next_id = 1
 
     def apply(self, record: Record, complain: Callable[[str], None]) -> None:
-        """Take in one record; `complain` is told of one that cannot be true of what is here."""
+        """Apply a record. Call `complain` if it contradicts the contents."""
         match record:
             case PutSession(session):
                 self.sessions[session.client_id] = session
@@ -113,12 +114,12 @@ class Image:
                     complain(f"no key {key!r} of {space} to delete")
 
     def sweep(self) -> None:
-        """Forget messages that nobody is owed."""
+        """Delete messages that are in no queue."""
         for id in [id for id, uses in self.uses.items() if not uses]:
             del self.uses[id], self.messages[id]
 
     def entries(self, owner: str) -> list[Enqueue]:
-        """A queue in order."""
+        """Return the entries of a queue in order."""
         queue = self.queues.get(owner, {})
         return [queue[seq] for seq in sorted(queue)]
 
@@ -149,8 +150,10 @@ class Image:
 
 
 class Disk:
-    """The disk of one world. `latency` and `read_delay` are the longest a commit and a page may take; `trouble` is what
-    becomes of the next commit: ``error`` (not done, and known), ``unknown`` (done perhaps, nobody knows) or ``raise``."""
+    """The disk of one world. `latency` and `read_delay` are the longest delays of a commit and of a page.
+
+    `trouble` determines the next commit: ``error`` (not written, reported), ``unknown`` (perhaps written) or ``raise``.
+    """
 
     def __init__(
         self,
@@ -176,17 +179,17 @@ class Disk:
         self._writing: Sequence[Record] | None = None
 
     def open(self) -> "OpenDisk":
-        """The store for a broker that starts now."""
+        """Return the store for a broker that starts now."""
         return OpenDisk(self)
 
     def crash(self) -> None:
-        """The power goes: what is being written is whole or it is torn, and then it is gone."""
+        """Simulate a power cut. The commit in progress is kept or lost at random."""
         records, self._writing = self._writing, None
         if records is not None and self.random.random() < 0.5:
             self.keep(records)
 
     def keep(self, records: Sequence[Record]) -> None:
-        """Make a commit safe."""
+        """Make the records of a commit safe."""
         for record in records:
             self.image.apply(record, self._wrong)
         self.image.sweep()
@@ -197,7 +200,7 @@ class Disk:
         self.complain("store", f"a commit cannot be true: {text}")
 
     def begin(self, store: "OpenDisk", records: Sequence[Record], done: Committed) -> None:
-        """Write a commit."""
+        """Start writing a commit."""
         if self._writing is not None:
             self.complain("store", "a second commit began while one runs")
         if self.begins is not None:
@@ -218,7 +221,7 @@ class Disk:
         self.clock.after(delay, partial(self._finish, store, done))
 
     def page_delay(self) -> float:
-        """How long the next page takes."""
+        """Return the delay of the next page in seconds."""
         return self.random.random() * self.read_delay if self.read_delay else 0.0
 
     def _delay(self) -> float:
@@ -243,7 +246,7 @@ class Disk:
 
 
 class OpenDisk:
-    """`hookmq.storage.protocols.Store` over a `Disk`, for as long as one broker runs."""
+    """`hookmq.storage.protocols.Store` on a `Disk`, for the lifetime of one broker."""
 
     durable = True
 
@@ -253,7 +256,7 @@ class OpenDisk:
         self.lost = False
 
     def load(self) -> Iterator[Loaded]:
-        """What is safe."""
+        """Yield the safe state."""
         image = self.disk.image
         for kept in list(image.sessions.values()):
             yield PutSession(kept)
@@ -278,15 +281,15 @@ class OpenDisk:
             yield QueueSummary(owner, len(waiting), size, entries[-1].seq)
 
     def last_commit(self) -> CommitId:
-        """The newest commit that is safe."""
+        """Return the id of the newest safe commit."""
         return CommitId(self.identity, self.disk.number)
 
     def next_message_id(self) -> int:
-        """Above every id in use."""
+        """Return an id above all ids in use."""
         return self.disk.image.next_id
 
     def commit(self, records: Sequence[Record], done: Committed) -> None:
-        """As `hookmq.storage.protocols.Store.commit`; done later, or never."""
+        """Commit, as `hookmq.storage.protocols.Store.commit` does. `done` is called later or, after a crash, never."""
         self.disk.begin(self, records, done)
 
     def read(
@@ -297,7 +300,10 @@ class OpenDisk:
         max_size: int,
         done: Callable[[list[Queued]], None],
     ) -> None:
-        """As `hookmq.storage.protocols.Store.read`; the page may come later, and is as of then or as of now."""
+        """Read a page, as `hookmq.storage.protocols.Store.read` does.
+
+        A delayed page shows the state at the request or at delivery.
+        """
         delay = self.disk.page_delay()
         if not delay:
             done(self._page(owner, after, max_count, max_size))
@@ -313,7 +319,7 @@ class OpenDisk:
         self.disk.clock.after(delay, come)
 
     def close(self, done: Callable[[], None]) -> None:
-        """Nothing is left to be written."""
+        """Call `done` at once, because nothing is left to write."""
         done()
 
     def _page(self, owner: str, after: int, max_count: int, max_size: int) -> list[Queued]:

@@ -1,5 +1,7 @@
-"""From a seed to its plan. What a world is like is drawn once for each (swarm): most have a little of everything, some
-are focused: few clients, one topic, tight bounds and few kinds of faults, but those often.
+"""Generates the plan of a seed.
+
+The features of each world are drawn once (swarm testing). Most worlds contain a little of everything. Focused worlds
+have few clients, one topic, tight limits and few kinds of faults, but frequent ones.
 """
 
 from collections.abc import Callable
@@ -16,26 +18,26 @@ SHARED: Final = ("s/0", "s/1")
 SPECIAL: Final = ("deny/0", "drop/0", "boom/0", "mv/t/0", "echo/0")
 FILTERS: Final = ("t/#", "t/0", "t/+", "t/1/#", "t/+/x", "r/#", "r/+", "r/0", "e/#")
 SHARES: Final = ("$share/g/s/0", "$share/h/s/1")
-"""They overlap with nothing, so that a copy tells by its topic why it came."""
+"""Shared filters that overlap with no other filter, so that a copy's topic tells which subscription it came from."""
 CELLS: Final = 75
 RUDE: Final = (
     "cell", "cell", "cell", "cell", "garbage", "acks", "ids", "steal", "flood", "vanish", "slow", "huge", "mutate",
 )  # fmt: skip
 FOCUSED: Final = 0.4
-"""How many of all worlds are; of those half are tight: one message in flight, few that wait, slow clients."""
+"""Fraction of worlds that are focused. Half of those are tight: one message in flight, short queues and slow clients."""
 
 _FAULTS: Final = {
     "subscribe": 5.0, "unsubscribe": 2.0, "connect": 5.0, "leave": 4.0, "cut": 4.0, "dark": 2.0, "stall": 3.0,
     "mute": 3.0, "crash": 2.5, "kick": 1.0, "disk": 0.4, "reload": 0.5, "invalidate": 1.0, "slow": 1.0,
     "storm": 0.7, "drain": 0.3, "reauth": 1.0, "right": 1.0, "wrap": 2.0, "journal": 0.4, "want": 1.0,
 }  # fmt: skip
-"""What befalls a world, and how often beside 60 messages."""
+"""The kinds of faults, each with its frequency per 60 messages."""
 _DURABLE_ONLY: Final = ("crash", "disk", "slow", "drain", "journal")
 _SHARED_QOS: Final = (0, *(1,) * 12, *(2,) * 6)
 
 
 def make_plan(seed: int) -> Plan:
-    """The plan of a seed."""
+    """Return the plan of a seed."""
     random = Random(seed)
     focused = random.random() < FOCUSED
     tight = focused and random.random() < 0.5
@@ -108,10 +110,13 @@ def _knobs(seed: int, random: Random, focused: bool, tight: bool) -> Knobs:
 
 
 class _Taste(NamedTuple):
-    """What the clients of one world are after: the topics they publish on, `kinds` telling how often it is one of
-    `topics`, `retained`, `shared` or the special ones; what they subscribe to, `share` of it shared; how often they ask
-    for a clean start, come again at once, and how often the broker crashes then; how long their sessions last, and how
-    many seconds at most they are slow."""
+    """The preferences of the clients of one world.
+
+    `kinds` weighs the groups of topics on which they publish: `topics`, `retained`, `shared` and the special ones.
+    `share` is the fraction of shared subscriptions. Other fields say how often clients ask for a clean start or
+    reconnect at once, how often the broker crashes then, how long sessions last, and how many seconds clients may be
+    slow.
+    """
 
     faults: dict[str, float]
     moments: int
@@ -128,9 +133,9 @@ class _Taste(NamedTuple):
     expiries: tuple[int, ...] = (0, 0, 2, 10, 3600, 3600)
     slow: float = 4.0
     sleepy: bool = False
-    """Whether many do not acknowledge from the beginning on."""
+    """Whether many clients do not acknowledge messages from the start."""
     apart: bool = False
-    """Whether the first client, whose session never ends, subscribes to nothing of what the others do."""
+    """Whether the first client, whose session never ends, avoids the topics of the others."""
 
 
 def _taste(random: Random, focused: bool, tight: bool) -> _Taste:
@@ -185,7 +190,7 @@ def _taste(random: Random, focused: bool, tight: bool) -> _Taste:
 
 
 class _Script:
-    """The steps of one plan, as they are drawn."""
+    """The steps of one plan, drawn one after another."""
 
     def __init__(self, knobs: Knobs, random: Random, taste: _Taste) -> None:
         self.knobs = knobs
@@ -193,7 +198,7 @@ class _Script:
         self.taste = taste
 
     def steps(self) -> tuple[Step, ...]:
-        """All of them, in order."""
+        """Return all steps in order."""
         knobs, random, taste = self.knobs, self.random, self.taste
         steps: list[Step] = []
         for who in range(len(knobs.versions)):
@@ -229,11 +234,11 @@ class _Script:
         return tuple(sorted(steps, key=lambda step: step.at))
 
     def _aside(self, at: float) -> float:
-        """The same moment, or a little later: while what happens then is under way."""
+        """Return `at` or a moment up to 0.1 s later, while its effects are still in progress."""
         return at if self.random.random() < 0.3 else round(at + self.random.random() * 0.1, 4)
 
     def _times(self, count: int) -> list[float]:
-        """Moments, some of them in bursts."""
+        """Return random moments, some of them in bursts."""
         random, duration = self.random, self.knobs.duration
         times = []
         at = 0.5
@@ -261,11 +266,11 @@ class _Script:
         return self.random.randrange(len(self.knobs.versions))
 
     def _other(self) -> int:
-        """A client that may be absent."""
+        """Return a client that may be offline."""
         return self.random.randrange(1, len(self.knobs.versions))
 
     def _connect(self, who: int, first: bool = False) -> tuple[Any, ...]:
-        """(clean, expiry, will or None, receive maximum, keep alive, authenticates)."""
+        """Return (clean, expiry, will or None, receive maximum, keep alive, authenticates)."""
         if who == 0:
             return (first, 3600, None, 20, 0, False)
         knobs, random = self.knobs, self.random
@@ -281,7 +286,7 @@ class _Script:
         )  # fmt: skip
 
     def _subscribe(self) -> tuple[Any, ...]:
-        """(filter, QoS, no local, retain as published, retain handling) of each."""
+        """Return (filter, QoS, no local, retain as published, retain handling) for each filter."""
         random, taste = self.random, self.taste
         made = []
         for _ in range(random.choice((1, 1, 2))):
@@ -303,7 +308,7 @@ class _Script:
         return tuple(made)
 
     def _publish(self) -> tuple[Any, ...]:
-        """(topic, QoS, retain, size, expiry); size 0 clears a retained message."""
+        """Return (topic, QoS, retain, size, expiry). A size of 0 clears a retained message."""
         random, taste = self.random, self.taste
         kind = random.choices((0, 1, 2, 3), taste.kinds)[0]
         qos = random.choice((0, 1, 1, 2, 2))
@@ -366,4 +371,4 @@ _DRAW: Final[dict[str, Callable[[_Script], tuple[int, tuple[Any, ...]]]]] = {
     "right": lambda s: (s._other(), (s.random.choice(("t/#", "r/#", "s/#")), s.random.random() < 0.5)),
     "rude": _Script._rude,
 }  # fmt: skip
-"""Who does it, and with what."""
+"""How to draw the client and the arguments of each kind of step."""

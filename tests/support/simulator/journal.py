@@ -1,8 +1,8 @@
-"""Journals of the simulated broker: what is on the disk, what is still in memory, and how flushes fail.
+"""Journals of the simulated broker: what is on disk, what is in memory, and how flushes fail.
 
-`JournalDisk` outlives the broker; `OpenJournal` is what one broker process has of it. What was appended is safe when its
-flush is done; a crash keeps any part of the rest, from its beginning on. `Journals` holds all of one world and knows what
-must be true of them.
+`JournalDisk` outlives the broker; `OpenJournal` is the journal of one broker process. Appended entries are safe once
+their flush is done. A crash keeps a random prefix of the rest. `Journals` contains all journals of a world and checks
+their invariants.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,13 +23,13 @@ JOURNALS: Final[dict[str, tuple[str, ...]]] = {
     "outbox": ("s/#", "r/#", "t/1/#"),
     "all": ("#",),
 }
-"""The journals there may be, and what each wants."""
+"""The available journals, with the filters that each wants."""
 
 Flushed = Callable[[StoreFailed | None], None]
 
 
 class Entry(NamedTuple):
-    """A message in a journal: `uid` is its number in the ledger, -1 for one that nothing names."""
+    """A message in a journal. `uid` is its number in the ledger, or -1 if the ledger does not contain it."""
 
     commit: CommitId
     topic: str
@@ -37,8 +37,11 @@ class Entry(NamedTuple):
 
 
 class JournalDisk:
-    """The disk of one journal. `trouble` is what becomes of the next flush: ``error`` (a part of it is done),
-    ``unknown`` (all of it is done, perhaps) or ``raise``; or of the next append: ``append``. All end the broker."""
+    """The disk of one journal.
+
+    `trouble` determines the next flush: ``error`` (partly written), ``unknown`` (perhaps written) or ``raise``.
+    ``append`` makes the next append fail. Each of them stops the broker.
+    """
 
     def __init__(self, journals: "Journals", name: str) -> None:
         self.journals = journals
@@ -54,21 +57,21 @@ class JournalDisk:
         self.process: OpenJournal | None = None
 
     def open(self) -> "OpenJournal":
-        """The journal of a broker that starts now."""
+        """Return the journal for a broker that starts now."""
         self.process = OpenJournal(self)
         return self.process
 
     def want(self, filters: tuple[str, ...]) -> None:
-        """Want something else from now on."""
+        """Replace the filters that the journal wants."""
         self.filters = filters
         self.since = self.journals.clock.now
 
     def wants(self, topic: str) -> bool:
-        """Whether it wants messages of `topic` now."""
+        """Return whether the journal currently wants messages of `topic`."""
         return any(matches(filter, topic) for filter in self.filters)
 
     def crash(self) -> None:
-        """The power goes: some of what was not flushed is there all the same."""
+        """Simulate a power cut. A random part of the unflushed entries survives."""
         process, self.process = self.process, None
         self.trouble = ""
         if process is not None:
@@ -82,11 +85,11 @@ class JournalDisk:
             self.commits.setdefault(entry.uid, []).append(entry.commit)
 
     def keep_some(self, entries: Sequence[Entry]) -> None:
-        """Make the first of `entries` safe, however many."""
+        """Make a random prefix of `entries` safe."""
         self.keep(entries[: self.journals.random.randrange(len(entries) + 1)])
 
     def recover(self, last: CommitId) -> None:
-        """Drop what the store `last` is of did not commit."""
+        """Drop entries of the store of `last` that it did not commit."""
         good = [
             entry
             for entry in self.kept
@@ -98,7 +101,7 @@ class JournalDisk:
 
 
 class OpenJournal:
-    """`hookmq.storage.protocols.Journal` over a `JournalDisk`, for as long as one broker runs."""
+    """`hookmq.storage.protocols.Journal` on a `JournalDisk`, for the lifetime of one broker."""
 
     def __init__(self, disk: JournalDisk) -> None:
         self.disk = disk
@@ -112,7 +115,7 @@ class OpenJournal:
         self.wants = disk.wants
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """As `hookmq.storage.protocols.Journal.append`."""
+        """Append a message, as `hookmq.storage.protocols.Journal.append` does."""
         journals = self.disk.journals
         last = self.last
         now = journals.committed()
@@ -130,7 +133,7 @@ class OpenJournal:
         self.buffer.append(Entry(commit, message.topic, -1 if sent is None else sent.uid))
 
     def flush(self, commit: CommitId, done: Flushed) -> None:
-        """As `hookmq.storage.protocols.Journal.flush`; done later, or never."""
+        """Flush, as `hookmq.storage.protocols.Journal.flush` does. `done` is called later or, after a crash, never."""
         disk, journals = self.disk, self.disk.journals
         if self.busy:
             journals.complain("11 journal", f"{self.name}: a second flush began while one runs")
@@ -150,7 +153,7 @@ class OpenJournal:
             self._finish(done, trouble)
 
     def recover(self, last: CommitId) -> None:
-        """As `hookmq.storage.protocols.Journal.recover`."""
+        """Recover, as `hookmq.storage.protocols.Journal.recover` does."""
         if last != self.disk.journals.committed():
             self.disk.journals.complain("11 journal", f"{self.name} is told of {last}")
         self.last = last
@@ -175,10 +178,10 @@ class OpenJournal:
 
 
 class Journals:
-    """All journals of one world, and what must hold of them.
+    """All journals of one world and their invariants.
 
-    `committed` tells the store's newest commit; `complain` is told (invariant, what is wrong); `mixed` gets
-    bytes for the trace.
+    `committed` returns the store's newest commit. `complain` receives (invariant, description). `mixed` receives bytes
+    for the trace.
     """
 
     def __init__(
@@ -204,26 +207,26 @@ class Journals:
         """When the broker that is up was told that a journal failed."""
 
     def delay(self) -> float:
-        """How long the next flush takes."""
+        """Return the delay of the next flush in seconds."""
         return self.random.random() * self.latency if self.latency else 0.0
 
     def mix(self, entries: Sequence[Entry]) -> None:
-        """Take what became safe into the trace."""
+        """Add entries that became safe to the trace."""
         self.mixed(b"".join(b"%d," % entry.uid for entry in entries))
 
     def failed(self) -> None:
-        """The broker is told of a failure."""
+        """Record that the broker was notified of a failure."""
         if self.failed_at is None:
             self.failed_at = self.clock.now
 
     def calm(self) -> None:
-        """The faults are over."""
+        """Stop injecting faults."""
         self.latency = min(self.latency, 0.01)
         for disk in self.disks.values():
             disk.trouble = ""
 
     def crash(self) -> None:
-        """The broker's process is gone."""
+        """Simulate the crash of the broker's process."""
         self.failed_at = None
         for disk in self.disks.values():
             disk.crash()
@@ -231,7 +234,7 @@ class Journals:
     # --- what must hold ----------------------------------------------------------------------------------------------
 
     def store_begins(self, number: int) -> None:
-        """The store is asked for commit `number`: whatever is of it, or of one before, must be safe."""
+        """Check that everything up to commit `number` is safe in the journals when the store starts to write it."""
         if self.failed_at is not None:
             self.complain("11 journal", f"commit {number} goes on after a journal failed")
         for disk in self.disks.values():
@@ -244,7 +247,7 @@ class Journals:
                 )
 
     def acked(self, sent: Sent, code: int) -> None:
-        """PUBACK or PUBREC came: the message is safe, and so is the commit that it is of."""
+        """Check after PUBACK or PUBREC that the message and its commit are safe."""
         if code >= 0x80:
             return
         for disk in self._owed(sent):
@@ -255,7 +258,7 @@ class Journals:
                 self.complain("11 journal", f"{sent} is acknowledged, of {commits} to be made")
 
     def check_started(self) -> None:
-        """A broker has started."""
+        """Check the journals after a broker has started."""
         self.check_kept()
         for disk in self.disks.values():
             if disk.process is None or disk.process.last is None:
@@ -264,7 +267,7 @@ class Journals:
                 self.complain("11 journal", f"{disk.name} serves what is beyond the store")
 
     def check_step(self) -> None:
-        """At any moment: only what is being committed may be ahead of the store."""
+        """Check that journals are ahead of the store only by the commit in progress."""
         for disk in self.disks.values():
             process = disk.process
             if process is None or process.last is None or not disk.kept:
@@ -274,7 +277,7 @@ class Journals:
                 self.complain("11 journal", f"{disk.name} holds {commit}, far beyond the store")
 
     def check_kept(self) -> None:
-        """What is safe is in order, and nothing is there more often than it was sent."""
+        """Check that safe entries are in order, and that none occurs more often than it was sent."""
         for disk in self.disks.values():
             last: dict[tuple[int, str, int], int] = {}
             seen: set[int] = set()
@@ -300,7 +303,7 @@ class Journals:
                     )
 
     def check_settled(self) -> None:
-        """The faults have been over for long: nothing is under way, and all that was promised is there."""
+        """Check, long after the last fault, that nothing is in progress and no entry is missing."""
         self.check_kept()
         for sent in self.ledger.sent:
             if sent.acked_at >= 0 and not sent.refused:
@@ -313,12 +316,12 @@ class Journals:
                 self.complain("11 journal", f"{disk.name} serves {disk.kept[-1]}, never committed")
 
     def _ahead(self, commit: CommitId) -> bool:
-        """Whether the store is still to make it."""
+        """Return whether the store has not made this commit yet."""
         last = self.committed()
         return commit.store == last.store and commit.number > last.number
 
     def _owed(self, sent: Sent) -> list[JournalDisk]:
-        """The journals that must have a message that is acknowledged."""
+        """Return the journals that must contain an acknowledged message."""
         if not sent.trusted or sent.lost or sent.clear:
             return []
         return [

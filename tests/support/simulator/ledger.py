@@ -1,7 +1,7 @@
-"""What was said and promised: every message, every session as its client knows it, and what follows for each delivery.
+"""The ledger: every message, every session as its client knows it, and the guarantees for each delivery.
 
-The ledger knows the broker only by what comes over the wire, by when its end of a connection closed, by what it counted
-as dropped and by its crashes.
+It observes the broker only from outside: packets, the times at which the broker closed connections, counts of dropped
+messages, and crashes.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ matches = cache(topics.matches)
 
 
 class Ledger:
-    """All messages and sessions of one world; `complain` is told (invariant, what is wrong)."""
+    """All messages and sessions of one world. `complain` receives (invariant, description)."""
 
     def __init__(self, complain: Complain, moves: bool) -> None:
         self.complain = complain
@@ -47,7 +47,7 @@ class Ledger:
         expiry: int = 0,
         origin: str = "client",
     ) -> tuple[Sent, bytes]:
-        """A new message and its payload, which names it."""
+        """Create a message and the payload that identifies it."""
         sent = Sent(len(self.sent), publisher, topic, qos, retain, expiry, origin)
         self.sent.append(sent)
         if self.moves and topic.startswith("mv/"):
@@ -57,14 +57,14 @@ class Ledger:
         return sent, payload.ljust(size, b".") if size else b""
 
     def find(self, payload: bytes) -> Sent | None:
-        """The message that a payload names."""
+        """Return the message that a payload identifies."""
         number = payload.partition(b".")[0]
         if not number.isdigit() or int(number) >= len(self.sent):
             return None
         return self.sent[int(number)]
 
     def sending(self, sent: Sent, now: float) -> None:
-        """A publisher puts it on the wire."""
+        """Record that a publisher sends the message."""
         sent.attempts += 1
         if sent.first_sent < 0:
             sent.first_sent = now
@@ -72,19 +72,19 @@ class Ledger:
             sent.order = self._order
 
     def acked(self, sent: Sent, code: int, now: float) -> None:
-        """PUBACK or PUBREC came."""
+        """Record a PUBACK or PUBREC."""
         if sent.acked_at < 0:
             sent.acked_at = now
             sent.refused = code >= 0x80
 
     def crashed_between(self, since: float, until: float) -> bool:
-        """Whether the broker went down in this time."""
+        """Return whether the broker crashed in this interval."""
         return any(since <= at <= until for at in self.crashes)
 
     # --- deliveries --------------------------------------------------------------------------------------------------
 
     def delivery(self, life: Life, link: Link, packet: Publish, topic: str, now: float) -> None:
-        """A client takes in a message, QoS 2 repetitions already left out."""
+        """Check and record a delivery. QoS 2 retransmissions are already filtered out."""
         self.delivered += 1
         sent = self.find(packet.payload)
         if sent is None:
@@ -149,8 +149,11 @@ class Ledger:
 
     @staticmethod
     def _other_copy(life: Life, packet: Publish, sent: Sent) -> bool:
-        """Whether this may be the second copy of a message, where the first was lost at QoS 0, dropped, before the
-        subscription, or came with the retain flag, as to a subscription that asked for it as published."""
+        """Return whether this may be a permitted second copy of a message.
+
+        The first copy may have been lost at QoS 0, dropped, delivered before the subscription, or sent as a retained
+        message to a subscription with Retain As Published.
+        """
         if sent.attempts < 2:
             return False
         if not packet.qos or sent.lost or life.client_id in sent.excused or sent.uid in life.seen:
@@ -163,8 +166,10 @@ class Ledger:
         )
 
     def _drop_undone(self, life: Life, sent: Sent) -> bool:
-        """Whether it was dropped from a queue, later ones were sent, and the broker crashed before the drop was on
-        record: then it waits in the queue again."""
+        """Return whether a message may be queued again because a crash undid its drop.
+
+        Later messages were sent, but the crash happened before the drop was committed.
+        """
         dropped_at = sent.excused.get(life.client_id)
         return dropped_at is not None and self.crashed_between(dropped_at, dropped_at + 1.0)
 
@@ -217,9 +222,11 @@ class Ledger:
         suspects: list[Link],
         since: float,
     ) -> str:
-        """Whether CONNACK may say that the session is present: "yes", "no" or "either". `anew` is whether the client
-        asked for a clean start or is another owner. `suspects` are connections of which nothing was heard, and which
-        may have been at work after `since`."""
+        """Return whether CONNACK may report Session Present: "yes", "no" or "either".
+
+        `anew` is True if the client asked for a clean start or belongs to another owner. `suspects` are connections
+        without an answer that may have been active after `since`.
+        """
         if any(link.broker_ended_at is None or link.broker_ended_at > since for link in suspects):
             # An attempt that was given up is heard after one that was not: it takes over, and begins or ends a session.
             return "either"
@@ -243,7 +250,7 @@ class Ledger:
     # --- at the end --------------------------------------------------------------------------------------------------
 
     def check_owed(self, lives: list[Life]) -> None:
-        """Everybody has what was promised; `lives` are the sessions at the end."""
+        """Check that every client received what it is owed. `lives` are the sessions at the end."""
         promised = [
             sent
             for sent in self.sent
@@ -300,7 +307,7 @@ class Ledger:
                     return
 
     def check_retained(self, now: dict[str, bytes]) -> None:
-        """What is retained at the end can have been the last of its topic."""
+        """Check that each retained message at the end can be the last one of its topic."""
         for topic in {sent.topic for sent in self.sent if sent.retain}:
             writes = [
                 s
@@ -336,7 +343,7 @@ def _covers(sub: Sub, sent: Sent, life: Life) -> bool:
 
 
 def _after(later: Sent, earlier: Sent) -> bool:
-    """Whether `later` was certainly taken in after `earlier`."""
+    """Return whether the broker certainly accepted `later` after `earlier`."""
     if later is earlier:
         return False
     # One that was dropped once, and taken when it was sent again, may have been overtaken.

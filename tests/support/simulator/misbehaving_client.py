@@ -1,7 +1,7 @@
-"""Clients that break the rules: any packet in any phase, bytes that are no packet, ids that are nobody's or another's,
-floods, and leaving without a word.
+"""Clients that violate the protocol: any packet in any phase, invalid bytes, wrong packet ids and client ids, floods,
+and abrupt disconnects.
 
-Nothing is promised to them. What they publish is entered in the ledger, so that whoever gets it may have it.
+The broker owes these clients nothing. Their messages are in the ledger, because other clients may receive them.
 """
 
 from collections.abc import Callable
@@ -39,22 +39,22 @@ from simulator.ledger import Ledger
 from simulator.network import Endpoint, Link
 
 PUBLISHER: Final = 1000
-"""Rude clients are publishers of this number and above."""
+"""Publisher numbers from here on belong to misbehaving clients."""
 
 
 class World(Protocol):
-    """The world as a rude client knows it."""
+    """The interface of the world that a misbehaving client uses."""
 
     clock: Clock
     ledger: Ledger
     victim: str
 
     def dial(self, client: Endpoint, random: Random) -> Link:
-        """A new connection."""
+        """Open a connection."""
 
 
 class Rude:
-    """One rude act on one connection."""
+    """One violation on one connection."""
 
     def __init__(self, world: World, name: str, kind: str, number: int, version: int) -> None:
         self.world = world
@@ -70,11 +70,11 @@ class Rude:
         self._hold = False
 
     def start(self) -> None:
-        """Do it."""
+        """Perform the violation."""
         _ACTS[self.kind](self)
 
     def took(self, link: Link, data: bytes) -> None:
-        """Bytes of the broker; rude clients read them only to know how far they are."""
+        """Process bytes from the broker. Misbehaving clients read only to know their phase."""
         for packet in self._decoder.feed(data):
             if isinstance(packet, Connack | Auth) and self._then is not None:
                 then, self._then = self._then, None
@@ -89,7 +89,7 @@ class Rude:
                 self._send(Pubrel(packet.packet_id))
 
     def ended(self, link: Link) -> None:
-        """The connection is no more."""
+        """Handle the end of the connection."""
 
     # --- words -------------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Rude:
     # --- acts --------------------------------------------------------------------------------------------------------
 
     def cell(self) -> None:
-        """One packet in one phase."""
+        """Send one packet type in one phase."""
         kind = tuple(PacketType)[self.number % 15]
         phase = self.number // 15
         say = partial(self._say, kind)
@@ -191,7 +191,7 @@ class Rude:
         self._send(self._any_packet(kind))
 
     def garbage(self) -> None:
-        """Bytes."""
+        """Send random bytes."""
         data = self.random.randbytes(self.random.randrange(1, 60))
         if self.random.random() < 0.5:
             self.link.send(data)
@@ -199,7 +199,7 @@ class Rude:
             self._connect(lambda: self.link.send(data))
 
     def mutate(self) -> None:
-        """A packet with a byte changed."""
+        """Send packets with one byte changed."""
 
         def say() -> None:
             for _ in range(3):
@@ -219,7 +219,7 @@ class Rude:
             self._connect(say)
 
     def acks(self) -> None:
-        """Acknowledgements of nothing."""
+        """Acknowledge messages that were never received."""
 
         def say() -> None:
             self._send(Subscribe(9, (SubscribeRequest("t/#", 2),)))
@@ -232,7 +232,7 @@ class Rude:
         self._connect(say, expiry=self.random.choice((0, 5)))
 
     def ids(self) -> None:
-        """One packet id for many messages."""
+        """Use one packet id for many messages."""
 
         def say() -> None:
             for _ in range(8):
@@ -245,7 +245,7 @@ class Rude:
         self._connect(say, expiry=self.random.choice((0, 5)))
 
     def steal(self) -> None:
-        """Another's client id."""
+        """Connect with another client's id."""
 
         def say() -> None:
             self._send(Subscribe(9, (SubscribeRequest("t/#", 1),)))
@@ -255,7 +255,7 @@ class Rude:
         self._connect(say, client_id=self.world.victim or None, clean=clean, expiry=5)
 
     def flood(self) -> None:
-        """More than anybody should."""
+        """Exceed every limit."""
 
         def say() -> None:
             for number in range(1, self.random.choice((30, 80))):
@@ -264,7 +264,7 @@ class Rude:
         self._connect(say)
 
     def vanish(self) -> None:
-        """Subscribe to everything, and be gone."""
+        """Subscribe to everything and disconnect."""
 
         def say() -> None:
             self._hold = True
@@ -276,7 +276,7 @@ class Rude:
         self._connect(say, expiry=5)
 
     def slow(self) -> None:
-        """Subscribe to everything, and read nothing for a time."""
+        """Subscribe to everything and read nothing for some time."""
 
         def say() -> None:
             self._send(Subscribe(9, (SubscribeRequest("#", self.random.randrange(3)),)))
@@ -288,7 +288,7 @@ class Rude:
         self._connect(say)
 
     def bye(self) -> None:
-        """Come and go as one should, so that nothing is left."""
+        """Connect and disconnect correctly, so that no session remains."""
 
         def say() -> None:
             self._send(Disconnect())
@@ -297,7 +297,7 @@ class Rude:
         self._connect(say)
 
     def huge(self) -> None:
-        """The beginning of a packet that never ends."""
+        """Send the start of a packet that is never completed."""
 
         def say() -> None:
             self.link.send(b"\x30\xff\xff\x03\x00\x03t/0")

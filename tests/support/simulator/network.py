@@ -1,4 +1,4 @@
-"""One connection in a simulated network: two directions, each first in, first out, with everything that goes wrong."""
+"""One connection of a simulated network: two FIFO directions, with delays and failures."""
 
 from collections import deque
 from collections.abc import Callable
@@ -12,17 +12,19 @@ from simulator.clock import Clock
 
 
 class Endpoint(Protocol):
-    """The client's end."""
+    """The client's end of a connection."""
 
     def took(self, link: "Link", data: bytes) -> None:
-        """Bytes have come."""
+        """Process received bytes."""
 
     def ended(self, link: "Link") -> None:
-        """The connection is no more."""
+        """Handle the end of the connection."""
 
 
 class Weather:
-    """How the network is: seconds of `latency`, up to `jitter` more, and the chance to `split` what is sent."""
+    """The state of the network. `latency` and `jitter` are in seconds; `split` is the probability of splitting a
+    segment.
+    """
 
     __slots__ = ("high_water", "jitter", "latency", "split")
 
@@ -34,10 +36,10 @@ class Weather:
 
 
 class Link:
-    """A connection between a client and a broker, and the broker's `Wire`.
+    """A connection between a client and a broker, which also implements the broker's `Wire`.
 
-    The client calls `send`, `hang_up` and `cut`; the broker the methods of `Wire`. `fed` is called before each segment
-    that reaches the broker.
+    The client calls `send`, `hang_up` and `cut`; the broker calls the methods of `Wire`. `fed` is called before each
+    segment that reaches the broker.
     """
 
     __slots__ = (
@@ -84,7 +86,7 @@ class Link:
     # --- the client's end --------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, kind: PacketType | None = None) -> None:
-        """Send bytes; `kind` names the one packet they are, for the coverage."""
+        """Send bytes. If they are one packet, `kind` is its type, for the coverage."""
         if self.client_gone:
             return
         weather = self.weather
@@ -96,13 +98,13 @@ class Link:
             self._push_up(data, kind)
 
     def hang_up(self) -> None:
-        """End the client's end, after what was sent."""
+        """Close the client's end after all bytes sent have arrived."""
         if not self.client_gone:
             self._push_up(None, None)
             self.client_gone = True
 
     def cut(self, lost: bool = True) -> None:
-        """The network fails: what is on the way up is lost (or, unless `lost`, still arrives) and both ends notice."""
+        """Cut the network. Bytes in transit to the broker are lost or, unless `lost`, still arrive. Both ends notice."""
         if lost:
             self._up.clear()
         self.client_gone = True
@@ -110,7 +112,7 @@ class Link:
         self.clock.after(self._random.random() * 0.05, self._arrive_up)
 
     def go_dark(self, seconds: float) -> None:
-        """The client's end is gone and the broker does not notice for `seconds`."""
+        """Close the client's end so that the broker notices only after `seconds`."""
         self._up.clear()
         self.client_gone = True
         self.stalled = True
@@ -118,7 +120,7 @@ class Link:
         self.clock.after(seconds, self._arrive_up)
 
     def abandon(self, seconds: float) -> None:
-        """The client hears and says no more; what it sent still arrives, and its end is seen after `seconds`."""
+        """Stop sending and receiving at the client's end. Bytes in transit still arrive, and the end after `seconds`."""
         self.client_gone = True
         self.clock.after(seconds, self._end_up)
 
@@ -127,18 +129,18 @@ class Link:
         self._arrive_up()
 
     def end_now(self) -> None:
-        """Whoever does not know yet that the client's end is gone learns it."""
+        """Notify the broker now if the client's end is closed."""
         if self.client_gone and self.alive:
             self._up.clear()
             self._held.clear()
             self._end("connection reset")
 
     def stall(self) -> None:
-        """The client reads no more for now."""
+        """Stop reading at the client's end."""
         self.stalled = True
 
     def unstall(self) -> None:
-        """The client reads on."""
+        """Continue reading at the client's end."""
         if self.stalled:
             self.stalled = False
             for _ in self._down:
@@ -177,7 +179,7 @@ class Link:
     # --- the broker's end: Wire -----------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send `data`; what is written after the end is lost."""
+        """Send `data`. Data written after the end is lost."""
         if self.closing or not self.alive:
             return
         self._down.append((self.clock.now, data))
@@ -190,7 +192,7 @@ class Link:
             self.connection.pause_writing()
 
     def close(self) -> None:
-        """Send what was written, then close."""
+        """Close after all written data was sent."""
         if self.closing:
             return
         self.closing = True
@@ -206,28 +208,28 @@ class Link:
         self.clock.at(self._down_at, self._arrive_down)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         self._down.clear()
         self._size = 0
         self.close()
 
     def pause_reading(self) -> None:
-        """Keep what the client sends; also that it leaves is not seen."""
+        """Hold back what the client sends, including its disconnect."""
         self.reading = False
 
     def resume_reading(self) -> None:
-        """Let through what the client sent."""
+        """Deliver what the client sent in the meantime."""
         if not self.reading:
             self.reading = True
             self.clock.after(0.0, self._let_through)
 
     def accepted(self) -> None:
-        """The broker has accepted it: what came meanwhile is let through."""
+        """Mark the connection as accepted and deliver what arrived in the meantime."""
         if not self.closing:
             self._let_through()
 
     def crash(self) -> None:
-        """The broker's process ends: the client learns it, after some of what was under way."""
+        """End the broker's process. The client is notified after some of the data in transit."""
         if not self.alive:
             return
         self.alive = False

@@ -1,5 +1,7 @@
-"""What one run is made of: knobs, drawn once (swarm), and a script of steps. Both are plain data, so that a failure can
-be shrunk by leaving out steps and putting knobs back, and kept as a regression test.
+"""The plan of one run: knobs, drawn once (swarm testing), and a script of steps.
+
+Both are plain data. A failure can therefore be shrunk by removing steps and resetting knobs, and kept as a regression
+test.
 """
 
 from dataclasses import dataclass, fields
@@ -15,7 +17,7 @@ from hookmq.model.settings import (
 
 
 class Step(NamedTuple):
-    """At `at` seconds, `who` (a client's number; -1: the world) does `what` with `args`."""
+    """One step: at `at` seconds, client number `who` (-1: the world) does `what` with `args`."""
 
     at: float
     what: str
@@ -25,25 +27,27 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """How the world is. The defaults are a calm one, which is where shrinking goes."""
+    """The properties of a world. The defaults describe a calm world, towards which shrinking works."""
 
     seed: int = 0
     versions: tuple[int, ...] = (5, 5, 5, 4)
-    """One for each client. The first watches wills and is never absent for long."""
+    """The MQTT version of each client. The first client watches wills and is never offline for long."""
     tainted: int = -1
-    """The client whose id others use: only what holds for everybody is checked of it."""
+    """The client whose id others use. Only the general invariants are checked for it."""
     rude: int = 0
     duration: float = 20.0
     crash_at_turns: float = 0.0
-    """How often the broker crashes when a session has just begun, gone on or ended; but not twice within a second."""
+    """Probability of a crash when a session has just started, resumed or ended. There is at most one such crash per
+    second.
+    """
     volatile: bool = False
-    """A store that forgets; then the broker never crashes."""
+    """Use a store without persistence. The broker then never crashes."""
     disk_latency: float = 0.005
     read_delay: float = 0.0
     max_records: int = 20000
-    """A batch is cut after so many records, where that is safe."""
+    """Records after which a batch is split if that is safe."""
     journals: tuple[str, ...] = ()
-    """Of `journal.JOURNALS`."""
+    """Names from `journal.JOURNALS`."""
     journal_latency: float = 0.005
     latency: float = 0.002
     jitter: float = 0.002
@@ -55,7 +59,7 @@ class Knobs:
     plugin_fault: float = 0.0
     ack_delay: float = 0.0
     window: int = 20
-    """What a client offers as Receive Maximum, and how many it has unfinished itself."""
+    """The Receive Maximum of each client, and the limit of its own unfinished messages."""
     aliases: int = 0
     max_inflight: int = 256
     receive_maximum: int = 1024
@@ -81,7 +85,7 @@ class Knobs:
 
     @property
     def evicts(self) -> bool:
-        """Whether clients whose queue is full are disconnected."""
+        """Return whether clients with a full queue are disconnected."""
         small = (
             self.queue_messages < 10000
             or self.queue_bytes < 1 << 24
@@ -90,7 +94,7 @@ class Knobs:
         return small and self.queue_drop == "disconnect"
 
     def settings(self) -> Settings:
-        """The broker's settings."""
+        """Return the broker's settings."""
         chosen: Any = self
         return Settings(
             BrokerSettings(
@@ -126,7 +130,7 @@ class Knobs:
         )
 
     def changed(self) -> dict[str, Any]:
-        """What is not at its default."""
+        """Return the knobs that differ from their defaults."""
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -135,7 +139,7 @@ class Knobs:
 
 
 class Plan(NamedTuple):
-    """One run."""
+    """The plan of one run."""
 
     knobs: Knobs
     steps: tuple[Step, ...]

@@ -1,7 +1,7 @@
-"""Plugins of the simulated broker: they delay, raise, refuse, drop, replace, move, answer and observe.
+"""Plugins of the simulated broker, which delay, raise, refuse, drop, replace, redirect, answer and observe.
 
-What they decide is told by the topic, so that it is the same after a crash and at a repetition; when they answer, and
-whether they fail, is chance.
+Their decisions depend only on the topic, so that they are the same after a crash or a retransmission. Delays and
+failures are random.
 """
 
 from collections.abc import Callable
@@ -30,53 +30,53 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 class World(Protocol):
-    """What plugins know of the world."""
+    """The interface of the world that plugins use."""
 
     chance: Random
     calm: bool
     denied: set[tuple[str, str]]
-    """(client id, filter) that may not be subscribed to."""
+    """(client id, filter) pairs that must not be subscribed to."""
     allowed: set[tuple[str, bytes]]
-    """(client id, payload) that were asked about before delivery, and allowed."""
+    """(client id, payload) pairs that were allowed before delivery."""
 
     def current(self) -> VirtualRuntime:
-        """The runtime of the broker that is up."""
+        """Return the runtime of the running broker."""
 
     def plugin_delay(self) -> float:
-        """Seconds that the next answer takes; 0 for at once."""
+        """Return the delay of the next answer in seconds; 0 means at once."""
 
     def plugin_fails(self) -> bool:
-        """Whether the next answer is an exception."""
+        """Return whether the next answer is an exception."""
 
     def unsure(self, client_id: str, filter: str) -> None:
-        """A subscription may be lost, since nobody could decide about it."""
+        """Record that a subscription may be lost because no plugin could decide about it."""
 
     def echo(self) -> bytes:
-        """The payload of a plugin's own message."""
+        """Return the payload of a message that a plugin publishes."""
 
     def turned(self) -> None:
-        """A session began, went on or ended."""
+        """Record that a session started, resumed or ended."""
 
     def journal(self, name: str) -> Journal:
-        """The journal of that name, for the broker that starts."""
+        """Return the journal with this name for a starting broker."""
 
     def complain(self, invariant: str, text: str) -> None:
-        """A promise was broken."""
+        """Report a violated invariant."""
 
 
 class Broken(Exception):
-    """What plugins raise here."""
+    """The exception that these plugins raise."""
 
 
 class Part(Plugin):
-    """A plugin of the simulator."""
+    """The base class of the simulator's plugins."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(None, Context(name))
         self.world = world
 
     def answer(self, verdict: Any, delay: float = -1.0, fails: bool | None = None) -> Any:
-        """`verdict` now or, awaited, later; or an exception."""
+        """Return `verdict` now or as an awaitable, or raise an exception."""
         world = self.world
         if world.plugin_fails() if fails is None else fails:
             raise Broken("as planned")
@@ -90,12 +90,12 @@ class Part(Plugin):
 
 
 def certificate_of(number: int) -> Certificate:
-    """The certificate of the connection with that number."""
+    """Return the certificate of the connection with this number."""
     return Certificate(f"link{number}", f"CN=link{number}", (f"san{number}",), f"{number:064x}")
 
 
 def claims_of(client: ClientInfo) -> dict[str, Any]:
-    """What is known of a client besides."""
+    """Return the claims of a client."""
     return {
         "port": client.peer.port,
         "groups": [client.client_id, {"keep_alive": client.keep_alive}],
@@ -103,7 +103,7 @@ def claims_of(client: ClientInfo) -> dict[str, Any]:
 
 
 class Gate(Part):
-    """Lets everybody in, some after an exchange of AUTH packets."""
+    """Accepts every client, some after an exchange of AUTH packets."""
 
     @hookimpl
     def on_connect(self, client: ClientInfo, connect: Connect) -> Any:
@@ -120,7 +120,7 @@ class Gate(Part):
 
 
 class Acl(Part):
-    """Denies by topic, and is asked about every delivery."""
+    """Denies by topic, and decides about every delivery."""
 
     authorize_actions = frozenset(Action)
 
@@ -154,7 +154,7 @@ class Acl(Part):
 
 
 class Shaper(Part):
-    """Refuses, drops, moves and answers messages."""
+    """Refuses, drops, redirects and answers messages."""
 
     @hookimpl
     def on_publish(self, client: ClientInfo | None, message: Message, broker: Any) -> Any:
@@ -174,7 +174,7 @@ class Shaper(Part):
 
 
 class Courier(Part):
-    """Looks at every delivery and replaces some."""
+    """Processes every delivery and replaces some."""
 
     @hookimpl
     def on_deliver(self, client: ClientInfo, message: Message, subscription: Subscription) -> Any:
@@ -202,7 +202,7 @@ class Filter(Part):
 
 
 class Mourner(Part):
-    """Looks at wills."""
+    """Processes wills."""
 
     @hookimpl
     def on_will(self, client: ClientInfo, message: Message) -> Any:
@@ -210,7 +210,7 @@ class Mourner(Part):
 
 
 class Watch(Part):
-    """Observes everything: the core takes other paths where somebody does."""
+    """Observes every event, because the core uses other code paths if an observer exists."""
 
     @hookimpl
     def on_session(self, client: ClientInfo, event: Any) -> None:
@@ -238,8 +238,9 @@ class Watch(Part):
 
 
 class Warden(Part):
-    """Watches sessions, and knows something of each client. The world kicks clients and revokes rights through its
-    handle."""
+    """Observes sessions and adds claims to clients. The world uses its handle to disconnect clients and revoke
+    permissions.
+    """
 
     @hookimpl
     def on_connect(self, client: ClientInfo, connect: Connect) -> Any:
@@ -251,7 +252,7 @@ class Warden(Part):
 
 
 class Scribe(Part):
-    """Keeps a journal, of its own name."""
+    """Provides a journal with its own name."""
 
     @hookimpl
     def provide_journal(self) -> Journal:

@@ -1,5 +1,6 @@
-"""The broker's process in its world: started, crashed, started again on what the disk kept; and what clients and plugins
-ask of the world.
+"""The broker's process in its world: started, crashed and restarted from the disk.
+
+The class also implements the interfaces that clients and plugins use.
 """
 
 import traceback
@@ -36,12 +37,12 @@ from simulator.plugins import PARTS, certificate_of
 from simulator.wills import Wills
 
 JOURNALS_SEED: Final = 0x6A6F7572
-"""What sets the journals' chances apart from those of the rest."""
+"""A seed offset that separates the random numbers of the journals from all others."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What became of a run. `invariant` is empty when all held."""
+    """The result of a run. `invariant` is empty if all invariants held."""
 
     seed: int
     invariant: str = ""
@@ -59,12 +60,12 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether an invariant did not hold."""
+        """Return whether an invariant was violated."""
         return bool(self.invariant)
 
 
 class Process:
-    """Everything of one run but its course: see `world`."""
+    """The state of one run, without its sequence of events; see `world`."""
 
     def __init__(self, plan: Plan, say: Callable[[str], None] | None = None) -> None:
         knobs = plan.knobs
@@ -110,19 +111,19 @@ class Process:
         self.rude_links: list[Link] = []
 
     def complain(self, invariant: str, text: str) -> None:
-        """An invariant does not hold; the first such ends the run."""
+        """Record a violated invariant. The first one ends the run."""
         result = self.result
         if not result.invariant:
             result.invariant, result.text, result.at = invariant, text, self.clock.now
             self._note(f"!!! {invariant}: {text}")
 
     def mix(self, data: bytes) -> None:
-        """Take bytes into the hash of the trace, with the time."""
+        """Add bytes and the current time to the hash of the trace."""
         result = self.result
         result.hash = zlib.crc32(data, result.hash ^ int(self.clock.now * 1e6) & 0xFFFFFFFF)
 
     def heard(self, who: str, direction: str, packet: Packet) -> None:
-        """For the trace."""
+        """Add a packet to the trace."""
         if self.say is not None:
             payload = f" {packet.payload[:12]!r}" if isinstance(packet, Publish) else ""
             self._note(f"{who} {direction} {packet}{payload}")
@@ -220,13 +221,13 @@ class Process:
         return next((c for c in self.clients if c.client_id == client_id), None)
 
     def wrap(self, client_id: str) -> None:
-        """Go on as if 65,535 ids had been used since: the next is that of the oldest message in flight."""
+        """Skip the packet ids up to that of the oldest message in flight, as if 65,535 ids had been used."""
         session = self.broker.sessions.get(client_id) if self.broker is not None else None
         if session is not None and session.inflight:
             session.last_packet_id = (min(session.inflight) - 1) or 65535
 
     def crash(self, downtime: float) -> None:
-        """The broker's process is gone, and comes back after `downtime`."""
+        """End the broker's process and restart it after `downtime` seconds."""
         if self.broker is None or self.disk is None:
             return
         self.result.crashes += 1
@@ -238,7 +239,7 @@ class Process:
         self.clock.after(downtime, self._restart)
 
     def _kill(self) -> None:
-        """The process ends here and now."""
+        """End the process immediately."""
         runtime, broker = self.runtime, self.broker
         assert runtime is not None
         assert broker is not None
@@ -288,7 +289,7 @@ class Process:
     # --- what clients and plugins ask for ----------------------------------------------------------------------------
 
     def dial(self, client: Endpoint, random: Random) -> Link:
-        """A new connection: what is sent on it waits until the broker has accepted it."""
+        """Open a connection. Data sent on it waits until the broker accepts it."""
         link = Link(self.clock, self.weather, random, len(self.links), client, self._fed)
         self.links.append(link)
         if isinstance(client, Rude):
@@ -318,34 +319,34 @@ class Process:
             self.result.cells[link.connection.phase, kind] += 1
 
     def resumed(self, client_id: str) -> bool:
-        """As `client.World.resumed`."""
+        """Implement `client.World.resumed`."""
         return self.present.get(client_id, False)
 
     def asked(self, client_id: str, packet: Publish) -> None:
-        """As `client.World.asked`."""
+        """Implement `client.World.asked`."""
         if "acl" not in self.knobs.plugins or not packet.payload or packet.dup:
             return
         if (client_id, packet.payload.partition(b".")[0]) not in self.allowed:
             self.complain("2 right", f"{client_id} got {packet} {packet.payload[:8]!r} unasked")
 
     def current(self) -> VirtualRuntime:
-        """As `plugins.World.current`."""
+        """Implement `plugins.World.current`."""
         assert self.runtime is not None
         return self.runtime
 
     def plugin_delay(self) -> float:
-        """As `plugins.World.plugin_delay`."""
+        """Implement `plugins.World.plugin_delay`."""
         most = self.knobs.plugin_delay
         if self.calm or not most or self.chance.random() < 0.7:
             return 0.0
         return self.chance.random() * most
 
     def plugin_fails(self) -> bool:
-        """As `plugins.World.plugin_fails`."""
+        """Implement `plugins.World.plugin_fails`."""
         return not self.calm and self.chance.random() < self.knobs.plugin_fault
 
     def unsure(self, client_id: str, filter: str) -> None:
-        """As `plugins.World.unsure`."""
+        """Implement `plugins.World.unsure`."""
         client = self._client(client_id)
         if client is not None and client.life is not None:
             for sub in client.life.subs:
@@ -353,7 +354,7 @@ class Process:
                     sub.certain_until = self.clock.now
 
     def turned(self) -> None:
-        """As `plugins.World.turned`."""
+        """Implement `plugins.World.turned`."""
         often, clock = self.knobs.crash_at_turns, self.clock
         if not often or self.calm or not self.ready or self.chance.random() >= often:
             return
@@ -365,11 +366,11 @@ class Process:
             self.crash(0.1)
 
     def journal(self, name: str) -> OpenJournal:
-        """As `plugins.World.journal`."""
+        """Implement `plugins.World.journal`."""
         return self.journals.disks[name].open()
 
     def echo(self) -> bytes:
-        """As `plugins.World.echo`."""
+        """Implement `plugins.World.echo`."""
         sent, payload = self.ledger.write(-1, "e/0", 2, origin="plugin")
         self.ledger.sending(sent, self.clock.now)
         return payload

@@ -1,4 +1,4 @@
-"""What the ledger holds: messages, subscriptions, deliveries and sessions, as their clients know them."""
+"""The records of the ledger: messages, subscriptions, deliveries and sessions, as their clients know them."""
 
 from hookmq.mqtt import topics
 
@@ -6,8 +6,11 @@ from simulator.network import Link
 
 
 class Sent:
-    """A message. `topic` is where it was published, `target` where plugins move it. `excused` are the clients and groups
-    it was dropped for with a reason, and when last, `lost` whether it was dropped on its way in."""
+    """A message. `topic` is the topic of the PUBLISH, `target` the topic to which plugins redirect it.
+
+    `excused` contains the clients and groups for which it was dropped with a reason, with the time of the last drop.
+    `lost` is True if it was dropped before routing.
+    """
 
     __slots__ = (
         "acked_at", "attempts", "clear", "excused", "expiry", "first_sent", "lost", "order", "origin", "publisher", "qos",
@@ -42,7 +45,7 @@ class Sent:
 
 
 class Sub:
-    """A subscription as its client knows it: certainly there from SUBACK on, perhaps from SUBSCRIBE on."""
+    """A subscription as its client knows it. It exists certainly from SUBACK on, and possibly from SUBSCRIBE on."""
 
     __slots__ = (
         "as_published", "certain_from", "certain_until", "filter", "no_local", "possible_from", "possible_until", "qos",
@@ -76,7 +79,7 @@ class Receipt:
 
 
 class Life:
-    """One session, from the CONNACK that began it."""
+    """One session, from the CONNACK that started it."""
 
     __slots__ = (
         "asked", "client", "client_id", "expiry_max", "expiry_min", "got", "link", "links", "order", "restarted_at",

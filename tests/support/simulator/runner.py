@@ -1,4 +1,4 @@
-"""Many seeds, on several processes."""
+"""Runs many seeds in several processes."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from simulator.world import run
 
 
 def run_seed(seed: int) -> Result:
-    """The result of one seed; what the simulator itself raises is a failure as well."""
+    """Return the result of one seed. An exception of the simulator itself also counts as a failure."""
     try:
         return run(make_plan(seed))
     except Exception as error:
@@ -17,7 +17,7 @@ def run_seed(seed: int) -> Result:
 
 
 def run_seeds(seeds: range, workers: int) -> Iterator[Result]:
-    """The results of many seeds, as they come."""
+    """Yield the results of many seeds as they complete."""
     if workers < 2:
         yield from map(run_seed, seeds)
         return

@@ -1,4 +1,4 @@
-"""From a failing plan to the shortest that fails in the same way: knobs back to calm, fewer steps (delta debugging)."""
+"""Shrinks a failing plan to the shortest that fails in the same way: default knobs and fewer steps (delta debugging)."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _KEPT = frozenset({"seed", "versions"})
 
 
 def shrink(plan: Plan, invariant: str, seconds: float, say: Callable[[str], None]) -> Plan:
-    """The shortest plan found within `seconds` (of a real clock) that breaks the same invariant."""
+    """Return the shortest plan found within `seconds` of real time that violates the same invariant."""
     end = time.monotonic() + seconds
 
     def fails(candidate: Plan) -> bool:
@@ -72,7 +72,7 @@ def _fewer_clients(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
 
 
 def as_test(plan: Plan, invariant: str, text: str) -> str:
-    """The plan as a regression test, to be kept as a file of tests/simulation/regressions."""
+    """Return the plan as the source of a regression test for tests/simulation/regressions."""
     name = "".join(c if c.isalnum() else "_" for c in invariant)
     return (
         f'"""{text.splitlines()[0]}"""\n\n'

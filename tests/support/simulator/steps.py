@@ -1,4 +1,4 @@
-"""The steps of a plan, done."""
+"""Executes the steps of a plan."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ from simulator.process import Process
 
 
 class Steps(Process):
-    """`_do_NAME` does the step of that name."""
+    """Executes steps. `_do_NAME` executes the step NAME."""
 
     def _do(self, step: Step) -> None:
         if self.say is not None and step.what not in ("publish",):
@@ -33,7 +33,7 @@ class Steps(Process):
         self._when_open(who, lambda client: client.subscribe(requests))
 
     def _when_open(self, who: int, call: Callable[[Client], None], tries: int = 20) -> None:
-        """A client subscribes when it is connected, soon or never."""
+        """Call `call` once the client is connected, or give up after `tries` attempts."""
         client = self.clients[who]
         if client.open:
             call(client)

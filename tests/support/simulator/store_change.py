@@ -1,5 +1,6 @@
-"""The journals' last trial: a broker starts on another store than the one they know. They keep everything, begin a new
-epoch, and from then on drop only what that store did not commit.
+"""The last phase of a run with journals: a broker starts with a different store.
+
+The journals must keep all entries, start a new epoch, and from then on drop only what the new store did not commit.
 """
 
 from typing import Final
@@ -8,14 +9,16 @@ from simulator.journal import Entry
 from simulator.steps import Steps
 
 TRIAL: Final = ("t/0", "s/0", "r/0", "t/1/x", "e/0")
-"""Where the new broker's messages go: to every journal, and to nobody else."""
+"""Topics of the new broker's messages. Every journal wants some of them, and no client subscribes to them."""
 
 
 class Epochs(Steps):
-    """Called one after the other, with time between them, when everything else is done and everybody has left."""
+    """Runs the phase once everything else is done and all clients have left. Its steps run one after another, with time
+    between them.
+    """
 
     before: dict[str, list[Entry]]
-    """What each journal held before the new store."""
+    """The entries of each journal before the new store."""
 
     def _begin_anew(self) -> None:
         self.before = {name: list(disk.kept) for name, disk in self.journals.disks.items()}
@@ -23,7 +26,7 @@ class Epochs(Steps):
         self._publish_to_journals()
 
     def _go_down(self) -> None:
-        """The new store's commits are done; the process dies while it makes the next."""
+        """Let the new store finish its commits, then kill the process during the next one."""
         for name, disk in self.journals.disks.items():
             self._compare(name, disk.kept)
             wanted = sum(map(disk.wants, TRIAL))
@@ -39,7 +42,7 @@ class Epochs(Steps):
         self.journals.check_settled()
 
     def _restart_at_once(self, other: bool = False) -> None:
-        """The process dies; the next finds the same disk, or an empty one."""
+        """Kill the process and start another with the same disk or, if `other`, with an empty one."""
         self._kill()
         if other and self.disk is not None:
             self.disk = self._make_disk("another")

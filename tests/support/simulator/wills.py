@@ -1,7 +1,8 @@
-"""What must become of each will: published once if its connection ends otherwise than by a normal DISCONNECT, not before
-its delay or its session's end, and never if its client comes back to its session in time.
+"""The invariants of wills.
 
-A watcher with a durable session and QoS 2 subscribes to all of them: what it gets was published.
+A will is published once if its connection ends without a normal DISCONNECT. It is not published before its delay or the
+session's end, and not at all if the client resumes its session in time. A watcher with a durable session and QoS 2
+subscribes to all wills, so it receives each will that was published.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ NO, MAYBE, SURE = 0, 1, 2
 
 
 class Will:
-    """One will, of one connection."""
+    """The will of one connection."""
 
     __slots__ = (
         "armed", "cancelled", "client", "delay", "ended_at", "expiry", "fired_at", "gone", "link", "said_bye", "sent",
@@ -47,11 +48,11 @@ class Will:
         self.fired_at = -1.0
 
     def end(self) -> float | None:
-        """When its connection ended, as the broker knows it."""
+        """Return when the connection ended, as the broker knows it."""
         return self.link.broker_ended_at if self.ended_at is None else self.ended_at
 
     def due(self) -> float | None:
-        """When it is due at the earliest."""
+        """Return the earliest time at which the will is due."""
         end = self.end()
         if end is None:
             return None
@@ -70,13 +71,13 @@ class Wills:
         """Those whose fate is not sealed, by client."""
 
     def carried(self, client: int, link: Link, sent: Sent, delay: int, expiry: float) -> None:
-        """A CONNECT with a will is on its way."""
+        """Record that a CONNECT with a will was sent."""
         will = Will(client, link, sent, delay, expiry)
         self.by_uid[sent.uid] = self.by_link[link.number] = will
         self.open.setdefault(client, []).append(will)
 
     def returning(self, client: int, link: Link, clean: bool) -> None:
-        """A CONNECT of this client is on its way: it may end the session, or take the will back in time."""
+        """Record that a CONNECT of this client was sent. It may end the session or cancel the will in time."""
         for will in self.open.get(client, ()):
             if will.link is link:
                 continue
@@ -89,7 +90,7 @@ class Wills:
     def confirmed(
         self, client: int, link: Link, present: bool, asked_at: float, now: float
     ) -> None:
-        """CONNACK came on `link`: the fate of the wills of earlier connections is sealed."""
+        """Settle the wills of earlier connections after a CONNACK on `link`."""
         rest = []
         for will in self.open.get(client, ()):
             if will.link is link:
@@ -108,7 +109,7 @@ class Wills:
         self.open[client] = rest
 
     def doubt(self, link: Link) -> None:
-        """An older attempt to connect may still take over from this connection, and end its session or resume it."""
+        """Record that an older connection attempt may still take over, and then end or resume the session."""
         will = self.by_link.get(link.number)
         if will is not None:
             will.session_over = True
@@ -116,19 +117,19 @@ class Wills:
             will.tries += 1
 
     def goodbye(self, link: Link) -> None:
-        """The client sends a normal DISCONNECT."""
+        """Record that the client sends a normal DISCONNECT."""
         will = self.by_link.get(link.number)
         if will is not None:
             will.said_bye = MAYBE
 
     def heard_goodbye(self, client: int, now: float) -> None:
-        """The broker takes a DISCONNECT of this client in at this moment."""
+        """Record that the broker receives a DISCONNECT of this client now."""
         for will in self.open.get(client, ()):
             if will.said_bye == MAYBE and will.link.broker_ended_at == now:
                 will.said_bye = SURE
 
     def fired(self, payload: bytes, written_at: float) -> None:
-        """The watcher got a will."""
+        """Record that the watcher received a will."""
         sent = self.ledger.find(payload)
         will = self.by_uid.get(sent.uid) if sent is not None else None
         if will is None:
@@ -149,14 +150,14 @@ class Wills:
             )
 
     def crashing(self) -> None:
-        """The broker goes down: a will must be on record if its connection is up, and its client has been told so."""
+        """Record which wills must be stored before a crash: those of open connections whose clients received CONNACK."""
         for will in self.by_uid.values():
             will.standing = (
                 will.armed and will.end() is None and not will.said_bye and not will.cancelled
             )
 
     def crashed(self, kept: Mapping[str, SessionRecord], now: float) -> None:
-        """The broker starts again; `kept` is what the disk knows of each session."""
+        """Check the wills after a restart. `kept` is the record of each session on disk."""
         on_disk = {
             sent.uid: record
             for record in kept.values()
@@ -180,7 +181,7 @@ class Wills:
                 will.gone = True
 
     def check(self, watcher: Life | None, watcher_id: str, now: float) -> None:
-        """At the end: those that were due have been published. Only for a watcher whose session was there all along."""
+        """Check at the end that all due wills were published. Requires a watcher whose session existed throughout."""
         if watcher is None:
             return
         since = min(

@@ -1,7 +1,8 @@
-"""The world of one run: the broker and its incarnations, the disk, the network, the clients, and what befalls them.
+"""The world of one run: the broker and its processes, the disk, the network, the clients and the faults.
 
-A run has five parts: the plan's steps with their faults; healing, after which everything promised must come true within
-thirty virtual seconds; everybody's departure; a look at what is left; and, where there are journals, another store.
+A run has five parts: the plan's steps with their faults; a recovery of thirty virtual seconds, after which every
+guarantee must hold; the departure of all clients; a check of the remaining state; and, with journals, a change of the
+store.
 """
 
 from collections.abc import Callable
@@ -17,16 +18,16 @@ from simulator.process import Result
 from simulator.store_change import Epochs
 
 LIVENESS: Final = 30.0
-"""Virtual seconds after the faults end until everything promised must have come true."""
+"""Virtual seconds after the last fault within which every guarantee must hold."""
 SWEEP: Final = 8
-"""Events between two looks at the broker's state."""
+"""Events between two checks of the broker's state."""
 
 
 class World(Epochs):
-    """One run of one plan; `run` makes it. With `say`, every packet and every step is told to it."""
+    """One run of one plan, executed by `run`. If `say` is given, it receives every packet and step."""
 
     def run(self) -> Result:
-        """Make the run and tell what became of it."""
+        """Execute the run and return its result."""
         usual, committer.MAX_RECORDS = committer.MAX_RECORDS, self.knobs.max_records
         try:
             return self._run()
@@ -152,5 +153,5 @@ class World(Epochs):
 
 
 def run(plan: Plan, say: Callable[[str], None] | None = None) -> Result:
-    """Run a plan."""
+    """Run a plan and return its result."""
     return World(plan, say).run()

@@ -1,6 +1,6 @@
-"""A broker with a Spark sink under the recorder, with a publisher and a reader; and what power cuts may leave of it.
+"""A broker with a Spark sink, recorded with a publisher and a reader, and checks of what power cuts leave of it.
 
-Beside the marks of `brokercut.memory` the reader makes its own of what it was given, payloads as CRCs:
+In addition to the marks of `brokercut.memory`, the reader records the rows it received, with CRCs of their payloads:
 ``["served", LOG, [[PARTITION, OFFSET, TOPIC, CRC], ...]]``.
 """
 
@@ -51,7 +51,7 @@ Row = tuple[int, int, str, int]
 
 
 class Reader:
-    """Reads the stream as it grows, and notes what it was given."""
+    """Reads the stream as it grows, and records the rows it receives."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -68,7 +68,7 @@ class Reader:
             connection.close()
 
     def step(self) -> None:
-        """Read what is new."""
+        """Read the new rows."""
         answer, body = self._ask("/v1/streams/all/offsets")
         assert answer.status == 200, body
         found = json.loads(body)
@@ -91,7 +91,7 @@ class Reader:
 
 
 def rows_of(data: bytes) -> Iterator[Row]:
-    """Of an answer."""
+    """Yield the rows of an answer."""
     at = 0
     while at < len(data):
         length = block.read_head(data, at).length
@@ -105,8 +105,10 @@ def _rows(one: block.Block) -> Iterator[Row]:
 
 
 def record(work: Path, seed: int, messages: int, lives: int = 2) -> Recording:
-    """Record some lives of a broker, its publisher and its reader. Each ends by a stop: what killed processes did could
-    not be recorded to the last."""
+    """Record some broker processes with their publisher and reader.
+
+    Each process ends by a stop, because the last writes of a killed process cannot be recorded reliably.
+    """
     recorder = Recorder(work / "disk", work)
     config = work / "hookmq.yaml"
     config.write_text(CONFIG.format(path=recorder.folder))
@@ -128,7 +130,7 @@ def record(work: Path, seed: int, messages: int, lives: int = 2) -> Recording:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Stream]:
-    """The stream as a broker takes it up."""
+    """Open the stream as a starting broker does."""
     runtime = VirtualRuntime()
     store = SQLiteStore(folder / "data", runtime, "os")
     last: CommitId = store.last_commit()
@@ -145,7 +147,7 @@ def opened(folder: Path) -> Iterator[Stream]:
 
 
 def check(folder: Path, marks: list[bytes], one: Cut) -> None:
-    """Raises AssertionError or StoreError for a broken promise."""
+    """Check a cut. Raise AssertionError or StoreError for a broken guarantee."""
     told = [json.loads(mark) for mark in marks]
     served = [mark for mark in told if mark[0] == "served"]
     memory = Memory(mark for mark, known in zip(marks, told, strict=True) if known[0] != "served")
@@ -231,12 +233,12 @@ def _acknowledged(
 def cut_and_check(
     recording: Recording, cuts: int, seed: int, first: int = 0, most: int = 5
 ) -> Report:
-    """Cut a recording's power so often."""
+    """Cut the power of a recording `cuts` times and check each cut."""
     return cut(recording, check, cuts, seed, first=first, most=most)
 
 
 def run_program(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run Python with the packages in `folder` before those that are installed."""
+    """Run Python with the packages in `folder` ahead of the installed ones."""
     return subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
