@@ -1,0 +1,1 @@
+"""Support Sparkplug B as a Sparkplug aware broker. The plugin is in `hookmq_sparkplug.plugin`."""
