@@ -1,4 +1,8 @@
-"""Everything a plugin imports. The whole module is public and stays compatible within a major version of `HOOK_API`.
+"""What every plugin imports: its base class, and the types in the signatures of the hooks.
+
+The whole module is public and stays compatible within a major version of `HOOK_API`. So do the modules for special
+tasks: `hookmq.mqtt_api`, `hookmq.storage_api`, `hookmq.server_api`, `hookmq.config_api` and `hookmq.cli_api`. Import
+nothing else from the core.
 
 A plugin is a class, registered as an entry point in the ``hookmq.plugins`` group. The broker creates one object for
 each configuration entry. Hooks are methods marked ``@hookimpl``. `hookmq.hooks.specs` defines their names and
@@ -21,10 +25,10 @@ from typing import Any, ClassVar, Literal
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
-from hookmq.hooks.specs import HOOK_API, BrokerHandle, hookimpl
+from hookmq.hooks.specs import HOOK_API, OBSERVERS, BrokerHandle, hookimpl
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits
-from hookmq.model.client import ClientInfo, Peer
-from hookmq.model.errors import ConfigError, PluginError
+from hookmq.model.client import Certificate, ClientInfo, ClientRecord, Peer, Scope
+from hookmq.model.errors import BindError, ConfigError, PluginError, StoreError
 from hookmq.model.events import (
     Action,
     Direction,
@@ -35,12 +39,25 @@ from hookmq.model.events import (
     SessionEvent,
 )
 from hookmq.model.message import Message, Will
-from hookmq.model.settings import Seconds, Settings, Size, setting
+from hookmq.model.metrics import Metrics
+from hookmq.model.runtime import Cancel, Done, Promise, Runtime, Timer
+from hookmq.model.settings import (
+    AuthSettings,
+    AuthzSettings,
+    BrokerSettings,
+    Seconds,
+    SessionSettings,
+    Settings,
+    Size,
+    setting,
+)
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt import topics
-from hookmq.mqtt.packets import Auth, Connect
+from hookmq.mqtt.errors import HookMQError, ProtocolError
+from hookmq.mqtt.packets import Auth, Connect, WillFields
 from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.storage.protocols import Journal, Store
 
 Log = Callable[..., None]
 """``log(level, event, **fields)``: see `hookmq.model.runtime.Runtime.log`."""
@@ -179,14 +196,22 @@ class Plugin:
 __all__ = [
     "EMPTY",
     "HOOK_API",
+    "OBSERVERS",
     "Accept",
     "Action",
     "Admission",
     "Allow",
     "Auth",
+    "AuthSettings",
+    "AuthzSettings",
+    "BindError",
     "BrokerHandle",
+    "BrokerSettings",
+    "Cancel",
+    "Certificate",
     "Challenge",
     "ClientInfo",
+    "ClientRecord",
     "CommandGroup",
     "ConfigError",
     "Connect",
@@ -195,29 +220,44 @@ __all__ = [
     "Deny",
     "Direction",
     "DisconnectReason",
+    "Done",
     "Drop",
     "DropReason",
     "Dropped",
     "EndedBy",
+    "HookMQError",
     "HttpRouter",
+    "Journal",
     "LimitExceeded",
     "Limits",
     "ListenerRegistry",
+    "Log",
     "Message",
     "MetricRegistry",
+    "Metrics",
     "Peer",
     "Plugin",
     "PluginError",
+    "Promise",
     "Properties",
+    "ProtocolError",
     "PublishLimit",
     "RateLimiter",
     "ReasonCode",
+    "Runtime",
+    "Scope",
     "Seconds",
     "SessionEvent",
+    "SessionSettings",
     "Settings",
     "Size",
+    "Store",
+    "StoreError",
     "Subscription",
+    "Timer",
     "Will",
+    "WillFields",
     "hookimpl",
+    "no_log",
     "setting",
 ]  # fmt: skip

@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hookmq.model.client import Peer, Scope
-from hookmq.mqtt.packets import (
+from hookmq.mqtt_api import (
     Connack,
+    PacketType,
     Pingreq,
     Puback,
     Pubcomp,
@@ -16,7 +16,7 @@ from hookmq.mqtt.packets import (
     Subscribe,
     SubscribeRequest,
 )
-from hookmq.mqtt.reason_codes import PacketType, ReasonCode
+from hookmq.plugin import Peer, ReasonCode, Scope
 from hookmq_testing import Harness, MemoryClient, SlowStore, will
 
 VERSIONS = pytest.mark.parametrize("version", [3, 4, 5])

@@ -7,9 +7,8 @@ from typing import Any, ClassVar, get_args
 
 import pytest
 from hookmq.hooks.instance import PluginInstance
-from hookmq.plugin import ClientInfo, Message, Plugin, hookimpl
-from hookmq.storage.protocols import Committed, Journal, Store
-from hookmq.storage.records import PutMessage, Record
+from hookmq.plugin import ClientInfo, Journal, Message, Plugin, Store, hookimpl
+from hookmq.storage_api import Committed, PutMessage, Record
 from hookmq_testing import (
     DurableStore,
     HookRecorder,

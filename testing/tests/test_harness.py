@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 from hookmq.hooks.manager import Hooks
-from hookmq.hooks.verdicts import Deny
-from hookmq.model.errors import PluginError
-from hookmq.model.settings import AuthSettings, BrokerSettings
-from hookmq.mqtt.packets import Puback
-from hookmq.mqtt.reason_codes import ReasonCode
-from hookmq.plugin import ClientInfo, Context, Message, Plugin, Settings, hookimpl
-from hookmq.storage.protocols import Journal, Store
+from hookmq.mqtt_api import Puback
+from hookmq.plugin import (
+    AuthSettings,
+    BrokerSettings,
+    ClientInfo,
+    Context,
+    Deny,
+    Journal,
+    Message,
+    Plugin,
+    PluginError,
+    ReasonCode,
+    Settings,
+    Store,
+    hookimpl,
+)
 from hookmq_testing import DurableStore, Harness, HookRecorder, RecordingJournal, make_plugin
 
 LIFE = ("on_startup", "on_ready", "on_shutdown", "on_reload")

@@ -9,8 +9,16 @@ import yaml
 from hookmq.config.model import loads
 from hookmq.config.plugins import build
 from hookmq.hooks.discovery import InstalledPlugin
-from hookmq.model.errors import ConfigError, PluginError
-from hookmq.plugin import Context, Plugin, Seconds, Size, hookimpl, setting
+from hookmq.plugin import (
+    ConfigError,
+    Context,
+    Plugin,
+    PluginError,
+    Seconds,
+    Size,
+    hookimpl,
+    setting,
+)
 from hookmq_testing import make_plugin
 from hookmq_testing.contracts import PluginContract
 

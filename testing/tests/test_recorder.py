@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 from hookmq.hooks.instance import PluginInstance
 from hookmq.hooks.specs import SPECS, HookKind
-from hookmq.hooks.verdicts import Allow, Deny
-from hookmq.model.events import Action
-from hookmq.mqtt.packets import Puback
-from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.mqtt_api import Puback
+from hookmq.plugin import Action, Allow, Deny, ReasonCode
 from hookmq_testing import Harness, HookCall, HookRecorder
 from hookmq_testing.plugins import instance_of
 

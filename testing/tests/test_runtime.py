@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hookmq.model.runtime import Runtime
+from hookmq.plugin import Runtime
 from hookmq_testing.runtime import BLOCKING, EPOCH, VirtualRuntime
 
 Told = list[tuple[Any, BaseException | None]]

@@ -3,10 +3,17 @@
 from collections.abc import Callable
 
 import pytest
-from hookmq.model.message import Message
-from hookmq.mqtt.packets import Connack, Puback
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId, Dequeue, Enqueue, PutMessage, PutRetained, PutSession
+from hookmq.mqtt_api import Connack, Puback
+from hookmq.plugin import Message
+from hookmq.storage_api import (
+    CommitId,
+    Dequeue,
+    Enqueue,
+    PutMessage,
+    PutRetained,
+    PutSession,
+    StoreFailed,
+)
 from hookmq_testing import DurableStore, Harness, RecordingJournal, SlowStore
 
 Make = Callable[..., Harness]

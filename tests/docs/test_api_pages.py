@@ -64,6 +64,31 @@ def test_the_testing_page_lists_the_public_names() -> None:
         assert getattr(import_module(module), name) is getattr(hookmq_testing, name)
 
 
+PUBLIC = re.findall(
+    r"^\| \[`(hookmq\.\w+)`\]", (ROOT / "docs" / "reference" / "plugin-api.md").read_text(), re.M
+)
+
+
+def test_the_plugin_page_lists_every_public_module() -> None:
+    found = {f"hookmq.{path.stem}" for path in (ROOT / "core" / "hookmq").glob("*_api.py")}
+    assert set(PUBLIC) == {"hookmq.plugin", *found}
+
+
+def test_the_plugin_page_describes_every_public_name_once() -> None:
+    text = (ROOT / "docs" / "reference" / "plugin-api.md").read_text()
+    lines = re.findall(r"^::: ([\w.]+)\.(\w+)$", text, re.M)
+    assert len(set(lines)) == len(lines)
+    described = [getattr(import_module(module), name) for module, name in lines]
+    for module in PUBLIC:
+        for name in import_module(module).__all__:
+            value = getattr(import_module(module), name)
+            found = [line for line, one in zip(lines, described, strict=True) if one is value]
+            assert name in [one for _, one in found], f"{module}.{name} is not described"
+    assert {(module, name) for module, name in lines} <= {
+        (module, name) for module in PUBLIC for name in import_module(module).__all__
+    }
+
+
 @pytest.mark.parametrize("block", EXAMPLES)
 def test_an_example_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final, Generic, NamedTuple, TypeVar
 
-from hookmq.model.runtime import Cancel, Runtime, Timer
-from hookmq.mqtt.errors import HookMQError
-from hookmq.server.files import check_regular, open_regular, shown_path
+from hookmq.plugin import Cancel, HookMQError, Runtime, Timer
+from hookmq.server_api import check_regular, open_regular, shown_path
 
 __all__ = [
     "FileStamp",

@@ -8,10 +8,11 @@ import random
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
+from hookmq.plugin import MetricRegistry
 from yarl import URL
 
 from hookmq_toolkit.breaker import Breaker
@@ -270,9 +271,9 @@ class HttpService:
 
 
 def register_service_metrics(
-    registry: Any, prefix: str, service: Callable[[], HttpService | None]
+    registry: MetricRegistry, prefix: str, service: Callable[[], HttpService | None]
 ) -> None:
-    """Add a service's metrics, named ``PREFIX_...``, to a `hookmq.hooks.metric_registry.MetricRegistry`.
+    """Add a service's metrics, named ``PREFIX_...``, to a `MetricRegistry`.
 
     `service` returns the service, or None before start and after shutdown.
     """

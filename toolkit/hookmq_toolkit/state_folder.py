@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from hookmq.model.errors import ConfigError, StoreError
+from hookmq.plugin import ConfigError, StoreError
 
 from hookmq_toolkit.durable_files import sync_folder
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, overload
 from urllib.parse import quote
 
-from hookmq.model.errors import ConfigError
+from hookmq.plugin import ConfigError
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import yaml
-from hookmq.config.yaml_document import scalar
-from hookmq.model.errors import ConfigError
+from hookmq.config_api import scalar
+from hookmq.plugin import ConfigError
 
 MAX_DEPTH: Final = 16
 """Levels of nested lists and mappings that `parse` accepts by default."""

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hookmq.model.errors import ConfigError
+from hookmq.plugin import ConfigError
 from hookmq_testing.runtime import VirtualRuntime
 from hookmq_toolkit.files import (
     RETRY,

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 from hookmq.hooks.chain import overlaps
-from hookmq.model.client import ClientInfo, Peer, Scope
-from hookmq.model.errors import ConfigError
-from hookmq.model.events import Action
-from hookmq.mqtt.topics import contains, matches, parse_share
+from hookmq.mqtt_api import contains, matches, parse_share
+from hookmq.plugin import Action, ClientInfo, ConfigError, Peer, Scope
 from hookmq_toolkit.rules import MAX_LISTED, Rule, Rules, rule_values, rules_from_lists
 from hookmq_toolkit.rules.trie import Node
 from hypothesis import HealthCheck, example, given, settings

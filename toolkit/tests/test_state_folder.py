@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hookmq.model.errors import ConfigError, StoreError
+from hookmq.plugin import ConfigError, StoreError
 from hookmq_toolkit import state_folder
 from hookmq_toolkit.state_folder import (
     LOCK,

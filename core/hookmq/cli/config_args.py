@@ -1,14 +1,14 @@
 """The options that choose a command's configuration: ``-c FILE``, ``-o KEY=VALUE`` and ``--data-dir``."""
 
 import argparse
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from hookmq.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from hookmq.config.model import Config
 
-_Kind = TypeVar("_Kind")
+Kind = TypeVar("Kind")
 
 STORAGE: Final = "storage"
 """The name of the plugin that stores state in a folder."""
@@ -47,15 +47,48 @@ def config_of(arguments: argparse.Namespace) -> "Config":
     )
 
 
-def plugin_of(arguments: argparse.Namespace, kind: type[_Kind], use: str) -> _Kind:
-    """Return the plugin with class `kind` and entry point `use` from the configuration that the options choose.
+class ChosenPlugin(NamedTuple, Generic[Kind]):
+    """A plugin of a chosen configuration: its id, its object, and the names of its listeners, None for all."""
 
-    For use by commands that plugins add. The plugin is built in the same way as in the broker. If the configuration has
-    several, ``arguments.plugin`` is the id of the one to return. Raises ConfigError or PluginError.
+    id: str
+    plugin: Kind
+    listeners: tuple[str, ...] | None
+
+
+class ChosenConfig(NamedTuple, Generic[Kind]):
+    """What a plugin's command sees of a configuration: its name for messages, the names of its MQTT listeners, and the
+    plugins of one class."""
+
+    source: str
+    listeners: tuple[str, ...]
+    plugins: tuple[ChosenPlugin[Kind], ...]
+
+
+def chosen(arguments: argparse.Namespace, kind: type[Kind]) -> ChosenConfig[Kind]:
+    """Return the configuration that the options of `add_source` choose, with its plugins of class `kind`.
+
+    For use by commands that plugins add. Plugins are built in the same way as in the broker. Raises ConfigError or
+    PluginError.
     """
     from hookmq.config.plugins import build
+    from hookmq.server.settings import HTTP
 
-    found = [one for one in build(config_of(arguments)) if isinstance(one.plugin, kind)]
+    config = config_of(arguments)
+    plugins: list[ChosenPlugin[Kind]] = [
+        ChosenPlugin(one.id, one.plugin, one.entry.listeners)
+        for one in build(config)
+        if isinstance(one.plugin, kind)
+    ]
+    listeners = tuple(one.name for one in config.listeners if one.type not in HTTP)
+    return ChosenConfig(config.source, listeners, tuple(plugins))
+
+
+def plugin_of(arguments: argparse.Namespace, kind: type[Kind], use: str) -> Kind:
+    """Return the plugin with class `kind` and entry point `use` from the configuration that the options choose.
+
+    If the configuration has several, ``arguments.plugin`` is the id of the one to return. Otherwise like `chosen`.
+    """
+    found = list(chosen(arguments, kind).plugins)
     if arguments.plugin is not None:
         found = [one for one in found if one.id == arguments.plugin]
     if not found:
@@ -64,6 +97,4 @@ def plugin_of(arguments: argparse.Namespace, kind: type[_Kind], use: str) -> _Ki
     if len(found) > 1:
         names = ", ".join(one.id for one in found)
         raise ConfigError(f"several plugins {use}: {names}", hint="choose one with --plugin")
-    plugin = found[0].plugin
-    assert isinstance(plugin, kind)
-    return plugin
+    return found[0].plugin

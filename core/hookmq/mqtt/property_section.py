@@ -99,6 +99,16 @@ def read_properties(reader: Reader, where: In, max_user_properties: int) -> Prop
     return Properties.of(values)
 
 
+def decode_section(data: bytes, where: In) -> Properties:
+    """Decode what `encode_section` returned: one whole section, including its length. Raises ProtocolError like
+    `read_properties`, and for bytes that follow the section."""
+    reader = Reader(data)
+    found = read_properties(reader, where, len(data))
+    if reader.pos != len(data):
+        raise malformed("bytes after the properties")
+    return found
+
+
 def _number(reader: Reader, spec: PropertySpec) -> int:
     kind = spec.kind
     if kind is _BYTE:

@@ -6,10 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from hookmq.model.client import Certificate, Scope
-from hookmq.mqtt.errors import ProtocolError
-from hookmq.mqtt.topics import parse_share, validate_filter, validate_topic
-from hookmq.plugin import Action, ClientInfo, ConfigError, Peer
+from hookmq.mqtt_api import parse_share, validate_filter, validate_topic
+from hookmq.plugin import (
+    Action,
+    Certificate,
+    ClientInfo,
+    CommandGroup,
+    ConfigError,
+    Peer,
+    ProtocolError,
+    Scope,
+)
 from hookmq_toolkit.rules import Rule
 
 from hookmq_acl_file.convert import to_yaml
@@ -32,8 +39,8 @@ Print whether a client may do something, and the file and line of the rule that 
 USER is the client's identity or user name; - is none. For subscribe, TOPIC is a filter."""
 
 
-def register(group: Any) -> None:
-    """Add ``hookmq acl`` to `group`, a `hookmq.cli.commands.Group`."""
+def register(group: CommandGroup) -> None:
+    """Add ``hookmq acl`` to `group`."""
     parser = group.add_parser("acl", help="test, check and convert access rules", epilog=EXAMPLES)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 

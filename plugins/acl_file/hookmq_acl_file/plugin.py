@@ -5,20 +5,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from hookmq.model.runtime import Runtime
-from hookmq.mqtt.topics import SHARE_PREFIX
+from hookmq.mqtt_api import SHARE_PREFIX
 from hookmq.plugin import (
     Action,
     Allow,
     BrokerHandle,
     ClientInfo,
+    CommandGroup,
     ConfigError,
     Context,
     Deny,
     Message,
+    MetricRegistry,
     Plugin,
+    Runtime,
     Seconds,
     Settings,
     Subscription,
@@ -213,7 +215,7 @@ class AclFilePlugin(Plugin):
     # --- registering -------------------------------------------------------------------------------------------------
 
     @hookimpl
-    def register_metrics(self, registry: Any) -> None:
+    def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the ``hookmq_acl_*`` metrics."""
         registry.gauge("acl_rules", "Rules in force.", lambda: self.rules.rules)
         registry.gauge(
@@ -241,7 +243,7 @@ class AclFilePlugin(Plugin):
 
     @staticmethod
     @hookimpl
-    def register_cli(group: Any) -> None:
+    def register_cli(group: CommandGroup) -> None:
         """Add ``hookmq acl``."""
         from hookmq_acl_file.cli import register
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-from hookmq.model.client import Certificate, Scope
-from hookmq.plugin import Action, ClientInfo, Peer
+from hookmq.plugin import Action, Certificate, ClientInfo, Peer, Scope
 from hookmq_acl_file.index import EAGER, Entry, Index
 from hookmq_acl_file.who import EVERYBODY, Who
 from hookmq_toolkit.rules import Rule, Rules, rule_values

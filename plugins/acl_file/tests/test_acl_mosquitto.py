@@ -1,9 +1,7 @@
 """mosquitto's format: what it means there and here, mistakes with their lines, and the same in YAML."""
 
 import pytest
-from hookmq.model.client import Scope
-from hookmq.model.errors import ConfigError
-from hookmq.plugin import Action, ClientInfo, Peer
+from hookmq.plugin import Action, ClientInfo, ConfigError, Peer, Scope
 from hookmq_acl_file.convert import quoted, to_yaml
 from hookmq_acl_file.index import Index
 from hookmq_acl_file.problems import FileError

@@ -8,11 +8,17 @@ from typing import Any, ClassVar
 
 import pytest
 from hookmq.hooks.instance import PluginInstance
-from hookmq.hooks.metric_registry import MetricRegistry
-from hookmq.model.client import Certificate, Peer, Scope
-from hookmq.model.errors import ConfigError, PluginError
-from hookmq.mqtt.packets import Suback
-from hookmq.plugin import Accept, Action
+from hookmq.mqtt_api import Suback
+from hookmq.plugin import (
+    Accept,
+    Action,
+    Certificate,
+    ConfigError,
+    MetricRegistry,
+    Peer,
+    PluginError,
+    Scope,
+)
 from hookmq_acl_file.plugin import AclFileConfig, AclFilePlugin
 from hookmq_testing import (
     DurableStore,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.model.client import Certificate, Peer
+from hookmq.plugin import Certificate, Peer
 from hookmq_acl_file.plugin import AclFilePlugin
 from hookmq_testing import DurableStore, Harness, make_plugin, will
 

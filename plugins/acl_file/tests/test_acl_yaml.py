@@ -1,9 +1,7 @@
 """The YAML format: what it means, every mistake with its place, and that a file cut short never says more."""
 
 import pytest
-from hookmq.model.client import Scope
-from hookmq.model.errors import ConfigError
-from hookmq.plugin import Action, ClientInfo, Peer
+from hookmq.plugin import Action, ClientInfo, ConfigError, Peer, Scope
 from hookmq_acl_file.index import Index
 from hookmq_acl_file.problems import MOST, FileError
 from hookmq_acl_file.rules_yaml import read

@@ -11,19 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hookmq.cli.config_args import add_source, plugin_of
-from hookmq.model.client import Scope
-from hookmq.model.errors import ConfigError
-from hookmq.mqtt.topics import parse_share
+from hookmq.cli_api import add_source, plugin_of
+from hookmq.mqtt_api import parse_share
 from hookmq.plugin import (
     Accept,
     Action,
     Allow,
     ClientInfo,
+    CommandGroup,
+    ConfigError,
     Connect,
     Deny,
     Message,
     Peer,
+    Scope,
     Subscription,
 )
 
@@ -56,8 +57,8 @@ class Decides(Protocol):
     ) -> Allow | Deny | Awaitable[Allow | Deny | None] | None: ...
 
 
-def register(group: Any, kind: type[Decides]) -> None:
-    """Add the command to `group`, a `hookmq.cli.commands.Group`. `kind` is the plugin class."""
+def register(group: CommandGroup, kind: type[Decides]) -> None:
+    """Add the command to `group`. `kind` is the plugin class."""
     parser = group.add_parser(
         "auth-http",
         help="ask the authentication service as the broker would",

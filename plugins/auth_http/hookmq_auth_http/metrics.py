@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from hookmq.plugin import MetricRegistry
 from hookmq_toolkit.http_client import HttpService, register_service_metrics
 from hookmq_toolkit.ttl_cache import TtlCache
 
@@ -17,8 +18,10 @@ class Decides(Protocol):
         """The cached responses."""
 
 
-def register(registry: Any, plugin: Decides, service: Callable[[], HttpService | None]) -> None:
-    """Add the metrics to `registry`, a `hookmq.hooks.metric_registry.MetricRegistry`."""
+def register(
+    registry: MetricRegistry, plugin: Decides, service: Callable[[], HttpService | None]
+) -> None:
+    """Add the metrics to `registry`."""
     register_service_metrics(registry, "auth_http", service)
     registry.counter("auth_http_undecided_total", "Undecided decisions.", lambda: plugin.undecided)
     registry.counter(

@@ -10,10 +10,12 @@ from hookmq.plugin import (
     Allow,
     BrokerHandle,
     ClientInfo,
+    CommandGroup,
     Connect,
     Context,
     Deny,
     Message,
+    MetricRegistry,
     Plugin,
     PluginError,
     Settings,
@@ -225,13 +227,13 @@ class AuthHttpPlugin(Plugin):
     # metrics and commands -----------------------------------------------------------------------------------------
 
     @hookimpl
-    def register_metrics(self, registry: Any) -> None:
+    def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the metrics of `hookmq_auth_http.metrics`."""
         register_metrics(registry, self, lambda: self._service)
 
     @classmethod
     @hookimpl
-    def register_cli(cls, group: Any) -> None:
+    def register_cli(cls, group: CommandGroup) -> None:
         """Add the command `hookmq auth-http`."""
         from hookmq_auth_http.cli import register
 

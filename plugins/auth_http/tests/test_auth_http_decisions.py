@@ -11,11 +11,11 @@ from aiohttp import web
 from hookmq.config.model import loads
 from hookmq.config.plugins import build
 from hookmq.config.show import show
-from hookmq.model.client import Certificate, Scope
 from hookmq.plugin import (
     Accept,
     Action,
     Allow,
+    Certificate,
     ClientInfo,
     Connect,
     Deny,
@@ -24,6 +24,7 @@ from hookmq.plugin import (
     Peer,
     PluginError,
     ReasonCode,
+    Scope,
     Subscription,
 )
 from hookmq_auth_http.answers import Undecided

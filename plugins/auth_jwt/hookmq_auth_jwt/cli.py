@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hookmq.cli.config_args import add_source, plugin_of
-from hookmq.config.units import parse_duration
-from hookmq.model.errors import ConfigError
-from hookmq.mqtt.errors import HookMQError
-from hookmq.mqtt.reason_codes import v3_connack
+from hookmq.cli_api import add_source, plugin_of
+from hookmq.config_api import parse_duration
+from hookmq.mqtt_api import v3_connack
+from hookmq.plugin import CommandGroup, ConfigError, HookMQError
 from hookmq_toolkit.files import write_secret
 
 from hookmq_auth_jwt.config import JwtConfig
@@ -47,8 +46,8 @@ class Verifies(Protocol):
     verifier: Verifier
 
 
-def register(group: Any, kind: type[Verifies]) -> None:
-    """Add the command to `group`, a `hookmq.cli.commands.Group`. `kind` is the plugin's class."""
+def register(group: CommandGroup, kind: type[Verifies]) -> None:
+    """Add the command to `group`. `kind` is the plugin's class."""
     parser = group.add_parser(
         "jwt",
         help="check tokens and keys against a configuration, sign tokens for tests",

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hookmq.plugin import MetricRegistry
+
 from hookmq_auth_jwt.refusal import KINDS
 from hookmq_auth_jwt.sources import Source, UrlSource
 
@@ -25,9 +27,9 @@ class Counts:
 
 
 def register(
-    registry: Any, counts: Counts, sources: Sequence[Source], now: Callable[[], float]
+    registry: MetricRegistry, counts: Counts, sources: Sequence[Source], now: Callable[[], float]
 ) -> None:
-    """Add the metrics to a `hookmq.hooks.metric_registry.MetricRegistry`."""
+    """Add the metrics to a `MetricRegistry`."""
     remote = [one for one in sources if isinstance(one, UrlSource)]
 
     def each(

@@ -5,7 +5,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from hookmq.model.runtime import Promise
 from hookmq.plugin import (
     Accept,
     Action,
@@ -15,12 +14,15 @@ from hookmq.plugin import (
     BrokerHandle,
     Challenge,
     ClientInfo,
+    CommandGroup,
     Connect,
     Context,
     Deny,
     Message,
+    MetricRegistry,
     Plugin,
     PluginError,
+    Promise,
     ReasonCode,
     Settings,
     hookimpl,
@@ -373,7 +375,7 @@ class AuthJwtPlugin(Plugin):
     # metrics and commands ----------------------------------------------------------------------------------------
 
     @hookimpl
-    def register_metrics(self, registry: Any) -> None:
+    def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the metrics of `hookmq_auth_jwt.metrics`."""
         register(registry, self.counts, self.sources, self._now)
 
@@ -382,7 +384,7 @@ class AuthJwtPlugin(Plugin):
 
     @classmethod
     @hookimpl
-    def register_cli(cls, group: Any) -> None:
+    def register_cli(cls, group: CommandGroup) -> None:
         """Add the command `hookmq jwt`."""
         from hookmq_auth_jwt.cli import register
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hookmq.model.runtime import Cancel, Promise, Runtime, Timer
-from hookmq.plugin import ConfigError
+from hookmq.plugin import Cancel, ConfigError, Promise, Runtime, Timer
 from hookmq_toolkit.files import FileStamp, open_regular, shown_path
 
 from hookmq_auth_jwt.config import JwtConfig, KeyConfig

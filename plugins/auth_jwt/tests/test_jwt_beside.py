@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.hooks.verdicts import Accept
-from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
+from hookmq.plugin import Accept, AuthSettings, AuthzSettings, Settings
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_testing import DurableStore, Harness, HookRecorder
 from hookmq_testing.client import will

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hookmq.cli import main
 from hookmq.config.model import loads
 from hookmq.config.plugins import build
-from hookmq.mqtt.errors import HookMQError
+from hookmq.plugin import HookMQError
 from hookmq_auth_jwt.config import FetchConfig, JwtConfig, KeyConfig
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hypothesis import given, settings

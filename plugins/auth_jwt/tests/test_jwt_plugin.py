@@ -8,12 +8,21 @@ from typing import Any, ClassVar
 
 import pytest
 from hookmq.hooks.instance import PluginInstance
-from hookmq.hooks.metric_registry import MetricRegistry
-from hookmq.model.client import Peer, Scope
-from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
-from hookmq.mqtt.packets import Auth, Connack, Puback, Pubrec
-from hookmq.mqtt.properties import Properties
-from hookmq.plugin import Accept, Plugin, ReasonCode, hookimpl
+from hookmq.mqtt_api import Connack, Puback, Pubrec
+from hookmq.plugin import (
+    Accept,
+    Auth,
+    AuthSettings,
+    AuthzSettings,
+    MetricRegistry,
+    Peer,
+    Plugin,
+    Properties,
+    ReasonCode,
+    Scope,
+    Settings,
+    hookimpl,
+)
 from hookmq_auth_jwt.config import KeyConfig
 from hookmq_auth_jwt.fetch import FetchFailed
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
@@ -214,7 +223,7 @@ def test_a_token_in_the_user_name_is_not_logged(broker: Make) -> None:
 
 def test_a_certificate_gives_the_user_name_and_the_token_the_rest(broker: Make) -> None:
     harness = broker(token_in="username", identity="${sub}", required={"sub": "${clientid}"})
-    from hookmq.model.client import Certificate
+    from hookmq.plugin import Certificate
 
     peer = Peer("192.0.2.1", 1, "tls", Certificate("pump7"))
     scope = Scope(identity="common_name")

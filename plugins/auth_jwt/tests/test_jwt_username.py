@@ -4,9 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.hooks.verdicts import Accept, Deny
-from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
-from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.plugin import Accept, AuthSettings, AuthzSettings, Deny, ReasonCode, Settings
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_testing import DurableStore, Harness, HookRecorder
 from hookmq_testing.plugins import make_plugin

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from hookmq.model.runtime import Cancel, Promise, Runtime
+from hookmq.plugin import Cancel, Promise, Runtime
 
 from hookmq_auth_password.pool import Pool
 

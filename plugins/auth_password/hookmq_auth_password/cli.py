@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from hookmq.mqtt.errors import HookMQError
+from hookmq.plugin import CommandGroup, HookMQError
 
 from hookmq_auth_password import book
 from hookmq_auth_password.files import too_open
@@ -32,8 +32,8 @@ A running broker loads the change by itself.
 exit codes: 0 done or right, 1 wrong or no such user, 2 usage error or invalid file"""
 
 
-def register(group: Any) -> None:
-    """Add ``hookmq passwd`` to a `hookmq.cli.commands.Group`."""
+def register(group: CommandGroup) -> None:
+    """Add ``hookmq passwd`` to a `CommandGroup`."""
     parser = group.add_parser(
         "passwd",
         help="add, delete and check users and their passwords",

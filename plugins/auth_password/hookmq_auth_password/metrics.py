@@ -3,6 +3,8 @@
 from collections import Counter
 from typing import Any, Protocol
 
+from hookmq.plugin import MetricRegistry
+
 from hookmq_auth_password.cache import Cache
 from hookmq_auth_password.users import Users
 
@@ -40,8 +42,8 @@ class Decides(Protocol):
     def hashed(self) -> tuple[int, float]: ...
 
 
-def register(registry: Any, plugin: Decides) -> None:
-    """Add the metrics to a `hookmq.hooks.metric_registry.MetricRegistry`."""
+def register(registry: MetricRegistry, plugin: Decides) -> None:
+    """Add the metrics to a `MetricRegistry`."""
     counts = plugin.counts
 
     def by(label: str, counter: Counter[str]) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hookmq.config.diagnostics import ConfigProblems, SourcePlace
+from hookmq.config_api import ConfigProblems, SourcePlace
 
 from hookmq_auth_password.hashes import read
 from hookmq_auth_password.users import User, bad_name

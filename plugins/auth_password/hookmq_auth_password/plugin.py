@@ -9,9 +9,11 @@ from hookmq.plugin import (
     Admission,
     BrokerHandle,
     ClientInfo,
+    CommandGroup,
     Connect,
     Context,
     Deny,
+    MetricRegistry,
     Plugin,
     ReasonCode,
     hookimpl,
@@ -322,7 +324,7 @@ class AuthPasswordPlugin(Plugin):
     # registration ----------------------------------------------------------------------------------------------------
 
     @hookimpl
-    def register_metrics(self, registry: Any) -> None:
+    def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the metrics of `hookmq_auth_password.metrics`."""
         from hookmq_auth_password.metrics import register
 
@@ -330,7 +332,7 @@ class AuthPasswordPlugin(Plugin):
 
     @staticmethod
     @hookimpl
-    def register_cli(group: Any) -> None:
+    def register_cli(group: CommandGroup) -> None:
         """Add ``hookmq passwd``."""
         from hookmq_auth_password.cli import register
 

@@ -7,7 +7,7 @@ from ipaddress import IPv6Address
 from time import perf_counter
 from typing import Any
 
-from hookmq.model.runtime import Cancel, Done, Runtime
+from hookmq.plugin import Cancel, Done, Runtime
 
 
 class Busy(Exception):

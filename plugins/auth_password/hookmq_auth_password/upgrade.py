@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookmq.model.runtime import Runtime
-from hookmq.mqtt.errors import HookMQError
+from hookmq.plugin import HookMQError, Runtime
 from hookmq_toolkit.files import FileStamp
 
 from hookmq_auth_password.book import rehash

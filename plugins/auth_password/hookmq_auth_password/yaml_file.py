@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from hookmq.config.diagnostics import ConfigProblems, SourcePlace
+from hookmq.config_api import ConfigProblems, SourcePlace
 from hookmq.plugin import ConfigError
 from hookmq_toolkit.yaml_places import Node, parse
 

@@ -5,10 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 from hookmq.hooks.instance import PluginInstance
-from hookmq.hooks.metric_registry import MetricRegistry
-from hookmq.model.client import Certificate, Peer, Scope
-from hookmq.mqtt.packets import Connect
-from hookmq.plugin import Accept, ConfigError
+from hookmq.plugin import Accept, Certificate, ConfigError, Connect, MetricRegistry, Peer, Scope
 from hookmq_auth_password.config import AuthPasswordConfig
 from hookmq_auth_password.plugin import AuthPasswordPlugin
 from hookmq_testing import Harness, HookRecorder, PluginContract, make_plugin

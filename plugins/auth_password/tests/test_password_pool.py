@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hookmq.model.runtime import Cancel
+from hookmq.plugin import Cancel
 from hookmq_auth_password.cache import Cache
 from hookmq_auth_password.checker import Checker
 from hookmq_auth_password.hashes import read

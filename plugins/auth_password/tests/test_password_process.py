@@ -14,8 +14,8 @@ from pathlib import Path
 import aiomqtt
 import pytest
 from hookmq.cli import main
-from hookmq.mqtt.encoder import encode
-from hookmq.mqtt.packets import Connect
+from hookmq.mqtt_api import encode
+from hookmq.plugin import Connect
 from hookmq_auth_password.book import New, delete, load, put
 from hookmq_auth_password.hashes import Argon2, make
 from passwords import MOSQUITTO

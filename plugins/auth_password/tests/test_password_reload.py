@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.mqtt.packets import Connack
+from hookmq.mqtt_api import Connack
 from hookmq.plugin import Accept, ConfigError, PluginError
 from hookmq_auth_password import files
 from hookmq_auth_password.book import New, delete, put

@@ -5,9 +5,8 @@ import socket
 import ssl
 from dataclasses import dataclass
 
-from hookmq.cli.options import ConnectTarget
-from hookmq.model.errors import ConfigError
-from hookmq.mqtt.errors import HookMQError
+from hookmq.cli_api import ConnectTarget
+from hookmq.plugin import ConfigError, HookMQError
 
 
 class BenchError(HookMQError):

@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Final
 
-from hookmq.mqtt.properties import Properties
+from hookmq.plugin import Properties
 
 from hookmq_bench.address import BenchError, Refused
 from hookmq_bench.connection import Connection

@@ -4,9 +4,8 @@ import argparse
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
 
-from hookmq.model.errors import ConfigError
+from hookmq.plugin import CommandGroup, ConfigError
 
 from hookmq_bench.options import EXAMPLES, add_arguments, limits_of, plan_of
 from hookmq_bench.plan import SCENARIOS
@@ -14,8 +13,8 @@ from hookmq_bench.plan import SCENARIOS
 HELP = "load-test an MQTT broker"
 
 
-def register(group: Any) -> None:
-    """Add the command to `group`, a `hookmq.cli.commands.Group`."""
+def register(group: CommandGroup) -> None:
+    """Add the command to `group`."""
     width = max(map(len, SCENARIOS)) + 2
     scenarios = "\n".join(f"  {name:<{width}}{one.help}" for name, one in SCENARIOS.items())
     parser = group.add_parser(

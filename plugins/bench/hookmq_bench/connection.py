@@ -5,13 +5,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from hookmq.mqtt.decoder import decode
-from hookmq.mqtt.encoder import encode
-from hookmq.mqtt.errors import ProtocolError
-from hookmq.mqtt.framing import frame
-from hookmq.mqtt.packets import (
+from hookmq.mqtt_api import (
     Connack,
-    Connect,
     Disconnect,
     Packet,
     Pingreq,
@@ -19,9 +14,11 @@ from hookmq.mqtt.packets import (
     Suback,
     Subscribe,
     SubscribeRequest,
+    decode,
+    encode,
+    frame,
 )
-from hookmq.mqtt.properties import Properties
-from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.plugin import Connect, Properties, ProtocolError, ReasonCode
 
 from hookmq_bench.address import Address, BenchError, Refused
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from typing import Any, Final, NamedTuple
 
-from hookmq.server.loop import loop_factory
+from hookmq.server_api import loop_factory
 
 from hookmq_bench.address import Address, BenchError
 from hookmq_bench.churn import Churn

@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from hookmq.mqtt.encoder import encode
-from hookmq.mqtt.packets import Publish
+from hookmq.mqtt_api import Publish, encode
 
 from hookmq_bench.address import BenchError
 from hookmq_bench.connection import Connection

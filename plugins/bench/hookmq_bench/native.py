@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from hookmq.model.errors import ConfigError
+from hookmq.plugin import ConfigError
 
 from hookmq_bench.address import Address, BenchError
 from hookmq_bench.control import Point, Watched

@@ -5,19 +5,10 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from hookmq.cli.options import (
-    PROPERTIES,
-    ConnectTarget,
-    add_connection,
-    count,
-    qos,
-    seconds,
-    target_of,
-)
-from hookmq.config.units import parse_size
-from hookmq.model.errors import ConfigError
-from hookmq.mqtt.properties import Properties
-from hookmq.server.addresses import is_loopback
+from hookmq.cli_api import PROPERTIES, ConnectTarget, add_connection, count, qos, seconds, target_of
+from hookmq.config_api import parse_size
+from hookmq.plugin import ConfigError, Properties
+from hookmq.server_api import is_loopback
 
 from hookmq_bench.plan import SCENARIOS, STAMP, TOPIC, Limits, Plan, fill
 

@@ -4,7 +4,7 @@ from html import escape
 from math import log10
 from typing import Final
 
-from hookmq.config.units import format_duration
+from hookmq.config_api import format_duration
 
 from hookmq_bench.control import Point
 from hookmq_bench.histogram import Histogram, lower, upper

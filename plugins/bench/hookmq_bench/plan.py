@@ -4,8 +4,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from hookmq.cli.options import ConnectTarget
-from hookmq.mqtt.properties import EMPTY, Properties
+from hookmq.cli_api import ConnectTarget
+from hookmq.plugin import EMPTY, Properties
 
 STAMP: Final = struct.Struct(">QQQ")
 """The layout of the stamp that starts every payload: the publisher's key (`Plan.key`), the message number (from 0), and

@@ -1,8 +1,6 @@
 """The plugin's entry point. It adds a command and does not affect a broker."""
 
-from typing import Any
-
-from hookmq.plugin import Plugin, hookimpl
+from hookmq.plugin import CommandGroup, Plugin, hookimpl
 
 
 class BenchPlugin(Plugin):
@@ -10,7 +8,7 @@ class BenchPlugin(Plugin):
 
     @staticmethod
     @hookimpl
-    def register_cli(group: Any) -> None:
+    def register_cli(group: CommandGroup) -> None:
         """Add ``hookmq bench`` to the command group."""
         from hookmq_bench.cli import register
 

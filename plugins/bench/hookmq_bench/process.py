@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, Final
 
-from hookmq.mqtt.packets import Connect, WillFields
-from hookmq.mqtt.properties import Properties
+from hookmq.plugin import Connect, Properties, WillFields
 
 from hookmq_bench.address import Address, BenchError
 from hookmq_bench.connection import Connection, Turn

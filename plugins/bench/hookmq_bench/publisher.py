@@ -3,9 +3,7 @@
 import time
 from typing import Final
 
-from hookmq.mqtt.encoder import encode_publish_parts
-from hookmq.mqtt.packets import Packet, Puback, Pubcomp, Pubrec
-from hookmq.mqtt.property_section import encode_properties
+from hookmq.mqtt_api import Packet, Puback, Pubcomp, Pubrec, encode_properties, encode_publish_parts
 
 from hookmq_bench.connection import Connection, Turn, reason_of
 from hookmq_bench.plan import STAMP, Plan

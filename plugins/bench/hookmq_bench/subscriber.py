@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from hookmq.mqtt.framing import frame
+from hookmq.mqtt_api import frame
 
 from hookmq_bench.connection import Connection, Turn
 from hookmq_bench.flow import Flow

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from hookmq.config.units import format_duration, format_size
+from hookmq.config_api import format_duration, format_size
 
 from hookmq_bench.control import Point
 from hookmq_bench.histogram import Histogram

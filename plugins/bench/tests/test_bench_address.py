@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.cli.options import ConnectTarget
-from hookmq.model.errors import ConfigError
+from hookmq.cli_api import ConnectTarget
+from hookmq.plugin import ConfigError
 from hookmq_bench.address import _context
 
 

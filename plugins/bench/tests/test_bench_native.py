@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hookmq.cli.options import Will
-from hookmq.model.errors import ConfigError
+from hookmq.cli_api import Will
+from hookmq.plugin import ConfigError
 from hookmq_bench import native
 from hookmq_bench.address import Address
 from hookmq_bench.histogram import Histogram

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from hookmq.cli import Parser
-from hookmq.model.errors import ConfigError
-from hookmq.mqtt.properties import Properties
+from hookmq.plugin import ConfigError, Properties
 from hookmq_bench.options import EXAMPLES, add_arguments, limits_of, plan_of
 from hookmq_bench.plan import SCENARIOS, Limits, Plan
 from pages import blocks

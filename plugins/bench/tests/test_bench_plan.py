@@ -1,7 +1,7 @@
 """Which subscriber gets which messages, and in which process each client is."""
 
 import pytest
-from hookmq.mqtt.topics import matches
+from hookmq.mqtt_api import matches
 from hookmq_bench.plan import MAGIC, share
 from hypothesis import given
 from hypothesis import strategies as st

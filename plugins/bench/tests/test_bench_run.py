@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 import pytest
 import trustme
 from hookmq.cli import Parser
-from hookmq.model.errors import ConfigError
-from hookmq.mqtt.encoder import encode
-from hookmq.mqtt.packets import (
+from hookmq.mqtt_api import (
     Connack,
-    Connect,
     Disconnect,
     Packet,
     Publish,
     Subscribe,
     SubscribeRequest,
+    encode,
 )
+from hookmq.plugin import ConfigError, Connect
 from hookmq_bench.address import BenchError
 from hookmq_bench.cli import run
 from hookmq_bench.options import add_arguments

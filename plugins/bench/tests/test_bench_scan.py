@@ -4,11 +4,19 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
-from hookmq.mqtt.decoder import decode
-from hookmq.mqtt.encoder import encode
-from hookmq.mqtt.framing import frame
-from hookmq.mqtt.packets import Disconnect, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from hookmq.mqtt.properties import Properties
+from hookmq.mqtt_api import (
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    decode,
+    encode,
+    frame,
+)
+from hookmq.plugin import Properties
 from hookmq_bench.connection import Connection
 from hookmq_bench.flow import Flow
 from hookmq_bench.plan import STAMP, Plan

@@ -1,8 +1,8 @@
 """The client's side of a WebSocket against the server's side of the same library, and connections over it."""
 
 import pytest
-from hookmq.mqtt.encoder import encode
-from hookmq.mqtt.packets import Connack, Connect
+from hookmq.mqtt_api import Connack, encode
+from hookmq.plugin import Connect
 from hookmq_bench.connection import Connection
 from hookmq_bench.websocket import WebSocket, WebSocketError
 from unwired import Bench, Wire

@@ -4,7 +4,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
-from hookmq.server.addresses import Network, parse_address
+from hookmq.server_api import Network, parse_address
 
 LONGEST: Final = 128
 """Longest name in a key. A client can send a name of up to 65,535 bytes."""

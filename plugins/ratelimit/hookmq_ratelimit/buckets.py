@@ -10,8 +10,8 @@ from math import inf
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
-from hookmq.config.units import Rate
-from hookmq.model.runtime import Promise, Runtime, Timer
+from hookmq.config_api import Rate
+from hookmq.plugin import Promise, Runtime, Timer
 
 from hookmq_ratelimit.settings import Limit
 

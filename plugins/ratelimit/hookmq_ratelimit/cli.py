@@ -6,13 +6,10 @@ import sys
 from functools import partial
 from typing import Any, Final, Protocol
 
-from hookmq.cli.config_args import add_source, config_of
-from hookmq.model.client import Scope
-from hookmq.model.errors import ConfigError
-from hookmq.mqtt.errors import ProtocolError
-from hookmq.mqtt.topics import validate_topic
-from hookmq.plugin import ClientInfo, Peer
-from hookmq.server.addresses import parse_address
+from hookmq.cli_api import add_source, chosen
+from hookmq.mqtt_api import validate_topic
+from hookmq.plugin import ClientInfo, CommandGroup, ConfigError, Peer, ProtocolError, Scope
+from hookmq.server_api import parse_address
 
 from hookmq_ratelimit.buckets import Allowance
 from hookmq_ratelimit.settings import Per
@@ -42,8 +39,8 @@ class Limits(Protocol):
     def free_inside(self, client: ClientInfo) -> str: ...
 
 
-def register(group: Any, kind: type[Limits]) -> None:
-    """Add ``hookmq ratelimit`` to a `hookmq.cli.commands.Group`. `kind` is the plugin's class."""
+def register(group: CommandGroup, kind: type[Limits]) -> None:
+    """Add ``hookmq ratelimit`` to a `CommandGroup`. `kind` is the plugin's class."""
     parser = group.add_parser(
         "ratelimit",
         help="print the rate limits that apply to a client",
@@ -69,8 +66,6 @@ def register(group: Any, kind: type[Limits]) -> None:
 
 def explain(kind: type[Limits], arguments: argparse.Namespace) -> int:
     """Run ``hookmq ratelimit explain``: print the limits that apply to a client."""
-    from hookmq.config.plugins import build
-
     if parse_address(arguments.ip) is None:
         raise ConfigError(f"option --ip: {arguments.ip!r} is not an IP address")
     if arguments.topic is not None:
@@ -78,10 +73,8 @@ def explain(kind: type[Limits], arguments: argparse.Namespace) -> int:
             validate_topic(arguments.topic)
         except ProtocolError as error:
             raise ConfigError(f"option --topic: {error.detail}") from None
-    config = config_of(arguments)
-    listeners = [
-        listener.name for listener in config.listeners if listener.type not in ("http", "https")
-    ]
+    config = chosen(arguments, kind)
+    listeners = config.listeners
     listener = arguments.listener or (listeners[0] if listeners else "default")
     if arguments.listener is not None and arguments.listener not in listeners:
         raise ConfigError(
@@ -94,14 +87,12 @@ def explain(kind: type[Limits], arguments: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     exempt: dict[str, str] = {}
     found = False
-    for instance in build(config):
+    for instance in config.plugins:
         plugin = instance.plugin
-        if not isinstance(plugin, kind):
-            continue
         if arguments.plugin not in (None, instance.id):
             continue
         found = True
-        if instance.entry.listeners is not None and listener not in instance.entry.listeners:
+        if instance.listeners is not None and listener not in instance.listeners:
             continue
         why = plugin.free_inside(client)
         if why:

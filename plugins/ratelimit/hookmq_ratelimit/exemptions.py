@@ -4,7 +4,7 @@ import re
 from fnmatch import translate
 
 from hookmq.plugin import ClientInfo
-from hookmq.server.addresses import parse_networks
+from hookmq.server_api import parse_networks
 
 from hookmq_ratelimit.addresses import contains
 from hookmq_ratelimit.client_keys import user_of

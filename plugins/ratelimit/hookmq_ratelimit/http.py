@@ -1,9 +1,9 @@
 """Bans over HTTP: ``GET /plugins/ID/bans``, ``DELETE /plugins/ID/bans/NUMBER``. The listener controls access."""
 
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from aiohttp import web
-from hookmq.model.runtime import Runtime
+from hookmq.plugin import HttpRouter, Runtime
 
 from hookmq_ratelimit.bans import Banned, Bans
 
@@ -20,8 +20,8 @@ class Banning(Protocol):
     def unban(self, id: int) -> Banned | None: ...
 
 
-def register(router: Any, plugin: Banning) -> None:
-    """Add the routes to a `hookmq.server.http.PluginRouter`."""
+def register(router: HttpRouter, plugin: Banning) -> None:
+    """Add the routes to an `HttpRouter`."""
 
     async def bans(request: web.BaseRequest) -> web.Response:
         now = plugin.runtime.now()

@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from hookmq.mqtt_api import SubscriptionTree
 from hookmq.plugin import ClientInfo
-from hookmq.routing.subscription_tree import SubscriptionTree
 
 from hookmq_ratelimit.addresses import network_of, short
 from hookmq_ratelimit.buckets import Allowance, Bucket

@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from hookmq.model.runtime import Promise, Runtime
-from hookmq.plugin import ClientInfo, Deny, ReasonCode
+from hookmq.plugin import ClientInfo, Deny, Promise, ReasonCode, Runtime
 
 from hookmq_ratelimit.addresses import short
 from hookmq_ratelimit.attempts import Attempt

@@ -1,6 +1,8 @@
 """The plugin's metrics."""
 
-from typing import Any, Protocol
+from typing import Protocol
+
+from hookmq.plugin import MetricRegistry
 
 from hookmq_ratelimit.bans import Bans
 from hookmq_ratelimit.buckets import Allowance
@@ -19,8 +21,8 @@ class Counts(Protocol):
     def allowances(self) -> tuple[Allowance, ...]: ...
 
 
-def register(registry: Any, plugin: Counts) -> None:
-    """Add the metrics to a `hookmq.hooks.metric_registry.MetricRegistry`."""
+def register(registry: MetricRegistry, plugin: Counts) -> None:
+    """Add the metrics to a `MetricRegistry`."""
     registry.counter(
         "ratelimit_limited_total",
         "Messages, subscriptions and connections over a limit, by limit and outcome.",

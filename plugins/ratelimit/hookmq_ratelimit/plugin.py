@@ -2,18 +2,21 @@
 
 from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from hookmq.model.runtime import Runtime
 from hookmq.plugin import (
     Admission,
     BrokerHandle,
     ClientInfo,
+    CommandGroup,
     Context,
     Deny,
+    HttpRouter,
+    MetricRegistry,
     Plugin,
     RateLimiter,
     ReasonCode,
+    Runtime,
     hookimpl,
 )
 
@@ -308,14 +311,14 @@ class RateLimitPlugin(Plugin):
     # registration -------------------------------------------------------------------------------------------------
 
     @hookimpl
-    def register_metrics(self, registry: Any) -> None:
+    def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the metrics of `hookmq_ratelimit.metrics`."""
         from hookmq_ratelimit.metrics import register
 
         register(registry, self)
 
     @hookimpl
-    def register_http(self, router: Any) -> None:
+    def register_http(self, router: HttpRouter) -> None:
         """Add the routes for bans."""
         from hookmq_ratelimit.http import register
 
@@ -323,7 +326,7 @@ class RateLimitPlugin(Plugin):
 
     @classmethod
     @hookimpl
-    def register_cli(cls, group: Any) -> None:
+    def register_cli(cls, group: CommandGroup) -> None:
         """Add ``hookmq ratelimit``."""
         from hookmq_ratelimit.cli import register
 

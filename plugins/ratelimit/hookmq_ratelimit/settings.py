@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from hookmq.config.units import Rate, parse_rate
-from hookmq.mqtt.errors import ProtocolError
-from hookmq.mqtt.topics import SHARE_PREFIX, validate_filter
-from hookmq.plugin import ConfigError, Seconds, setting
-from hookmq.server.addresses import parse_networks
+from hookmq.config_api import Rate, parse_rate
+from hookmq.mqtt_api import SHARE_PREFIX, validate_filter
+from hookmq.plugin import ConfigError, ProtocolError, Seconds, setting
+from hookmq.server_api import parse_networks
 
 What = Literal["connections", "auth_failures", "publishes", "bytes", "subscriptions", "deliveries"]
 Per = Literal["client", "user", "ip", "listener", "broker"]

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final, Protocol
 
-from hookmq.model.runtime import Cancel, Runtime
+from hookmq.mqtt_api import SubscriptionTree
 from hookmq.plugin import (
+    Cancel,
     ClientInfo,
     DeliveryLimit,
     Deny,
@@ -18,8 +19,8 @@ from hookmq.plugin import (
     PublishLimit,
     RateLimiter,
     ReasonCode,
+    Runtime,
 )
-from hookmq.routing.subscription_tree import SubscriptionTree
 
 from hookmq_ratelimit.buckets import Allowance, Bucket, Cell, Clock
 

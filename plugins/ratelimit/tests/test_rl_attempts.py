@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hookmq.model.client import Scope
-from hookmq.model.runtime import Promise
 from hookmq.plugin import (
     Accept,
     BrokerHandle,
@@ -14,7 +12,9 @@ from hookmq.plugin import (
     Deny,
     Peer,
     Plugin,
+    Promise,
     ReasonCode,
+    Scope,
     hookimpl,
 )
 from hookmq_ratelimit.login_guard import PATIENCE

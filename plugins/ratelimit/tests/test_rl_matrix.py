@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-from hookmq.model.client import Peer
-from hookmq.mqtt.packets import Connack, Disconnect, Puback, Pubcomp, Pubrec
-from hookmq.plugin import Direction, DropReason
+from hookmq.mqtt_api import Connack, Disconnect, Puback, Pubcomp, Pubrec
+from hookmq.plugin import Direction, DropReason, Peer
 from hookmq_ratelimit.plugin import RateLimitPlugin
 from hookmq_testing import Harness, HookRecorder, make_plugin
 
@@ -305,7 +304,7 @@ def test_who_is_exempt() -> None:
             "listeners": ("inside",),
         },
     )
-    from hookmq.model.client import Scope
+    from hookmq.plugin import Scope
 
     with Harness([plugin]) as harness:
         clients = [

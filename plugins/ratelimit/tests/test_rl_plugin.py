@@ -10,11 +10,20 @@ import pytest
 from hookmq.cli import main
 from hookmq.config.model import loads
 from hookmq.config.plugins import build
-from hookmq.hooks.metric_registry import MetricRegistry
-from hookmq.model.client import Scope
-from hookmq.model.errors import ConfigError
-from hookmq.mqtt.packets import Disconnect
-from hookmq.plugin import Accept, Connect, Context, Deny, Peer, Plugin, ReasonCode, hookimpl
+from hookmq.mqtt_api import Disconnect
+from hookmq.plugin import (
+    Accept,
+    ConfigError,
+    Connect,
+    Context,
+    Deny,
+    MetricRegistry,
+    Peer,
+    Plugin,
+    ReasonCode,
+    Scope,
+    hookimpl,
+)
 from hookmq_ratelimit.addresses import network_of, short
 from hookmq_ratelimit.bans import Bans
 from hookmq_ratelimit.plugin import _RUNNING, RateLimitPlugin

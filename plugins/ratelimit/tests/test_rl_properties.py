@@ -5,10 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.config.units import Rate
-from hookmq.model.client import Scope
-from hookmq.model.runtime import Runtime
-from hookmq.plugin import ClientInfo, LimitExceeded, Peer
+from hookmq.config_api import Rate
+from hookmq.plugin import ClientInfo, LimitExceeded, Peer, Runtime, Scope
 from hookmq_ratelimit.buckets import Allowance, Bucket
 from hookmq_ratelimit.plugin import RateLimitPlugin
 from hookmq_ratelimit.settings import Limit, parse_rates

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
-from hookmq.model.errors import StoreError
-from hookmq.mqtt.errors import HookMQError, ProtocolError
+from hookmq.plugin import HookMQError, ProtocolError, StoreError
 
 from hookmq_spark_sink import block
 from hookmq_spark_sink.config import ANY, NAME

@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from hookmq.cli.options import seconds
-from hookmq.config.units import parse_size
-from hookmq.model.errors import StoreError
-from hookmq.mqtt.errors import HookMQError
+from hookmq.cli_api import seconds
+from hookmq.config_api import parse_size
+from hookmq.plugin import CommandGroup, HookMQError, StoreError
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.index import StreamIndex, parse, raise_file_limit
@@ -44,8 +43,8 @@ exit codes: 0 done, 1 a stream or the target cannot be used, 2 wrong usage, 3 do
 before they were exported"""
 
 
-def register(group: Any) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`."""
+def register(group: CommandGroup) -> None:
+    """Add the command to a `CommandGroup`."""
     parser = group.add_parser(
         "spark",
         help="inspect the streams that Spark reads",

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from hookmq.mqtt import topics
+from hookmq.mqtt_api import parse_share, validate_filter
 from hookmq.plugin import ConfigError, Seconds, Size, setting
-from hookmq.server.settings import TlsSettings
+from hookmq.server_api import TlsSettings
 
 OnFull = Literal["reject", "drop_oldest"]
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -69,10 +69,10 @@ class StreamConfig:
             raise ConfigError(f"topics: the stream {self.name} has no topic filter")
         for one in self.topics:
             try:
-                topics.validate_filter(one)
+                validate_filter(one)
             except Exception as error:
                 raise ConfigError(f"topics: {one!r} is not a topic filter: {error}") from None
-            if topics.parse_share(one)[0] is not None:
+            if parse_share(one)[0] is not None:
                 raise ConfigError(f"topics: {one!r}: a stream cannot use a shared subscription")
         if self.segment_size * 4 > self.max_bytes:
             raise ConfigError(

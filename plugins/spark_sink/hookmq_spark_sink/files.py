@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 from hookmq_toolkit.durable_files import write_atomically
 
 STREAM: Final = "stream.json"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 from hookmq_toolkit.segment_log.frame import HEADER as FRAME
 from hookmq_toolkit.segment_log.frame import MAGIC as FRAME_MAGIC
 from hookmq_toolkit.segment_log.segment import SUFFIX

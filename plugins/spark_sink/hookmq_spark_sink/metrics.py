@@ -1,9 +1,9 @@
 """The metrics for the streams and the reader process."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import MetricRegistry, StoreError
 
 from hookmq_spark_sink.process import ReaderProcess
 from hookmq_spark_sink.stream import Stream
@@ -30,17 +30,20 @@ _READER = {
 
 
 def register(
-    registry: Any, streams: Callable[[], list[Stream]], reader: Callable[[], ReaderProcess | None]
+    registry: MetricRegistry,
+    streams: Callable[[], list[Stream]],
+    reader: Callable[[], ReaderProcess | None],
 ) -> None:
-    """Add the metrics to a `hookmq.hooks.metric_registry.MetricRegistry`."""
+    """Add the metrics to a `MetricRegistry`."""
 
     def each(read: Callable[[Stream], float]) -> list[tuple[dict[str, str], float]]:
         return [({"stream": one.config.name}, read(one)) for one in streams()]
 
+    def counts(field: str) -> list[tuple[dict[str, str], float]]:
+        return each(lambda one: getattr(one.counts, field))
+
     for name, (field, help) in _COUNTERS.items():
-        registry.counter(
-            name, help, lambda field=field: each(lambda one: getattr(one.counts, field))
-        )
+        registry.counter(name, help, partial(counts, field))
     registry.counter(
         "spark_sink_syncs_total",
         "Syncs of a stream's file.",
@@ -88,7 +91,7 @@ def register(
         return 0 if found is None else found.counts[field]
 
     for name, (field, help) in _READER.items():
-        registry.counter(name, help, lambda field=field: of_reader(field))
+        registry.counter(name, help, partial(of_reader, field))
 
     def attribute(name: str) -> int:
         found = reader()

@@ -1,13 +1,21 @@
 """The `spark_sink` plugin."""
 
 import os
-from typing import Any, Final
+from typing import Final
 
-from hookmq.model.errors import StoreError
-from hookmq.model.runtime import Timer
-from hookmq.plugin import BrokerHandle, Context, Plugin, PluginError, hookimpl
-from hookmq.server.tls import server_context
-from hookmq.storage.protocols import Journal
+from hookmq.plugin import (
+    BrokerHandle,
+    CommandGroup,
+    Context,
+    Journal,
+    MetricRegistry,
+    Plugin,
+    PluginError,
+    StoreError,
+    Timer,
+    hookimpl,
+)
+from hookmq.server_api import server_context
 
 from hookmq_spark_sink import files
 from hookmq_spark_sink.config import SparkSinkConfig
@@ -99,7 +107,7 @@ class SparkSinkPlugin(Plugin):
             one.close()
 
     @hookimpl
-    def register_metrics(self, registry: Any) -> None:
+    def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the metrics of `hookmq_spark_sink.metrics`."""
         from hookmq_spark_sink.metrics import register
 
@@ -107,7 +115,7 @@ class SparkSinkPlugin(Plugin):
 
     @staticmethod
     @hookimpl
-    def register_cli(group: Any) -> None:
+    def register_cli(group: CommandGroup) -> None:
         """Add ``hookmq spark``."""
         from hookmq_spark_sink.cli import register
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 
 from hookmq_spark_sink.config import ApiConfig, address
 from hookmq_spark_sink.stream import Stream

@@ -17,9 +17,8 @@ from dataclasses import fields
 from typing import Any, Final
 
 from aiohttp import web
-from hookmq.model.errors import ConfigError
-from hookmq.server.settings import TlsSettings
-from hookmq.server.tls import server_context
+from hookmq.plugin import ConfigError
+from hookmq.server_api import TlsSettings, server_context
 
 from hookmq_spark_sink.api import Api
 from hookmq_spark_sink.index import raise_file_limit

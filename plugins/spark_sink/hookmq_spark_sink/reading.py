@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from hookmq.model.errors import StoreError
-from hookmq.mqtt import topics
+from hookmq.mqtt_api import compile_filter, validate_filter
+from hookmq.plugin import StoreError
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.files import Consumer, State
@@ -45,8 +45,8 @@ class Matcher:
 
     def __init__(self, filters: list[str]) -> None:
         for one in filters:
-            topics.validate_filter(one)
-        self._filters = [topics.compile_filter(one) for one in filters]
+            validate_filter(one)
+        self._filters = [compile_filter(one) for one in filters]
         self._known: dict[bytes, bool] = {}
 
     def __call__(self, topic: bytes) -> bool:

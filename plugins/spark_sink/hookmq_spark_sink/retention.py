@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 from hookmq_toolkit.segment_log import SegmentLog
 from hookmq_toolkit.segment_log.segment import SUFFIX, UNNAMED
 

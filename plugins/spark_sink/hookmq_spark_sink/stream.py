@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from hookmq.model.errors import StoreError
-from hookmq.model.runtime import Runtime, Timer
-from hookmq.mqtt import topics
-from hookmq.plugin import Message
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId
+from hookmq.mqtt_api import compile_filter
+from hookmq.plugin import Message, Runtime, StoreError, Timer
+from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_toolkit.segment_log import Fill, SegmentLog
 from hookmq_toolkit.state_folder import make_folder, refuse_foreign
 
@@ -77,7 +74,7 @@ class Counts:
 
 
 class Stream:
-    """A stream, which implements `Journal`, `Readable` and `Bounded` of `hookmq.storage.protocols`. Open it with
+    """A stream, which implements `Journal`, `Readable` and `Bounded` of `hookmq.storage_api`. Open it with
     `recover` and close it with `close`."""
 
     def __init__(
@@ -116,7 +113,7 @@ class Stream:
         self._min_free = min_free
         self._boot = boot
         self._plugin = plugin
-        self._filters = [topics.compile_filter(one) for one in config.topics]
+        self._filters = [compile_filter(one) for one in config.topics]
         self._places: dict[str, int] = {}
         self._groups: list[tuple[CommitId, Rows]] = []
         self._unread: deque[tuple[int, dict[int, int]]] = deque()

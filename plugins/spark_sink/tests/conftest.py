@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from hookmq.plugin import EMPTY, Message, Properties
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId
+from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.index import StreamIndex, parse
 from hookmq_spark_sink.merge import merge

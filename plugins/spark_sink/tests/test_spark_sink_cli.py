@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 from hookmq_spark_sink import cli, files
 from hookmq_spark_sink.export import parquet
 from hookmq_spark_sink.export.places import UsageError

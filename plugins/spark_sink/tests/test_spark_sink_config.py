@@ -11,8 +11,7 @@ from hookmq.config.model import load
 from hookmq.config.plugins import accepts, build
 from hookmq.hooks.discovery import find
 from hookmq.hooks.discovery import load as load_plugin
-from hookmq.mqtt.errors import HookMQError
-from hookmq.plugin import HOOK_API
+from hookmq.plugin import HOOK_API, HookMQError
 from hookmq_spark_sink.plugin import SparkSinkPlugin
 
 TOKEN = "a-token-that-is-secret"

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import fsspec  # type: ignore[import-untyped]
 import pytest
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 from hookmq_spark_sink import block, cli, files
 from hookmq_spark_sink.export import manifest as manifests
 from hookmq_spark_sink.export import run

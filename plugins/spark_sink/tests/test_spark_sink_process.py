@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import pytest
 import trustme
-from hookmq.model.errors import StoreError
-from hookmq.server.settings import TlsSettings
+from hookmq.plugin import StoreError
+from hookmq.server_api import TlsSettings
 from hookmq_spark_sink.config import Access, ApiConfig, SparkSinkConfig, StreamConfig
 from hookmq_spark_sink.plugin import SparkSinkPlugin
 from hookmq_spark_sink.process import ReaderProcess

@@ -9,10 +9,8 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hookmq.model.errors import StoreError
-from hookmq.plugin import Message
-from hookmq.storage.protocols import Bounded, Journal, Readable, StoreFailed
-from hookmq.storage.records import CommitId
+from hookmq.plugin import Journal, Message, StoreError
+from hookmq.storage_api import Bounded, CommitId, Readable, StoreFailed
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.files import read_state

@@ -11,9 +11,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from hookmq.model.errors import StoreError
-from hookmq.mqtt.errors import HookMQError
-from hookmq.storage.records import state_space, timer_space
+from hookmq.plugin import CommandGroup, HookMQError, StoreError
+from hookmq.storage_api import state_space, timer_space
 from hookmq_toolkit.durable_files import replacing, sync_file, sync_folder
 from hookmq_toolkit.state_folder import lock_folder, lock_holder
 
@@ -51,8 +50,8 @@ exit codes: 0 done, 1 the store is damaged or cannot be used, 2 wrong usage"""
 _STOP: Final = "stop the broker first"
 
 
-def register(group: Any) -> None:
-    """Add the command to a `hookmq.cli.commands.Group`."""
+def register(group: CommandGroup) -> None:
+    """Add the command to a `CommandGroup`."""
     parser = group.add_parser(
         "storage",
         help="inspect, check, repair, move and back up a store",

@@ -6,8 +6,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hookmq.model.client import Certificate, ClientRecord, Peer
-from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.plugin import Certificate, ClientRecord, Peer, ReasonCode
 
 ADDED: Final[Mapping[str, Any]] = {
     "vouched_by": None,

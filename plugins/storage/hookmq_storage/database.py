@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 from hookmq_toolkit.durable_files import move_into_place, sync_file, sync_folder
 
 from hookmq_storage import schema

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 
 from hookmq_storage.batch import Operation, Plan, entry_row, put_message, reduce
 from hookmq_storage.database import USUAL, Durability, Limits, State

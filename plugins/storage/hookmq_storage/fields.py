@@ -5,12 +5,9 @@ from collections.abc import Callable, Mapping
 from math import isfinite, isnan
 from typing import Any, Final
 
-from hookmq.mqtt.primitives import Reader
-from hookmq.mqtt.properties import In
-from hookmq.mqtt.property_section import read_properties
-from hookmq.mqtt.reason_codes import ReasonCode
-from hookmq.mqtt.topics import MAX_BYTES, validate_filter, validate_topic
-from hookmq.storage.records import MAX_STATE_KEY
+from hookmq.mqtt_api import MAX_BYTES, In, decode_section, validate_filter, validate_topic
+from hookmq.plugin import ReasonCode
+from hookmq.storage_api import MAX_STATE_KEY
 
 _Rule = Callable[[Any], bool]
 _INTEGER: Final = 1 << 63
@@ -58,10 +55,8 @@ def _payload(value: Any) -> bool:
 
 
 def _properties(value: Any) -> bool:
-    data = base64.b64decode(value, validate=True)
-    reader = Reader(data)
-    read_properties(reader, In.PUBLISH, len(data) + 1)
-    return reader.pos == len(data)
+    decode_section(base64.b64decode(value, validate=True), In.PUBLISH)  # raises ProtocolError
+    return True
 
 
 def _identifiers(value: Any) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 from hookmq_toolkit.durable_files import sync_folder
 from hookmq_toolkit.state_folder import LOCK, prepare_folder, refuse_foreign
 

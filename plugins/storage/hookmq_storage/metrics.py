@@ -1,13 +1,16 @@
 """The storage metrics."""
 
 from collections.abc import Callable
-from typing import Any
+
+from hookmq.plugin import MetricRegistry
 
 from hookmq_storage.store import SQLiteStore, Stats
 
 
-def register(registry: Any, durability: str, store: Callable[[], SQLiteStore | None]) -> None:
-    """Add the storage metrics to a `hookmq.hooks.metric_registry.MetricRegistry`.
+def register(
+    registry: MetricRegistry, durability: str, store: Callable[[], SQLiteStore | None]
+) -> None:
+    """Add the storage metrics to a `MetricRegistry`.
 
     `store` returns None until the broker has started.
     """

@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 
 from hookmq_storage.database import connect_reading
 from hookmq_storage.inline import inline_crc, spread
@@ -66,7 +66,7 @@ class Pages:
         self.db = connect_reading(folder)
 
     def read(self, owner: str, after: int, max_count: int, max_size: int) -> Page:
-        """Return rows of `PAGE` in order; see `hookmq.storage.protocols.Store.read`. Raises StoreError for a damaged
+        """Return rows of `PAGE` in order; see `hookmq.storage_api.Store.read`. Raises StoreError for a damaged
         row."""
         page: Page = []
         size = 0
@@ -91,7 +91,7 @@ class Pages:
         return page
 
     def expired(self, now: float, place: Place | None, max_count: int) -> Lapsed:
-        """Return expired entries; see `hookmq.storage.protocols.ExpiringStore.expired`.
+        """Return expired entries; see `hookmq.storage_api.ExpiringStore.expired`.
 
         One call examines at most `max_count` messages, so that page requests need not wait long.
         """

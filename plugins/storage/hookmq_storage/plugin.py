@@ -3,11 +3,20 @@
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-from hookmq.plugin import BrokerHandle, ConfigError, Plugin, Size, hookimpl, setting
-from hookmq.storage.memory_store import MemoryStore
-from hookmq.storage.protocols import Store
+from hookmq.plugin import (
+    BrokerHandle,
+    CommandGroup,
+    ConfigError,
+    MetricRegistry,
+    Plugin,
+    Size,
+    Store,
+    hookimpl,
+    setting,
+)
+from hookmq.storage_api import MemoryStore
 from hookmq_toolkit.state_folder import default_folder
 
 from hookmq_storage.database import Durability, Limits
@@ -76,7 +85,7 @@ class StoragePlugin(Plugin):
         return self._store
 
     @hookimpl
-    def register_metrics(self, registry: Any) -> None:
+    def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the metrics of `hookmq_storage.metrics`."""
         from hookmq_storage.metrics import register
 
@@ -84,7 +93,7 @@ class StoragePlugin(Plugin):
 
     @staticmethod
     @hookimpl
-    def register_cli(group: Any) -> None:
+    def register_cli(group: CommandGroup) -> None:
         """Add ``hookmq storage``."""
         from hookmq_storage.cli import register
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 
 from hookmq_storage.database import Durability, Limits
 from hookmq_storage.writer import CLOSE, CLOSED, FAILED, HEADER, frame, receive

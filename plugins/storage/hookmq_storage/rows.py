@@ -4,13 +4,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from hookmq.model.client import ClientRecord
-from hookmq.model.message import Message, Will, make_message
-from hookmq.model.subscription import Subscription
-from hookmq.mqtt.primitives import Reader
-from hookmq.mqtt.properties import EMPTY, In, Properties
-from hookmq.mqtt.property_section import encode_section, read_properties
-from hookmq.storage.records import (
+from hookmq.mqtt_api import In, decode_section, encode_section
+from hookmq.plugin import EMPTY, ClientRecord, Message, Properties, Subscription, Will
+from hookmq.storage_api import (
     Dequeue,
     DropPublisher,
     DropReceived,
@@ -29,13 +25,12 @@ from hookmq.storage.records import (
     Record,
     SessionRecord,
     SetPacket,
+    make_message,
 )
 
 from hookmq_storage import batch
 from hookmq_storage.batch import Operation
 from hookmq_storage.client import client_data, client_of
-
-_MOST: Final = 1 << 30
 
 
 def _properties(properties: Properties) -> bytes | None:
@@ -72,7 +67,7 @@ def message_of(row: Sequence[Any]) -> Message:
         payload,
         flags & 3,
         flags >= 4,
-        EMPTY if properties is None else read_properties(Reader(properties), In.PUBLISH, _MOST),
+        EMPTY if properties is None else decode_section(properties, In.PUBLISH),
         sender,
         origin,
         received_at,
@@ -150,7 +145,7 @@ def _subscription(record: PutSubscription) -> Operation:
 class _SubscriptionFields:
     """The fields of a `Subscription`.
 
-    Instances are turned into subscriptions, as in `hookmq.model.message.make_message`. This is fast, since a start may
+    Instances are turned into subscriptions, as in `hookmq.storage_api.make_message`. This is fast, since a start may
     load a million of them.
     """
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-from hookmq.model.errors import StoreError
-from hookmq.model.message import Message
-from hookmq.model.runtime import Runtime
-from hookmq.storage.protocols import Committed, ExpiredEntries, Paged, StoreFailed
-from hookmq.storage.records import (
+from hookmq.plugin import Message, Runtime, StoreError
+from hookmq.storage_api import (
     CommitId,
+    Committed,
+    ExpiredEntries,
     Loaded,
+    Paged,
     PutMessage,
     PutReceived,
     PutRetained,
@@ -26,6 +26,7 @@ from hookmq.storage.records import (
     Queued,
     QueueSummary,
     Record,
+    StoreFailed,
 )
 from hookmq_toolkit.state_folder import lock_folder
 
@@ -164,7 +165,7 @@ class SQLiteStore:
     # --- start -------------------------------------------------------------------------------------------------------
 
     def load(self) -> Iterator[Loaded]:
-        """Yield the stored state; see `hookmq.storage.protocols.Store.load`. Logs the progress. Raises StoreError at
+        """Yield the stored state; see `hookmq.storage_api.Store.load`. Logs the progress. Raises StoreError at
         the end if the database check found a problem."""
         began = perf_counter()
         count = 0
@@ -280,17 +281,17 @@ class SQLiteStore:
         )
 
     def last_commit(self) -> CommitId:
-        """Return the last commit; see `hookmq.storage.protocols.Store.last_commit`."""
+        """Return the last commit; see `hookmq.storage_api.Store.last_commit`."""
         return CommitId(self.identity, self._number)
 
     def next_message_id(self) -> int:
-        """Return the id for the next message; see `hookmq.storage.protocols.Store.next_message_id`."""
+        """Return the id for the next message; see `hookmq.storage_api.Store.next_message_id`."""
         return self._next_message
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
     def commit(self, records: Sequence[Record], done: Committed) -> None:
-        """Commit records; see `hookmq.storage.protocols.Store.commit`."""
+        """Commit records; see `hookmq.storage_api.Store.commit`."""
         if self._reason:
             done(StoreFailed(self._reason))
             return
@@ -372,7 +373,7 @@ class SQLiteStore:
         max_size: int,
         done: Paged,
     ) -> None:
-        """Read one page of a queue; see `hookmq.storage.protocols.Store.read`."""
+        """Read one page of a queue; see `hookmq.storage_api.Store.read`."""
         if self._ask(
             partial(self._page, owner, done), done, "read", owner, after, max_count, max_size
         ):
@@ -395,7 +396,7 @@ class SQLiteStore:
         max_count: int,
         done: Callable[[ExpiredEntries | StoreFailed], None],
     ) -> None:
-        """Find expired entries; see `hookmq.storage.protocols.ExpiringStore.expired`."""
+        """Find expired entries; see `hookmq.storage_api.ExpiringStore.expired`."""
 
         def found(answer: Any) -> None:
             done(ExpiredEntries(*answer))
@@ -435,7 +436,7 @@ class SQLiteStore:
     # --- end ---------------------------------------------------------------------------------------------------------
 
     def close(self, done: Callable[[], None]) -> None:
-        """Close the store; see `hookmq.storage.protocols.Store.close`."""
+        """Close the store; see `hookmq.storage_api.Store.close`."""
         if self._closed:
             done()
             return

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hookmq.cli import main
-from hookmq.mqtt.errors import HookMQError
+from hookmq.plugin import HookMQError
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing.runtime import VirtualRuntime
 

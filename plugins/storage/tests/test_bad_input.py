@@ -14,10 +14,8 @@ import mqttbytes as m
 import pytest
 from byteclient import client5
 from crashing import crashing
-from hookmq.model.client import ClientRecord
-from hookmq.model.errors import StoreError
-from hookmq.model.message import Message
-from hookmq.storage.records import CommitId, PutRetained, PutSession, SessionRecord
+from hookmq.plugin import ClientRecord, Message, StoreError
+from hookmq.storage_api import CommitId, PutRetained, PutSession, SessionRecord
 from hookmq_storage.folder import DATABASE, Mark, open_mark, read_mark, write_mark
 from hookmq_storage.schema import VERSION
 from hookmq_storage.store import SQLiteStore

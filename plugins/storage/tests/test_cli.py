@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.model.message import Message
-from hookmq.storage.records import (
+from hookmq.plugin import Message
+from hookmq.storage_api import (
     Enqueue,
     Loaded,
     PutMessage,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hookmq.storage.protocols import Store
+from hookmq.plugin import Store
 from hookmq_storage.batch import Operation
 from hookmq_storage.database import connect_reading
 from hookmq_storage.store import SQLiteStore

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hookmq.cli import main
-from hookmq.model.errors import ConfigError
+from hookmq.plugin import ConfigError
 from hookmq_storage.plugin import StorageConfig
 from recording import V5, Client
 from serving import HOOKMQ, serving

@@ -8,8 +8,8 @@ import pytest
 from hookmq.broker import retained_expiry as expiries
 from hookmq.broker import timers as deadlines
 from hookmq.broker.delivery import queue_expiry as retention
-from hookmq.mqtt.packets import Publish
-from hookmq.storage.records import Dequeue, DropRetained, DropSession, Record
+from hookmq.mqtt_api import Publish
+from hookmq.storage_api import Dequeue, DropRetained, DropSession, Record
 from hookmq_storage.engine import Engine
 from hookmq_storage.pages import EXPIRED, EXPIRED_ENTRIES
 from hookmq_storage.store import SQLiteStore

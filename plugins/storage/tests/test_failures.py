@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.model.client import ClientRecord
-from hookmq.model.errors import StoreError
-from hookmq.model.message import Message
-from hookmq.model.subscription import Subscription
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import (
+from hookmq.plugin import ClientRecord, Message, StoreError, Subscription
+from hookmq.storage_api import (
     CommitId,
     Enqueue,
     PutMessage,
@@ -23,6 +19,7 @@ from hookmq.storage.records import (
     PutSubscription,
     Record,
     SessionRecord,
+    StoreFailed,
 )
 from hookmq_storage.database import Limits
 from hookmq_storage.folder import DATABASE

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.model.errors import StoreError
-from hookmq.model.message import Message
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId, PutRetained
+from hookmq.plugin import Message, StoreError
+from hookmq.storage_api import CommitId, PutRetained, StoreFailed
 from hookmq_storage import schema
 from hookmq_storage.database import connect, open_store
 from hookmq_storage.folder import (

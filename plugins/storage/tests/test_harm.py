@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from crashing import Client, crashing
-from hookmq.model.message import Message
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId, PutRetained
+from hookmq.plugin import Message
+from hookmq.storage_api import CommitId, PutRetained, StoreFailed
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing.runtime import VirtualRuntime

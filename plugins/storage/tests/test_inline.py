@@ -10,12 +10,8 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.model.client import ClientRecord
-from hookmq.model.errors import StoreError
-from hookmq.model.message import Message
-from hookmq.mqtt.properties import Properties
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import (
+from hookmq.plugin import ClientRecord, Message, Properties, StoreError
+from hookmq.storage_api import (
     Dequeue,
     DropSession,
     Enqueue,
@@ -25,6 +21,7 @@ from hookmq.storage.records import (
     Record,
     SessionRecord,
     SetPacket,
+    StoreFailed,
 )
 from hookmq_storage.check import _right_entry, row_ok
 from hookmq_storage.engine import HELD

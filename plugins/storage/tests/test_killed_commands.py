@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.model.message import Message
-from hookmq.storage.records import PutRetained
+from hookmq.plugin import Message
+from hookmq.storage_api import PutRetained
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing.runtime import VirtualRuntime

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from hookmq.broker.delivery.queue import LEAST_PAGE
-from hookmq.model.client import ClientRecord
-from hookmq.model.message import Message
-from hookmq.mqtt.packets import Publish
+from hookmq.mqtt_api import Publish
+from hookmq.plugin import ClientRecord, Message
 from hookmq.session.inflight import Outgoing
-from hookmq.storage.records import Enqueue, PutMessage, PutSession, SessionRecord
+from hookmq.storage_api import Enqueue, PutMessage, PutSession, SessionRecord
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing import Harness, MemoryClient
 

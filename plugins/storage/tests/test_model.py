@@ -4,10 +4,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hookmq.model.client import ClientRecord
-from hookmq.model.message import Message
-from hookmq.model.subscription import Subscription
-from hookmq.storage.records import (
+from hookmq.plugin import ClientRecord, Message, Subscription
+from hookmq.storage_api import (
     Dequeue,
     DropReceived,
     DropRetained,

@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 import pytest
 from hookmq.cli import main
 from hookmq.hooks.instance import PluginInstance
-from hookmq.hooks.metric_registry import MetricRegistry
-from hookmq.model.errors import StoreError
-from hookmq.storage.memory_store import MemoryStore
+from hookmq.plugin import MetricRegistry, StoreError
+from hookmq.storage_api import MemoryStore
 from hookmq_storage.plugin import StoragePlugin
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing import Harness, PluginContract

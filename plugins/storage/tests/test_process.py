@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 import uvloop
-from hookmq.model.errors import StoreError
-from hookmq.model.message import Message
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId, Enqueue, PutMessage, PutRetained, Record
+from hookmq.plugin import Message, StoreError
+from hookmq.storage_api import CommitId, Enqueue, PutMessage, PutRetained, Record, StoreFailed
 from hookmq_storage.database import Limits
 from hookmq_storage.folder import DATABASE, MARK, Mark, read_mark
 from hookmq_storage.process import Channel

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, SubscribeRequest
-from hookmq.storage.records import CommitId
+from hookmq.mqtt_api import Puback, Pubcomp, Publish, Pubrec, Pubrel, SubscribeRequest
+from hookmq.storage_api import CommitId
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing import Harness, MemoryClient, will
 

@@ -5,10 +5,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hookmq.model.client import ClientRecord
-from hookmq.model.message import Message
-from hookmq.model.subscription import Subscription
-from hookmq.storage.records import (
+from hookmq.plugin import ClientRecord, Message, Subscription
+from hookmq.storage_api import (
     CommitId,
     Dequeue,
     DropSession,

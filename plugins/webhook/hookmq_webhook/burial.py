@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 from hookmq.plugin import BrokerHandle
-from hookmq.storage.protocols import StoreFailed
+from hookmq.storage_api import StoreFailed
 
 from hookmq_webhook.deadletter import DeadLetters
 from hookmq_webhook.dispatch import Buried

@@ -6,10 +6,10 @@ import json
 import sys
 import time
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-from hookmq.cli.config_args import add_source
-from hookmq.model.errors import ConfigError, StoreError
+from hookmq.cli_api import add_source
+from hookmq.plugin import CommandGroup, ConfigError, StoreError
 
 from hookmq_webhook import kit
 from hookmq_webhook.deadletter import Dead, DeadLetters, at_once, replay
@@ -28,8 +28,8 @@ Stop the broker first, because it locks the file. A running broker serves the sa
 exit codes: 0 done, 1 some did not arrive or the file cannot be used, 2 wrong usage or configuration"""
 
 
-def register(group: Any, kind: type) -> None:
-    """Add the command to `group`, a `hookmq.cli.commands.Group`. `kind` is the plugin class."""
+def register(group: CommandGroup, kind: type) -> None:
+    """Add the command to `group`. `kind` is the plugin class."""
     parser = group.add_parser(
         "webhook",
         help="dead letters of the webhook plugin, and tools for receivers",

@@ -12,8 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId
+from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_toolkit.durable_files import write_atomically
 from hookmq_toolkit.segment_log import SegmentLog
 from hookmq_toolkit.segment_log.log import RunBlocking

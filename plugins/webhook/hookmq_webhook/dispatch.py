@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from hookmq.model.runtime import Cancel, Runtime, Timer
+from hookmq.plugin import Cancel, Runtime, Timer
 from hookmq_toolkit.breaker import Ask, Breaker
 
 from hookmq_webhook.parcels import Answer, Lane, Parcel, Policy, Verdict

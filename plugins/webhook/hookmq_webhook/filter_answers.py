@@ -12,9 +12,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from hookmq.mqtt.errors import ProtocolError
-from hookmq.mqtt.topics import validate_topic
-from hookmq.plugin import Deny, Drop, Message, Properties, ReasonCode
+from hookmq.mqtt_api import validate_topic
+from hookmq.plugin import Deny, Drop, Message, Properties, ProtocolError, ReasonCode
 
 Verdict = Message | Drop | Deny | None
 MAX_REASON: Final = 1024

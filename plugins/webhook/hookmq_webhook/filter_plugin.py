@@ -1,7 +1,7 @@
 """Implement the `webhook_filter` plugin: an HTTP service allows, changes, drops or denies each message."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from hookmq.plugin import (
     BrokerHandle,
@@ -11,6 +11,7 @@ from hookmq.plugin import (
     Deny,
     Drop,
     Message,
+    MetricRegistry,
     Plugin,
     hookimpl,
 )
@@ -103,7 +104,7 @@ class WebhookFilterPlugin(Plugin):
         self.verdicts[name] = self.verdicts.get(name, 0) + 1
 
     @hookimpl
-    def register_metrics(self, registry: Any) -> None:
+    def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the ``hookmq_webhook_filter_*`` metrics."""
 
         def answers() -> list[tuple[Mapping[str, str], int]]:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from hookmq.mqtt.errors import ProtocolError
-from hookmq.mqtt.topics import compile_filter, contains, validate_filter
-from hookmq.plugin import ConfigError
+from hookmq.mqtt_api import compile_filter, contains, validate_filter
+from hookmq.plugin import ConfigError, ProtocolError
 
 from hookmq_webhook.catalog import CATALOG, OTHER, PAYLOAD
 from hookmq_webhook.config import FilterConfig

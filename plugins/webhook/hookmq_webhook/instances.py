@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hookmq.cli.config_args import config_of
-from hookmq.model.errors import ConfigError
+from hookmq.cli_api import chosen
+from hookmq.plugin import ConfigError
 
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.requests import RequestMaker
@@ -26,11 +26,8 @@ class Instance(Protocol):
 
 def instance_of(arguments: argparse.Namespace) -> Instance:
     """Return the instance that `arguments` name or, without a name, the only one configured. Raises ConfigError."""
-    from hookmq.config.plugins import build
-
-    config = config_of(arguments)
-    built = [one.plugin for one in build(config) if isinstance(one.plugin, arguments.kind)]
-    found: list[Any] = [one for one in built if arguments.id in (None, one.id)]
+    config = chosen(arguments, arguments.kind)
+    found: list[Any] = [one.plugin for one in config.plugins if arguments.id in (None, one.id)]
     if not found:
         what = f"plugin with the id {arguments.id!r}" if arguments.id else "plugin webhook"
         raise ConfigError(f"{config.source} has no {what}")

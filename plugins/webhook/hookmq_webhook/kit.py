@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
-from hookmq.cli.config_args import add_source
-from hookmq.model.errors import BindError, ConfigError
-from hookmq.mqtt.errors import HookMQError
+from hookmq.cli_api import add_source
+from hookmq.plugin import BindError, ConfigError, HookMQError
 from hookmq_toolkit.files import write_secret
 
 from hookmq_webhook.catalog import CATALOG

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from hookmq.plugin import MetricRegistry
 from hookmq_toolkit.breaker import Breaker
 from hookmq_toolkit.http_client import CIRCUIT
 
@@ -30,8 +31,8 @@ class Instance(Protocol):
     def folder(self) -> Path: ...
 
 
-def register(registry: Any, plugin: Instance) -> None:
-    """Add the metrics to `registry`, a `hookmq.hooks.metric_registry.MetricRegistry`."""
+def register(registry: MetricRegistry, plugin: Instance) -> None:
+    """Add the metrics to `registry`."""
     _events(registry, plugin)
     _requests(registry, plugin)
     _queue(registry, plugin)
@@ -41,7 +42,7 @@ def _counts(plugin: Instance) -> Counts:
     return plugin.dispatcher.counts if plugin.dispatcher is not None else Counts()
 
 
-def _events(registry: Any, plugin: Instance) -> None:
+def _events(registry: MetricRegistry, plugin: Instance) -> None:
     def dropped() -> list[tuple[Mapping[str, str], int]]:
         queue, dead = plugin.queue, plugin.dead
         found = dict(plugin.dropped)
@@ -69,7 +70,7 @@ def _events(registry: Any, plugin: Instance) -> None:
     registry.counter("webhook_dropped_total", "Events that were dropped, by reason.", dropped)
 
 
-def _requests(registry: Any, plugin: Instance) -> None:
+def _requests(registry: MetricRegistry, plugin: Instance) -> None:
     registry.counter("webhook_failed_total", "Failed requests.", lambda: _counts(plugin).failed)
     registry.counter(
         "webhook_answers_total",
@@ -106,7 +107,7 @@ def _requests(registry: Any, plugin: Instance) -> None:
     )
 
 
-def _queue(registry: Any, plugin: Instance) -> None:
+def _queue(registry: MetricRegistry, plugin: Instance) -> None:
     registry.gauge(
         "webhook_queue_events",
         "Events that wait.",

@@ -6,11 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from hookmq.model.errors import StoreError
-from hookmq.model.runtime import Runtime, Timer
-from hookmq.plugin import Message
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId
+from hookmq.plugin import Message, Runtime, StoreError, Timer
+from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_toolkit.segment_log import Fill, SegmentLog, Trimmed
 from hookmq_toolkit.segment_log.frame import Frame
 from hookmq_toolkit.state_folder import LOCK

@@ -5,18 +5,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from hookmq.hooks.specs import OBSERVERS
-from hookmq.model.runtime import Runtime
 from hookmq.plugin import (
+    OBSERVERS,
     BrokerHandle,
+    CommandGroup,
     ConfigError,
     Context,
+    HttpRouter,
+    Journal,
     Message,
+    MetricRegistry,
     PluginError,
+    Runtime,
     Settings,
     hookimpl,
 )
-from hookmq.storage.protocols import Journal, StoreFailed
+from hookmq.storage_api import StoreFailed
 from hookmq_toolkit.breaker import Breaker
 from hookmq_toolkit.service_url import clear_text_host
 from hookmq_toolkit.tls_client import check_tls
@@ -347,14 +351,14 @@ class WebhookPlugin(Observing):
     # metrics, routes and commands -----------------------------------------------------------------------------------
 
     @hookimpl
-    def register_metrics(self, registry: Any) -> None:
+    def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the metrics of `hookmq_webhook.metrics`."""
         from hookmq_webhook.metrics import register
 
         register(registry, self)
 
     @hookimpl
-    def register_http(self, router: Any) -> None:
+    def register_http(self, router: HttpRouter) -> None:
         """Add the routes below ``/plugins/ID/deadletter``."""
         from hookmq_webhook.routes import register
 
@@ -362,7 +366,7 @@ class WebhookPlugin(Observing):
 
     @classmethod
     @hookimpl
-    def register_cli(cls, group: Any) -> None:
+    def register_cli(cls, group: CommandGroup) -> None:
         """Add the command `hookmq webhook`."""
         from hookmq_webhook.cli import register
 

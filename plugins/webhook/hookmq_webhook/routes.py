@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from aiohttp import web
+from hookmq.plugin import HttpRouter
 
 from hookmq_webhook.deadletter import Dead, DeadLetters, replay
 from hookmq_webhook.process import SenderProcess
@@ -37,8 +38,8 @@ def shown(one: Dead) -> Mapping[str, Any]:
     }
 
 
-def register(router: Any, plugin: Instance) -> None:
-    """Add the routes to `router`, a `hookmq.server.http.PluginRouter`."""
+def register(router: HttpRouter, plugin: Instance) -> None:
+    """Add the routes to `router`."""
     busy: list[bool] = []
 
     async def listed(request: web.BaseRequest) -> web.StreamResponse:

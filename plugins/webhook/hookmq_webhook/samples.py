@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from hookmq.model.client import Scope
-from hookmq.model.settings import BrokerSettings
 from hookmq.plugin import (
     Action,
+    BrokerSettings,
     ClientInfo,
     Direction,
     DisconnectReason,
@@ -17,6 +16,7 @@ from hookmq.plugin import (
     Peer,
     Properties,
     ReasonCode,
+    Scope,
     SessionEvent,
     Settings,
     Subscription,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from hookmq.model.runtime import Runtime, Timer
+from hookmq.plugin import Runtime, Timer
 
 from hookmq_webhook.parcels import Lane, Policy
 from hookmq_webhook.queues import Numbered, Queue

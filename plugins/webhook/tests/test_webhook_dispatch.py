@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from hookmq.plugin import Message
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId
+from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_testing.runtime import VirtualRuntime
 from hookmq_toolkit.breaker import Breaker
 from hookmq_webhook.dispatch import TOGETHER, Answer, Dispatcher, Policy, Verdict

@@ -7,8 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hookmq.model.client import Scope
-from hookmq.plugin import ClientInfo, Message, Peer, Properties
+from hookmq.plugin import ClientInfo, Message, Peer, Properties, Scope
 from hookmq_webhook import envelope as envelopes
 from hookmq_webhook import read
 from hookmq_webhook.catalog import CATALOG, field_names, published, traceparent

@@ -4,7 +4,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
-from hookmq.mqtt.topics import matches
+from hookmq.mqtt_api import matches
 from hookmq.plugin import ConfigError
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.config import FilterConfig

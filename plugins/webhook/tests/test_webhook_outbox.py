@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.model.errors import StoreError
-from hookmq.plugin import Message
-from hookmq.storage.protocols import Journal, StoreFailed
-from hookmq.storage.records import CommitId
+from hookmq.plugin import Journal, Message, StoreError
+from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_testing import JournalContract
 from hookmq_testing.runtime import VirtualRuntime
 from hookmq_toolkit.durable_files import write_atomically

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.hooks.metric_registry import MetricRegistry
-from hookmq.model.errors import ConfigError
-from hookmq.mqtt.packets import Puback
-from hookmq.plugin import BrokerHandle, Plugin, hookimpl
+from hookmq.mqtt_api import Puback
+from hookmq.plugin import BrokerHandle, ConfigError, MetricRegistry, Plugin, hookimpl
 from hookmq_testing import DurableStore, Harness, PluginContract, make_plugin
 from hookmq_toolkit.tls_client import TlsConfig
 from hookmq_webhook.config import (

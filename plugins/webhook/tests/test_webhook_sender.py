@@ -17,7 +17,7 @@ import pytest
 import trustme
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
-from hookmq.model.errors import ConfigError
+from hookmq.plugin import ConfigError
 from hookmq_toolkit.templates import Template, fill_url
 from hookmq_toolkit.tls_client import TlsConfig
 from hookmq_webhook.auth import Credentials, Unauthorized

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from hookmq.model.events import Action
-from hookmq.mqtt.topics import parse_share
+from hookmq.mqtt_api import parse_share
+from hookmq.plugin import Action
 
 from hookmq_toolkit.rules.overlaps import Overlaps
 from hookmq_toolkit.rules.rule import Rule, is_variable, levels_of

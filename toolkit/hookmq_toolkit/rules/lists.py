@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from hookmq.model.errors import ConfigError
-from hookmq.model.events import Action
+from hookmq.plugin import Action, ConfigError
 
 from hookmq_toolkit.rules.rule import Rule, check_rule
 

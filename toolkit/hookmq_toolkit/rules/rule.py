@@ -4,10 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from hookmq.model.errors import ConfigError
-from hookmq.model.events import Action
-from hookmq.mqtt.errors import ProtocolError
-from hookmq.mqtt.topics import SHARE_PREFIX, validate_filter
+from hookmq.mqtt_api import SHARE_PREFIX, validate_filter
+from hookmq.plugin import Action, ConfigError, ProtocolError
 
 USER: Final = "%u"
 CLIENT_ID: Final = "%c"

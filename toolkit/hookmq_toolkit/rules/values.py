@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from hookmq.model.client import ClientInfo
+from hookmq.plugin import ClientInfo
 
 from hookmq_toolkit.claims import claim_text
 from hookmq_toolkit.rules.rule import CLIENT_ID, USER

@@ -1,6 +1,6 @@
 """A segmented log: records numbered from 0, appended in commits, read by number and deleted from the beginning.
 
-Journals that store messages are built on it (`hookmq.storage.protocols.Journal`). The calls, in order:
+Journals that store messages are built on it (`hookmq.storage_api.Journal`). The calls, in order:
 
     log = SegmentLog(folder, runtime.run_blocking)
     log.open()                        # locks the folder, cuts off a torn tail; raises StoreError if damaged
@@ -24,10 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookmq.model.errors import StoreError
-from hookmq.model.runtime import Cancel, Done
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId
+from hookmq.plugin import Cancel, Done, StoreError
+from hookmq.storage_api import CommitId, StoreFailed
 
 from hookmq_toolkit.durable_files import move_into_place, sync_folder, write_all
 from hookmq_toolkit.segment_log.frame import Frame, encode
@@ -44,7 +42,7 @@ from hookmq_toolkit.segment_log.segment import (
 from hookmq_toolkit.state_folder import LOCK, make_folder, refuse_foreign, try_lock
 
 RunBlocking = Callable[[Callable[[], Any], Done], Cancel]
-"""`hookmq.model.runtime.Runtime.run_blocking`."""
+"""`hookmq.plugin.Runtime.run_blocking`."""
 Flushed = Callable[[StoreFailed | None], None]
 
 

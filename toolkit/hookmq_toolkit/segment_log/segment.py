@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 
 from hookmq_toolkit.durable_files import replacing, write_all
 from hookmq_toolkit.segment_log.frame import (

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hookmq.model.errors import StoreError
-from hookmq.model.message import Message
-from hookmq.storage.protocols import Journal, StoreFailed
-from hookmq.storage.records import CommitId
+from hookmq.plugin import Journal, Message, StoreError
+from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_testing.contracts import JournalContract
 from hookmq_testing.runtime import VirtualRuntime
 from hookmq_toolkit.segment_log import SegmentLog, Trimmed

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.model.errors import PluginError
-from hookmq.plugin import Deny
+from hookmq.plugin import Deny, PluginError
 from hookmq_example_audit import AuditPlugin
 from hookmq_testing import Harness, HookRecorder, make_plugin
 from hookmq_testing.contracts import PluginContract

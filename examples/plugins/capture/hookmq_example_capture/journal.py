@@ -13,20 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookmq.model.errors import StoreError
-from hookmq.model.runtime import Cancel, Done
-from hookmq.mqtt.topics import matches
-from hookmq.plugin import Message
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId
+from hookmq.mqtt_api import matches
+from hookmq.plugin import Cancel, Done, Message, StoreError
+from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_toolkit.durable_files import replacing, sync_folder, write_all
 
 RunBlocking = Callable[[Callable[[], Any], Done], Cancel]
-"""`hookmq.model.runtime.Runtime.run_blocking`."""
+"""`hookmq.plugin.Runtime.run_blocking`."""
 
 
 class FileJournal:
-    """A `hookmq.storage.protocols.Journal`. Its methods are called on the event loop; only writes and fsync run in a
+    """A `hookmq.storage_api.Journal`. Its methods are called on the event loop; only writes and fsync run in a
     thread."""
 
     def __init__(

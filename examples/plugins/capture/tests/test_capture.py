@@ -5,10 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hookmq.model.errors import StoreError
-from hookmq.plugin import Message
-from hookmq.storage.protocols import Journal
-from hookmq.storage.records import CommitId
+from hookmq.plugin import Journal, Message, StoreError
+from hookmq.storage_api import CommitId
 from hookmq_example_capture import CapturePlugin
 from hookmq_example_capture.journal import FileJournal, messages
 from hookmq_testing import Harness, VirtualRuntime, make_plugin

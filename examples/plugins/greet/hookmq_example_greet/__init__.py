@@ -4,17 +4,21 @@ import argparse
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from aiohttp import web
-from hookmq.mqtt.errors import HookMQError
-from hookmq.plugin import BrokerHandle, ConfigError, Plugin, PluginError, hookimpl, setting
-
-if TYPE_CHECKING:
-    from hookmq.cli.commands import Group
-    from hookmq.hooks.metric_registry import MetricRegistry
-    from hookmq.server.http import PluginRouter
+from hookmq.plugin import (
+    BrokerHandle,
+    CommandGroup,
+    ConfigError,
+    HookMQError,
+    HttpRouter,
+    MetricRegistry,
+    Plugin,
+    PluginError,
+    hookimpl,
+    setting,
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class GreetPlugin(Plugin):
         self._broker = broker
 
     @hookimpl
-    def register_http(self, router: "PluginRouter") -> None:
+    def register_http(self, router: HttpRouter) -> None:
         """Add the route. Requests arrive once a listener of type `http` is open."""
         router.add("POST", "/{name}", self._greet)
 
@@ -62,13 +66,13 @@ class GreetPlugin(Plugin):
         return web.json_response({"matched": matched})
 
     @hookimpl
-    def register_metrics(self, registry: "MetricRegistry") -> None:
+    def register_metrics(self, registry: MetricRegistry) -> None:
         """Add a counter. Its function is called for each scrape."""
         registry.counter("greetings_total", "Greetings published.", lambda: self._greetings)
 
     @staticmethod
     @hookimpl
-    def register_cli(group: "Group") -> None:
+    def register_cli(group: CommandGroup) -> None:
         """Add the command. It has no plugin object, so it sends a request to a running broker."""
         parser = group.add_parser("greet", help="publish a greeting")
         parser.add_argument("name", help="name to greet")

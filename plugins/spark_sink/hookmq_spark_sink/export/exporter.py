@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.export.manifest import File, Manifest, read_last

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 
 from hookmq_spark_sink import block
 from hookmq_spark_sink.export.places import package

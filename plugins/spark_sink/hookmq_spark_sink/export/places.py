@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
-from hookmq.model.errors import StoreError
-from hookmq.mqtt.errors import HookMQError
+from hookmq.plugin import HookMQError, StoreError
 from hookmq_toolkit.durable_files import replacing, sync_folder
 from hookmq_toolkit.state_folder import try_lock
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from hookmq.model.errors import StoreError
+from hookmq.plugin import StoreError
 from hookmq_toolkit.durable_files import write_atomically
 
 from hookmq_spark_sink import files

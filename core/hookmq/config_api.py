@@ -1,0 +1,28 @@
+"""Public: how HookMQ reads values and reports mistakes, for plugins with files of their own.
+
+Everything in ``__all__`` stays compatible within a major version of `HOOK_API`, like `hookmq.plugin`.
+"""
+
+from hookmq.config.diagnostics import ConfigProblems, KeyPath, SourcePlace
+from hookmq.config.units import (
+    Rate,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_rate,
+    parse_size,
+)
+from hookmq.config.yaml_document import scalar
+
+__all__ = [
+    "ConfigProblems",
+    "KeyPath",
+    "Rate",
+    "SourcePlace",
+    "format_duration",
+    "format_size",
+    "parse_duration",
+    "parse_rate",
+    "parse_size",
+    "scalar",
+]  # fmt: skip
