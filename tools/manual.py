@@ -7,7 +7,6 @@ match. A linked file that is not a page is copied to `files/`; a link to a folde
 links of docs/index.md become the navigation. Needs the dependency group `docs`.
 """
 
-import ast
 import os
 import posixpath
 import re
@@ -23,7 +22,6 @@ from urllib.parse import unquote, urlsplit
 ROOT = Path(__file__).parents[1]
 STAGE = ROOT / "build" / "docs"
 INDEX = "docs/index.md"
-PLUGIN_API = "docs/reference/plugin-api.md"
 PAGES = (
     "*.md", "docs/**/*.md", "bench/README.md", "spark/README.md", "pipelines/*.md", "plugins/*/*.md",
     "examples/**/README.md", "tests/*/README.md",
@@ -97,35 +95,6 @@ def rewrite(name: str, text: str, known: Iterable[str]) -> tuple[str, set[str]]:
     return "".join(parts), files
 
 
-def listed(text: str, module: str, public: Iterable[str]) -> str:
-    """Return a page that lists each of a module's `public` names once.
-
-    Omits names that are no longer public. Adds names that the page does not list yet at the end, under "More".
-    """
-    start = f"::: {module}."
-    public = set(public)
-    lines = text.splitlines(keepends=True)
-    kept = [
-        one
-        for one in lines
-        if not one.startswith(start) or one.removeprefix(start).strip() in public
-    ]
-    more = sorted(
-        public - {one.removeprefix(start).strip() for one in kept if one.startswith(start)}
-    )
-    return "".join(
-        [*kept, *(["\n## More\n\n", *(f"{start}{name}\n" for name in more)] if more else [])]
-    )
-
-
-def exported(source: str) -> list[str]:
-    """Return the names in a module's ``__all__``."""
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
-    raise ValueError("the module has no __all__")
-
-
 def navigation(index: str) -> list[Any]:
     """Return the navigation for mkdocs: the headings of docs/index.md, and below each heading the pages linked there."""
     found: list[Any] = [{"Home": place(INDEX)}]
@@ -171,10 +140,6 @@ def stage() -> None:
     files: set[str] = set()
     for name in known:
         text = (ROOT / name).read_text()
-        if name == PLUGIN_API:
-            text = listed(
-                text, "hookmq.plugin", exported((ROOT / "core/hookmq/plugin.py").read_text())
-            )
         text, linked = rewrite(name, text, known)
         files |= linked
         target = STAGE / place(name)

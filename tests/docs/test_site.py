@@ -6,15 +6,11 @@
 from pathlib import Path
 from typing import Any
 
-import hookmq.plugin
 import pytest
 from manual import (
     INDEX,
-    PLUGIN_API,
     ROOT,
     broken,
-    exported,
-    listed,
     navigation,
     pages,
     place,
@@ -90,19 +86,3 @@ def test_dead_links_and_foreign_servers_are_found(tmp_path: Path) -> None:
         "index.html: loads https://fonts.example/x.css",
         "index.html: missing.js does not exist",
     ]
-
-
-def test_the_plugin_api_is_listed_in_full() -> None:
-    page = (ROOT / PLUGIN_API).read_text()
-    shown = listed(page, "hookmq.plugin", hookmq.plugin.__all__).splitlines()
-    names = [line.removeprefix("::: hookmq.plugin.") for line in shown if line.startswith("::: ")]
-    assert sorted(names) == sorted(hookmq.plugin.__all__)
-    assert sorted(exported(Path(hookmq.plugin.__file__).read_text())) == sorted(
-        hookmq.plugin.__all__
-    )
-
-
-def test_names_that_a_page_does_not_list_come_last() -> None:
-    page = "# A\n\n::: m.gone\n::: m.kept\n"
-    assert listed(page, "m", ["kept", "new"]) == "# A\n\n::: m.kept\n\n## More\n\n::: m.new\n"
-    assert listed(page, "m", ["kept", "gone"]) == page

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 import trustme
 from aiohttp import web
+from hookmq.plugin import MetricRegistry
 from hookmq_toolkit.breaker import Breaker
 from hookmq_toolkit.http_client import (
     AnswerTooLarge,
@@ -341,7 +342,7 @@ async def test_a_closed_service_does_not_answer(server: Server, service: Make) -
     assert server.requests == []
 
 
-class Registry:
+class Registry(MetricRegistry):
     def __init__(self) -> None:
         self.read: dict[str, Callable[[], Any]] = {}
 
