@@ -6,6 +6,7 @@ import pathlib
 import pytest
 from door import write
 from hookmq.cli import main
+from hookmq.plugin import Plugin
 
 Captured = pytest.CaptureFixture[str]
 
@@ -20,7 +21,13 @@ def test_plugins_are_listed(door: None, tmp_path: pathlib.Path, capsys: Captured
     assert main(["plugins", "--installed"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["name", "distribution", "version", "api", "hooks"]
-    assert lines[1].split() == ["door", "hookmq-door", "1.2", ">=1.0,<2", "on_connect,on_published"]
+    assert lines[1].split() == [
+        "door",
+        "hookmq-door",
+        "1.2",
+        Plugin.requires_api,
+        "on_connect,on_published",
+    ]
     assert main(["plugins"]) == 0
     assert "has no plugins" in capsys.readouterr().out
 

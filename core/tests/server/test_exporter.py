@@ -3,7 +3,7 @@
 from typing import Any
 
 from hookmq import BUILD
-from hookmq.plugin import Context
+from hookmq.plugin import HOOK_API, Context
 from hookmq.server.settings import ListenerSettings
 from http_nodes import Ask, Begin, Pages, http
 
@@ -43,7 +43,7 @@ async def test_metrics_of_the_core_and_of_plugins(begin: Begin, ask: Ask, dial: 
     assert 'hookmq_pages_total{plugin="web"} 7' in lines
     ok = 'hookmq_hook_calls_total{hook="register_metrics",outcome="ok",plugin="web"} 1'
     assert ok in lines
-    info = f'hookmq_build_info{{build="{BUILD.kind}",plugins_api="1.0",python="'
+    info = f'hookmq_build_info{{build="{BUILD.kind}",plugins_api="{HOOK_API}",python="'
     assert any(line.startswith(info) for line in lines)
     assert len({line for line in lines if line[0] != "#"}) == len(
         [line for line in lines if line[0] != "#"]
