@@ -1,4 +1,4 @@
-"""Which build runs, and why; `tests/packaging/test_compiled.py` has the real extension modules."""
+"""Which build runs, and why. `tests/packaging/test_compiled.py` tests the real extension modules."""
 
 import hashlib
 import importlib
@@ -28,7 +28,7 @@ Package = Path
 
 
 def test_the_tests_run_the_build_they_were_asked_to_run() -> None:
-    """`make test` and `make test-compiled` set the variable; neither can pass with the other's code."""
+    """`make test` and `make test-compiled` set the variable. Neither can pass with the code of the other."""
     wanted = os.environ.get(VARIABLE)
     assert hookmq.BUILD.kind == (wanted or hookmq.BUILD.kind)
     assert isinstance(
@@ -49,7 +49,7 @@ def test_the_tests_run_the_build_they_were_asked_to_run() -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
-    """A folder like hookmq's, with two sources and what was compiled of them."""
+    """Return a folder like that of hookmq, with two sources and their compiled files."""
     monkeypatch.delenv(VARIABLE, raising=False)
     others = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     monkeypatch.setattr(sys, "meta_path", others)
@@ -118,7 +118,7 @@ def test_nothing_was_compiled(package: Package) -> None:
 @pytest.mark.parametrize("size", [0, 5])
 @pytest.mark.parametrize("name", FILES[2:])
 def test_half_a_library_is_not_loaded(package: Package, name: str, size: int) -> None:
-    """Mapped, it would end the process with SIGBUS."""
+    """Loading such a file would end the process with SIGBUS."""
     before = list(sys.meta_path)
     os.truncate(package / "_compiled" / TAG / name, size)
     reason = f"the compiled build is damaged: {name} was changed"
@@ -167,7 +167,7 @@ def test_a_manifest_that_cannot_be_read(package: Package) -> None:
 def test_a_library_that_does_not_load_here(
     package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It needs a newer C library, say, or lies where nothing may be run from."""
+    """It may need a newer C library, or be on a file system mounted with noexec."""
     before = list(sys.meta_path)
     monkeypatch.delitem(sys.modules, LIBRARY)
     build = choose(str(package))

@@ -1,4 +1,4 @@
-"""Functions of the core stay short and flat, unless a comment says why one does not."""
+"""Functions of the core are short and flat, unless a comment gives a reason."""
 
 import ast
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ ROOT: Final = Path(hookmq.__file__).parent
 MAX_LINES: Final = 80
 MAX_DEPTH: Final = 5
 EXEMPT: Final = "# Long on purpose:"
-"""How the comment begins that gives the reason; it stands in the function."""
+"""The start of the comment that gives the reason. It is inside the function."""
 BLOCKS: Final = (
     ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match,
 )  # fmt: skip
@@ -26,7 +26,7 @@ def functions(source: str) -> Iterator[Function]:
 
 
 def depth(node: ast.AST, level: int = 0) -> int:
-    """How many blocks are nested; an ``elif`` and an inner function do not count."""
+    """Return how deeply blocks are nested. An ``elif`` and an inner function do not count."""
     deepest = level
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function | ast.ClassDef):

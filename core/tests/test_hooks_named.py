@@ -1,4 +1,4 @@
-"""Every hook has tests of its own: one that bears its name, wherever it stands."""
+"""Every hook has a test with its name."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ TESTS = Path(__file__).parent
 
 
 def names() -> set[str]:
-    """The names of all test functions, and the words by which tests are told what to be about."""
+    """Return the names of all test functions, and the strings by which parametrized tests select hooks."""
     found = set()
     for path in TESTS.rglob("test_*.py"):
         if path == Path(__file__):

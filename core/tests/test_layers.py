@@ -1,4 +1,4 @@
-"""The floors of the house: imports go down only, and the core below the shell knows neither clock nor I/O."""
+"""The layers of the core: imports only point down, and code below the server uses neither clock nor I/O."""
 
 import ast
 import pathlib
@@ -30,7 +30,7 @@ def room(path: pathlib.Path) -> str:
 
 
 def imports(path: pathlib.Path, *, lazy: bool = True) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) of every import, less those for type checkers only; `lazy`: those within functions too."""
+    """Yield (line, absolute module) of every import at run time. If `lazy`, include those inside functions."""
     tree = ast.parse(path.read_text())
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     left_out = (
@@ -92,7 +92,7 @@ def test_the_check_sees_an_upward_import(tmp_path: pathlib.Path) -> None:
 
 
 def test_no_module_stands_in_a_circle() -> None:
-    """Within a room too: two modules that need each other to be imported are one module cut in two."""
+    """This also applies within a folder: two modules that import each other belong together."""
     graph: dict[str, set[str]] = {}
     names = {
         ".".join(("hookmq", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
@@ -126,7 +126,7 @@ def test_the_manual_names_every_room_in_its_layer() -> None:
 
 
 def test_distributions_are_looked_up_in_one_way() -> None:
-    """By importlib-metadata, a dependency, whose answers are the same on every Python."""
+    """They are looked up with importlib-metadata, a dependency that behaves the same on every Python version."""
     found = [
         path
         for path in modules()

@@ -28,7 +28,7 @@ UNTESTED = {
     "server/protocols.py": "protocols",
     "storage/protocols.py": "protocols; StoreContract and JournalContract test those who implement them",
 }
-"""Modules without behavior of their own, and what they are instead."""
+"""Modules without behavior of their own, with the reason."""
 
 WHOLE = {"function_size", "hooks_named", "layers", "mirror", "path_of_a_publish", "public_api"}
 """Tests of the core as a whole, next to this one."""
@@ -72,7 +72,7 @@ def orphans(found: set[str], tests: set[Path]) -> list[str]:
 
 
 def mirrors() -> set[Path]:
-    """Return the paths of all test files that have to mirror a module."""
+    """Return the paths of all test files that must mirror a module."""
     found = {path.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}
     whole = {Path(f"test_{name}.py") for name in WHOLE}
     assert whole <= found, "a test of the whole core is gone: take it out of WHOLE"

@@ -1,6 +1,7 @@
-"""How far a PUBLISH travels through the code: calls, files, and returns to a broker file already left, counted.
+"""The path of a PUBLISH through the code: counts of calls, files, and returns to a broker file already left.
 
-A stranger reads the code in this order. A change that makes the way longer must say so here.
+This is the order in which a new contributor reads the code. A change that makes the path longer must raise the counts
+here.
 """
 
 import re
@@ -18,7 +19,7 @@ from hookmq_testing import DurableStore, Harness, MemoryClient
 ROOT: Final = f"{Path(hookmq.__file__).parent}/"
 PAGE: Final = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
 CLIENTS: Final = ("/hookmq_testing/client.py", "/hookmq_testing/wire.py")
-"""The client's side: what it does with the broker's packets is not part of the way."""
+"""Files of the client's side, which are not part of the path."""
 STARTS: Final = ("PacketReader.feed", "WriteScheduler.end_turn")
 
 pytestmark = pytest.mark.skipif(hookmq.BUILD.kind != "pure", reason="compiled calls leave no trace")
@@ -58,7 +59,7 @@ class Trace:
 
     @property
     def returns(self) -> int:
-        """How often the way enters a broker file that it had left."""
+        """Return how often the path enters a broker file that it had left."""
         broker = [file for file, _ in self.calls if file.startswith("broker/")]
         moves = [file for at, file in enumerate(broker) if at == 0 or broker[at - 1] != file]
         return len(moves) - len(set(moves))

@@ -1,4 +1,4 @@
-"""The public face: what authors import is there, and does what it says."""
+"""The public module: every name that plugin authors import exists and works as documented."""
 
 import ast
 from pathlib import Path

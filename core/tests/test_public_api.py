@@ -1,6 +1,6 @@
-"""What authors of plugins, stores and tests build on, frozen in ``public_api.txt``: a change of it is made on purpose.
+"""The API for authors of plugins, stores and tests, frozen in ``public_api.txt``, so that no change is accidental.
 
-After such a change ``python core/tests/test_public_api.py`` writes the file anew, and CHANGELOG.md tells of it.
+After a change, ``python core/tests/test_public_api.py`` rewrites the file, and CHANGELOG.md must mention it.
 """
 
 import argparse
@@ -52,7 +52,7 @@ MODULES = {
     ),
     "hookmq.model.errors": ("PluginNotFound",),
 }  # fmt: skip
-"""The modules and their public names; None: those in ``__all__``."""
+"""The modules and their public names. None stands for the names in ``__all__``."""
 
 
 def rendered() -> str:
@@ -114,7 +114,7 @@ def _members(cls: type) -> Iterator[str]:
 
 
 def _signature(function: Any) -> str:
-    """Names, kinds and whether there is a default: what a caller relies on, in words that no Python version changes."""
+    """Return what a caller relies on, independent of the Python version: names, kinds and the presence of defaults."""
     parts = []
     star = False
     for parameter in inspect.signature(function).parameters.values():

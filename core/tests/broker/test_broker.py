@@ -1,4 +1,4 @@
-"""The end of a broker and its life between configurations: drain and reload."""
+"""Drain and reload of a broker."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ Make = Callable[..., Harness]
 
 
 def drain(harness: Harness, reference: str = "") -> list[str]:
-    """Begin to drain; a list that is told when it is done."""
+    """Begin to drain. Return a list to which "done" is added at the end."""
     told: list[str] = []
     harness.broker.drain(reference, lambda: told.append("done"))
     return told

@@ -1,4 +1,4 @@
-"""A connection's time: keep alive, and the deadline for CONNECT."""
+"""The time limits of a connection: keep alive, and the deadline for CONNECT."""
 
 from collections.abc import Callable
 
@@ -51,7 +51,7 @@ def test_keep_alive(harness: Harness, version: int) -> None:
 
 @pytest.mark.parametrize("seconds", [1, 6, 7, 8, 600])
 def test_one_deadline_serves_connect_and_keep_alive(harness: Harness, seconds: int) -> None:
-    """Whether CONNECT's ten seconds end before or after the keep alive's, the client is cut off when that is over."""
+    """The keep alive limit disconnects the client, whether it is shorter or longer than the ten seconds for CONNECT."""
     before = len(harness.broker.state.deadlines)
     client = harness.connect("c", keep_alive=seconds)
     assert len(harness.broker.state.deadlines) == before + 1

@@ -1,4 +1,4 @@
-"""Which packets a connection takes in which phase."""
+"""Which packets a connection accepts in which phase."""
 
 import pytest
 from hookmq.mqtt.packets import (
@@ -90,7 +90,7 @@ def test_a_second_connect(harness: Harness, version: int) -> None:
     ],
 )
 def test_codes_of_other_packets(harness: Harness, data: bytes) -> None:
-    """Each acknowledgement has its own codes."""
+    """Each type of acknowledgement has its own codes."""
     client = harness.connect("c")
     client.raw(data)
     client.expect_disconnect(0x82)

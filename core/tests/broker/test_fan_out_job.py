@@ -1,4 +1,4 @@
-"""A fan-out in slices, and the clients that come and go meanwhile."""
+"""A fan-out in slices, with clients that connect and disconnect meanwhile."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,12 +26,12 @@ def subscribers(
 
 
 def served(subs: list[MemoryClient]) -> int:
-    """How many have got a message, without letting the loop run."""
+    """Return how many subscribers have received a message, without running the event loop."""
     return sum(any(isinstance(packet, Publish) for packet in sub.received) for sub in subs)
 
 
 def later(harness: Harness, pub: MemoryClient, *publishes: tuple[bytes, int]) -> None:
-    """Publish without letting the loop run."""
+    """Publish without running the event loop."""
     harness._together += 1
     for payload, qos in publishes:
         pub.publish("t", payload, qos)
@@ -117,7 +117,7 @@ def test_a_publisher_that_leaves_between_slices_has_still_published(broker_harne
 def test_who_acknowledges_between_slices_frees_nothing(
     broker_harness: Make, store: Callable[[], Any]
 ) -> None:
-    """The message's first queue entry is gone before its last one comes, all in one batch."""
+    """The message's first queue entry is removed before its last one is added, all in one batch."""
     harness = sliced(broker_harness, store=store())
     subs = subscribers(harness, session_expiry_interval=60)
     for sub in subs[2:]:

@@ -1,9 +1,9 @@
-"""The fast path of `Connection._read` is an optimisation: nobody can tell from the bytes whether a packet took it.
+"""The fast path of `Connection._read` is an optimization: the output does not show whether a packet used it.
 
-The same script is played to brokers that differ in this alone: one as it is, one that remembers nothing
-(``authz_cache: 0``), so that every PUBLISH takes the slow path, and one that has no fast path at all (``shortcuts``).
-What every client receives must be the same, byte for byte; without a fast path for acknowledgements, or where messages go
-out in slices, a PUBLISH may stand elsewhere among packets of other kinds, since room is made for it sooner or later.
+The same script is played to three brokers. One is unchanged. One caches nothing (``authz_cache: 0``), so that every
+PUBLISH takes the slow path. One has no fast path at all (``shortcuts``). Each client must receive the same bytes.
+Without a fast path for acknowledgements, or with fan-out in slices, a PUBLISH may appear at another position among
+packets of other kinds.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ VERSIONS = (3, 4, 5)
 
 @dataclass
 class Play:
-    """One broker and its clients; `heard` is what each client received on each of its connections."""
+    """One broker and its clients. `heard` contains the bytes that each client received on each of its connections."""
 
     config: dict[str, dict[str, Any]]
     slow: bool = False
@@ -63,7 +63,7 @@ class Play:
         client.reconnect()
 
     def end(self) -> list[list[bytes]]:
-        """Everything that was heard, and no error of the broker's own."""
+        """Return everything received, after asserting that the broker logged no error."""
         for client in self.clients:
             client.resume()
         for client, heard in zip(self.clients, self.heard, strict=True):
@@ -75,17 +75,17 @@ class Play:
         return self.heard
 
     def counted(self) -> dict[str, int]:
-        """The counters that tell what happened, not how."""
+        """Return the counters that describe what happened, not how."""
         found = self.harness.metrics.snapshot()
         return {name: value for name, value in found.items() if name not in _HOW}
 
 
 _HOW = ("authz_cache_hits", "authz_cache_misses", "writes", "packets_received")
-"""Also whether a packet counts that stands behind the one that ended the connection."""
+"""Counters that depend on the code path, including the count of packets after the one that ended the connection."""
 
 
 def by_kind(data: bytes) -> dict[int, list[bytes]]:
-    """The packets in `data`, of each type in their order."""
+    """Return the packets in `data` by type, each in order."""
     kinds: dict[int, list[bytes]] = {}
     pos = 0
     while pos < len(data):
@@ -101,8 +101,11 @@ def compare(
     config: dict[str, dict[str, Any]] | None = None,
     exact: bool = True,
 ) -> list[list[bytes]]:
-    """Play `script` three times over and compare. Returns what was heard. Not `exact`: who gets a message of a shared
-    subscription depends on when there was room, so that the third broker is left out."""
+    """Play `script` to the three brokers and compare. Return what the clients received.
+
+    Pass `exact=False` for shared subscriptions: the member that receives a message depends on timing, so the third
+    broker is omitted.
+    """
     config = dict(config or {})
     plain = Play(config)
     forgetful = Play({**config, "broker": {**config.get("broker", {}), "authz_cache": 0}})
@@ -130,7 +133,9 @@ def compare(
 
 
 def cast(play: Play, publisher: int) -> MemoryClient:
-    """Subscribers of every version and QoS to everything, and a publisher; all topics known to its fast path."""
+    """Connect subscribers of every version and QoS to all topics, and a publisher whose fast path knows its topics.
+    Return the publisher.
+    """
     for version in VERSIONS:
         for qos in (0, 1, 2):
             play.connect(version=version).subscribe("#", qos)
@@ -148,7 +153,7 @@ def learn(client: MemoryClient) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_plain(version: int, qos: int) -> None:
-    """Every version and QoS to every version and QoS, with payloads whose length takes one byte, two and three."""
+    """Publish from every version and QoS to every version and QoS, with lengths encoded in one, two and three bytes."""
 
     def script(play: Play) -> None:
         client = cast(play, version)
@@ -165,7 +170,7 @@ def test_plain(version: int, qos: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_variants_of_one_topic(version: int) -> None:
-    """RETAIN, DUP, properties and QoS change from message to message."""
+    """RETAIN, DUP, properties and QoS change between messages."""
     variants = [
         Publish("t", b"x", qos, retain, dup, 9 if qos else 0, properties)
         for qos in (0, 1, 2)
@@ -191,8 +196,9 @@ def test_variants_of_one_topic(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("mixed", [False, True])
 def test_runs(version: int, mixed: bool) -> None:
-    """The like of the one before, several times over in one segment, and between them what is nearly the same: a topic
-    that begins with the other, another section, another first byte, another length; some of those who get it do not read.
+    """Equal messages repeat in one segment, mixed with similar ones.
+
+    They differ in the topic's suffix, property section, first byte or length. Some subscribers do not read.
     """
     likes: list[Packet] = [
         Publish("t", b""),
@@ -272,7 +278,7 @@ def with_section(section: bytes, payload: bytes, qos: int) -> bytes:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("check", [False, True])
 def test_property_sections(qos: int, check: bool) -> None:
-    """Every section behind every other, with time passing, and wrong ones behind good ones."""
+    """Every property section follows every other one, with pauses, and invalid sections follow valid ones."""
     sections = list(SECTIONS.values())
 
     def script(play: Play) -> None:
@@ -340,7 +346,7 @@ TAILS = {
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
 def test_behind_good_ones(version: int, tail: bytes) -> None:
-    """Whatever follows known messages in one segment, and whatever follows that."""
+    """Any packet follows known messages in one segment, and any other packet follows it."""
 
     def script(play: Play) -> None:
         client = cast(play, version)
@@ -355,7 +361,7 @@ def test_behind_good_ones(version: int, tail: bytes) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_split_at_every_byte(version: int) -> None:
-    """Segments end wherever they like."""
+    """Segments end at every position."""
     packets: list[Packet] = [
         Publish("t/x0", b"a" * 3),
         Publish("t/x1", b"", 1, packet_id=258),
@@ -386,7 +392,7 @@ def test_split_at_every_byte(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_routes_change_between_messages(version: int, qos: int) -> None:
-    """A subscription made, replaced, ended, taken over or lost between two messages, all in one turn or in several."""
+    """A subscription is created, replaced, ended, taken over or lost between two messages, in one turn or several."""
 
     def script(play: Play) -> None:
         publisher = play.connect(version=version)
@@ -430,7 +436,7 @@ def test_routes_change_between_messages(version: int, qos: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_slow_readers(policy: str, qos: int, kept: bool) -> None:
-    """Receivers that stop reading, the publisher itself among them, under every drop policy."""
+    """Subscribers stop reading, including the publisher itself, under every drop policy."""
     config: dict[str, dict[str, Any]] = {
         "session": {"queue_drop": policy, "queue_messages": 3},
         "broker": {"max_write_buffer": 4096},
@@ -468,8 +474,10 @@ def test_slow_readers(policy: str, qos: int, kept: bool) -> None:
 @pytest.mark.parametrize("subscriber", VERSIONS)
 @pytest.mark.parametrize("acknowledges", [False, True])
 def test_one_receiver_that_is_kept(publisher: int, subscriber: int, acknowledges: bool) -> None:
-    """QoS 1 to one session that outlives its connection: it answers or not, is slow, away, has no room, asks for another
-    QoS, and comes back."""
+    """QoS 1 messages to one durable session.
+
+    Its client acknowledges or not, is slow or offline, has no room, changes its QoS, and reconnects.
+    """
 
     def script(play: Play) -> None:
         more: dict[str, Any] = {"clean_start": False, "high_water": 60, "auto_ack": acknowledges}
@@ -513,7 +521,7 @@ def test_one_receiver_that_is_kept(publisher: int, subscriber: int, acknowledges
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_receive_maximum(version: int) -> None:
-    """[MQTT-3.3.4-7]: QoS 1 and 2 mixed, up to the maximum and over it."""
+    """[MQTT-3.3.4-7] QoS 1 and 2 are mixed, up to the maximum and above it."""
     for ids in ((1, 2), (1, 2, 3), (1, 1, 2, 2), (2, 1, 3, 3)):
 
         def script(play: Play, ids: tuple[int, ...] = ids) -> None:
@@ -530,8 +538,10 @@ def test_receive_maximum(version: int) -> None:
 
 @pytest.mark.parametrize("sizes", [(60, 255, 256, 257, 258, 259), (255,), (256,), (257,), (258,)])
 def test_over_the_clients_maximum(sizes: tuple[int, ...]) -> None:
-    """[MQTT-3.1.2-24]: sizes around Maximum Packet Size, on the way from 3.x to 5.0 and back, where that is small, the
-    broker's own, or larger; beside others and alone."""
+    """[MQTT-3.1.2-24] Message sizes around the Maximum Packet Size, from MQTT 3 to MQTT 5 and back.
+
+    The maximum is small, the broker's own, or larger. The subscriber is alone or one of several.
+    """
 
     def script(play: Play) -> None:
         for size in sizes:
@@ -554,7 +564,7 @@ def test_over_the_clients_maximum(sizes: tuple[int, ...]) -> None:
 
 
 def test_acknowledgements() -> None:
-    """Good, wrong, repeated and unknown ones, in all orders, of QoS 1 and 2."""
+    """Valid, invalid, repeated and unknown acknowledgements of QoS 1 and 2 arrive in all orders."""
     orders = [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 1, 3), (0, 0, 2, 2)]
 
     def script(play: Play) -> None:
@@ -593,7 +603,7 @@ SHARED = ("$share/g/t", "$share/g/#")
 
 @st.composite
 def packets(draw: st.DrawFn, version: int) -> bytes:
-    """A packet of a client, mostly a good one."""
+    """Draw a packet of a client, which is mostly valid."""
     kind = draw(st.integers(0, 19))
     if kind == 0:
         return draw(st.sampled_from(sorted(TAILS.values())))
@@ -618,7 +628,7 @@ def packets(draw: st.DrawFn, version: int) -> bytes:
 
 @st.composite
 def scripts(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[Any, ...]], dict[str, Any]]:
-    """Clients, steps and configuration."""
+    """Draw clients, steps and a configuration."""
     people = []
     for _ in range(draw(st.integers(2, 4))):
         version = draw(st.sampled_from(VERSIONS))

@@ -1,4 +1,4 @@
-"""A connection's bytes: packets found in any segments, held while a decision is awaited, bounded before they are read."""
+"""A connection's bytes: packets in any segments, held while a decision is awaited, and limited before they are read."""
 
 from collections.abc import Callable
 
@@ -276,7 +276,7 @@ EVERY_VERSION = (3, 4, 5)
 @pytest.mark.parametrize("version", EVERY_VERSION)
 @pytest.mark.parametrize("size", [255, 256, 257])
 def test_the_largest_packet(broker_harness: Make, version: int, size: int) -> None:
-    """[MQTT-3.2.2-15], edges 20 and 21: a packet of exactly the maximum is taken."""
+    """[MQTT-3.2.2-15], edges 20 and 21: a packet of exactly the maximum size is accepted."""
     harness = broker_harness(config={"broker": {"max_packet_size": 256}})
     client = harness.connect("c", version)
     client.subscribe("t")
@@ -291,7 +291,7 @@ def test_the_largest_packet(broker_harness: Make, version: int, size: int) -> No
 
 
 def test_too_large_is_known_from_the_header(broker_harness: Make) -> None:
-    """[MQTT-3.2.2-15]: before a byte of the body came."""
+    """[MQTT-3.2.2-15] The broker refuses it before it has received the body."""
     harness = broker_harness(config={"broker": {"max_packet_size": 256}})
     for data in (b"\x30\xfe\x01", b"\x30\xff\xff\xff\x7f"):
         client = harness.connect("c")

@@ -1,4 +1,4 @@
-"""Publishes that wait for room in a full journal: in order, bounded, and sent again by clients that leave."""
+"""PUBLISH packets that wait for room in a full journal: in order, limited, and sent again by clients that leave."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Make = Callable[..., Harness]
 
 
 class SmallJournal(RecordingJournal):
-    """Has room for so many messages."""
+    """A journal with room for a fixed number of messages."""
 
     def __init__(self, room: int) -> None:
         super().__init__("small", wants=lambda topic: topic == "t")
@@ -59,7 +59,7 @@ def test_a_full_journal_refuses_what_it_would_have_to_take(
 def test_a_client_of_3_x_is_acknowledged_when_there_is_room(
     broker_harness: Make, version: int, qos: int
 ) -> None:
-    """On the connection that it has, in order, and not before."""
+    """It is acknowledged on its open connection, in order, and not earlier."""
     journal = SmallJournal(1)
     harness = broker_harness(journals=[journal])
     sub, pub = harness.connect("sub"), harness.connect("pub", version, False)
@@ -160,7 +160,7 @@ def test_what_waits_for_room_is_bounded_for_all_clients_together(broker_harness:
 
 
 class CountedJournal(SmallJournal):
-    """Counts how often it is looked up."""
+    """Counts how often the broker looks the journal up."""
 
     lookups = 0
 
@@ -209,7 +209,7 @@ def test_what_waited_for_room_goes_on_in_slices(broker_harness: Make) -> None:
 
 
 def test_what_was_collected_during_a_flush_is_committed_after_it(broker_harness: Make) -> None:
-    """With a store that is done at once, and though nobody whom the first commit answers is there any more."""
+    """The store commits at once, and the client that the first commit answers has already left."""
     journal = RecordingJournal(slow=True)
     harness = broker_harness(journals=[journal])
     pub, other = harness.connect("pub"), harness.connect("other")

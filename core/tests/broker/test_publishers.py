@@ -1,4 +1,4 @@
-"""One record for all retained messages of a publisher."""
+"""All retained messages of a publisher share one record of it."""
 
 from collections.abc import Callable
 from random import Random
@@ -18,7 +18,7 @@ def rights() -> Rights:
 
 
 def make_disk() -> Disk:
-    """A disk without faults."""
+    """Return a disk without faults."""
 
     def complain(kind: str, text: str) -> None:
         raise AssertionError(f"{kind}: {text}")
@@ -27,7 +27,7 @@ def make_disk() -> Disk:
 
 
 def test_one_record_for_all_messages_of_a_client(broker_harness: Make, rights: Rights) -> None:
-    """Also over several connections; it is let go of with its last message, in memory and in the store."""
+    """The record outlives connections. It is deleted with its last message, in memory and in the store."""
     disk = make_disk()
     harness = started(broker_harness, rights, store=disk.open())
     core = harness.broker.state
@@ -54,7 +54,7 @@ def test_one_record_for_all_messages_of_a_client(broker_harness: Make, rights: R
 
 
 def test_a_publisher_counts_against_the_bounds(broker_harness: Make) -> None:
-    """A name of 60 KB for each message of a byte would hold sixty thousand times what was counted."""
+    """A name of 60 KB for each one-byte message would use sixty thousand times the counted memory."""
     harness = broker_harness(config={"broker": {"max_retained_bytes": 100_000}})
     live = harness.connect("live")
     live.subscribe("#")

@@ -1,4 +1,4 @@
-"""What a new broker makes of a store: the queues of shared subscriptions, page by page, and failures."""
+"""A new broker on an existing store: the queues of shared subscriptions, page by page, and failures."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ Make = Callable[..., Harness]
 
 
 class PagedStore(DurableStore):
-    """A store that reads two entries at a time, at once or when `answer` is called, and fails if told to."""
+    """A store that reads two entries at a time, at once or when `answer` is called. It can be made to fail."""
 
     def __init__(self, late: bool = False) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class PagedStore(DurableStore):
             self.answer()
 
     def answer(self) -> None:
-        """Answer all reads, and those that follow."""
+        """Answer all pending reads and those that follow."""
         while self.reads:
             self.reads.pop(0)()
 
 
 def fill(harness: Harness) -> None:
-    """Leave two groups with five and three messages."""
+    """Leave two shared subscriptions with five and three messages."""
     member = harness.connect("member", session_expiry_interval=600)
     member.subscribe("$share/g/many", 1)
     member.subscribe("$share/h/few", 1)

@@ -1,4 +1,4 @@
-"""The expiry of retained messages, behind one deadline."""
+"""The expiry of retained messages, which share one deadline."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ Make = Callable[..., Harness]
 
 
 def left(client: MemoryClient) -> list[tuple[bytes, int | None]]:
-    """Payload and Message Expiry Interval of the unread messages, taken."""
+    """Remove the unread messages and return the payload and Message Expiry Interval of each."""
     client.harness.settle()
     found = [p for p in client.unread if isinstance(p, Publish)]
     client.unread.clear()
@@ -22,7 +22,7 @@ def left(client: MemoryClient) -> list[tuple[bytes, int | None]]:
 
 
 def test_retained(harness: Harness) -> None:
-    """[MQTT-3.3.2-5, 3.3.2-6], edge 27"""
+    """[MQTT-3.3.2-5, 3.3.2-6], edge 27: the interval counts down."""
     publisher = harness.connect("p")
     publisher.publish("t", b"x", retain=True, message_expiry_interval=100)
     client = harness.connect("c")
@@ -39,7 +39,7 @@ def test_retained(harness: Harness) -> None:
 
 
 def test_retained_and_drawn_later(harness: Harness) -> None:
-    """It was not over at SUBSCRIBE, but is when there is room."""
+    """The message had not expired at SUBSCRIBE, but has when the client has room."""
     publisher = harness.connect("p")
     for number in range(4):
         publisher.publish(f"t/{number}", b"x", 1, retain=True, message_expiry_interval=10)
@@ -57,7 +57,7 @@ def test_retained_and_drawn_later(harness: Harness) -> None:
 
 
 def test_a_retained_message_that_expired_makes_room(broker_harness: Make) -> None:
-    """Edge 27: it is gone, not only hidden: it counts against no limit, and one that replaced it stays."""
+    """Edge 27: an expired message is deleted and no longer counts against limits. A message that replaced it stays."""
     harness = broker_harness(config={"broker": {"max_retained": 2}})
     publisher = harness.connect("p")
     core = harness.broker.state
@@ -78,7 +78,7 @@ def test_a_retained_message_that_expired_makes_room(broker_harness: Make) -> Non
 
 
 def test_what_is_replaced_or_cleared_leaves_nothing(harness: Harness) -> None:
-    """One deadline for all; an entry for each message that is kept, and a few besides."""
+    """There is one deadline for all messages, and little more than one entry per retained message."""
     publisher = harness.connect("p")
     core = harness.broker.state
     before = len(core.deadlines)
@@ -97,7 +97,7 @@ def test_what_is_replaced_or_cleared_leaves_nothing(harness: Harness) -> None:
 
 
 def test_many_that_expire_at_once_and_in_turn(harness: Harness) -> None:
-    """Each at its time, whatever the order in which they came; what replaced one counts."""
+    """Each message expires at its time, whatever the order of publication. A replacement has its own interval."""
     publisher = harness.connect("p")
     core = harness.broker.state
     for number in range(300):
@@ -117,7 +117,7 @@ def test_many_that_expire_at_once_and_in_turn(harness: Harness) -> None:
 def test_a_clock_that_is_set_back(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, interval: int
 ) -> None:
-    """[MQTT-3.3.2-6]: what is left is never more than what came, which also is all that the property can hold."""
+    """[MQTT-3.3.2-6] The remaining interval never exceeds the original one, which is also the property's limit."""
     publisher = harness.connect("p")
     client = harness.connect("c", receive_maximum=1, auto_ack=False)
     client.subscribe("q", 1)
@@ -138,7 +138,7 @@ def test_a_clock_that_is_set_back(
 
 
 def test_a_clock_that_is_set_forward(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retained message is gone within the hour, however long its interval was."""
+    """A retained message expires within the hour, however long its interval was."""
     publisher = harness.connect("p")
     publisher.publish("t", b"x", retain=True, message_expiry_interval=1_000_000)
     right = harness.clock.time
@@ -149,7 +149,7 @@ def test_a_clock_that_is_set_forward(harness: Harness, monkeypatch: pytest.Monke
 
 
 class Turns:
-    """A runtime and its deadlines. `counts` tells how many calls each turn made."""
+    """A runtime with deadlines. `counts` contains the number of calls in each turn."""
 
     def __init__(self) -> None:
         self.runtime = VirtualRuntime()
@@ -158,7 +158,7 @@ class Turns:
         self._open = False
 
     def note(self) -> None:
-        """Count a call of this turn."""
+        """Count a call in this turn."""
         if not self._open:
             self._open = True
             self.counts.append(0)
@@ -178,7 +178,7 @@ def turns() -> Turns:
 def test_retained_messages_expire_in_slices_whatever_the_clocks_say(
     turns: Turns, early: float
 ) -> None:
-    """A timer measures another clock than the expiry, so that the delay until the rest is due may be 0 or more."""
+    """The timer and the expiry use different clocks, so the delay until the rest is due may be 0."""
     expired: list[str] = []
 
     def expire(topic: str) -> None:

@@ -1,5 +1,7 @@
-"""A retained message is sent only if its publisher may still publish it: a right that was taken away must not outlive
-itself in what was retained with it (CVE-2018-12546)."""
+"""A retained message is sent only if its publisher may still publish it.
+
+A revoked permission must not survive in retained messages (CVE-2018-12546).
+"""
 
 from collections.abc import Callable
 from random import Random
@@ -23,7 +25,7 @@ def rights() -> Rights:
 
 @pytest.fixture
 def secured(broker_harness: Make, rights: Rights) -> Harness:
-    """A broker with two publishers' messages."""
+    """Return a broker with retained messages of two publishers."""
     harness = started(broker_harness, rights)
     for name in ("ann", "bob"):
         client = harness.connect(name, username=name)
@@ -41,7 +43,7 @@ BOB = {f"bob/{n}" for n in range(3)}
 def test_a_right_that_is_taken_away(
     secured: Harness, rights: Rights, how: str, there: bool
 ) -> None:
-    """Also of a client that left, and given back again: the message is not lost."""
+    """The client may have left. If the permission is granted again, the message is sent again."""
     if not there:
         for client in secured.clients:
             client.disconnect()
@@ -67,7 +69,9 @@ def test_a_right_that_is_taken_away(
 
 
 def test_each_is_asked_about_once(secured: Harness, rights: Rights) -> None:
-    """However many subscribe: not at all after it was published, once after rights may have changed."""
+    """However many clients subscribe, a publisher is authorized once after permissions may have changed, and not
+    before.
+    """
     rights.asked.clear()
     assert fetched(secured) == fetched(secured) == ANN | BOB
     assert rights.asked == []
@@ -106,7 +110,7 @@ def test_a_lower_qos_than_that_of_the_message_is_not_enough(
 
 
 def test_nobody_could_decide(secured: Harness, rights: Rights) -> None:
-    """It is not sent, and asked about again."""
+    """The message is not sent, and the publisher is authorized again at the next request."""
     rights.undecided = True
     secured.reload()
     assert fetched(secured) == set()
@@ -143,7 +147,7 @@ def test_what_a_plugin_published_is_nobodys(broker_harness: Make, rights: Rights
 
 @pytest.mark.parametrize("denied", [False, True])
 def test_after_a_restart(broker_harness: Make, denied: bool) -> None:
-    """As the client that it was then: with its identity, claims and listener."""
+    """The publisher is authorized with its identity, claims and listener at the time of publishing."""
     rights = Rights()
     disk = make_disk()
     harness = started(broker_harness, rights, store=disk.open())
@@ -161,7 +165,7 @@ def test_after_a_restart(broker_harness: Make, denied: bool) -> None:
 
 
 def make_disk() -> Disk:
-    """A disk without faults."""
+    """Return a disk without faults."""
 
     def complain(kind: str, text: str) -> None:
         raise AssertionError(f"{kind}: {text}")
@@ -171,7 +175,7 @@ def make_disk() -> Disk:
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_an_answer_that_comes_later(broker_harness: Make, count: int) -> None:
-    """Many are asked about at a time; several who wait for one answer get it together."""
+    """Many publishers are authorized at a time. Subscribers that wait for the same answer receive it together."""
     rights = Rights(late=True)
     harness = started(broker_harness, rights)
     client = harness.connect("ann")
@@ -196,7 +200,7 @@ def test_an_answer_that_comes_later(broker_harness: Make, count: int) -> None:
 
 
 def test_changes_while_an_answer_is_awaited(broker_harness: Make) -> None:
-    """Cleared, replaced, unsubscribed, left: nothing wrong is sent, and nothing waits for ever."""
+    """Messages are cleared or replaced, and subscribers leave. Nothing wrong is sent, and nothing waits forever."""
     rights = Rights(late=True)
     harness = started(broker_harness, rights)
     client = harness.connect("ann")

@@ -1,4 +1,4 @@
-"""What the whole broker counts of messages that it drops."""
+"""The broker's counters of dropped messages."""
 
 from collections.abc import Callable
 from typing import Any

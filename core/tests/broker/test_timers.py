@@ -1,4 +1,4 @@
-"""Deadlines: what is due at once is called in slices, one a turn."""
+"""Deadlines: calls that are due at once are made in slices, one per turn."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 class Turns:
-    """A runtime and its deadlines. `counts` tells how many calls each turn made."""
+    """A runtime with deadlines. `counts` contains the number of calls in each turn."""
 
     def __init__(self) -> None:
         self.runtime = VirtualRuntime()
@@ -17,7 +17,7 @@ class Turns:
         self._open = False
 
     def note(self) -> None:
-        """Count a call of this turn."""
+        """Count a call in this turn."""
         if not self._open:
             self._open = True
             self.counts.append(0)

@@ -1,4 +1,4 @@
-"""One turn of the event loop: one batch is committed, and one write leaves for each connection."""
+"""One turn of the event loop: one batch is committed, and each connection gets one write."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,12 +48,12 @@ def harness(broker_harness: Make, store: SlowStore) -> Harness:
 
 
 def durable(harness: Harness, name: str, **options: Any) -> MemoryClient:
-    """A client whose session outlives its connection."""
+    """Return a client whose session outlives its connection."""
     return harness.connect(name, **{"session_expiry_interval": 600, **options})
 
 
 def away(harness: Harness, name: str, filter: str, qos: int = 2) -> MemoryClient:
-    """A durable subscriber that left."""
+    """Return a durable subscriber that has disconnected."""
     client = durable(harness, name)
     client.subscribe(filter, qos)
     client.disconnect()

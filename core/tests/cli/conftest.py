@@ -23,7 +23,7 @@ from hookmq.server.settings import ListenerSettings, TlsSettings
 
 
 class Rules(Plugin):
-    """Refuses the user ``bad``, topics below ``no/`` and answers requests on ``svc``."""
+    """Refuses the user ``bad`` and topics below ``no/``, and answers requests on ``svc``."""
 
     @hookimpl
     def on_connect(self, client: object, connect: object) -> Deny | None:
@@ -39,7 +39,7 @@ class Rules(Plugin):
 
 
 class Running(NamedTuple):
-    """The ports of the broker's listeners, as options."""
+    """The ports of the broker's listeners as command-line options."""
 
     tcp: list[str]
     ws: list[str]
@@ -51,7 +51,7 @@ class Running(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """`serve` in this process sets logging up, and for good."""
+    """Restore the logging configuration, which `serve` changes permanently in its process."""
     root, own = logging.getLogger(), logging.getLogger("hookmq")
     before = (root.handlers[:], root.level, own.level)
     yield

@@ -1,4 +1,4 @@
-"""'hookmq check'."""
+"""The command 'hookmq check'."""
 
 import pathlib
 

@@ -19,7 +19,7 @@ Offer = Callable[..., None]
 
 
 class Greeter(Plugin):
-    """Commands of a staticmethod; an object of it must never be made."""
+    """Adds commands by a staticmethod. The class must never be instantiated."""
 
     def __init__(self, config: Any, context: Context) -> None:
         raise AssertionError("a command needs no object")
@@ -43,7 +43,7 @@ class Greeter(Plugin):
 
 
 class Nested(Plugin):
-    """Commands below a command, by a classmethod under another name."""
+    """Adds commands below a command, by a classmethod with another name."""
 
     word = "done"
 
@@ -78,17 +78,17 @@ class Leaves(Plugin):
 class Instance(Plugin):
     @hookimpl
     def register_cli(self, group: Any) -> None:
-        """Needs an object."""
+        """An invalid implementation that needs an instance."""
 
 
 class Unmarked(Plugin):
     @classmethod
     def register_cli(cls, group: Any) -> None:
-        """Without @hookimpl."""
+        """An invalid implementation without @hookimpl."""
 
 
 class Above(Plugin):
-    """The marks in the other order."""
+    """The decorators in the opposite order."""
 
     @hookimpl
     @staticmethod
@@ -100,14 +100,14 @@ class Later(Plugin):
     @staticmethod
     @hookimpl
     async def register_cli(group: Any) -> None:
-        """Cannot be awaited."""
+        """An invalid implementation that is a coroutine."""
 
 
 class Wrong(Plugin):
     @staticmethod
     @hookimpl
     def register_cli(grupo: Any) -> None:
-        """Takes what there is not."""
+        """An invalid implementation with an unknown argument."""
 
 
 def added(name: str) -> type[Plugin]:
@@ -121,7 +121,7 @@ def added(name: str) -> type[Plugin]:
 
 
 class Point:
-    """An entry point."""
+    """A replacement for an entry point."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -139,7 +139,7 @@ def package(name: str, kind: Any, owner: str = "") -> InstalledPlugin:
 
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
-    """`offer(name=class)`: these are the installed plugins."""
+    """Return a function: `offer(name=class)` makes these the installed plugins."""
 
     def install(**kinds: Any) -> None:
         found = tuple(package(name, kind) for name, kind in kinds.items())
@@ -262,7 +262,7 @@ def test_what_cannot_be_called_on_the_class_is_not_loaded(kind: type[Plugin]) ->
 
 
 def test_a_real_package_is_found(tmp_path: pathlib.Path) -> None:
-    """Through entry points of the file system, in a process of its own."""
+    """The test uses entry points in the file system and a separate process."""
     (tmp_path / "hq_cmd.py").write_text(
         "from hookmq.plugin import Plugin, hookimpl\n"
         "class Cmd(Plugin):\n"

@@ -1,4 +1,4 @@
-"""'hookmq config', run in this process."""
+"""The command 'hookmq config', run in this process."""
 
 import json
 import pathlib

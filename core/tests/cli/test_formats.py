@@ -1,4 +1,4 @@
-"""How messages are printed."""
+"""How `hookmq sub` prints messages."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Who can come in at each listener."""
+"""The report of who can connect at each listener."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""``hookmq``: commands, help, exit codes, messages."""
+"""The command ``hookmq``: its subcommands, help, exit codes and messages."""
 
 import io
 import logging
@@ -78,7 +78,7 @@ def test_errors_are_one_message_and_a_code(
 def test_an_error_comes_behind_what_was_logged(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    """The log is written by a thread, which may be late: what ended the process is the last line all the same."""
+    """A thread writes the log and may be late. The error that ended the process must still be the last line."""
 
     class Late(logging.Handler):
         def flush(self) -> None:

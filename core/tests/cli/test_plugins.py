@@ -1,4 +1,4 @@
-"""'hookmq plugins': the plugins of a configuration, and what runs for a hook."""
+"""The command 'hookmq plugins': the plugins of a configuration, and the implementations of a hook."""
 
 import json
 import pathlib

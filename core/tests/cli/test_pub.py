@@ -1,4 +1,4 @@
-"""'hookmq pub': payloads of every kind."""
+"""The command 'hookmq pub' with every kind of payload."""
 
 import io
 import pathlib

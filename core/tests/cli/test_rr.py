@@ -1,4 +1,4 @@
-"""'hookmq rr'."""
+"""The command 'hookmq rr'."""
 
 import threading
 from typing import Any

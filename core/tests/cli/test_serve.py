@@ -1,4 +1,4 @@
-"""``hookmq serve``: a process from its start to its end."""
+"""The command ``hookmq serve``: a process from its start to its end."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class Server:
         self.seen: list[dict[str, Any]] = []
 
     def event(self, name: str) -> dict[str, Any]:
-        """The next event of that name; fails when the process ends before it."""
+        """Return the next event with this name. Fail if the process ends first."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             entry: dict[str, Any] = json.loads(line)
@@ -116,7 +116,7 @@ class Chatty(Plugin):
 def test_what_plugins_log_is_in_the_log(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From their construction to their end, as events and without secrets."""
+    """Plugins log from their construction to their end, as events and without secrets."""
     described = tmp_path / "hookmq_chatty-1.dist-info"
     described.mkdir()
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: hookmq-chatty\nVersion: 1\n")

@@ -1,4 +1,4 @@
-"""The life of a plugin in ``hookmq serve``: what it is asked, when, and what is open then."""
+"""The life of a plugin in ``hookmq serve``: the order of its hooks, and what is open at each of them."""
 
 import argparse
 import asyncio
@@ -27,7 +27,7 @@ log: {level: error}
 
 
 class Kept(MemoryStore):
-    """Notes that it is loaded and closed."""
+    """Records when it is loaded and closed."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         super().__init__("kept")
@@ -43,7 +43,7 @@ class Kept(MemoryStore):
 
 
 class Watches(Plugin):
-    """Notes every hook of its life, and whether the listener's socket is there."""
+    """Records every lifecycle hook, and whether the listener's socket exists."""
 
     path: pathlib.Path
     told: list[str]
@@ -87,7 +87,7 @@ class Watches(Plugin):
 
 
 def watching(tmp_path: pathlib.Path, fails: str = "") -> tuple[Hooks, list[str], asyncio.Event]:
-    """Hooks of the plugins a and b, what they are told, and what is set at each time."""
+    """Return the hooks of the plugins a and b, the list of their calls, and an event that is set at each call."""
     told: list[str] = []
     wake = asyncio.Event()
     instances = []
@@ -139,7 +139,7 @@ async def test_the_life_of_two_plugins(
 async def test_stopped_is_logged_when_plugins_and_store_have_ended(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who reads it may start the next broker on the same folders."""
+    """A supervisor that reads this event may start the next broker on the same folders."""
     path = tmp_path / "f.yaml"
     path.write_text(CONFIG.replace("SOCKET", str(tmp_path / "s")))
     hooks, told, wake = watching(tmp_path)

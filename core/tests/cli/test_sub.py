@@ -1,4 +1,4 @@
-"""'hookmq sub': what it prints, and to what."""
+"""The command 'hookmq sub': its output to pipes and terminals."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def target(options: list[str]) -> ConnectTarget:
 
 
 class Subscriber:
-    """`hookmq sub` in a thread, known to be subscribed; its output is read through `capfdbinary`."""
+    """`hookmq sub` in a thread after it has subscribed. Its output is read through `capfdbinary`."""
 
     def __init__(self, words: list[str]) -> None:
         self.code: int | None = None
@@ -89,7 +89,7 @@ def test_properties_travel(tcp: list[str], capfdbinary: Captured) -> None:
 
 
 def on_a_terminal(words: list[str]) -> bytes:
-    """What a command of ours writes to a terminal."""
+    """Return what a command writes to a terminal."""
     leader, follower = os.openpty()
     try:
         tty.setraw(follower)  # line ends come as they were written

@@ -1,4 +1,4 @@
-"""What a configuration means in practice."""
+"""The summary of what a configuration means in practice."""
 
 import pytest
 from hookmq.cli import main
@@ -8,7 +8,7 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if no distribution but the core were installed."""
+    """Make the core appear to be the only installed distribution."""
     monkeypatch.setattr("hookmq.config.plugins.installed", tuple)
 
 

@@ -1,4 +1,4 @@
-"""'hookmq version'."""
+"""The command 'hookmq version'."""
 
 import json
 import sys

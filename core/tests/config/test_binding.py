@@ -1,4 +1,4 @@
-"""Marked values to dataclasses."""
+"""Binding of parsed values to dataclasses."""
 
 import pathlib
 from collections.abc import Mapping
@@ -135,7 +135,7 @@ class Invalid(ValueError):
 
 
 class Model:
-    """What pydantic's models look like from outside."""
+    """A class with the interface of a pydantic model."""
 
     values: Mapping[str, Any]
 

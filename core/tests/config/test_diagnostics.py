@@ -1,4 +1,4 @@
-"""Every kind of mistake in a configuration, told at its line and column, in words that help."""
+"""Every kind of configuration error is reported with its line, column and a helpful message."""
 
 import pytest
 from hookmq.config.diagnostics import ConfigErrors
@@ -6,7 +6,7 @@ from hookmq.config.model import loads
 from hookmq.model.errors import ConfigError
 
 HEAD = "version: 1\nlisteners: [{name: tcp}]\n"
-"""Two lines that are right; what follows begins at line 3."""
+"""Two valid lines. The tested text starts at line 3."""
 
 WRONG = [
     # keys

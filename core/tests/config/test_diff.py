@@ -1,4 +1,4 @@
-"""What a changed configuration would do."""
+"""The effects of a changed configuration."""
 
 from hookmq.config.diff import ReloadReport, compare
 from hookmq.config.model import Config, loads

@@ -1,4 +1,4 @@
-"""A changed configuration, applied to a running broker."""
+"""A changed configuration applied to a running broker."""
 
 import asyncio
 import logging
@@ -68,7 +68,7 @@ class Noted(Plugin):
 
 
 class Guard(Noted):
-    """Refuses what it is told to, unless its file is broken."""
+    """Abstains from authorization. Its construction fails if the setting `text` is "broken"."""
 
     def __init__(self, config: Settings, context: Context) -> None:
         super().__init__(config, context)
@@ -89,7 +89,7 @@ class Keeper(Plugin):
 
 
 class Supple(Noted):
-    """A provider that goes on with another configuration."""
+    """A provider that continues with another configuration."""
 
     @hookimpl
     def provide_store(self) -> MemoryStore:
@@ -104,7 +104,7 @@ class Supple(Noted):
 
 
 class Shown(Plugin):
-    """Everything that a plugin can add to a running node."""
+    """A plugin that adds everything a plugin can add to a running broker."""
 
     Config = Settings
 
@@ -186,7 +186,7 @@ def port_of(live: HotReload, name: str) -> int:
 
 
 async def ping(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connected MQTT 3.1.1 client."""
+    """Connect an MQTT 3.1.1 client and return its streams."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(bytes.fromhex("100c00044d5154540402003c0000"))
     assert await reader.readexactly(4) == bytes.fromhex("20020000")
@@ -199,7 +199,7 @@ async def still_there(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def settled(live: HotReload) -> None:
-    """Let the work that a reload leaves behind come to its end."""
+    """Wait until the tasks that a reload started have ended."""
     while live._tasks:
         await asyncio.wait(tuple(live._tasks))
 

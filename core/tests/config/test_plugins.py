@@ -1,4 +1,4 @@
-"""From entries to plugin objects."""
+"""Creating plugin objects from configuration entries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Broken(Plugin):
 
 
 class Point:
-    """As much of an entry point as is used."""
+    """A replacement for an entry point with the attributes that are used."""
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self.load = load
@@ -167,7 +167,7 @@ def test_what_is_not_required_is_left_out_and_logged() -> None:
 
 
 def test_what_is_required_if_installed_may_be_missing_and_nothing_else() -> None:
-    """A store that is there and cannot be used must not be taken for none: everything would be forgotten."""
+    """An installed store that cannot be used must not count as missing, because the broker would then lose all state."""
     logged: list[tuple[str, object]] = []
 
     def log(level: str, event: str, /, **fields: object) -> None:

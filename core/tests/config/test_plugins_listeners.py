@@ -1,4 +1,4 @@
-"""Listeners of types that plugins add, as 'check' sees them."""
+"""Listener types that plugins add, as 'check' validates them."""
 
 import pathlib
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Offer = Callable[..., None]
 
 
 class Point:
-    """An entry point."""
+    """A replacement for an entry point."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -36,7 +36,7 @@ def package(name: str, kind: Any, owner: str = "") -> InstalledPlugin:
 
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
-    """`offer(name=class)`: these are the installed plugins."""
+    """Return a function: `offer(name=class)` makes these the installed plugins."""
 
     def install(**kinds: Any) -> None:
         found = tuple(package(name, kind) for name, kind in kinds.items())

@@ -1,4 +1,4 @@
-"""The two indirections, {$env: NAME} and {$file: PATH}."""
+"""The two references to secrets, {$env: NAME} and {$file: PATH}."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""The configuration in force, its origins, and what is never shown."""
+"""The display of the effective configuration: values, origins and hidden secrets."""
 
 import pathlib
 

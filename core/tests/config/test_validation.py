@@ -1,4 +1,4 @@
-"""Mistakes between the values of a configuration, told at their places."""
+"""Contradictions between values of a configuration, reported with their positions."""
 
 import pytest
 from hookmq.config.model import loads

@@ -1,4 +1,4 @@
-"""YAML with places, within bounds."""
+"""YAML with source positions, within limits."""
 
 import pytest
 from hookmq.config import yaml_document as document

@@ -12,7 +12,7 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 def _make(plugin_id: str, **members: Any) -> Plugin:
-    """A plugin whose members named as hooks are its implementations."""
+    """Return a plugin. Members with the names of hooks become its implementations."""
     body = {k: hookimpl(v) if k in SPECS and callable(v) else v for k, v in members.items()}
     body |= {k: classmethod(body[k]) for k in ON_CLASS if callable(body.get(k))}
     made: type[Plugin] = type("Made", (Plugin,), body)
@@ -36,7 +36,7 @@ def client() -> ClientInfo:
 
 @pytest.fixture
 def instance() -> Callable[..., PluginInstance]:
-    """`instance(plugin, **entry)`: a plugin with an entry of the configuration."""
+    """Return a function: `instance(plugin, **entry)` returns a plugin with a configuration entry."""
 
     def instance(plugin: Plugin, **entry: Any) -> PluginInstance:
         return PluginInstance(PluginEntry(use=plugin.id, id=plugin.id, **entry), plugin)
@@ -46,7 +46,9 @@ def instance() -> Callable[..., PluginInstance]:
 
 @pytest.fixture
 def bound(runtime: VirtualRuntime) -> Callable[..., Hooks]:
-    """`bound(*instances_or_plugins)`: hooks that work, each plugin's handle a string with its id."""
+    """Return a function: `bound(*instances_or_plugins)` returns working hooks. Each plugin's handle is a string with
+    its id.
+    """
 
     def bound(*plugins: Plugin | PluginInstance) -> Hooks:
         made = [

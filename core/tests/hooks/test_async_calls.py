@@ -1,4 +1,4 @@
-"""Answers that are awaited, calls in a thread, and their deadlines, below any particular hook."""
+"""Awaited results, calls in a thread and their timeouts, independent of any hook."""
 
 from collections.abc import Callable
 from typing import Any

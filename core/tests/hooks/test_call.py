@@ -1,4 +1,4 @@
-"""Every deciding and transforming hook with every answer, given in every way that an implementation can be written."""
+"""Every deciding and transforming hook with every result, for every way to write an implementation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ Told = list[tuple[Any, str]]
 
 
 class Bench:
-    """Runs chains and keeps what `done` was told."""
+    """Runs chains and records the arguments of `done`."""
 
     def __init__(self, runtime: VirtualRuntime) -> None:
         self.runtime = runtime
@@ -50,7 +50,7 @@ class Bench:
     def call(
         self, hook: str, plugin_id: str, way: str, answer: Any, **given: Any
     ) -> HookImplementation:
-        """An implementation that answers `answer` (raises it, if it is an exception) in a way."""
+        """Return an implementation, written in a given way, that returns `answer` or raises it if it is an exception."""
         runtime, asked = self.runtime, self.asked
 
         def now() -> Any:
@@ -109,7 +109,7 @@ class Bench:
 
 
 class Awaitable:
-    """Not a coroutine, but awaited all the same."""
+    """Not a coroutine, but awaitable."""
 
     def __init__(self, coroutine: Any) -> None:
         self.coroutine = coroutine
@@ -446,7 +446,7 @@ def test_a_decision_about_a_delivery_is_never_awaited(bench: Bench) -> None:
 
 
 def chain(bench: Bench, hook: str, way: str, functions: dict[str, Any]) -> list[HookImplementation]:
-    """Calls that get their arguments."""
+    """Return calls that receive their arguments."""
     calls = []
     for plugin_id, function in functions.items():
         call = bench.call(hook, plugin_id, "sync", None)

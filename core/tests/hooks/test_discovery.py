@@ -1,4 +1,4 @@
-"""Discovery reads metadata; nothing is imported until it is asked for."""
+"""Discovery reads metadata and imports a plugin only on request."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Starting, announcing, reloading and ending plugins."""
+"""Starting, announcing, reloading and stopping plugins."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ Bound = Callable[..., Hooks]
 
 
 class Story:
-    """What happened, in order; and plugins that add to it."""
+    """Records events in order, and creates plugins that add to them."""
 
     def __init__(self, make: Make, runtime: VirtualRuntime) -> None:
         self.make = make
@@ -27,7 +27,7 @@ class Story:
         self.told: list[Any] = []
 
     def plugin(self, plugin_id: str, way: str = "sync", **answers: Any) -> Plugin:
-        """One with all four hooks, sync or async; `answers` are what they do instead."""
+        """Return a plugin with all four hooks, sync or async. `answers` replace the behavior of some hooks."""
 
         def hook(name: str) -> Any:
             def happen() -> None:

@@ -1,4 +1,4 @@
-"""Hooks as the broker sees them: order, narrowing, counters, what explains them."""
+"""Hooks as the broker uses them: order, filters, counters and explanations."""
 
 from collections.abc import Callable
 from typing import Any

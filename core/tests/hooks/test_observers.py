@@ -1,4 +1,4 @@
-"""Observers: order, bounds, the circuit, and that the broker never waits."""
+"""Observers: their order, limits and circuit. The broker never waits for them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ WAYS = ["async", "sync", "sync, awaited"]
 
 
 class Watcher:
-    """A plugin that observes, and what it saw."""
+    """A plugin that observes and records its calls."""
 
     def __init__(
         self,

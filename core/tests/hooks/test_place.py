@@ -1,4 +1,4 @@
-"""A failure of a plugin is logged with the line of the plugin's code, whichever way the hook was called."""
+"""A plugin's failure is logged with the line of the plugin's code, however the hook was called."""
 
 import asyncio
 import logging
@@ -101,7 +101,7 @@ class Provider(Plugin):
 
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A package of plugins that fail in a module of their own."""
+    """Return a package of plugins that fail in one of its modules."""
     folder = tmp_path / "failing"
     folder.mkdir()
     (folder / "__init__.py").write_text(PLUGIN)
@@ -144,7 +144,7 @@ def test_what_forbids_to_start_names_the_line(failing: ModuleType, name: str) ->
 
 
 def test_a_secret_is_not_logged(broker_harness: Make, failing: ModuleType) -> None:
-    """`hides_username` is given what may be a secret, and its exception may repeat it."""
+    """`hides_username` receives possible secrets, and its exception may contain them."""
     harness = broker_harness(plugins=[make(failing, "Hiding")])
     for number in range(3):
         harness.connect(f"c{number}", username="eyJhbGciOi")

@@ -1,4 +1,6 @@
-"""Rate limits of `provide_rate_limiter`: a packet over a limit waits in order, is refused or is dropped; none is lost."""
+"""Rate limits of `provide_rate_limiter`: a packet above a limit waits in order, is refused or is dropped.
+None is lost.
+"""
 
 from collections.abc import Callable
 
@@ -13,7 +15,7 @@ from hookmq_testing import Harness, HookRecorder
 
 
 class Gate(PublishLimit):
-    """Lets `tokens` through; what comes after waits for `let`, or gets `verdict`."""
+    """Admits the first `tokens` messages. Later ones wait for `let`, or get `verdict`."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -84,7 +86,7 @@ class Measure(RateLimiter):
 
 
 class Metering(Plugin):
-    """Gives the client ``measured`` its meter, and others none."""
+    """Limits only the client ``measured``."""
 
     def __init__(self, rate_limiter: object, id: str = "metering") -> None:
         super().__init__(None, Context(id))

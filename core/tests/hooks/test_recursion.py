@@ -1,4 +1,4 @@
-"""Plugins that publish in answer to each other's messages come to an end."""
+"""Plugins that answer each other's messages do not loop forever."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -28,7 +28,7 @@ def harness(broker_harness: Make, mine: HookRecorder, other: HookRecorder) -> Ha
 
 
 class Told:
-    """What became of an awaitable."""
+    """The result of an awaitable."""
 
     def __init__(self, harness: Harness, awaitable: Awaitable[Any]) -> None:
         self.result: Any = None
@@ -71,7 +71,7 @@ def answering(harness: Harness, name: str) -> Callable[[Message], None]:
 
 @pytest.mark.parametrize("hook", ["on_publish", "on_published"])
 def test_a_loop_ends_though_answers_take_their_time(broker_harness: Make, hook: str) -> None:
-    """Of coroutines and of observers: the depth goes along with what they were called for."""
+    """The depth is also passed on in coroutines and observers."""
     pair = [HookRecorder(hook, id="mine"), HookRecorder(hook, id="other")]
     harness = broker_harness(plugins=pair, config={"broker": {"publish_depth": 3}})
 

@@ -1,4 +1,4 @@
-"""What a plugin and its entry may say. Every refusal names the plugin and what is wrong."""
+"""What a plugin and its configuration entry may declare. Every error names the plugin and the problem."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What hooks.specs promises of every hook; the design's table, written out."""
+"""The properties that hooks.specs declares for each hook."""
 
 import inspect
 from typing import Any, get_type_hints
@@ -119,7 +119,7 @@ def test_what_a_hook_registers_to_is_typed_and_exported(
 
 
 def test_what_is_given_fits_its_type() -> None:
-    """Looked at by mypy."""
+    """mypy checks this test."""
     listeners: ListenerRegistry = PluginTypes(ListenerTypes(), "p")
     router: HttpRouter = PluginRouter(HttpRoutes(), "p")
     installed: Any = None

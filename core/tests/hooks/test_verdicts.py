@@ -82,6 +82,6 @@ def test_least_takes_none_for_no_bound(first: Any, second: Any, lower: Any) -> N
     ],
 )
 def test_an_accept_that_cannot_be(changes: Any, words: str) -> None:
-    """It is refused where it is made, so that the plugin is named, in both builds."""
+    """Both builds refuse it on creation, so that the error names the plugin."""
     with pytest.raises(TypeError, match=words):
         Accept(**changes)

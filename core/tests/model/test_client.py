@@ -1,4 +1,4 @@
-"""What a client's record keeps of its claims."""
+"""The claims that a client's record keeps."""
 
 import json
 from collections.abc import Callable, Mapping

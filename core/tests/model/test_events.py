@@ -1,4 +1,4 @@
-"""Words of the public types mean something: whatever can be told is told somewhere."""
+"""Every value of the public enumerations is used somewhere."""
 
 import re
 from pathlib import Path

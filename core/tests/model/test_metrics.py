@@ -1,4 +1,4 @@
-"""The broker's counters: what each counts, and that the short way counts like the long one."""
+"""The broker's counters: what each counts, and that the fast path and the slow path count alike."""
 
 from collections.abc import Callable
 
@@ -52,7 +52,7 @@ def test_a_restart_creates_no_sessions(broker_harness: Make) -> None:
 
 
 def exchange(harness: Harness) -> tuple[MemoryClient, MemoryClient]:
-    """Some of everything that clients say."""
+    """Exchange packets of every type that clients send."""
     sub, pub = harness.connect("sub"), harness.connect("pub")
     sub.subscribe([("t", 2), ("u", 1)])
     for number in range(6):
@@ -83,7 +83,7 @@ def test_traffic(broker_harness: Make, hooks: tuple[str, ...]) -> None:
 
 
 def _sent(client: MemoryClient) -> int:
-    """Packets that a client of `exchange` sent."""
+    """Return the number of packets that a client of `exchange` sent."""
     got = [type(packet).__name__ for packet in client.received]
     answers = got.count("Publish") - sum(
         isinstance(packet, Publish) and packet.qos == 0 for packet in client.received
@@ -131,7 +131,7 @@ def test_wills(broker_harness: Make) -> None:
 
 
 def test_what_is_delivered_is_sent_and_need_not_be_acknowledged(broker_harness: Make) -> None:
-    """As its help says: a packet that is repeated counts once."""
+    """As the metric's help text says, a retransmitted packet counts once."""
     harness = broker_harness()
     sub = harness.connect("sub", session_expiry_interval=60, auto_ack=False)
     sub.subscribe("t", 1)

@@ -1,4 +1,4 @@
-"""Snapshots are immutable values; the quick constructor makes the same as the class."""
+"""Snapshots are immutable values, and the fast constructor returns the same objects as the class."""
 
 from dataclasses import FrozenInstanceError, fields
 

@@ -1,4 +1,4 @@
-"""What `Decoder` promises of a stream: limits, order of errors and packets, versions."""
+"""The behavior of `Decoder` on a stream: limits, order of errors and packets, versions."""
 
 import pytest
 from hookmq.mqtt.connect_packet import ConnectError
@@ -90,7 +90,7 @@ def test_max_packet_size_counts_the_fixed_header(extra: int) -> None:
 
 
 def test_max_packet_size_is_of_each_packet() -> None:
-    """Not of what came in one read."""
+    """The limit does not apply to the data of one read."""
     data = encode(Publish("t", bytes(200)), 4)
     decoder = Decoder(4, PacketLimits(max_packet_size=len(data)))
     assert len(decoder.feed(data * 5)) == 5
@@ -111,7 +111,7 @@ def test_too_large_says_how_large(step: int) -> None:
 
 
 def test_decode_blames_a_connect_for_what_comes_in_its_place() -> None:
-    """Of a client that is not connected yet, and of none other."""
+    """Only the first packet of a client that is not connected is treated as a failed CONNECT."""
     with pytest.raises(ConnectError):
         decode(0xC0, b"", 0)
     for version, server in ((4, True), (5, True), (4, False), (0, False)):
@@ -179,7 +179,7 @@ def test_feed_takes_empty_bytes() -> None:
 
 
 def test_decode_publish_checks_its_flags() -> None:
-    """It is called without `Decoder`, too."""
+    """The function is also called without `Decoder`."""
     for header, version in ((0x36, 4), (0x3E, 3), (0x38, 4), (0x38, 5), (0x39, 4), (0x39, 5)):
         with pytest.raises(ProtocolError) as caught:
             decode_publish(header, b"\0\1t\0\1", version)

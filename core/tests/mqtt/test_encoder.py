@@ -1,4 +1,4 @@
-"""What the encoder refuses to write, and what it leaves out."""
+"""What the encoder refuses and what it omits."""
 
 import pytest
 from hookmq.mqtt.encoder import encode, encode_publish_parts

@@ -1,4 +1,4 @@
-"""Frozen dataclasses, constructed quickly."""
+"""The fast constructor of frozen dataclasses."""
 
 from dataclasses import FrozenInstanceError, dataclass
 

@@ -1,4 +1,4 @@
-"""Property sections: bounds, and the bytes that are written."""
+"""Property sections: limits and encoding."""
 
 import pytest
 from hookmq.mqtt.connect_packet import ConnectError

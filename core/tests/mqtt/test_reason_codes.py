@@ -1,4 +1,4 @@
-"""Reason codes and the packets that may carry them, against the tables of paho-mqtt and mqtt5."""
+"""Reason codes and the packets that may contain them, compared with the tables of paho-mqtt and mqtt5."""
 
 from typing import Any
 

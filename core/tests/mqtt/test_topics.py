@@ -1,4 +1,4 @@
-"""Topics: the rules of MQTT 5.0 section 4.7, against the specification's examples and against brute force."""
+"""The topic rules of MQTT 5.0 section 4.7, compared with the specification's examples and a brute-force search."""
 
 import itertools
 
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 unhurried = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no failure."""
+"""Settings without a deadline, so that a busy machine does not fail the tests."""
 
 # -- what is valid
 
@@ -87,7 +87,7 @@ def test_a_filter_that_is_none_is_refused(filter: str) -> None:
 
 
 def test_the_number_of_levels_is_bounded() -> None:
-    """By slashes, as mosquitto counts: 200 are 201 levels."""
+    """Slashes are counted, as in mosquitto: 200 slashes are 201 levels."""
     validate_topic("/" * 200)
     validate_filter("/" * 200)
     validate_filter("$share/g/" + "/" * 200)
@@ -180,7 +180,7 @@ def test_matching_follows_the_specification(filter: str, topic: str, expected: b
 
 
 def by_the_book(pattern: list[str], levels: list[str]) -> bool:
-    """Matching as section 4.7 words it, without the ``$`` rule."""
+    """Match as section 4.7 describes it, without the ``$`` rule."""
     if pattern == ["#"]:
         return True
     if not pattern or not levels:
@@ -203,7 +203,7 @@ def every_filter(depth: int) -> list[str]:
 
 
 def every_topic(depth: int) -> list[str]:
-    """With ``z`` and ``$z``, that no filter has."""
+    """Return all topics up to `depth` levels, including ``z`` and ``$z``, which no filter contains."""
     made: list[str] = []
     for size in range(1, depth + 1):
         made.extend(map("/".join, itertools.product(("", "a", "b", "$x", "z", "$z"), repeat=size)))
@@ -324,8 +324,11 @@ def test_containment_is_right_for_every_pair_of_small_filters() -> None:
 
 
 def witnesses(inner: str, depth: int) -> list[str]:
-    """Topics that `inner` matches, enough of them to show any filter of up to `depth` levels that misses one: for each
-    wildcard level two names, of which a literal can equal only one, and every tail up to beyond that depth."""
+    """Return topics that `inner` matches, enough to expose any filter of up to `depth` levels that misses one.
+
+    Each wildcard level gets two names, because a literal can equal only one. Every tail up to beyond that depth is
+    included.
+    """
     levels = inner.split("/")
     tails: list[tuple[str, ...]] = [()]
     if levels[-1] == "#":

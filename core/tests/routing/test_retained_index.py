@@ -1,4 +1,4 @@
-"""The retained index: what it finds is what brute force finds, also while messages come and go under a search."""
+"""The retained index finds the same messages as a brute-force search, even if messages change during a search."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 unhurried = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no failure."""
+"""Settings without a deadline, so that a busy machine does not fail the tests."""
 
 
 def make(*topics: str) -> RetainedIndex[str]:
@@ -69,7 +69,7 @@ def test_filters_find_what_they_match(filter: str, expected: list[str]) -> None:
 LEVEL = st.sampled_from(["", "a", "b", "c", "d", "e", "f", "$x"])
 SHALLOW = st.lists(LEVEL, min_size=1, max_size=3).map(lambda levels: "/".join(levels) or "a")
 DEEP = st.lists(st.sampled_from("aaab"), min_size=1, max_size=8).map("/".join)
-"""Topics that have most of their levels in common, so that runs of levels are parted and joined."""
+"""Topics with mostly equal levels, so that runs of levels are split and merged."""
 TOPIC = st.one_of(SHALLOW, DEEP)
 FILTER = st.one_of(
     st.tuples(
@@ -91,7 +91,7 @@ OPERATION = st.one_of(
 
 
 def check_nodes(index: RetainedIndex[int]) -> None:
-    """Every node ends a topic or has several children, whatever came and went; so the nodes are at most two a topic."""
+    """Assert that every node ends a topic or has several children. There are then at most two nodes per topic."""
     left = [index._root]
     count = 0
     while left:
@@ -117,7 +117,7 @@ class Search:
     filter: str
     steps: Iterator[tuple[str, int] | None]
     owed: set[str]
-    """Topics that were there when it began and have been there ever since."""
+    """Topics that existed at the start of the search and ever since."""
     handed_out: set[str] = field(default_factory=set)
 
     def step(self, model: dict[str, int]) -> bool:
@@ -333,7 +333,7 @@ def test_memory_does_not_grow_with_topics_that_came_and_went() -> None:
 
 
 def test_a_deep_topic_is_one_node() -> None:
-    """Memory goes with topics and their bytes, not with their levels: 200 levels took 60 KB."""
+    """Memory depends on the number and bytes of topics, not on their levels. A topic of 200 levels used to take 60 KB."""
     names = [f"t{n}" for n in range(20)]
     tracemalloc.start()
     try:
@@ -359,7 +359,7 @@ def test_a_deep_topic_is_one_node() -> None:
 
 
 def test_a_search_goes_on_when_the_node_it_stands_at_is_joined_to_its_child() -> None:
-    """And to that one's child, and parted again meanwhile."""
+    """The node is merged with its child and grandchild, and split again, during the search."""
     index = make("a/b/1", "a/b/c/d/2", "a/b/c/e/3", "a/b/c/e/4")
     search = index.match("a/+/#")
     assert next(search)[0] == "a/b/1"

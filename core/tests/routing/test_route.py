@@ -1,4 +1,4 @@
-"""A session's share in a topic, merged of its overlapping subscriptions."""
+"""The entry of a session in a route, merged from its overlapping subscriptions."""
 
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.subscription import Subscription

@@ -1,4 +1,4 @@
-"""The members of a shared subscription: whose turn it is, and whose bounds hold for what waits."""
+"""The members of a shared subscription: whose turn it is, and whose limits apply to waiting messages."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The router: what it finds is what brute force finds, and a cached route that is still valid is still right."""
+"""The subscription tree finds the same routes as a brute-force search, and a cached route that is valid is correct."""
 
 import tracemalloc
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 unhurried = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no failure."""
+"""Settings without a deadline, so that a busy machine does not fail the tests."""
 
 Entry = tuple[str, str, int]
 
@@ -37,7 +37,7 @@ def still_valid(routes: dict[str, Route]) -> set[str]:
 
 
 def check_nodes(router: SubscriptionTree[str, int, Route], filters: set[str]) -> None:
-    """Every node ends a filter or has several below it, whatever came and went."""
+    """Assert that every node ends a filter or has several children."""
     left = [(router._root, "")]
     found: set[str] = set()
     count = 0
@@ -254,7 +254,9 @@ def test_a_filter_of_one_subscriber_takes_the_space_of_one() -> None:
     "shape", ["{}/+" + "/x" * 198, "{}" + "/x/+" * 99 + "/x", "{}" + "/+" * 199]
 )
 def test_a_deep_filter_is_one_node(shape: str) -> None:
-    """Memory goes with filters and their bytes, not with their levels: 200 levels took 58 KB."""
+    """Memory depends on the number and bytes of filters, not on their levels. A filter of 200 levels used to take 58
+    KB.
+    """
     filters = [shape.format(f"t{n}") for n in range(20)]
     tracemalloc.start()
     try:

@@ -1,6 +1,6 @@
-"""A few bytes in cause few bytes held and little work in one turn, whatever the packet and the way out.
+"""A few bytes cause few stored bytes and little work per turn, whatever the packet.
 
-Bytes, packets and turns are counted, never time.
+The tests count bytes, packets and turns, never time.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ from hookmq_testing import Harness, MemoryClient, will
 Make = Callable[..., Harness]
 
 ROOM = 65536
-"""`broker.max_write_buffer` and the mark above which the transport says that it is too much."""
+"""`broker.max_write_buffer`, which is also the transport's high-water mark."""
 PACKET = 61_000
-"""No packet of these tests is larger."""
+"""The largest packet of these tests."""
 HELD = 2 * ROOM + PACKET
-"""What may wait in the transport of a client that does not read: what it had room for, one write above it."""
+"""Bytes that may wait in the transport of a client that does not read: its buffer and one write above it."""
 LONG = "t/" + "x" * 60_000
 
 
@@ -42,12 +42,12 @@ def narrow(make: Make, **options: Any) -> Harness:
 
 
 def silent(harness: Harness, name: str = "victim", **options: Any) -> MemoryClient:
-    """A client that will not read; `pause` it when it is ready."""
+    """Return a client that can stop reading with `pause`."""
     return harness.connect(name, high_water=ROOM, **options)
 
 
 def send(client: MemoryClient, *packets: bytes) -> int:
-    """Send packets in one segment; its size."""
+    """Send packets in one segment and return the number of bytes."""
     data = b"".join(packets)
     client.wire.send(data)
     return len(data)
@@ -62,7 +62,7 @@ def subscribe(*filters: str, qos: int = 0) -> bytes:
 
 
 def most_unsent(harness: Harness, client: MemoryClient) -> int:
-    """The most bytes that ever waited in the client's transport, until nothing is left to do."""
+    """Return the most bytes that waited in the client's transport until nothing was left to do."""
     most = client.wire.unsent
     while harness.clock.turn():
         most = max(most, client.wire.unsent)
@@ -89,7 +89,7 @@ def test_retained_messages_asked_for_again_and_again(broker_harness: Make) -> No
 
 
 def test_small_retained_messages_for_a_client_that_reads(broker_harness: Make) -> None:
-    """All come in the end; the bound is of a turn."""
+    """All messages arrive in the end. The limit applies to each turn."""
     harness = narrow(broker_harness)
     pub = harness.connect("pub")
     for number in range(600):
@@ -128,7 +128,7 @@ def test_wills_of_many(broker_harness: Make, qos: int) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1])
 def test_the_fast_path_of_many_publishers(broker_harness: Make, qos: int, version: int) -> None:
-    """Each sends no more than it may in one turn; together they are too many."""
+    """Each publisher keeps its limit per turn, but together they exceed it."""
     harness = narrow(broker_harness, config={"session": {"max_inflight": 65535}})
     victim = silent(harness, version=5, auto_ack=False)
     victim.subscribe("t", qos)
@@ -144,7 +144,7 @@ def test_the_fast_path_of_many_publishers(broker_harness: Make, qos: int, versio
 
 
 def test_a_large_fan_out(broker_harness: Make) -> None:
-    """Served in slices, many messages in one pass."""
+    """The fan-out is sent in slices, several messages at a time."""
     harness = narrow(broker_harness, config={"broker": {"fan_out_batch": 4}})
     victims = [silent(harness, f"v{n}") for n in range(8)]
     for one in victims:
@@ -175,12 +175,12 @@ def test_slow_receivers_share_one_message(broker_harness: Make) -> None:
 
 
 def overlapping(levels: int) -> list[str]:
-    """All filters that match ``a/a/...`` of so many levels, one level at a time."""
+    """Return all filters with `levels` levels that match ``a/a/...``."""
     return ["/".join(parts) for parts in product("a+", repeat=levels)]
 
 
 def test_identifiers_are_merged_once(broker_harness: Make) -> None:
-    """The work of a route grows as the number of its subscriptions, not as its square."""
+    """The work for a route is proportional to the number of its subscriptions, not to its square."""
     harness = broker_harness()
     sub = harness.connect("sub")
     filters = overlapping(11)
@@ -236,7 +236,7 @@ def test_what_waits_counts_its_identifiers(broker_harness: Make) -> None:
 
 
 def test_a_message_for_many_groups_goes_in_slices(broker_harness: Make) -> None:
-    """Also the second and third, which wait until the one before them is whole."""
+    """The second and third message wait until the previous one is complete."""
     harness = broker_harness()
     idle = harness.connect("idle", session_expiry_interval=60)
     for first in range(0, 2000, 500):
@@ -255,7 +255,7 @@ def test_a_message_for_many_groups_goes_in_slices(broker_harness: Make) -> None:
 
 
 def test_a_client_in_many_groups_is_at_rest(broker_harness: Make) -> None:
-    """That nothing waits for its groups takes many steps to find, and is found once."""
+    """Finding that no message waits takes many steps, so the result is remembered."""
     harness = broker_harness(config={"session": {"max_subscriptions": 10_000}})
     harness.connect("pub").publish("kept", b"x", retain=True)
     member = harness.connect("member")
@@ -339,7 +339,7 @@ def test_filters_are_bounded_in_bytes(broker_harness: Make) -> None:
 
 
 def served_within(harness: Harness, data: bytes, hostile: MemoryClient, most: int) -> int:
-    """How many turns pass until another client, who speaks after `data` came, has its answer."""
+    """Return how many turns pass until another client, which sends after `data`, has its answer."""
     other = harness.connect("other")
     hostile.wire.send(data)
     other.wire.send(encode(Pingreq(), 5))
@@ -372,12 +372,12 @@ LEAST = {
     "new topics": (513, 9), "an alias of a long topic": (513, 3), "aliases of long topics": (20, 50),
     "known topic, one receiver": (8000, 3), "known topic, QoS 1": (8000, 2),
 }  # fmt: skip
-"""The most packets of a turn, and the fewest turns that they take."""
+"""The most packets per turn, and the fewest turns for them."""
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_others_have_their_turn(broker_harness: Make, kind: str) -> None:
-    """However much comes at once of one client, the work of a turn is bounded and the rest waits."""
+    """However much a client sends at once, the work per turn is limited and the rest waits."""
     harness = broker_harness()
     harness.connect("reader", auto_ack=False).subscribe("known", 1)
     hostile = harness.connect("hostile")
@@ -399,7 +399,7 @@ def test_others_have_their_turn(broker_harness: Make, kind: str) -> None:
 
 
 def test_a_large_subscribe_is_cut(broker_harness: Make) -> None:
-    """Filter after filter, some each turn; SUBACK, and what came behind it, when all are done."""
+    """Some filters are processed in each turn. SUBACK and later packets follow when all are done."""
     harness = broker_harness()
     client = harness.connect("client")
     filters = [f"a/{n}/+" for n in range(1000)]
@@ -425,7 +425,7 @@ def test_a_client_that_leaves_during_its_subscribe(broker_harness: Make) -> None
 
 
 def test_what_was_held_is_done_a_slice_a_turn(broker_harness: Make) -> None:
-    """Packets behind one that waited come no faster than others."""
+    """Packets behind one that waited are not processed faster than others."""
     harness = broker_harness()
     sub = harness.connect("sub")
     sub.subscribe("n/#")
@@ -446,7 +446,7 @@ def test_a_client_waits_two_turns_at_most(broker_harness: Make) -> None:
 
 
 def test_what_came_before_the_end_is_read(broker_harness: Make) -> None:
-    """A client sends much, says goodbye and closes: nothing of it is lost, and it has no will."""
+    """A client sends much data, then DISCONNECT, and closes. No message is lost, and its will is not published."""
     harness = broker_harness()
     sub = harness.connect("sub")
     sub.subscribe("#")
@@ -459,7 +459,7 @@ def test_what_came_before_the_end_is_read(broker_harness: Make) -> None:
 
 
 def test_a_reset_while_bytes_wait(broker_harness: Make) -> None:
-    """The transport ends, and bytes that had come wait for their turn: they are read, then the connection ends."""
+    """The transport ends while received bytes wait. They are processed before the connection ends."""
     harness = broker_harness()
     sub = harness.connect("sub")
     sub.subscribe("#")
@@ -474,7 +474,7 @@ def test_a_reset_while_bytes_wait(broker_harness: Make) -> None:
 
 
 def test_a_reset_of_a_client_that_does_not_read(broker_harness: Make) -> None:
-    """It is not waited for until it reads: its bytes are used up, and its session ends at once."""
+    """The broker does not wait until the client reads. Its bytes are processed, and its session ends at once."""
     harness = narrow(broker_harness)
     sub = harness.connect("sub")
     sub.subscribe("gone")
@@ -490,7 +490,7 @@ def test_a_reset_of_a_client_that_does_not_read(broker_harness: Make) -> None:
 
 
 def test_bytes_that_come_while_others_wait(broker_harness: Make) -> None:
-    """A transport may have decrypted more by the time it is told to pause."""
+    """A transport may have decrypted more data before it is paused."""
     harness = broker_harness()
     sub = harness.connect("sub")
     sub.subscribe("#")

@@ -1,4 +1,4 @@
-"""`inflight_overflow: backpressure`: no acknowledgement before a message has begun to leave, within bounds."""
+"""`inflight_overflow: backpressure`: a message is acknowledged when its delivery has started, within limits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ def pressed(make: Make, plugins: Any = (), **session: Any) -> Harness:
 
 
 def slow_sub(harness: Harness, name: str = "sub", **options: Any) -> MemoryClient:
-    """A subscriber that acknowledges by hand."""
+    """Return a subscriber that does not acknowledge automatically."""
     sub = harness.connect(name, auto_ack=False, **options)
     sub.subscribe("t", 2)
     return sub

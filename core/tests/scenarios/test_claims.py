@@ -1,4 +1,4 @@
-"""What several plugins know of one client: the first is believed, all keep their notes, and nobody writes another's."""
+"""Claims that several plugins make about one client: the first wins, and plugins cannot overwrite each other's notes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -59,7 +59,7 @@ def test_the_first_to_give_claims_is_believed_and_notes_are_kept(
 
 @pytest.mark.parametrize("method", [None, "m"])
 def test_a_note_is_its_plugins_own(broker_harness: Make, method: str | None) -> None:
-    """Else a token could say in the name of an authorization service what its bearer may do."""
+    """Otherwise, a token could forge the permissions that an authorization service grants."""
     mine = {"hookmq:one": 1, "hookmq:two": "forged", "hookmq:": 0, "role": "x"}
     harness, _ = two(broker_harness, mine, {"hookmq:two": 2, "hookmq:one": "forged"})
     harness.connect("c", authentication_method=method)

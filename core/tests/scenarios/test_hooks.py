@@ -1,4 +1,4 @@
-"""Every hook in a whole broker: what it is given, in which order, and what its answer does on the wire."""
+"""Every hook in a whole broker: its arguments, its order, and the effect of its result on the packets."""
 
 from collections.abc import Callable
 from typing import Any
@@ -364,7 +364,7 @@ def test_deny_and_disconnect(broker_harness: Make, version: int, hook: str, what
 def test_a_publish_of_3_x_that_nobody_could_decide_is_not_acknowledged(
     broker_harness: Make, version: int, qos: int, hook: str, fault: Any
 ) -> None:
-    """The client repeats it when it is back, and then it arrives."""
+    """The client sends the message again after it reconnects, and it is delivered."""
     plugin = HookRecorder(hook)
     harness = broker_harness(plugins=[plugin])
     sub, one = harness.connect("sub"), harness.connect("one", version, False)

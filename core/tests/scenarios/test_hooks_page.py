@@ -1,4 +1,4 @@
-"""The manual's page on hooks is true: each hook has its heading, its facts and an example that loads."""
+"""The manual's page about hooks is correct: each hook has a heading, its properties and a working example."""
 
 import re
 import textwrap

@@ -1,4 +1,4 @@
-"""Journals join the commit: they flush before the store commits, in parallel, and then acknowledgements leave."""
+"""Journals join the commit: they flush in parallel before the store commits, and then acknowledgements are sent."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,8 @@
-"""What clients leave behind when they are gone: nothing. Objects are counted by type after rounds of every kind of churn;
-the counts after many rounds are those after few."""
+"""Clients leave no objects behind.
+
+After rounds of every kind of churn, live objects are counted by type. The counts after many rounds must equal those
+after few.
+"""
 
 import gc
 from collections import Counter
@@ -12,7 +15,7 @@ SETTINGS = {"session": {"max_expiry": 3600}}
 
 
 def clean_sessions(harness: Harness, number: int) -> None:
-    """Connect, subscribe, publish at every QoS, leave, each with another client id."""
+    """Connect, subscribe, publish at every QoS and leave, each time with another client id."""
     for version in (4, 5):
         client = harness.connect(f"c{number}-{version}", version=version)
         client.subscribe([(f"a/{number}", 2), (f"b/{number}/#", 1), ("$share/g/c/+", 1)])
@@ -24,7 +27,7 @@ def clean_sessions(harness: Harness, number: int) -> None:
 
 
 def durable_sessions(harness: Harness, number: int) -> None:
-    """A session with waiting messages that expires, and one that is taken up and ended."""
+    """Create a session with queued messages that expires, and one that is resumed and ended."""
     for way in ("expires", "ends"):
         name = f"d{number}-{way}"
         client = harness.connect(name, version=5, clean_start=False, session_expiry_interval=60)
@@ -43,7 +46,7 @@ def durable_sessions(harness: Harness, number: int) -> None:
 
 
 def wills_and_retained(harness: Harness, number: int) -> None:
-    """A will that is published and retained, and its topic cleared again."""
+    """Publish a retained will and clear its topic."""
     client = harness.connect(f"w{number}", version=5, will=will(f"w/{number}", b"gone", 1, True))
     client.drop()
     other = harness.connect("", version=5)
@@ -54,7 +57,7 @@ def wills_and_retained(harness: Harness, number: int) -> None:
 
 
 def expiring_retained(harness: Harness, number: int) -> None:
-    """Retained messages of one topic and of many, replaced and cleared long before they expire."""
+    """Replace and clear retained messages of one topic and of many, long before they expire."""
     client = harness.connect(f"e{number}", version=5)
     for topic in ("e/always", f"e/{number % 4}"):
         for interval in (4294967295, 3600, 7200):
@@ -64,7 +67,7 @@ def expiring_retained(harness: Harness, number: int) -> None:
 
 
 def reloads(harness: Harness, number: int) -> None:
-    """Settings and hooks are replaced while sessions and retained messages are there; rights are asked about anew."""
+    """Replace settings and hooks while sessions and retained messages exist, so that permissions are checked again."""
     client = harness.connect("r", version=5, clean_start=False, session_expiry_interval=60)
     client.subscribe("r/#", 1)
     client.publish("r/1", b"x", 1, retain=True, message_expiry_interval=1000)
@@ -74,7 +77,7 @@ def reloads(harness: Harness, number: int) -> None:
 
 
 def takeovers(harness: Harness, number: int) -> None:
-    """The same client id again and again."""
+    """Connect repeatedly with the same client id."""
     first = harness.connect("taken", version=5)
     first.publish("t", b"x", topic_alias=1)
     second = harness.connect("taken", version=5)
@@ -83,7 +86,7 @@ def takeovers(harness: Harness, number: int) -> None:
 
 
 def bad_clients(harness: Harness, number: int) -> None:
-    """Bytes that are not MQTT, and half a packet."""
+    """Send bytes that are not MQTT, and part of a packet."""
     for data in (b"\x10\x00", b"\x30\xff\xff\xff\x7f", b"\x10\xff"):
         client = harness.connect(f"bad{number}", version=4)
         client.raw(data)
@@ -96,7 +99,7 @@ KINDS = [
 
 
 def objects(harness: Harness) -> Counter[str]:
-    """The objects of the broker that are alive, by type, and the containers they stand in."""
+    """Return the number of the broker's live objects by type, and the sizes of their containers."""
     for client in harness.clients:
         assert client.closed
     harness.clock.advance(100)  # deadlines that were called off leave when their time has come
@@ -134,7 +137,7 @@ def test_nothing_stays(churn: Callable[[Harness, int], None]) -> None:
 
 
 def test_what_stays_is_seen() -> None:
-    """The count itself works: sessions that are kept are seen."""
+    """The count detects sessions that remain."""
     with Harness(config=SETTINGS) as harness:
         before = objects(harness)
         for number in range(60):

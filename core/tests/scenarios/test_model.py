@@ -1,10 +1,11 @@
-"""A few clients doing anything in any order, against a model of what MQTT promises them.
+"""A few clients do anything in any order, compared with a model of the guarantees of MQTT.
 
-- Every QoS 1 and 2 message reaches every session that had subscribed when it was published, unless it was dropped by a
-  bound and counted; QoS 2 exactly once, QoS 1 again only with DUP under the same id, QoS 0 at most once.
-- Per publisher, topic and QoS the order is the publisher's. Nothing arrives that was not subscribed to.
-- No window is exceeded, no packet id is used twice at a time.
-- When everybody has left, nothing is left.
+- Every QoS 1 and 2 message reaches every session that was subscribed when it was published, unless it was dropped at a
+  limit and counted. QoS 2 messages arrive exactly once. QoS 1 messages repeat only with DUP and the same packet id.
+  QoS 0 messages arrive at most once.
+- Messages of one publisher, topic and QoS keep their order. No client receives a message that it did not subscribe to.
+- No window is exceeded, and no packet id is used twice at a time.
+- No state remains when all clients have left.
 """
 
 from collections.abc import Iterable
@@ -25,16 +26,16 @@ FITS = {
     "a/b": ("a/b",),
     "a": ("a",),
 }
-"""Filters, and which of the topics they match."""
+"""Filters and the topics that they match."""
 TOPICS = ("a", "a/b", "c")
 SLOTS = range(4)
 Order = tuple[int, str, int]
-"""(publisher, topic, QoS): what is ordered."""
+"""(publisher, topic, QoS): the messages that must keep their order."""
 
 
 @dataclass
 class Person:
-    """A client as the model sees it; what begins with `session` outlives its connection if `kept`."""
+    """A client in the model. If `kept`, the fields that start with `session` outlive its connection."""
 
     slot: int
     client: MemoryClient | None = None
@@ -43,26 +44,26 @@ class Person:
     window: int = 256
     session_filters: dict[str, int] = field(default_factory=dict)
     session_awaited: dict[int, Order] = field(default_factory=dict)
-    """QoS 1 and 2 messages that must still come."""
+    """QoS 1 and 2 messages that must still arrive."""
     session_possible: dict[int, Order] = field(default_factory=dict)
-    """QoS 0 messages of an earlier connection, which may have waited with the rest."""
+    """QoS 0 messages of an earlier connection, which may have been queued."""
     session_seen: dict[int, int] = field(default_factory=dict)
-    """Message by packet id: received, and not yet forgotten by the broker."""
+    """The message of each packet id that was received and that the broker has not released."""
     session_pending: dict[int, Packet] = field(default_factory=dict)
-    """Publishes of its own that are unfinished, and what to send again of them."""
+    """The client's own unfinished publishes, with the packet to send again."""
     session_last: dict[Order, int] = field(default_factory=dict)
     passing: dict[int, Order] = field(default_factory=dict)
-    """QoS 0 messages that must still come while the connection stands."""
+    """QoS 0 messages that must arrive while the connection is open."""
     unacknowledged: dict[int, type[Packet]] = field(default_factory=dict)
-    """What the client has to answer, by packet id."""
+    """The acknowledgements that the client owes, by packet id."""
 
     def forget(self) -> None:
-        """The session has ended."""
+        """Reset the session, which has ended."""
         for kind in ("filters", "awaited", "possible", "seen", "pending", "last"):
             getattr(self, "session_" + kind).clear()
 
     def gone(self, queue_qos0: bool) -> None:
-        """The connection has ended."""
+        """Reset the connection, which has ended."""
         self.client = None
         if queue_qos0:
             self.session_possible.update(self.passing)
@@ -73,11 +74,11 @@ class Person:
 
 
 class Recording(MemoryStore):
-    """In memory, and given every record as a store on a disk is: queues have pages."""
+    """A store in memory that receives every record, as a store on disk does. Its queues have pages."""
 
 
 class Clients(RuleBasedStateMachine):
-    """See the module's text."""
+    """The clients and the broker, as described in the module docstring."""
 
     @initialize(
         page=st.sampled_from([1, 3, 256]),
@@ -285,7 +286,7 @@ class Clients(RuleBasedStateMachine):
     # --- what they hear -------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let everybody hear what has arrived, until nothing arrives any more."""
+        """Let all clients process packets until no more arrive."""
         heard = True
         while heard:
             self.harness.settle()
@@ -344,7 +345,7 @@ class Clients(RuleBasedStateMachine):
         person.session_last[order] = message
 
     def answer(self, person: Person, numbers: Iterable[int]) -> int:
-        """Send what is due for some packet ids; how many packets that were."""
+        """Send the acknowledgements due for some packet ids. Return how many packets were sent."""
         client = person.client
         if client is None:
             return 0

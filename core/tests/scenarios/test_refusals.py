@@ -1,4 +1,4 @@
-"""Every CONNECT that is refused leaves one log line and one event; docs/explanation/choices.md, "Refusals", says so."""
+"""Every refused CONNECT causes one log line and one event, as docs/explanation/choices.md says under "Refusals"."""
 
 from collections.abc import Callable
 from typing import Any

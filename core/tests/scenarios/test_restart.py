@@ -1,4 +1,4 @@
-"""A broker that starts from what another one stored: what was promised still holds, and time went on meanwhile."""
+"""A broker that starts from another broker's store keeps its guarantees, and accounts for the time in between."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def durable(harness: Harness, name: str, expiry: int = 600, **options: Any) -> M
 
 
 def empty(store: DurableStore) -> bool:
-    """Whether no message is left behind."""
+    """Return whether the store contains no messages."""
     return not (store.queues or store.messages or store.received)
 
 
@@ -268,7 +268,7 @@ def test_what_a_member_had_in_flight_returns_to_its_group_after_a_restart(
 
 
 class LateStore(DurableStore):
-    """Reads take a turn of the loop."""
+    """A store whose reads take a turn of the event loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -285,7 +285,7 @@ class LateStore(DurableStore):
         self.reads.append(lambda: super(LateStore, self).read(owner, after, 2, max_size, done))
 
     def answer(self, harness: Harness) -> None:
-        """Let the reads through, and those that follow from them."""
+        """Complete all pending reads and those that follow."""
         harness.settle()
         while self.reads:
             self.reads.pop(0)()
@@ -433,7 +433,7 @@ def test_a_will_that_is_not_decided_yet_survives_a_crash(
 def test_the_will_of_a_session_that_ends_with_its_connection(
     harness: Harness, store: DurableStore, version: int, clean: bool, delay: int
 ) -> None:
-    """[MQTT-3.1.2-7, 3.1.2-8] [MQTT311-3.1.2-8]: the broker's end is the connection's, whatever the session's expiry."""
+    """[MQTT-3.1.2-7, 3.1.2-8] [MQTT311-3.1.2-8] The connection ends with the broker, whatever the session's expiry."""
     watcher = durable(harness, "watcher")
     watcher.subscribe("bye", 1)
     given = will("bye", b"x", 1, delay=delay) if version == 5 else will("bye", b"x", 1)
@@ -505,7 +505,7 @@ def test_a_will_that_nobody_decided_yet_outlives_its_session_and_a_crash(
 
 
 class Publisher:
-    """A client that keeps what was not acknowledged and sends it again [MQTT-4.4.0-1]."""
+    """A client that keeps unacknowledged messages and sends them again [MQTT-4.4.0-1]."""
 
     def __init__(self, client: MemoryClient, messages: list[tuple[bytes, int]]) -> None:
         self.client = client
@@ -539,7 +539,7 @@ class Publisher:
 
 
 class Subscriber:
-    """A client that knows a repeated QoS 2 message by its id until PUBREL."""
+    """A client that recognizes a repeated QoS 2 message by its packet id until PUBREL."""
 
     def __init__(self, client: MemoryClient) -> None:
         self.client = client
@@ -573,8 +573,10 @@ MESSAGES = [(b"a", 1), (b"b", 2), (b"c", 2), (b"d", 1), (b"e", 2), (b"f", 1)]
 def crash_and_resume(
     make: Make, crashes: list[int], late: bool, filters: list[str], config: dict[str, Any]
 ) -> tuple[list[Subscriber], list[tuple[Record, ...]], DurableStore]:
-    """Run the exchange, crashing when so many commits were done since the last start; `late` lets what these caused
-    still leave. Returns what came of it."""
+    """Run the exchange and crash after each number of commits in `crashes`. Return its results.
+
+    If `late`, packets that depend on these commits are still sent before the crash.
+    """
     inner = DurableStore()
     store = SlowStore(inner, slow=False)
     harness = make(store=store, config=config)

@@ -1,4 +1,4 @@
-"""`broker.text`: control characters and non-characters in strings, which section 1.5.4 lets a receiver refuse."""
+"""`broker.text`: control characters and non-characters in strings, which section 1.5.4 allows a receiver to refuse."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,7 @@
-"""Waiting holds PUBLISH, not the socket: what a plugin still decides holds back only its own client, in order and in
-bounds, and acknowledgements and pings go on."""
+"""A pending decision delays the PUBLISH packets of its own client only, in order and within limits.
+
+Acknowledgements and PINGRESP are still sent.
+"""
 
 from collections.abc import Callable, Coroutine
 from itertools import product
@@ -36,7 +38,7 @@ Make = Callable[..., Harness]
 
 
 class Patient(HookRecorder):
-    """Records, and awaits an event for what concerns topics under ``slow``; anything else is answered at once."""
+    """Records calls. For topics below ``slow`` it awaits an event; for others it answers at once."""
 
     def __init__(self, *hooks: str, id: str = "patient", **options: Any) -> None:
         super().__init__(*hooks, id=id, **options)
@@ -46,7 +48,7 @@ class Patient(HookRecorder):
         self.events: list[Any] = []
 
     def decide(self, verdict: Any = None) -> None:
-        """Let the first that waits go on with `verdict`."""
+        """Complete the first pending call with `verdict`."""
         self.events.pop(0).set(verdict)
 
     async def wait(self) -> Any:
@@ -62,7 +64,7 @@ class Patient(HookRecorder):
 def patient(
     make: Make, hook: str, timeout: float = 600.0, **options: Any
 ) -> tuple[Harness, Patient]:
-    """A harness whose one plugin waits in `hook` for topics under ``slow``."""
+    """Return a harness with one plugin that waits in `hook` for topics below ``slow``."""
     recorder = Patient(hook)
 
     def about(name: str) -> Any:
@@ -248,7 +250,7 @@ def test_each_client_waits_for_its_own(broker_harness: Make) -> None:
 
 
 class Thread(Plugin):
-    """Blocks, so that it is asked in a thread."""
+    """Blocks, so that it is called in a thread."""
 
     blocking = True
 

@@ -1,4 +1,4 @@
-"""A fake broker, listeners on ephemeral loopback ports and both event loops."""
+"""A replacement for the broker, listeners on ephemeral loopback ports and both event loops."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,9 @@ def pytest_asyncio_loop_factories(
 
 
 class FakeConnection:
-    """Notes what the shell tells it; `events` holds "pause", "resume" and "closed:WHY". `heard` wakes who waits."""
+    """Records the calls of the listener. `events` contains "pause", "resume" and "closed:WHY". `heard` is set at each
+    call.
+    """
 
     def __init__(self, wire: Wire, peer: Peer, scope: Scope) -> None:
         self.wire = wire
@@ -90,7 +92,7 @@ class FakeConnection:
 
 @dataclass
 class FakeBroker:
-    """Accepts everything; `on_accept` may act on a connection before it is returned."""
+    """Accepts every connection. `on_accept` may change a connection before it is returned."""
 
     settings: Settings = field(default_factory=Settings)
     metrics: Metrics = field(default_factory=Metrics)
@@ -126,7 +128,7 @@ class FakeBroker:
 
 @dataclass
 class Log:
-    """Collects what is logged."""
+    """Collects log entries."""
 
     records: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     on_record: Callable[[], None] = lambda: None
@@ -154,7 +156,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 async def listen(broker: FakeBroker, log: Log) -> AsyncIterator[Open]:
-    """Open a listener with the given settings; closed at the end."""
+    """Open listeners with given settings. They are closed at the end."""
     opened: list[Listener] = []
 
     async def open_listener(**changes: Any) -> Listener:
@@ -185,7 +187,7 @@ class Files:
     authority: trustme.CA
 
     def server(self, name: str = "server", issuer: trustme.CA | None = None) -> dict[str, str]:
-        """certificate and key of a server called localhost."""
+        """Create the certificate and key of a server named localhost. Return their paths."""
         certificate = (issuer or self.authority).issue_cert("localhost", "127.0.0.1")
         paths = {"certificate": self.folder / f"{name}.pem", "key": self.folder / f"{name}.key"}
         certificate.cert_chain_pems[0].write_to_path(paths["certificate"])
@@ -193,7 +195,7 @@ class Files:
         return {key: str(path) for key, path in paths.items()}
 
     def spoil(self, path: str) -> None:
-        """Make a file useless."""
+        """Make a file invalid."""
         Path(path).write_text("no PEM")
 
     def client_ca(self) -> str:
@@ -202,7 +204,7 @@ class Files:
         return str(path)
 
     def client(self, *names: str, issuer: trustme.CA | None = None) -> ssl.SSLContext:
-        """A client's context that trusts the authority and shows a certificate when `names` are given."""
+        """Return a client's context that trusts the authority. If `names` are given, it has a certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.authority.configure_trust(context)
         if names:
@@ -218,7 +220,7 @@ def files(tmp_path: Any, authority: trustme.CA) -> Files:
 
 @pytest.fixture
 async def dial() -> AsyncIterator[Open]:
-    """Connect to a listener (or an address); closed at the end."""
+    """Connect to a listener or an address. Connections are closed at the end."""
     writers: list[asyncio.StreamWriter] = []
 
     async def connect(listener: Any, **options: Any) -> Any:
@@ -240,7 +242,7 @@ async def dial() -> AsyncIterator[Open]:
 
 @pytest.fixture
 async def begin(log: Any) -> AsyncIterator[Begin]:
-    """Start a node with a real broker, plugins and listeners; stopped at the end."""
+    """Start servers with a real broker, plugins and listeners. They are stopped at the end."""
     nodes: list[Server] = []
 
     class Logged(AsyncioRuntime):
@@ -265,7 +267,7 @@ async def begin(log: Any) -> AsyncIterator[Begin]:
 
 @pytest.fixture
 async def ask() -> AsyncIterator[Ask]:
-    """`ask(node, path)`: status, text and headers of the answer of a node's http listener."""
+    """Return a function: `ask(node, path)` returns status, text and headers of the response from an HTTP listener."""
     async with aiohttp.ClientSession() as session:
 
         async def send(

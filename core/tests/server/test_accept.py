@@ -1,4 +1,4 @@
-"""What becomes of connections that cannot be accepted, or not be let in: few lines in the log, nothing lost."""
+"""Connections that cannot be accepted, or are refused: few log lines, and no resource is lost."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from hookmq.server import accept
 
 @contextmanager
 def no_descriptors_left() -> Iterator[None]:
-    """Every number below the limit is in use."""
+    """Use every file descriptor below the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as held:
         used = max(int(name) for name in os.listdir("/proc/self/fd"))

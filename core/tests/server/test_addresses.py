@@ -1,4 +1,4 @@
-"""Addresses as the configuration writes them, and trusted proxies."""
+"""Addresses in the syntax of the configuration, and trusted proxies."""
 
 from typing import Any
 

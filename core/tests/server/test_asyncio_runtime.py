@@ -1,4 +1,4 @@
-"""The runtime over asyncio and uvloop."""
+"""The runtime on asyncio and uvloop."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ async def runtime() -> AsyncIterator[AsyncioRuntime]:
 
 
 class Outcome:
-    """Collects what `done` is told."""
+    """Records the arguments of `done`."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, BaseException | None]] = []
@@ -181,7 +181,7 @@ async def test_close_cancels_what_runs() -> None:
 
 @pytest.mark.parametrize("name", ["call_soon", "call_later", "promise", "spawn", "run_blocking"])
 async def test_a_thread_cannot_touch_the_loop(runtime: AsyncioRuntime, name: str) -> None:
-    """asyncio itself says so in debug mode only, uvloop never."""
+    """asyncio detects this only in debug mode, and uvloop never does."""
     future: Any = asyncio.get_running_loop().create_future()
     arguments: dict[str, tuple[Any, ...]] = {
         "call_soon": (print,),

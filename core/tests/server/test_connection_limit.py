@@ -1,4 +1,4 @@
-"""A listener's limit on connections."""
+"""The connection limit of a listener."""
 
 import asyncio
 import contextlib

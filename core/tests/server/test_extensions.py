@@ -1,4 +1,4 @@
-"""What plugins add to a server, and what is refused."""
+"""What plugins may add to a server, and what is refused."""
 
 from typing import Any
 

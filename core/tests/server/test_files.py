@@ -1,4 +1,4 @@
-"""Files that operators write: opened without waiting, named in full."""
+"""Files written by operators: they are opened without blocking, and errors contain the full path."""
 
 import os
 import pathlib

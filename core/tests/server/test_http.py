@@ -19,7 +19,7 @@ from http_nodes import Ask, Begin, Pages, http
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return when `condition` holds, looked at in every turn of the loop."""
+    """Wait until `condition()` is true. It is checked in every turn of the event loop."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(60):
         while not condition():
@@ -29,7 +29,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def exchange(node: Server, data: bytes) -> bytes:
-    """What the http listener answers to these bytes, until it closes."""
+    """Return the HTTP listener's response to these bytes, until it closes."""
     host, _, port = node.addresses()["http"].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
@@ -64,7 +64,9 @@ async def test_health_follows_the_node(begin: Begin, ask: Ask) -> None:
 
 
 async def test_readyz_says_503_while_it_starts_and_drains(broker: Any, ask: Ask) -> None:
-    """Asked over HTTP at each step: a balancer that is refused knows less than one that is told."""
+    """The HTTP listener answers at each step, because a load balancer learns more from a response than from a refused
+    connection.
+    """
     runtime = AsyncioRuntime()
     tcp = ListenerSettings(name="tcp", bind="127.0.0.1:0", close_timeout=2.0)
     node = Server(broker, (tcp, http()), runtime)

@@ -1,4 +1,4 @@
-"""A listener: where it is bound, and the socket it inherits."""
+"""A listener: the address where it listens, and the socket it inherits."""
 
 import socket
 from typing import Any

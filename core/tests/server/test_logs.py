@@ -1,4 +1,4 @@
-"""Logging: stable names, fields, and nothing that must not be written."""
+"""Logging: stable event names and fields, and no secrets."""
 
 import asyncio
 import io
@@ -154,7 +154,7 @@ def test_a_field_has_an_end(stream: io.StringIO, form: Any) -> None:
 
 
 def test_nobody_reads(stream: io.StringIO) -> None:
-    """A pipe that is full holds up nobody; what is lost is counted, and the order kept."""
+    """A full pipe blocks nothing. Lost entries are counted, and the order is kept."""
     reading, writing = os.pipe()
     handler = logs.AsideHandler(os.fdopen(writing, "w"))
     handler.setFormatter(logs.JsonFormatter())
@@ -214,7 +214,7 @@ def _caught(message: str) -> ValueError:
 
 
 def test_a_traceback_cannot_forge_a_line(stream: io.StringIO) -> None:
-    """An exception's message may be a client's text."""
+    """An exception's message may contain text from a client."""
     logs.configure("info", "text", stream)
     logs.tell(
         "error", "plugin.failed", traceback=_caught("\n12:00:00 info forged\x1b[2J" + "x" * 2000)
@@ -237,7 +237,7 @@ def test_a_deep_traceback_is_cut(stream: io.StringIO) -> None:
 
 
 def test_a_fault_of_the_broker_shows_its_traceback(stream: io.StringIO) -> None:
-    """Not the `repr` of a traceback object."""
+    """The log contains the traceback, and not the `repr` of a traceback object."""
     logs.configure("info", "json", stream)
 
     def fault() -> None:

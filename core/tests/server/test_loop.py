@@ -1,4 +1,4 @@
-"""Which event loop runs the broker."""
+"""The choice of the event loop."""
 
 import asyncio
 from typing import Any

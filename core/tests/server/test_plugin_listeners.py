@@ -1,4 +1,4 @@
-"""Types of listeners that plugins add."""
+"""Listener types that plugins add."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +24,7 @@ Begin = Callable[..., Awaitable[Server]]
 
 @pytest.fixture
 async def begin(log: Any) -> AsyncIterator[Begin]:
-    """Start a node with a real broker, plugins and listeners; stopped at the end."""
+    """Start servers with a real broker, plugins and listeners. They are stopped at the end."""
     nodes: list[Server] = []
 
     class Logged(AsyncioRuntime):
@@ -48,7 +48,7 @@ async def begin(log: Any) -> AsyncIterator[Begin]:
 
 
 class Reversed(asyncio.Protocol):
-    """A transport that sends and takes every chunk backwards: a Wire of somebody else."""
+    """A transport of a plugin that reverses every chunk, with its own Wire."""
 
     def __init__(self, accept: Any) -> None:
         self.accept = accept

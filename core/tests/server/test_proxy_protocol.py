@@ -1,4 +1,4 @@
-"""PROXY protocol: the parser alone, then in front of every transport."""
+"""The PROXY protocol: the parser alone, then with every transport."""
 
 import asyncio
 import ipaddress

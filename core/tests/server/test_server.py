@@ -1,4 +1,4 @@
-"""A node: start, drain, reload, signals."""
+"""A server: start, drain, reload and signals."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ from hookmq.server.settings import ListenerSettings, TlsSettings
 
 
 class NodeRuntime(AsyncioRuntime):
-    """Logs into a list."""
+    """A runtime that logs into a list."""
 
     __slots__ = ("log",)
 

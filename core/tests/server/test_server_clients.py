@@ -1,4 +1,4 @@
-"""The real broker behind real listeners: one message by every transport, limits and the drain as clients see them."""
+"""The real broker with real listeners: a message over every transport, limits, and the drain as clients observe it."""
 
 import asyncio
 import ssl
@@ -20,7 +20,7 @@ CONNACK = b"\x20"
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Start a node of the real broker that lets everybody in; stopped at the end."""
+    """Start servers whose broker accepts every client. They are stopped at the end."""
     runtime = AsyncioRuntime()
     nodes: list[Server] = []
 

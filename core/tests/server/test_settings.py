@@ -1,4 +1,4 @@
-"""The settings of listeners: defaults and refusals."""
+"""The settings of listeners: defaults and errors."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Listening sockets: opened at an address, refused with the reason."""
+"""Listening sockets: opened at an address, or refused with the reason."""
 
 import socket
 import stat
@@ -25,7 +25,7 @@ async def test_foreign_address_is_a_bind_error(listen: Any, bind: str) -> None:
 
 
 class Spot(str):
-    """A path, with what tests ask of it."""
+    """A path, with the checks that tests need."""
 
     __slots__ = ()
 

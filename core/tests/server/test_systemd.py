@@ -1,4 +1,4 @@
-"""The service manager: notifications and sockets it lends."""
+"""Support for systemd: notifications and inherited sockets."""
 
 import os
 import socket

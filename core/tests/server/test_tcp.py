@@ -1,4 +1,4 @@
-"""TCP: bytes in order, flow control both ways, how connections end, limits."""
+"""TCP: order of bytes, flow control in both directions, ends of connections, and limits."""
 
 import asyncio
 import socket
@@ -96,7 +96,7 @@ async def test_pause_reading_holds_bytes_until_resumed(listen: Any, dial: Any, b
 async def test_one_that_never_stops_sending_lets_the_others_have_their_turn(
     listen: Any, dial: Any, broker: Any
 ) -> None:
-    """A read that fills uvloop's buffer is the last of this turn; asyncio reads once in a turn anyway."""
+    """A read that fills uvloop's buffer is the last one in its turn. asyncio reads once per turn anyway."""
     _, writer = await dial(await listen())
     connection = await broker.next()
     wire = connection.wire
@@ -129,14 +129,14 @@ async def test_one_that_never_stops_sending_lets_the_others_have_their_turn(
 
 
 async def turn() -> None:
-    """Let the loop do what was due before."""
+    """Let the event loop run the callbacks that were due."""
     done = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(done.set_result, None)
     await done
 
 
 async def probe(listen: Any, dial: Any, broker: Any) -> Any:
-    """An echo on a connection of its own, to let the loop see what else is due."""
+    """Open a separate connection that echoes, so that the event loop processes other pending events."""
     reader, writer = await dial(await listen(name="probe"))
     connection = await broker.next()
     connection.echo = True
@@ -173,7 +173,7 @@ async def drain(reader: asyncio.StreamReader) -> int:
 
 
 async def test_last_words_survive_bytes_nobody_read(listen: Any, dial: Any, broker: Any) -> None:
-    """Closing with unread bytes would reset the connection and the peer could lose what was said last."""
+    """Closing a socket with unread bytes would reset the connection, and the peer could lose the last bytes sent."""
     reader, writer = await dial(await listen())
     connection = await broker.next()
     connection.wire.pause_reading()

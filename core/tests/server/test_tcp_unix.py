@@ -1,4 +1,4 @@
-"""Unix sockets: permissions, and sockets that are inherited."""
+"""Unix sockets: permissions and inherited sockets."""
 
 import socket
 import stat
@@ -9,7 +9,7 @@ import pytest
 
 
 class Spot(str):
-    """A path, with what tests ask of it."""
+    """A path, with the checks that tests need."""
 
     __slots__ = ()
 

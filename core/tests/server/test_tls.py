@@ -1,4 +1,4 @@
-"""TLS: who gets in, what is known of whom, and new certificates without a restart."""
+"""TLS: which clients are accepted, what the broker knows about them, and new certificates without a restart."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ def tls(files: Any, ask: str = "none", **changes: Any) -> TlsSettings:
 
 
 async def greet(dial: Any, listener: Any, context: ssl.SSLContext) -> ssl.SSLObject:
-    """Connect and exchange a byte: only then does a TLS 1.3 client know that it was let in."""
+    """Connect and exchange a byte, because a TLS 1.3 client only then knows that it was accepted."""
     reader, writer = await dial(listener, ssl=context, server_hostname="localhost")
     writer.write(b"?")
     assert await reader.readexactly(1) == b"?"
@@ -137,7 +137,7 @@ async def test_large_transfer_over_tls(listen: Any, dial: Any, broker: Any, file
 async def test_what_came_before_the_end_is_read_over_tls(
     listen: Any, dial: Any, broker: Any, files: Any
 ) -> None:
-    """Reading paused while it came."""
+    """The bytes arrived while reading was paused."""
     listener = await listen(type="tls", tls=tls(files))
     _, writer = await dial(listener, ssl=files.client(), server_hostname="localhost")
     connection = await broker.next()
@@ -270,7 +270,7 @@ async def test_revoked_certificate_is_refused(
 
 
 class TestContext:
-    """Files that cannot be used are named, with the reason."""
+    """Errors about unusable files contain the path and the reason."""
 
     def refusal(self, **options: Any) -> str:
         with pytest.raises(ConfigError) as caught:
@@ -371,5 +371,7 @@ class TestContext:
 def test_only_text_names_a_client(
     alternatives: tuple[tuple[str, Any], ...], names: tuple[str, ...]
 ) -> None:
-    """A structure would be an internal error compiled, and a tuple as somebody's name in pure Python."""
+    """Otherwise, another type would be an internal error in the compiled build, and a tuple would become a name in the
+    pure build.
+    """
     assert names_of(alternatives) == names

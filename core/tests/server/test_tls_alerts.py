@@ -1,4 +1,4 @@
-"""A refused TLS handshake sends the alert that says why: RFC 5246 section 7.2.2, RFC 8446 section 6.2."""
+"""A refused TLS handshake sends an alert with the reason: RFC 5246 section 7.2.2, RFC 8446 section 6.2."""
 
 import asyncio
 import datetime
@@ -30,7 +30,9 @@ def issue(authority: trustme.CA, which: str) -> trustme.LeafCert:
 
 
 def talk(address: str, context: ssl.SSLContext) -> str:
-    """What a blocking client of the standard library is told; it says more than it must, as an MQTT client does."""
+    """Return the error that a blocking client of the standard library gets. It sends data at once, as an MQTT client
+    does.
+    """
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 20) as plain:
         try:
@@ -45,7 +47,7 @@ def talk(address: str, context: ssl.SSLContext) -> str:
 
 @pytest.fixture
 async def asking(listen: Any, files: Any, authority: trustme.CA, tmp_path: Any) -> Any:
-    """A listener that wants a certificate, the files of the one that is shown, and which are revoked."""
+    """Return a listener that requires a certificate, the files of the client's certificate, and the revoked ones."""
 
     async def open_one(which: str, version: str) -> tuple[Any, ssl.SSLContext, trustme.LeafCert]:
         issued = issue(authority, which)
@@ -116,7 +118,7 @@ async def test_openssl_is_told(asking: Any, tmp_path: Any, which: str) -> None:
 
 
 async def test_a_client_that_ignores_the_alert_is_closed(asking: Any, dial: Any) -> None:
-    """A refused client holds its socket for `close_timeout` at most."""
+    """A refused client occupies its socket for at most `close_timeout`."""
     listener, _, _ = await asking("none", "1.3")
     reader, writer = await dial(listener)
     writer.write(b"\x16\x03\x01\x00\x05hello")

@@ -1,4 +1,4 @@
-"""The watchdog: a blocked loop is counted and the one who blocks it named."""
+"""The watchdog: it counts stalls of the event loop and names the code that caused them."""
 
 import asyncio
 import importlib
@@ -21,7 +21,7 @@ from hookmq_testing.plugins import instance_of
 
 
 def nap_like_a_plugin(seconds: float) -> None:
-    """Compiled under a plugin's file name, so that its frame is in a plugin."""
+    """Sleep in code compiled under a plugin's file name, so that a frame belongs to a plugin."""
     source = "import time\ndef on_publish(seconds):\n    time.sleep(seconds)\n"
     scope: dict[str, Any] = {}
     exec(compile(source, "/site-packages/hookmq_slow/plugin.py", "exec"), scope)
@@ -111,11 +111,11 @@ def test_plugin_by_its_package(file: str, plugin: str | None) -> None:
 
 
 class Own(Plugin):
-    """Its code is in this file."""
+    """A plugin whose code is in this file."""
 
 
 def owner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *ids: str) -> CodeOwner:
-    """Who owns what, with plugins of a package called `name` among them."""
+    """Return the owners of code, including the plugins of a package called `name`."""
     folder = tmp_path / name
     folder.mkdir()
     text = "from hookmq.plugin import Plugin\nclass It(Plugin): pass\n"
@@ -133,7 +133,7 @@ def owner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *ids: s
 def test_a_plugin_is_called_by_its_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str], told: str
 ) -> None:
-    """As in every other log event, and not by its package, which says nothing of which one it is."""
+    """The name is that of other log events. The package would not identify the plugin."""
     owner = owner_of(tmp_path, monkeypatch, "hookmq_sleepy", *ids)
     assert owner(f"{tmp_path}/hookmq_sleepy/deep/down.py") == told
     assert owner(f"{tmp_path}/hookmq_sleepy2.py") == "hookmq_sleepy2"

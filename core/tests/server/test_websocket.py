@@ -1,4 +1,4 @@
-"""WebSocket: who is let in, frames and packets, flow control, how connections end."""
+"""WebSocket: accepted requests, frames and packets, flow control, and ends of connections."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -86,7 +86,7 @@ def handshake(path: str = "/mqtt", **headers: str) -> bytes:
 
 
 def frame(kind: int, length: int) -> bytes:
-    """The header of a client's frame, as it would stand before `length` bytes."""
+    """Return the header of a client's frame with `length` bytes."""
     if length < 126:
         size = bytes((0x80 | length,))
     elif length < 65536:
@@ -111,7 +111,7 @@ def frame(kind: int, length: int) -> bytes:
 async def test_a_long_message_is_refused_by_its_header_before_connect(
     listen: Any, dial: Any, broker: Any, sent: bytes, cut: bool, together: bool
 ) -> None:
-    """aiohttp gathers a message until it is whole: twice `broker.max_packet_size` for anyone who asks."""
+    """Otherwise, aiohttp would buffer up to twice `broker.max_packet_size` for any client."""
     broker.on_accept = not_accepted
     reader, writer = await dial(await listen(type="ws"))
     if together:
@@ -266,7 +266,7 @@ async def test_bad_handshake(listen: Any, dial: Any, broker: Any, headers: Any) 
 async def test_a_bad_handshake_that_cannot_be_quoted(
     listen: Any, dial: Any, broker: Any, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """A stranger must not be able to fill the log with tracebacks."""
+    """An untrusted client must not be able to fill the log with tracebacks."""
     reader, writer = await dial(await listen(type="ws"))
     writer.write(handshake(**{name: "quoted"}).replace(b"quoted", b"\x80"))
     assert (await reader.readline()).split()[1] == b"400"
@@ -492,7 +492,7 @@ async def test_abort(listen: Any, session: Client, broker: Any) -> None:
 async def test_what_came_before_the_peer_vanished_is_read(
     listen: Any, dial: Any, broker: Any
 ) -> None:
-    """Reading paused while it came; there may be a DISCONNECT in it."""
+    """The bytes arrived while reading was paused, and may contain a DISCONNECT."""
     listener = await listen(type="ws")
     reader, writer = await dial(listener)
     writer.write(handshake())

@@ -1,4 +1,4 @@
-"""Topic aliases that the broker gives to a client."""
+"""Topic aliases that the broker assigns for a client."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 1000}
 
 
 def on_the_wire(client: MemoryClient) -> list[Publish]:
-    """What was sent to it on this connection, as it was sent."""
+    """Return the PUBLISH packets sent on this connection, as they were encoded."""
     client.harness.settle()
     decoder = Decoder(5, server=False)
     return [p for p in decoder.feed(client.raw_received) if isinstance(p, Publish)]
@@ -30,7 +30,7 @@ def on_the_wire(client: MemoryClient) -> list[Publish]:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_given_on_the_first_message(harness: Harness, qos: int) -> None:
-    """[MQTT-3.1.2-26, 3.3.2-11]: no more than the client offers, in 1 to its maximum. The first to come is named."""
+    """[MQTT-3.1.2-26, 3.3.2-11] The first topics get aliases, from 1 to the client's maximum."""
     client = harness.connect("c", topic_alias_maximum=2)
     client.subscribe("#", 1)
     publisher = harness.connect("p", 4)
@@ -110,7 +110,7 @@ def test_the_brokers_own_bound(broker_harness: Make) -> None:
 
 
 def test_what_comes_again_names_its_topic(harness: Harness) -> None:
-    """[MQTT-3.3.2-7], edge 22: the new connection knows no alias."""
+    """[MQTT-3.3.2-7], edge 22: a new connection has no aliases."""
     client = harness.connect("c", auto_ack=False, topic_alias_maximum=5, **KEPT)
     client.subscribe("t", 2)
     publisher = harness.connect("p")
@@ -138,7 +138,7 @@ def test_what_comes_again_names_its_topic(harness: Harness) -> None:
 def test_a_client_always_knows_what_is_meant(
     messages: list[tuple[str, int, int]], maximum: int, kept: bool, mount: str
 ) -> None:
-    """Any mixture of topics, QoS and sizes, with and without a commit between."""
+    """Topics, QoS and sizes are mixed, with and without a commit in between."""
     with Harness() as harness:
         scope = Scope(mount_point=mount)
         client = harness.connect(

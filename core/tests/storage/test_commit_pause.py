@@ -1,4 +1,4 @@
-"""A batch that waits a moment before its commit, so that receivers can take their messages out of it."""
+"""A batch waits for a moment before its commit, so that subscribers can acknowledge their messages first."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ def harness(broker_harness: Make, store: SlowStore) -> Harness:
 
 
 def durable(harness: Harness, name: str, **options: Any) -> MemoryClient:
-    """A client whose session outlives its connection."""
+    """Return a client whose session outlives its connection."""
     return harness.connect(name, **{"session_expiry_interval": 600, **options})
 
 
@@ -66,7 +66,7 @@ def test_a_large_batch_waits_a_moment_for_its_receivers(harness: Harness, store:
 
 @pytest.mark.parametrize("answered", [0, 50, MANY - 1])
 def test_it_does_not_wait_for_ever(harness: Harness, store: SlowStore, answered: int) -> None:
-    """Nor the next ones at all, where it was for nothing."""
+    """Later batches do not wait at all if waiting did not help."""
     one = durable(harness, "one", auto_ack=False)
     one.subscribe("t", 1)
     pub = harness.connect("pub")

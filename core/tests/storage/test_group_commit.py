@@ -1,4 +1,4 @@
-"""The one commit point: nothing leaves that relies on state not yet committed, and what relies on none waits for none."""
+"""The commit point: no packet that depends on uncommitted state is sent, and no other packet waits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,12 +47,12 @@ def harness(broker_harness: Make, store: SlowStore) -> Harness:
 
 
 def durable(harness: Harness, name: str, **options: Any) -> MemoryClient:
-    """A client whose session outlives its connection."""
+    """Return a client whose session outlives its connection."""
     return harness.connect(name, **{"session_expiry_interval": 600, **options})
 
 
 def away(harness: Harness, name: str, filter: str, qos: int = 2) -> MemoryClient:
-    """A durable subscriber that left."""
+    """Return a durable subscriber that has disconnected."""
     client = durable(harness, name)
     client.subscribe(filter, qos)
     client.disconnect()
@@ -450,7 +450,7 @@ def pubacks(client: MemoryClient) -> int:
 def test_what_was_acknowledged_while_it_collected_is_not_recorded(
     harness: Harness, store: SlowStore
 ) -> None:
-    """Its receiver has it: there is nothing that a crash could take."""
+    """The receiver has the message, so a crash cannot lose it."""
     away(harness, "away", "other")
     one, two = durable(harness, "one"), durable(harness, "two", auto_ack=False)
     one.subscribe("t/#", 1)
@@ -485,7 +485,7 @@ def test_what_was_acknowledged_while_it_collected_is_not_recorded(
 def test_what_left_at_once_is_recorded_when_its_commit_starts(
     harness: Harness, store: SlowStore, version: int
 ) -> None:
-    """As it was sent, and only what is not acknowledged by then."""
+    """The record shows how the message was sent, and exists only if it is not acknowledged by then."""
     one = durable(harness, "one", auto_ack=False, version=version, clean_start=False)
     one.subscribe("t", 1)
     pub = harness.connect("pub", version=version)
@@ -638,21 +638,21 @@ def test_subscribe_in_one_segment_with_its_publish(harness: Harness, store: Slow
 
 
 def burst(harness: Harness, client: MemoryClient, *numbers: int, topic: str = "t") -> None:
-    """Publish all in one turn."""
+    """Publish all numbers in one turn."""
     with harness.together():
         for number in numbers:
             client.publish(topic, b"%d" % number, 1, expect=None)
 
 
 def acknowledged_ids(client: MemoryClient) -> list[int]:
-    """Of the PUBACKs since the last call."""
+    """Return the packet ids of the PUBACKs since the last call."""
     ids = [packet.packet_id for packet in client.unread if isinstance(packet, Puback)]
     client.unread.clear()
     return ids
 
 
 def waiting(client: MemoryClient) -> tuple[int, int]:
-    """Answers that wait for a commit, and publishes that they answer."""
+    """Return the number of answers that wait for a commit, and of the publishes that they acknowledge."""
     connection = client.wire.connection
     assert connection is not None
     return len(connection.answers or ()), connection.unacknowledged

@@ -1,4 +1,4 @@
-"""What a receiver's acknowledgement does to a delivery and its packet id."""
+"""How a receiver's acknowledgement changes a delivery and its packet id."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,12 +24,12 @@ NOT_FOUND = 0x92
 
 
 def kept(version: int) -> dict[str, Any]:
-    """What makes a session outlive its connection."""
+    """Return CONNECT options for a session that outlives its connection."""
     return {"clean_start": False, **({"session_expiry_interval": 10000} if version == 5 else {})}
 
 
 def unread(client: MemoryClient) -> list[Packet]:
-    """Everything that waits to be read, taken."""
+    """Remove the unread packets and return them."""
     client.harness.settle()
     packets = list(client.unread)
     client.unread.clear()
@@ -40,8 +40,9 @@ def unread(client: MemoryClient) -> list[Packet]:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [1, 2])
 def test_one_delivery_step_by_step(harness: Harness, version: int, qos: int, durable: bool) -> None:
-    """[MQTT-4.3.2-1, 4.3.2-2, 4.3.2-3, 4.3.3-1 to 5, 2.2.1-5]: nothing more until the client answers, nothing sent twice
-    on a connection [MQTT-4.4.0-1]."""
+    """[MQTT-4.3.2-1, 4.3.2-2, 4.3.2-3, 4.3.3-1 to 5, 2.2.1-5] The broker sends nothing more until the client answers,
+    and nothing twice on a connection [MQTT-4.4.0-1].
+    """
     client = harness.connect("c", version, auto_ack=False, **(kept(version) if durable else {}))
     client.subscribe("t", 2)
     publisher = harness.connect("p")
@@ -66,7 +67,9 @@ def test_one_delivery_step_by_step(harness: Harness, version: int, qos: int, dur
 
 
 def test_refused_by_the_receiver(harness: Harness) -> None:
-    """[MQTT-4.3.3-4, 4.4.0-2], edge 40: no PUBREL, no resend, the id is free and the drop is counted."""
+    """[MQTT-4.3.3-4, 4.4.0-2], edge 40: no PUBREL and no retransmission follow, the packet id is free and the drop is
+    counted.
+    """
     for options in ({}, kept(5)):
         client = harness.connect("c", auto_ack=False, **options)
         client.subscribe("t", 2)
@@ -83,7 +86,7 @@ def test_refused_by_the_receiver(harness: Harness) -> None:
 
 
 def test_the_wrong_acknowledgement(harness: Harness) -> None:
-    """PUBACK does not end QoS 2, and PUBREC or PUBCOMP not QoS 1."""
+    """PUBACK does not complete QoS 2; PUBREC and PUBCOMP do not complete QoS 1."""
     for options in ({}, kept(5)):
         client = harness.connect("c", auto_ack=False, **options)
         client.subscribe("t", 2)
@@ -108,7 +111,7 @@ def test_the_wrong_acknowledgement(harness: Harness) -> None:
 def test_ids_wrap_and_pass_over_those_in_use(
     harness: Harness, durable: bool, learned: bool
 ) -> None:
-    """[MQTT-2.2.1-4, 4.3.2-1]: after 65,535 comes the first that is free, never 0."""
+    """[MQTT-2.2.1-4, 4.3.2-1] The first free id follows 65,535, and 0 is never used."""
     client = harness.connect("c", auto_ack=False, **(kept(5) if durable else {}))
     client.subscribe("t", 1)
     publisher = harness.connect("p")
@@ -125,7 +128,7 @@ def test_ids_wrap_and_pass_over_those_in_use(
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_all_ids_in_use(broker_harness: Make, learned: bool) -> None:
-    """The last free id is found; with none left a message waits, and takes the one that is freed."""
+    """The last free id is used. Without a free id, a message waits for the next one."""
     harness = broker_harness(config={"session": {"max_inflight": 65535}})
     client = harness.connect("c", auto_ack=False)
     client.subscribe("t", 1)
@@ -147,7 +150,7 @@ def test_all_ids_in_use(broker_harness: Make, learned: bool) -> None:
 def test_a_repeated_pubrec_of_a_session_that_ends_with_its_connection(
     broker_harness: Make, version: int
 ) -> None:
-    """[MQTT-4.3.3-4]: each is answered, and what such sessions share stays as it was."""
+    """[MQTT-4.3.3-4] Each PUBREC is answered, and state that such sessions share is unchanged."""
     harness = broker_harness()
     client = harness.connect("c", version, auto_ack=False)
     client.subscribe("t", 2)

@@ -1,4 +1,4 @@
-"""QoS 0 and slow readers: what is sent, what waits, and what is dropped."""
+"""QoS 0 and slow readers: which messages are sent, queued or dropped."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,9 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100_000
 @pytest.mark.parametrize("learned", [0, 3])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_the_brokers_receive_maximum(broker_harness: Make, learned: int, qos: int) -> None:
-    """[MQTT-3.3.4-7], edge 19: unfinished QoS 2 counts until PUBREL; one repeated is no further one."""
+    """[MQTT-3.3.4-7], edge 19: an unfinished QoS 2 message counts until PUBREL. Its retransmission does not count
+    again.
+    """
     harness = broker_harness(config={"broker": {"receive_maximum": 2}})
     client = harness.connect("c", auto_ack=False)
     assert client.connack is not None
@@ -56,7 +58,7 @@ def test_the_brokers_receive_maximum(broker_harness: Make, learned: int, qos: in
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_tolerated(broker_harness: Make, version: int) -> None:
-    """By 3.x, which knows no such limit, and where configured: counted only."""
+    """MQTT 3 clients, and others if configured, may exceed the limit. The excess is only counted."""
     config = {"broker": {"receive_maximum": 1, "receive_maximum_policy": "tolerant"}}
     if version < 5:
         del config["broker"]["receive_maximum_policy"]
@@ -70,7 +72,9 @@ def test_tolerated(broker_harness: Make, version: int) -> None:
 
 
 def test_what_is_unfinished_from_before(broker_harness: Make) -> None:
-    """Receive Maximum is of a connection (edge 17): ids taken on an earlier one may be finished and repeated on this."""
+    """Receive Maximum applies to a connection (edge 17). Messages of an earlier connection may be finished and
+    repeated.
+    """
     harness = broker_harness(config={"broker": {"receive_maximum": 2}})
     client = harness.connect("c", auto_ack=False, **KEPT)
     for number in (1, 2):
@@ -98,7 +102,7 @@ def test_what_is_unfinished_from_before(broker_harness: Make) -> None:
 def test_qos_0_to_a_slow_reader(
     broker_harness: Make, policy: str, learned: bool, version: int
 ) -> None:
-    """It waits, within the bounds; order holds across pause and resume."""
+    """Messages wait within the limits and keep their order across pause and resume."""
     harness = broker_harness(config={"session": {"queue_drop": policy, "queue_messages": 5}})
     client = harness.connect("c", 4, high_water=10)
     client.subscribe("t")
@@ -131,7 +135,9 @@ def test_qos_0_to_a_slow_reader(
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_order_across_pauses(harness: Harness, qos: int, kept: bool) -> None:
-    """[MQTT-4.6.0-5]: however often a reader stops, with live messages in the turn in which it goes on."""
+    """[MQTT-4.6.0-5] The order holds however often a reader stops, even with live messages in the turn in which it
+    resumes.
+    """
     client = harness.connect("c", high_water=20, **(KEPT if kept else {}))
     client.subscribe("t", qos)
     publisher = harness.connect("p")
@@ -154,7 +160,9 @@ def test_order_across_pauses(harness: Harness, qos: int, kept: bool) -> None:
 
 
 def test_a_slow_reader_is_not_read_from_for_ever(broker_harness: Make) -> None:
-    """Its answers would pile up without bound: reading stops, and after a time so does the connection."""
+    """The answers to its packets would accumulate without limit. The broker stops reading, and later closes the
+    connection.
+    """
     harness = broker_harness(config={"broker": {"max_write_buffer": 1024, "hold_timeout": 30}})
     client = harness.connect("c", high_water=10)
     client.pause()
@@ -176,7 +184,7 @@ def test_a_slow_reader_is_not_read_from_for_ever(broker_harness: Make) -> None:
 
 
 def test_qos_0_for_one_who_is_away(broker_harness: Make) -> None:
-    """Dropped by default; with `queue_qos0` it waits, in order with the rest, and is bounded like the rest."""
+    """QoS 0 messages are dropped by default. With `queue_qos0`, they are queued in order and count against the limits."""
     for queued in (False, True):
         harness = broker_harness(config={"session": {"queue_qos0": queued, "queue_messages": 6}})
         client = harness.connect("c", auto_ack=False, receive_maximum=1, **KEPT)
@@ -210,7 +218,7 @@ def test_qos_0_for_one_who_is_away(broker_harness: Make) -> None:
 
 
 def test_acknowledgements_in_one_segment(harness: Harness) -> None:
-    """A whole window acknowledged at once makes room for a whole window."""
+    """A whole window acknowledged at once makes room for another window."""
     client = harness.connect("c", auto_ack=False, receive_maximum=10)
     client.subscribe("t", 1)
     publisher = harness.connect("p", 4)
@@ -226,7 +234,7 @@ def test_acknowledgements_in_one_segment(harness: Harness) -> None:
 
 
 def test_acknowledged_and_gone(harness: Harness) -> None:
-    """PUBACK and DISCONNECT in one segment: it is not sent again."""
+    """A message acknowledged in the same segment as DISCONNECT is not sent again."""
     client = harness.connect("c", auto_ack=False, **KEPT)
     client.subscribe("t", 1)
     send(harness, range(2))

@@ -1,4 +1,4 @@
-"""A queue longer than a page: its bounds, and pages from a store that answers late, fails or has not committed yet."""
+"""A queue longer than a page: its limits, and a store whose pages are late, fail or are not committed yet."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100_000
 
 
 class Late(MemoryStore):
-    """Answers `read` when the test says so."""
+    """A store that answers `read` only when the test tells it to."""
 
     durable = True
 
@@ -54,7 +54,7 @@ class Late(MemoryStore):
 
 
 def payloads(client: MemoryClient) -> list[bytes]:
-    """The payloads of the unread messages, taken."""
+    """Remove the unread messages and return their payloads."""
     client.harness.settle()
     found = [p.payload for p in client.unread if isinstance(p, Publish)]
     client.unread.clear()
@@ -62,7 +62,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def test_who_has_room_while_a_page_is_read_for_another_reason(broker_harness: Make) -> None:
-    """The queue made room for a new message, and reads on; meanwhile its client comes back."""
+    """The queue makes room for a new message and reads on. Meanwhile, its client reconnects."""
     store = Late()
     session = {"queue_page": 1, "queue_messages": 3, "queue_drop": "oldest"}
     harness = broker_harness(store=store, config={"session": session})
@@ -158,7 +158,7 @@ def test_what_was_read_belongs_to_the_subscription_as_it_is(broker_harness: Make
 
 
 def test_a_full_queue_makes_room_in_itself(broker_harness: Make) -> None:
-    """Not among the QoS 0 messages that wait for the slow client as well."""
+    """QoS 0 messages that wait for the slow client are not dropped instead."""
     session = {"queue_messages": 2, "queue_drop": "oldest"}
     harness = broker_harness(config={"session": session})
     client = harness.connect("c", auto_ack=False, receive_maximum=1, high_water=1, **KEPT)
@@ -180,7 +180,7 @@ def test_a_full_queue_makes_room_in_itself(broker_harness: Make) -> None:
 
 
 def test_who_waits_for_room_is_let_go_when_the_queue_takes_no_more(broker_harness: Make) -> None:
-    """Back-pressure: a message that is dropped will never start."""
+    """Back-pressure does not wait for a dropped message, because its delivery will never start."""
     session = {"inflight_overflow": "backpressure", "queue_messages": 1}
     harness = broker_harness(config={"session": session})
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
@@ -208,7 +208,7 @@ def test_ends_of_sessions_are_forgotten_when_they_are_on_record(broker_harness: 
 
 
 def test_qos_0_overtakes_what_waits_for_a_group(broker_harness: Make) -> None:
-    """It needs no room in a window, and waits for nobody."""
+    """A QoS 0 message needs no room in a window, so it does not wait."""
     harness = broker_harness()
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("$share/g/t", 1)
@@ -221,7 +221,7 @@ def test_qos_0_overtakes_what_waits_for_a_group(broker_harness: Make) -> None:
 
 
 def test_the_least_code_that_refuses(broker_harness: Make) -> None:
-    """[MQTT-4.8.2-6]: 0x80 itself is one."""
+    """[MQTT-4.8.2-6] 0x80 is the lowest reason code that refuses."""
     harness = broker_harness()
     client = harness.connect("c", auto_ack=False, **KEPT)
     client.subscribe("t", 1)
@@ -232,7 +232,7 @@ def test_the_least_code_that_refuses(broker_harness: Make) -> None:
 
 
 def test_where_nothing_outlives_the_process_nothing_is_recorded(broker_harness: Make) -> None:
-    """What waits, or is in flight, is held once: by the session, in no second copy by the store."""
+    """A queued or inflight message is stored once, by the session, and not again by the store."""
     harness = broker_harness(config={"session": {"queue_page": 1}})
     client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
     client.subscribe("t", 2)
@@ -260,7 +260,7 @@ def numbers(*which: int) -> list[bytes]:
 
 
 def send(harness: Harness, which: range, qos: int = 1, topic: str = "t", name: str = "p") -> None:
-    """Publish numbers, each acknowledged."""
+    """Publish numbers and wait for each acknowledgement."""
     publisher = next((c for c in harness.clients if c.connect.client_id == name), None)
     if publisher is None:
         publisher = harness.connect(name)
@@ -278,7 +278,7 @@ def nothing_left(harness: Harness, name: str = "c") -> bool:
 
 
 class LateStore(MemoryStore):
-    """Answers `read` when the test says so."""
+    """A store that answers `read` only when the test tells it to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,8 +313,9 @@ class LateStore(MemoryStore):
 def test_a_long_queue_is_read_page_by_page(
     broker_harness: Make, page: int, qos: int, window: int
 ) -> None:
-    """[MQTT-4.5.0-1, 4.6.0-5]: all come, in order, no more than a page is ever in memory; also while others
-    arrive."""
+    """[MQTT-4.5.0-1, 4.6.0-5] All messages arrive in order, and at most one page is in memory, even while others
+    arrive.
+    """
     harness = broker_harness(store=DurableStore(), config={"session": {"queue_page": page}})
     client = harness.connect("c", receive_maximum=window, **KEPT)
     client.subscribe("t", qos)
@@ -350,7 +351,7 @@ def test_a_long_queue_is_read_page_by_page(
 
 @pytest.mark.parametrize("page", [1, 3])
 def test_interrupted_between_pages(broker_harness: Make, page: int) -> None:
-    """A client that comes and goes gets everything once, apart from what it had not acknowledged."""
+    """A client that disconnects and reconnects receives everything once, except unacknowledged messages."""
     harness = broker_harness(store=DurableStore(), config={"session": {"queue_page": page}})
     client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
     client.subscribe("t", 1)
@@ -371,7 +372,7 @@ def test_interrupted_between_pages(broker_harness: Make, page: int) -> None:
 
 
 def test_a_page_that_comes_late(broker_harness: Make) -> None:
-    """The client has gone, or gone and come back, while its page was read."""
+    """The client disconnects, and perhaps reconnects, while its page is read."""
     store = LateStore()
     harness = broker_harness(store=store, config={"session": {"queue_page": 2}})
     client = harness.connect("c", **KEPT)
@@ -399,7 +400,7 @@ def test_a_page_that_comes_late(broker_harness: Make) -> None:
 
 
 def test_live_messages_while_a_page_is_read(broker_harness: Make) -> None:
-    """[MQTT-4.6.0-5]: they wait behind it."""
+    """[MQTT-4.6.0-5] Live messages wait behind the page."""
     store = LateStore()
     harness = broker_harness(store=store, config={"session": {"queue_page": 2}})
     client = harness.connect("c", **KEPT)
@@ -423,8 +424,10 @@ def test_live_messages_while_a_page_is_read(broker_harness: Make) -> None:
 def test_bounds(
     broker_harness: Make, policy: str, bound: str, online: bool, page: int | None
 ) -> None:
-    """In messages, in bytes, and in bytes of all together; in memory and in the store; each drop counted under its
-    reason. The publisher is acknowledged whatever becomes of a copy."""
+    """The limits in messages, in bytes and in bytes of all queues hold in memory and in the store.
+
+    Each drop is counted under its reason. The publisher is acknowledged whatever happens to a copy.
+    """
     size = 4 if bound == "queue_messages" else 4 * len("t0")
     session: dict[str, Any] = {"queue_drop": policy, "queue_page": page or 256}
     config = {"session": session, "broker": {}}
@@ -460,7 +463,7 @@ def test_bounds(
 
 
 def test_one_too_large_for_the_queue(broker_harness: Make) -> None:
-    """Under `oldest` everything before it goes, and then itself, if it can never fit."""
+    """Under `oldest`, all earlier messages are dropped, and then the message itself if it can never fit."""
     harness = broker_harness(config={"session": {"queue_bytes": 20, "queue_drop": "oldest"}})
     client = harness.connect("c", **KEPT)
     client.subscribe("t", 1)
@@ -477,7 +480,7 @@ def test_one_too_large_for_the_queue(broker_harness: Make) -> None:
 
 
 def test_bytes_of_all_together(broker_harness: Make) -> None:
-    """One client's queue takes the room of others, and gives it back when its session ends."""
+    """One client's queue uses the room of others and releases it when its session ends."""
     harness = broker_harness(config={"broker": {"max_queue_bytes": 10}})
     greedy = harness.connect("greedy", **KEPT)
     modest = harness.connect("modest", **KEPT)
@@ -496,7 +499,7 @@ def test_bytes_of_all_together(broker_harness: Make) -> None:
 
 
 def test_queues_of_clients_without_a_session_to_return_to(harness: Harness) -> None:
-    """Nothing is left of them, whatever waited."""
+    """Nothing remains of their queues."""
     client = harness.connect("c", 4, auto_ack=False, high_water=10)
     client.subscribe("t", 1)
     client.pause()
@@ -510,7 +513,7 @@ def test_queues_of_clients_without_a_session_to_return_to(harness: Harness) -> N
 
 
 class Unreadable(DurableStore):
-    """Reads fail once `ill`, at once or when `answer` is called."""
+    """A store whose reads fail once `ill` is set, at once or when `answer` is called."""
 
     def __init__(self, late: bool) -> None:
         super().__init__()

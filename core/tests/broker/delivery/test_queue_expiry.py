@@ -1,4 +1,4 @@
-"""Message expiry: counted down while a message waits, and never once it was sent."""
+"""Message expiry: it counts down while a message waits, and never applies once the message was sent."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100_000
 
 
 def left(client: MemoryClient) -> list[tuple[bytes, int | None]]:
-    """Payload and Message Expiry Interval of the unread messages, taken."""
+    """Remove the unread messages and return the payload and Message Expiry Interval of each."""
     client.harness.settle()
     found = [p for p in client.unread if isinstance(p, Publish)]
     client.unread.clear()
@@ -21,7 +21,9 @@ def left(client: MemoryClient) -> list[tuple[bytes, int | None]]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_live(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.2-6]: no time has passed, so that it goes on as it came; none for whom there was none, and for 3.x."""
+    """[MQTT-3.3.2-6] No time has passed, so the interval is unchanged. Messages without one, and MQTT 3 clients, get
+    none.
+    """
     five = harness.connect("five")
     five.subscribe("t", 2)
     four = harness.connect("four", 4)
@@ -36,7 +38,9 @@ def test_live(harness: Harness, qos: int) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_queued_for_one_who_is_away(harness: Harness, version: int, qos: int) -> None:
-    """[MQTT-3.3.2-5, 3.3.2-6], edge 28: what is over is dropped and counted, the rest counted down."""
+    """[MQTT-3.3.2-5, 3.3.2-6], edge 28: expired messages are dropped and counted. The others arrive with a reduced
+    interval.
+    """
     options = KEPT if version == 5 else {"clean_start": False}
     client = harness.connect("c", version, **options)
     client.subscribe("t", 2)
@@ -61,7 +65,7 @@ def test_queued_for_one_who_is_away(harness: Harness, version: int, qos: int) ->
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_queued_behind_a_full_window(harness: Harness, qos: int, kept: bool) -> None:
-    """Also for one who is connected."""
+    """Messages also expire while they wait for a connected client."""
     options = KEPT if kept else {}
     client = harness.connect("c", auto_ack=False, receive_maximum=1, **options)
     client.subscribe("t", 1)
@@ -79,7 +83,7 @@ def test_queued_behind_a_full_window(harness: Harness, qos: int, kept: bool) -> 
 
 
 def test_queued_for_a_slow_reader(harness: Harness) -> None:
-    """QoS 0 as well."""
+    """QoS 0 messages expire as well."""
     client = harness.connect("c", high_water=10)
     client.subscribe("t", 1)
     publisher = harness.connect("p")
@@ -96,7 +100,7 @@ def test_queued_for_a_slow_reader(harness: Harness) -> None:
 
 @pytest.mark.parametrize("wait", [0.0, 0.4, 1.0, 9.6])
 def test_parts_of_seconds(harness: Harness, wait: float) -> None:
-    """What is left is rounded up: never 0, which would mean that it is over."""
+    """The remaining time is rounded up. A 0 would mean that the message has expired."""
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("t", 1)
     publisher = harness.connect("p")
@@ -109,7 +113,7 @@ def test_parts_of_seconds(harness: Harness, wait: float) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_never_once_it_was_sent(harness: Harness, qos: int) -> None:
-    """[MQTT-4.3.3-7, 4.3.3-13], edge 28: it comes again, and its exchange is finished."""
+    """[MQTT-4.3.3-7, 4.3.3-13], edge 28: the message is retransmitted and its exchange is completed."""
     client = harness.connect("c", auto_ack=False, **KEPT)
     client.subscribe("t", 2)
     publisher = harness.connect("p")
@@ -132,7 +136,7 @@ def test_never_once_it_was_sent(harness: Harness, qos: int) -> None:
 
 
 def test_room_is_not_taken_by_what_is_over(harness: Harness) -> None:
-    """A window of one and many messages that are over: the next good one goes at once, and the ids are free."""
+    """With a window of one and many expired messages, the next valid one is sent at once, and the ids are free."""
     client = harness.connect("c", receive_maximum=1, **KEPT)
     client.subscribe("t", 1)
     client.drop()
@@ -149,7 +153,7 @@ def test_room_is_not_taken_by_what_is_over(harness: Harness) -> None:
 
 
 def test_a_queue_where_all_is_over_makes_room(broker_harness: Make) -> None:
-    """The bound counts what waits; the oldest goes whether it is over or not."""
+    """The limit counts queued messages. The oldest is dropped whether or not it has expired."""
     harness = broker_harness(config={"session": {"queue_messages": 2, "queue_drop": "oldest"}})
     client = harness.connect("c", **KEPT)
     client.subscribe("t", 1)
@@ -164,7 +168,7 @@ def test_a_queue_where_all_is_over_makes_room(broker_harness: Make) -> None:
 
 
 def test_twice_or_cut_short(harness: Harness) -> None:
-    """Edge 38"""
+    """Edge 38: such a property is a protocol error."""
     for properties in (b"\x02\0\0\0\1\x02\0\0\0\1", b"\x02\0\0\1"):
         client = harness.connect("c")
         body = b"\0\1t" + bytes((len(properties),)) + properties

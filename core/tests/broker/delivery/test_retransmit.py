@@ -1,4 +1,4 @@
-"""What is sent again: after a session was resumed, and within a connection if that is configured."""
+"""Retransmission after a session was resumed and, if configured, within a connection."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,12 +21,12 @@ VERSIONS = (3, 4, 5)
 
 
 def kept(version: int) -> dict[str, Any]:
-    """What makes a session outlive its connection."""
+    """Return CONNECT options for a session that outlives its connection."""
     return {"clean_start": False, **({"session_expiry_interval": 10000} if version == 5 else {})}
 
 
 def unread(client: MemoryClient) -> list[Packet]:
-    """Everything that waits to be read, taken."""
+    """Remove the unread packets and return them."""
     client.harness.settle()
     packets = list(client.unread)
     client.unread.clear()
@@ -34,7 +34,7 @@ def unread(client: MemoryClient) -> list[Packet]:
 
 
 def flow(packets: list[Packet]) -> list[tuple[Any, ...]]:
-    """(kind, id, payload, DUP) of PUBLISH and (kind, id) of its acknowledgements."""
+    """Return (kind, id, payload, DUP) for each PUBLISH and (kind, id) for each acknowledgement."""
     return [
         (type(p), p.packet_id, p.payload, p.dup) if isinstance(p, Publish) else (type(p), p.packet_id)
         for p in packets
@@ -45,9 +45,11 @@ def flow(packets: list[Packet]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("to", VERSIONS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_resumed(harness: Harness, version: int, to: int) -> None:
-    """[MQTT-4.4.0-1, 3.3.1-1, 4.3.2-3, 4.3.3-3, 4.3.3-5, 4.3.3-6] [MQTT311-4.4.0-1, 3.3.1-1, 4.6.0-1], edge 43: what was
-    unfinished comes again, in its order, under its id, with DUP; PUBREL where PUBREC came; then what waited. Also when
-    the client comes back in another version."""
+    """[MQTT-4.4.0-1, 3.3.1-1, 4.3.2-3, 4.3.3-3, 4.3.3-5, 4.3.3-6] [MQTT311-4.4.0-1, 3.3.1-1, 4.6.0-1], edge 43
+
+    Unfinished messages are sent again in order, with the same ids and DUP, or as PUBREL after a PUBREC. Queued messages
+    follow. This also holds if the client returns with another MQTT version.
+    """
     client = harness.connect("c", version, auto_ack=False, **kept(version))
     client.subscribe("t", 2)
     publisher = harness.connect("p")
@@ -81,7 +83,7 @@ def test_resumed(harness: Harness, version: int, to: int) -> None:
 
 
 def test_qos_and_flags_of_what_comes_again(harness: Harness) -> None:
-    """[MQTT-3.3.1-1]: RETAIN, identifiers and properties are those of the first time."""
+    """[MQTT-3.3.1-1] RETAIN, identifiers and properties equal those of the first transmission."""
     client = harness.connect("c", auto_ack=False, **kept(5))
     publisher = harness.connect("p")
     publisher.publish("t", b"x", 2, retain=True, user_property=(("k", "v"),))
@@ -94,7 +96,7 @@ def test_qos_and_flags_of_what_comes_again(harness: Harness) -> None:
 
 
 def test_resumed_with_a_smaller_window(harness: Harness) -> None:
-    """Edge 18 [MQTT-4.9.0-1]: what is sent again counts against the new connection's Receive Maximum."""
+    """Edge 18 [MQTT-4.9.0-1]: retransmitted messages count against the new connection's Receive Maximum."""
     client = harness.connect("c", auto_ack=False, **kept(5))
     client.subscribe("t", 2)
     publisher = harness.connect("p")
@@ -120,7 +122,9 @@ def test_resumed_with_a_smaller_window(harness: Harness) -> None:
 
 
 def test_answers_to_the_old_connection_on_the_new_one(harness: Harness) -> None:
-    """A client may acknowledge at once what it had received before: that is not sent again, and the window stays."""
+    """A client may at once acknowledge messages from the old connection. They are not sent again, and the window is
+    unchanged.
+    """
     client = harness.connect("c", auto_ack=False, **kept(5))
     client.subscribe("t", 2)
     publisher = harness.connect("p")
@@ -142,7 +146,7 @@ def test_answers_to_the_old_connection_on_the_new_one(harness: Harness) -> None:
 
 
 def test_live_messages_do_not_overtake_what_is_sent_again(harness: Harness) -> None:
-    """[MQTT-4.6.0-5]: with everything in one turn, and by the fast path's publisher."""
+    """[MQTT-4.6.0-5] This holds with everything in one turn, and for a publisher on the fast path."""
     for qos in (1, 2):
         client = harness.connect("c", auto_ack=False, **kept(5))
         client.subscribe("t", 2)
@@ -164,7 +168,7 @@ def test_live_messages_do_not_overtake_what_is_sent_again(harness: Harness) -> N
 
 
 def test_a_takeover_resumes(harness: Harness) -> None:
-    """Unfinished deliveries go on over the connection that took over."""
+    """Unfinished deliveries continue on the new connection."""
     client = harness.connect("c", auto_ack=False, **kept(5))
     client.subscribe("t", 2)
     publisher = harness.connect("p")
@@ -181,7 +185,7 @@ def test_a_takeover_resumes(harness: Harness) -> None:
 
 
 def test_a_clean_start_forgets(harness: Harness) -> None:
-    """[MQTT-3.1.2-4]: nothing comes again, and an id that was taken is new."""
+    """[MQTT-3.1.2-4] Nothing is retransmitted, and a packet id used before counts as new."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#", 2)
     client = harness.connect("c", auto_ack=False, **kept(5))
@@ -196,7 +200,7 @@ def test_a_clean_start_forgets(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_resending_where_configured(broker_harness: Make, version: int) -> None:
-    """[MQTT-4.4.0-1], edge 43: 3.x alone, with DUP, for as long as no answer comes."""
+    """[MQTT-4.4.0-1], edge 43: only MQTT 3 messages are sent again, with DUP, until they are acknowledged."""
     harness = broker_harness(config={"session": {"retry_interval": 10}})
     client = harness.connect("c", version, auto_ack=False, **kept(version))
     client.subscribe("t", 2)
@@ -222,7 +226,7 @@ def test_resending_where_configured(broker_harness: Make, version: int) -> None:
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version: int) -> None:
-    """It counts from when the message was sent, not from when the broker looked last."""
+    """The interval starts when the message is sent, not at the broker's last check."""
     harness = broker_harness(config={"session": {"retry_interval": 10}})
     client = harness.connect("c", version, auto_ack=False, **kept(version))
     client.subscribe("t", 1)
@@ -240,7 +244,7 @@ def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version:
 def test_what_waited_for_its_record_is_of_the_connection_that_is_gone(
     broker_harness: Make, version: int
 ) -> None:
-    """It comes once to the client that is back meanwhile."""
+    """The message arrives once, at the client that has reconnected meanwhile."""
     store = SlowStore(slow=False, durable=True)
     harness = broker_harness(store=store)
     client = harness.connect("c", version, auto_ack=False, **kept(version))
@@ -256,7 +260,7 @@ def test_what_waited_for_its_record_is_of_the_connection_that_is_gone(
 
 
 def test_resending_that_a_reload_asks_for(broker_harness: Make) -> None:
-    """What was sent before it is overdue as well."""
+    """Messages sent before the reload are overdue as well."""
     harness = broker_harness()
     client = harness.connect("c", 4, auto_ack=False, **kept(4))
     client.subscribe("t", 1)
@@ -270,7 +274,7 @@ def test_resending_that_a_reload_asks_for(broker_harness: Make) -> None:
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_what_waits_for_its_record_is_not_overdue(broker_harness: Make, version: int) -> None:
-    """A slow disk must not make us send, as a repetition, what was not sent yet: its packet id is not on record."""
+    """With a slow disk, a message whose packet id is not committed yet must not be sent as a retransmission."""
     store = SlowStore(slow=False, durable=True)
     harness = broker_harness(store=store, config={"session": {"retry_interval": 10}})
     client = harness.connect("c", version, auto_ack=False, **kept(version))

@@ -1,4 +1,4 @@
-"""Shared subscriptions: each message to one member, none lost while there is one, and whose it is when one leaves."""
+"""Shared subscriptions: one member receives each message, none is lost while there is a member, and members may leave."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +15,7 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 10000}
 
 
 def payloads(client: MemoryClient) -> list[bytes]:
-    """The payloads of the unread messages, taken."""
+    """Remove the unread messages and return their payloads."""
     client.harness.settle()
     found = [p.payload for p in client.unread if isinstance(p, Publish)]
     client.unread.clear()
@@ -23,14 +23,14 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def join(harness: Harness, name: str, qos: int = 1, **options: Any) -> MemoryClient:
-    """A member of the group g for t/#."""
+    """Return a member of the shared subscription g to t/#."""
     member = harness.connect(name, **options)
     member.subscribe("$share/g/t/#", qos)
     return member
 
 
 def members(harness: Harness, count: int, qos: int = 1, **options: Any) -> list[MemoryClient]:
-    """Members m0, m1, ..."""
+    """Return the members m0, m1, ..."""
     return [join(harness, f"m{n}", qos, **options) for n in range(count)]
 
 
@@ -49,7 +49,7 @@ def numbers(*which: int) -> list[bytes]:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_one_member_each(harness: Harness, version: int, qos: int) -> None:
-    """In turn; other subscribers and other groups get their own copy."""
+    """Members take turns. Other subscribers and other shared subscriptions receive their own copy."""
     first = members(harness, 3, 2, version=version)
     other = harness.connect("other")
     other.subscribe(["$share/h/t/#", "t/x"], 2)
@@ -64,7 +64,7 @@ def test_one_member_each(harness: Harness, version: int, qos: int) -> None:
 )
 @pytest.mark.parametrize("qos", [0, 1])
 def test_every_strategy(broker_harness: Make, strategy: str, qos: int) -> None:
-    """Each message goes to exactly one member, under all of them; members that left get nothing."""
+    """With every strategy, exactly one member receives each message, and members that left receive nothing."""
     harness = broker_harness(config={"broker": {"shared_strategy": strategy}})
     group = members(harness, 4, 2)
     publishers = [harness.connect(f"p{n}") for n in range(8)]
@@ -115,7 +115,7 @@ def test_strategy_by_name(broker_harness: Make) -> None:
 
 
 def test_the_members_own_qos_and_options(harness: Harness) -> None:
-    """[MQTT-4.8.2-3]; also RETAIN and identifiers are those of the member's subscription."""
+    """[MQTT-4.8.2-3] RETAIN and identifiers also follow the member's subscription."""
     group = [harness.connect(f"m{n}") for n in range(3)]
     for qos, member in enumerate(group):
         member.subscribe("$share/g/t", qos, identifier=qos + 1, retain_as_published=qos == 2)
@@ -132,7 +132,7 @@ def test_the_members_own_qos_and_options(harness: Harness) -> None:
 
 
 def test_dollar_topics(harness: Harness) -> None:
-    """[MQTT-4.7.2-1], edge 33: `$share/g/#` does not match them, `$share/g/$own/#` does."""
+    """[MQTT-4.7.2-1], edge 33: `$share/g/#` does not match topics that start with $, but `$share/g/$own/#` does."""
     client = harness.connect("m")
     client.subscribe(["$share/g/#", "$share/h/$own/#"])
     publisher = harness.connect("p")
@@ -142,7 +142,7 @@ def test_dollar_topics(harness: Harness) -> None:
 
 
 def test_groups_are_told_apart(harness: Harness) -> None:
-    """By name and filter, to the letter; unsubscribing needs all of it (edge 33)."""
+    """Name and filter must match exactly, also in UNSUBSCRIBE (edge 33)."""
     client = harness.connect("m")
     filters = ["$share/g/t", "$share/G/t", "$share/g/+", "$share/ /t"]
     client.subscribe(filters)
@@ -160,7 +160,7 @@ def test_groups_are_told_apart(harness: Harness) -> None:
 
 
 def test_the_first_with_room_takes_it(harness: Harness) -> None:
-    """[MQTT-3.3.4-9]: full windows hold, the message waits for all of them, in order."""
+    """[MQTT-3.3.4-9] While all windows are full, messages wait in order for any member."""
     one, two = members(harness, 2, 2, auto_ack=False, receive_maximum=1)
     publisher = harness.connect("p")
     send(publisher, range(6))
@@ -181,7 +181,7 @@ def test_the_first_with_room_takes_it(harness: Harness) -> None:
 
 
 def test_nobody_overtakes_the_group(harness: Harness) -> None:
-    """While messages wait, a new one waits behind them."""
+    """New messages wait behind those that already wait."""
     one, two = members(harness, 2, 1, auto_ack=False, receive_maximum=1)
     publisher = harness.connect("p")
     with harness.together():
@@ -216,7 +216,9 @@ def test_bounds(broker_harness: Make, policy: str, bound: str) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_qos_0_passes_over_slow_members(harness: Harness, qos: int) -> None:
-    """It goes to who reads; if nobody does it waits for one, who gets it once. So does what is QoS 0 to all members."""
+    """QoS 0 messages go to a member that reads, or wait until one does. This includes messages that are QoS 0 for all
+    members.
+    """
     one, two = members(harness, 2, 0, high_water=10)
     publisher = harness.connect("p")
     one.pause()
@@ -246,7 +248,7 @@ def test_qos_1_waits_for_a_reader(harness: Harness) -> None:
 
 
 def test_expired_while_waiting(harness: Harness) -> None:
-    """[MQTT-3.3.2-5, 3.3.2-6]: counted down in the group's queue too."""
+    """[MQTT-3.3.2-5, 3.3.2-6] Expiry also counts down in the queue of the shared subscription."""
     (one,) = members(harness, 1, 1, auto_ack=False, receive_maximum=1)
     publisher = harness.connect("p")
     send(publisher, range(1))
@@ -265,8 +267,10 @@ def test_expired_while_waiting(harness: Harness) -> None:
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("way", ["drop", "disconnect", "takeover"])
 def test_unacknowledged_qos_1_goes_to_another(harness: Harness, kept: bool, way: str) -> None:
-    """What a member had not acknowledged comes to the others, before what waits and in its order, as if sent for the
-    first time; what it had acknowledged does not."""
+    """Unacknowledged messages of a member go to the others, in order, ahead of queued ones, and without DUP.
+
+    Acknowledged messages do not.
+    """
     one = join(harness, "m0", auto_ack=False, **(KEPT if kept else {}))
     publisher = harness.connect("p")
     send(publisher, range(4))
@@ -292,8 +296,10 @@ def test_unacknowledged_qos_1_goes_to_another(harness: Harness, kept: bool, way:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_after_unsubscribing(harness: Harness, kept: bool) -> None:
-    """[MQTT-3.10.4-3]: what was started with a member that has unsubscribed is finished with it; when its session ends
-    before, the group has it back."""
+    """[MQTT-3.10.4-3] Deliveries in flight to a member that has unsubscribed are completed with it.
+
+    If its session ends first, the shared subscription takes the messages back.
+    """
     one = join(harness, "m0", auto_ack=False, **(KEPT if kept else {}))
     publisher = harness.connect("p")
     send(publisher, range(3))
@@ -314,7 +320,9 @@ def test_after_unsubscribing(harness: Harness, kept: bool) -> None:
 
 
 def test_a_returning_member_takes_what_waits(harness: Harness) -> None:
-    """The only member is away: what it had comes back to it with new ids, then what came meanwhile; QoS 0 is lost."""
+    """The only member returns: it receives its messages again with new ids, then those queued meanwhile. QoS 0
+    is lost.
+    """
     one = harness.connect("m0", auto_ack=False, **KEPT)
     one.subscribe("$share/g/t/#", 1)
     publisher = harness.connect("p")
@@ -330,7 +338,9 @@ def test_a_returning_member_takes_what_waits(harness: Harness) -> None:
 
 
 def test_away_members_do_not_hold_what_others_can_take(harness: Harness) -> None:
-    """Durable and volatile, online and away, mixed: who is there takes it; when nobody is, it waits for who returns."""
+    """Online members receive messages before offline ones, durable or not. If all are offline, messages wait for one to
+    return.
+    """
     away = harness.connect("away", **KEPT)
     away.subscribe("$share/g/t/#", 2)
     away.drop()
@@ -349,7 +359,7 @@ def test_away_members_do_not_hold_what_others_can_take(harness: Harness) -> None
 
 
 def test_started_qos_2_stays(harness: Harness) -> None:
-    """[MQTT-4.8.2-4]: it is finished with the client it was begun with, whether PUBREC came or not."""
+    """[MQTT-4.8.2-4] A QoS 2 delivery is completed with the client where it started, before and after PUBREC."""
     one = harness.connect("m0", auto_ack=False, **KEPT)
     one.subscribe("$share/g/t/#", 2)
     publisher = harness.connect("p")
@@ -371,7 +381,7 @@ def test_started_qos_2_stays(harness: Harness) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_started_qos_2_ends_with_its_session(harness: Harness, kept: bool) -> None:
-    """[MQTT-4.8.2-5]: nobody else gets it; the drop is counted."""
+    """[MQTT-4.8.2-5] No other member receives the message, and the drop is counted."""
     one = harness.connect("m0", auto_ack=False, **(KEPT if kept else {}))
     one.subscribe("$share/g/t/#", 2)
     publisher = harness.connect("p")
@@ -386,7 +396,7 @@ def test_started_qos_2_ends_with_its_session(harness: Harness, kept: bool) -> No
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_refused_goes_to_nobody_else(harness: Harness, qos: int) -> None:
-    """[MQTT-4.8.2-6], edge 33"""
+    """[MQTT-4.8.2-6], edge 33: a refused message goes to no other member."""
     one = harness.connect("m0", auto_ack=False)
     one.subscribe("$share/g/t/#", 2)
     publisher = harness.connect("p")
@@ -400,7 +410,7 @@ def test_refused_goes_to_nobody_else(harness: Harness, qos: int) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_last_member_leaves(harness: Harness, kept: bool) -> None:
-    """What waited is dropped with its reason, and nothing of the group is left."""
+    """Queued messages are dropped with their reason, and no state remains."""
     one = harness.connect("m0", auto_ack=False, receive_maximum=1, **(KEPT if kept else {}))
     one.subscribe("$share/g/t/#", 1)
     publisher = harness.connect("p")
@@ -418,7 +428,7 @@ def test_the_last_member_leaves(harness: Harness, kept: bool) -> None:
 
 
 def test_the_last_member_unsubscribes(harness: Harness) -> None:
-    """[MQTT-3.10.4-2, 3.10.4-3]: what was sent is finished with it, what waited is dropped."""
+    """[MQTT-3.10.4-2, 3.10.4-3] Deliveries in flight are completed, and queued messages are dropped."""
     one = harness.connect("m0", auto_ack=False, receive_maximum=1, **KEPT)
     one.subscribe("$share/g/t/#", 1)
     publisher = harness.connect("p")
@@ -433,7 +443,7 @@ def test_the_last_member_unsubscribes(harness: Harness) -> None:
 
 
 def test_a_message_comes_back_after_others_were_done_with_it(harness: Harness) -> None:
-    """Its record in the store was gone with the last who needed it: it is kept anew, and the commit does not fail."""
+    """The store deleted the message with its last queue entry. It is stored again, and the commit does not fail."""
     plain = harness.connect("plain", **KEPT)
     plain.subscribe("t/#", 1)
     one = harness.connect("m0", auto_ack=False)
@@ -452,7 +462,7 @@ def test_a_message_comes_back_after_others_were_done_with_it(harness: Harness) -
 
 
 def test_taken_from_a_volatile_group_by_a_durable_member(harness: Harness) -> None:
-    """As before, the other way round: the message waited in memory, and its record was gone."""
+    """The opposite case: the message waited in memory, and its record had been deleted."""
     plain = harness.connect("plain", **KEPT)
     plain.subscribe("t/#", 1)
     one = harness.connect("m0", auto_ack=False, receive_maximum=1)
@@ -467,7 +477,7 @@ def test_taken_from_a_volatile_group_by_a_durable_member(harness: Harness) -> No
 
 
 def test_a_member_of_several_groups(harness: Harness) -> None:
-    """Its window is one, and it serves all of them."""
+    """The member has one window for all its shared subscriptions."""
     one = harness.connect("m0", auto_ack=False, receive_maximum=1)
     one.subscribe(["$share/g/t/#", "$share/h/t/#", "t/x"], 1)
     publisher = harness.connect("p")

@@ -31,7 +31,8 @@ def test_every_pair_of_versions_and_qos(
     harness: Harness, of: int, to: int, qos: int, granted: int
 ) -> None:
     """[MQTT-3.3.4-1, 3.8.4-8, 2.2.1-2, 2.2.1-4, 2.2.1-5, 4.3.1-1, 4.3.2-1, 4.3.2-2, 4.3.2-4, 4.3.3-1, 4.3.3-2, 4.3.3-8]
-    [MQTT311-3.3.4-1, 3.8.4-6, 4.3.1-1, 4.3.2-1, 4.3.3-1]"""
+    [MQTT311-3.3.4-1, 3.8.4-6, 4.3.1-1, 4.3.2-1, 4.3.3-1]
+    """
     subscriber = harness.connect("s", to)
     assert subscriber.subscribe("a/b", granted).codes == (granted,)
     publisher = harness.connect("p", of)
@@ -66,8 +67,9 @@ FORWARDED = Properties(
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_properties_are_forwarded(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.2-4, 3.3.2-15, 3.3.2-16, 3.3.2-17, 3.3.2-18, 3.3.2-20], edges 48 and 52: unchanged, in order, with
-    repeats; to 3.x not at all."""
+    """[MQTT-3.3.2-4, 3.3.2-15, 3.3.2-16, 3.3.2-17, 3.3.2-18, 3.3.2-20], edges 48 and 52: MQTT 5 clients receive them
+    unchanged and in order, with duplicates. MQTT 3 clients do not receive them.
+    """
     five = harness.connect("five", 5, request_problem_information=0)
     four = harness.connect("four", 4)
     own = harness.connect("own", 5)
@@ -93,7 +95,7 @@ def kept(version: int = 5) -> dict[str, Any]:
 
 
 def payloads(client: MemoryClient) -> list[bytes]:
-    """The payloads of the unread messages, taken."""
+    """Remove the unread messages and return their payloads."""
     client.harness.settle()
     found = [p.payload for p in client.unread if isinstance(p, Publish)]
     client.unread.clear()
@@ -101,7 +103,9 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def test_routes_follow_the_receivers_version(harness: Harness) -> None:
-    """A session that comes back in another version, or needs an encoding of its own, is served as it is now."""
+    """A session that returns with another version, or needs its own encoding, receives packets for its current
+    connection.
+    """
     publisher = harness.connect("p", 4)
     client = harness.connect("c", 5, **kept())
     client.subscribe("t", 0)
@@ -138,7 +142,7 @@ def test_bytes_are_shared_by_all_whose_chain_changed_nothing(
         sub.subscribe("t", 1)
 
     def encoded() -> int:
-        """How many times the message that all have in flight was encoded."""
+        """Return how many times the message in flight to all subscribers was encoded."""
         harness.connect("pub").publish("t", b"x", 1, user_property=(("k", "v"),))
         sessions = [harness.broker.sessions[sub.client_id] for sub in subs]
         sent = {d.outgoing for session in sessions for d in session.inflight.values()}
@@ -160,7 +164,7 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 1000}
 
 
 def on_the_wire(client: MemoryClient) -> list[Publish]:
-    """What was sent to it on this connection, as it was sent."""
+    """Return the PUBLISH packets sent on this connection, as they were encoded."""
     client.harness.settle()
     decoder = Decoder(5, server=False)
     return [p for p in decoder.feed(client.raw_received) if isinstance(p, Publish)]
@@ -172,7 +176,7 @@ def on_the_wire(client: MemoryClient) -> list[Publish]:
 def test_given_by_a_packet_that_was_not_sent(
     harness: Harness, mount: str, qos: int, at: int
 ) -> None:
-    """[MQTT-3.1.2-25]: a PUBLISH that is too large gives nothing; whichever of the first ones it is."""
+    """[MQTT-3.1.2-25] A PUBLISH that is too large to be sent sets no alias, whichever of the first messages it is."""
     scope = Scope(mount_point=mount)
     client = harness.connect("c", scope=scope, topic_alias_maximum=2, maximum_packet_size=50)
     client.subscribe("#", 1)
@@ -187,7 +191,7 @@ def test_given_by_a_packet_that_was_not_sent(
 
 
 def test_sent_again_and_too_large(harness: Harness) -> None:
-    """As before, where the smaller maximum is that of a new connection."""
+    """The same with a smaller maximum on a new connection."""
     client = harness.connect("c", auto_ack=False, **KEPT)
     client.subscribe("t", 1)
     publisher = harness.connect("p")
@@ -200,7 +204,7 @@ def test_sent_again_and_too_large(harness: Harness) -> None:
 
 
 def test_never_forwarded(harness: Harness) -> None:
-    """Edge 22: what the publisher numbers is its own affair, whatever else the message carries."""
+    """Edge 22: the publisher's aliases apply only to its own connection, whatever else the message contains."""
     client = harness.connect("c")
     client.subscribe("t")
     publisher = harness.connect("p")

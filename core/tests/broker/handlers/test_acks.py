@@ -1,4 +1,4 @@
-"""The acknowledgements that clients send, and those they are sent."""
+"""Acknowledgements from clients and to clients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +22,12 @@ NOT_FOUND = 0x92
 
 
 def kept(version: int) -> dict[str, Any]:
-    """What makes a session outlive its connection."""
+    """Return CONNECT options for a session that outlives its connection."""
     return {"clean_start": False, **({"session_expiry_interval": 10000} if version == 5 else {})}
 
 
 def unread(client: MemoryClient) -> list[Packet]:
-    """Everything that waits to be read, taken."""
+    """Remove the unread packets and return them."""
     client.harness.settle()
     packets = list(client.unread)
     client.unread.clear()
@@ -35,7 +35,7 @@ def unread(client: MemoryClient) -> list[Packet]:
 
 
 def flow(packets: list[Packet]) -> list[tuple[Any, ...]]:
-    """(kind, id, payload, DUP) of PUBLISH and (kind, id) of its acknowledgements."""
+    """Return (kind, id, payload, DUP) for each PUBLISH and (kind, id) for each acknowledgement."""
     return [
         (type(p), p.packet_id, p.payload, p.dup) if isinstance(p, Publish) else (type(p), p.packet_id)
         for p in packets
@@ -52,7 +52,9 @@ def flow(packets: list[Packet]) -> list[tuple[Any, ...]]:
 def test_a_repeated_id_is_one_message(
     harness: Harness, version: int, durable: bool, learned: int
 ) -> None:
-    """[MQTT-4.3.3-10, 4.3.3-11, 4.3.3-12] [MQTT311-4.3.3-2], edge 42: until PUBREL, whether DUP is set or not."""
+    """[MQTT-4.3.3-10, 4.3.3-11, 4.3.3-12] [MQTT311-4.3.3-2], edge 42: a repeated id means the same message until
+    PUBREL, with or without DUP.
+    """
     subscriber = harness.connect("s")
     subscriber.subscribe("t", 2)
     client = harness.connect("c", version, auto_ack=False, **(kept(version) if durable else {}))
@@ -84,7 +86,7 @@ def test_a_qos_1_id_is_new_after_puback(harness: Harness, version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_unknown_ids(harness: Harness, version: int) -> None:
-    """[MQTT-3.6.2-1, 3.7.2-1, 4.3.3-11], edge 41: an answer, and no disconnect."""
+    """[MQTT-3.6.2-1, 3.7.2-1, 4.3.3-11], edge 41: they are answered, and the connection stays open."""
     client = harness.connect("c", version)
     client.auto_ack = False
     client.send(Pubrel(9))
@@ -100,7 +102,7 @@ def test_unknown_ids(harness: Harness, version: int) -> None:
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_pubrel_twice(harness: Harness, durable: bool) -> None:
-    """The id is free after the first."""
+    """The id is free after the first PUBREL."""
     client = harness.connect("c", auto_ack=False, **(kept(5) if durable else {}))
     client.publish("t", b"", 2, packet_id=5)
     client.expect(Pubrec)
@@ -109,7 +111,7 @@ def test_pubrel_twice(harness: Harness, durable: bool) -> None:
 
 
 def test_short_and_long_acknowledgements_mean_the_same(harness: Harness) -> None:
-    """Edge 44: Remaining Length 2, 3 and 4."""
+    """Edge 44: the Remaining Length is 2, 3 or 4."""
     client = harness.connect("c", auto_ack=False)
     client.subscribe("t", 2)
     for end in (b"", b"\0", b"\0\0"):
@@ -133,7 +135,7 @@ def test_short_and_long_acknowledgements_mean_the_same(harness: Harness) -> None
 
 
 def test_both_ends_count_on_their_own(harness: Harness) -> None:
-    """[MQTT-2.2.1-5], edge 39: one id in both directions at once."""
+    """[MQTT-2.2.1-5], edge 39: the same id is used in both directions at once."""
     client = harness.connect("c", auto_ack=False)
     client.subscribe("t", 2)
     client.publish("t", b"x", 2, packet_id=1)
@@ -149,7 +151,7 @@ def test_both_ends_count_on_their_own(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_id_taken_outlives_the_connection(harness: Harness, version: int) -> None:
-    """[MQTT-4.3.3-10]: the sender did not see PUBREC, or not PUBCOMP."""
+    """[MQTT-4.3.3-10] The sender did not receive PUBREC or PUBCOMP."""
     subscriber = harness.connect("s")
     subscriber.subscribe("t", 2)
     client = harness.connect("c", version, auto_ack=False, **kept(version))
@@ -169,7 +171,7 @@ def test_an_id_taken_outlives_the_connection(harness: Harness, version: int) -> 
 
 
 def test_a_refused_id_is_free(broker_harness: Make) -> None:
-    """[MQTT-4.3.3-9], edge 40: after PUBREC of 0x80 and above the next PUBLISH with the id is new."""
+    """[MQTT-4.3.3-9], edge 40: after a PUBREC of 0x80 or above, the next PUBLISH with the id is new."""
     harness = broker_harness(config={"broker": {"check_payload_format": True}})
     client = harness.connect("c", auto_ack=False)
     client.publish("t", b"\xff", 2, packet_id=5, payload_format_indicator=1, expect=0x99)
@@ -188,7 +190,7 @@ def test_a_refused_id_is_free(broker_harness: Make) -> None:
 def test_reserved_flags(
     harness: Harness, header: int, qos: int, version: int, durable: bool
 ) -> None:
-    """[MQTT-2.1.3-1, 3.6.1-1]: also of an acknowledgement of something that waits for it."""
+    """[MQTT-2.1.3-1, 3.6.1-1] This includes acknowledgements of a pending exchange."""
     client = harness.connect("c", version, auto_ack=False, **(kept(version) if durable else {}))
     client.subscribe("t", 2)
     harness.connect("p").publish("t", b"", qos)

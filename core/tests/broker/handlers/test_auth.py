@@ -1,4 +1,4 @@
-"""Enhanced authentication before CONNACK and re-authentication after it."""
+"""Enhanced authentication before CONNACK and reauthentication after it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +53,7 @@ def auth(
 
 
 def opened(harness: Harness, recorder: HookRecorder, verdict: Accept | None = None) -> MemoryClient:
-    """A client that authenticated with one packet."""
+    """Return a client that authenticated with one packet."""
     recorder.answer("on_auth", verdict or Accept("first"))
     client = begin(harness, expect=0)
     recorder.clear()
@@ -177,7 +177,7 @@ def test_both_may_limit(harness: Harness, recorder: HookRecorder) -> None:
 def test_what_enhanced_authentication_found_stays(
     harness: Harness, recorder: HookRecorder, first: int | None, second: int | None
 ) -> None:
-    """A later plugin adds what is missing, and shortens; it makes nobody somebody else, and nothing last longer."""
+    """A later plugin may add claims and shorten the validity. It cannot change the identity or extend the validity."""
     now = harness.clock.time()
     ends = [None if one is None else now + one for one in (first, second)]
     recorder.answer("on_auth", Accept("x", expires_at=ends[0]))

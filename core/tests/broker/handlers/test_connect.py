@@ -1,4 +1,4 @@
-"""CONNECT in all three versions: what is accepted, and what is refused with which code."""
+"""CONNECT in all three versions: which packets are accepted, and the codes that refuse the others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ def connect_body(
     level: int | None = None,
     properties: bytes = b"\0",
 ) -> bytes:
-    """A CONNECT of any flags and fields."""
+    """Encode a CONNECT with any flags and fields."""
     name = name if name is not None else (b"MQIsdp" if version == 3 else b"MQTT")
     body = len(name).to_bytes(2, "big") + name
     body += bytes((version if level is None else level, flags)) + b"\0\x3c"

@@ -1,4 +1,4 @@
-"""What a connection has at each stage, and the error of a handler that runs too early."""
+"""The attributes of a connection at each stage, and the error of a handler that runs too early."""
 
 from collections.abc import Callable
 from typing import Any

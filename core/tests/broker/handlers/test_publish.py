@@ -1,4 +1,4 @@
-"""PUBLISH from a client: how it is answered, what is forwarded and what is refused."""
+"""PUBLISH from a client: its acknowledgement, forwarding and refusal."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +17,12 @@ NO_MATCH = 0x10
 
 
 def text(data: bytes) -> bytes:
-    """An MQTT string or binary field, whatever its bytes."""
+    """Encode a string or binary field, which may be invalid."""
     return len(data).to_bytes(2, "big") + data
 
 
 def packet(header: int, body: bytes) -> bytes:
-    """A packet with a body of less than 128 bytes."""
+    """Encode a packet with a body of less than 128 bytes."""
     assert len(body) < 128
     return bytes((header, len(body))) + body
 
@@ -33,7 +33,7 @@ def packet(header: int, body: bytes) -> bytes:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_client_receives_its_own(harness: Harness, version: int, qos: int) -> None:
-    """Without no local a publisher is a subscriber like others."""
+    """Without No Local, a client receives the messages that it publishes itself."""
     client = harness.connect("c", version)
     client.subscribe("#", 2)
     for number in range(3):
@@ -45,7 +45,7 @@ def test_a_client_receives_its_own(harness: Harness, version: int, qos: int) -> 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("to", [4, 5])
 def test_order_per_topic(harness: Harness, qos: int, to: int) -> None:
-    """[MQTT-4.6.0-5, 4.6.0-6] [MQTT311-4.6.0-5, 4.6.0-6]: 300 messages in one segment, more than a window holds."""
+    """[MQTT-4.6.0-5, 4.6.0-6] [MQTT311-4.6.0-5, 4.6.0-6] 300 messages in one segment are more than a window."""
     subscriber = harness.connect("s", to)
     subscriber.subscribe("t/+", 2)
     publisher = harness.connect("p", 5)
@@ -74,7 +74,7 @@ def test_dup_of_the_publisher_is_its_own(harness: Harness) -> None:
 
 
 def test_no_matching_subscriber(harness: Harness) -> None:
-    """[MQTT-3.4.2-1, 3.5.2-1], edge 47: 0x10 is for MQTT 5 alone."""
+    """[MQTT-3.4.2-1, 3.5.2-1], edge 47: only MQTT 5 clients receive code 0x10."""
     five = harness.connect("five", 5)
     four = harness.connect("four", 4)
     for _ in range(3):
@@ -86,7 +86,7 @@ def test_no_matching_subscriber(harness: Harness) -> None:
 
 
 def test_a_durable_session_gets_what_came_while_it_was_away(harness: Harness) -> None:
-    """[MQTT-4.5.0-1, 3.1.2-23] [MQTT311-4.5.0-1]; QoS 0 waits for nobody."""
+    """[MQTT-4.5.0-1, 3.1.2-23] [MQTT311-4.5.0-1] QoS 0 messages are not queued."""
     publisher = harness.connect("p", 5)
     for version in VERSIONS:
         client = harness.connect(f"c{version}", version, clean_start=False, **_kept(version))
@@ -133,7 +133,9 @@ def test_dollar_topics_are_not_matched_by_wildcards(harness: Harness) -> None:
     ],
 )  # fmt: skip
 def test_matching_is_exact(harness: Harness, topic_filter: str, topic: str, fits: bool) -> None:
-    """[MQTT-3.3.2-3, 4.7.3-4, 1.5.4-3] [MQTT311-3.3.2-3, 4.7.3-4]: no folding, no normalization, BOM is data."""
+    """[MQTT-3.3.2-3, 4.7.3-4, 1.5.4-3] [MQTT311-3.3.2-3, 4.7.3-4] No case folding or normalization applies, and a BOM
+    is data.
+    """
     subscriber = harness.connect("s")
     subscriber.subscribe(topic_filter)
     publisher = harness.connect("p", 4)
@@ -196,8 +198,9 @@ def test_the_longest_topic(harness: Harness) -> None:
     ],
 )
 def test_malformed_and_wrong(harness: Harness, version: int, data: bytes, code: int) -> None:
-    """[MQTT-4.13.1-1] [MQTT311-4.8.0-1, 3.3.1-4, 3.3.2-1, 3.3.2-2, 4.7.1-1, 4.7.3-1, 4.7.3-2, 3.6.1-1]: the connection
-    ends, MQTT 5 is told why, and others go on."""
+    """[MQTT-4.13.1-1] [MQTT311-4.8.0-1, 3.3.1-4, 3.3.2-1, 3.3.2-2, 4.7.1-1, 4.7.3-1, 4.7.3-2, 3.6.1-1] The connection
+    ends, with a reason code in MQTT 5. Other clients are not affected.
+    """
     subscriber = harness.connect("s")
     subscriber.subscribe("#")
     client = harness.connect("c", version)
@@ -210,7 +213,7 @@ def test_malformed_and_wrong(harness: Harness, version: int, data: bytes, code: 
 
 
 def test_dup_with_qos_0(harness: Harness) -> None:
-    """[MQTT-3.3.1-2] [MQTT311-3.3.1-2]; MQTT 3.1 devices set it, and the copy goes out without."""
+    """[MQTT-3.3.1-2] [MQTT311-3.3.1-2] MQTT 3.1 devices set DUP with QoS 0. Subscribers receive a copy without it."""
     subscriber = harness.connect("s", 4)
     subscriber.subscribe("t")
     for version in (4, 5):
@@ -279,7 +282,9 @@ def denier(verdict: Deny) -> HookRecorder:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied(broker_harness: Make, version: int, qos: int) -> None:
-    """Edge 46 [MQTT311-3.3.5-2]: again and again, however often it is tried. MQTT 5 is told, 3.x acknowledged."""
+    """Edge 46 [MQTT311-3.3.5-2]: repeated attempts are denied as well. MQTT 5 clients get the reason, MQTT 3 clients an
+    acknowledgement.
+    """
     harness = broker_harness(plugins=[denier(Deny(reason="not you"))])
     subscriber = harness.connect("s")
     subscriber.subscribe("#", 2)
@@ -305,7 +310,7 @@ def test_denied(broker_harness: Make, version: int, qos: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied_and_disconnected(broker_harness: Make, version: int) -> None:
-    """Edge 46: what is configured for 3.x, and what a plugin asks for."""
+    """Edge 46: the setting for MQTT 3, and a plugin, can end the connection."""
     quiet = broker_harness(
         plugins=[denier(Deny())], config={"broker": {"mqtt3_denied_publish": "disconnect"}}
     )
@@ -320,7 +325,7 @@ def test_denied_and_disconnected(broker_harness: Make, version: int) -> None:
 
 
 def test_default_deny(broker_harness: Make) -> None:
-    """Nobody answered: nothing passes, on no path."""
+    """If no plugin decides, no code path lets a message pass."""
     harness = broker_harness(config={"authz": {"default": "deny"}})
     client = harness.connect("c")
     assert client.subscribe("t", 1).codes == (0x87,)
@@ -331,7 +336,7 @@ def test_default_deny(broker_harness: Make) -> None:
 
 
 def test_a_right_that_is_asked_about_every_time(broker_harness: Make) -> None:
-    """`cache_for=0` and a plugin that reads messages: no path skips them."""
+    """With `cache_for=0`, or a plugin that reads messages, no code path skips the authorization."""
     for recorder, verdict in (
         (HookRecorder("authorize"), Allow(cache_for=0)),
         (HookRecorder("authorize", cached=False), Allow()),
@@ -365,7 +370,9 @@ def test_a_lower_qos_is_all_that_is_allowed(broker_harness: Make) -> None:
 
 
 def test_reasons_in_words_are_for_who_wants_them(broker_harness: Make) -> None:
-    """[MQTT-3.1.2-29, 3.4.2-2, 3.5.2-2], edges 20 and 48: left out on request and where they do not fit."""
+    """[MQTT-3.1.2-29, 3.4.2-2, 3.5.2-2], edges 20 and 48: the reason string is omitted on request and if it does not
+    fit.
+    """
     harness = broker_harness(plugins=[denier(Deny(reason="x" * 50))])
     cases: list[dict[str, Any]] = [{"request_problem_information": 0}, {"maximum_packet_size": 40}]
     for options in cases:
@@ -401,7 +408,7 @@ def test_reasons_in_words_are_for_who_wants_them(broker_harness: Make) -> None:
 )
 @pytest.mark.parametrize("qos", [0, 1])
 def test_wrong_properties(harness: Harness, properties: bytes, code: int, qos: int) -> None:
-    """Edges 29, 35, 36 and 38, before and after the topic is known to the fast path."""
+    """Edges 29, 35, 36 and 38, before and after the fast path knows the topic."""
     middle = b"\0\x05" if qos else b""
     for learned in range(3):
         client = harness.connect("c")
@@ -440,7 +447,7 @@ def test_a_payload_refused_for_its_format_is_counted_and_logged(
 def test_a_reload_that_checks_payload_formats_holds_for_open_connections(
     broker_harness: Make, qos: int
 ) -> None:
-    """Property sections that were learned unchecked are forgotten."""
+    """The fast path forgets property sections that it learned without the check."""
     harness = broker_harness()
     client = harness.connect("c")
     client.subscribe("t", 2)
@@ -464,7 +471,7 @@ def test_a_reload_that_checks_payload_formats_holds_for_open_connections(
 def test_what_stands_before_the_end_arrives(
     broker_harness: Make, version: int, qos: int, learned: int, end: str
 ) -> None:
-    """A message is not lost because of what follows it in its segment, and it is counted."""
+    """A message before invalid data in the same segment is delivered and counted."""
     harness = broker_harness(config={"broker": {"max_packet_size": 1024}})
     subscribers = [harness.connect(f"s{v}", v) for v in VERSIONS]
     for subscriber in subscribers:
@@ -487,7 +494,7 @@ def test_what_stands_before_the_end_arrives(
 
 
 def test_acknowledged_before_the_disconnect(harness: Harness) -> None:
-    """[MQTT-3.3.4-1]: what was taken is acknowledged, also to who breaks the protocol next."""
+    """[MQTT-3.3.4-1] An accepted message is acknowledged, even if the client then violates the protocol."""
     client = harness.connect("c", 4)
     for _ in range(3):
         client.publish("t", b"", 1, expect=0)

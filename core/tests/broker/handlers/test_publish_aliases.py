@@ -21,7 +21,7 @@ def send(client: MemoryClient, topic: str, alias: int, payload: bytes = b"x", qo
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_taken_and_remapped(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.2-12], edge 22: every alias up to the maximum, mapped and mapped again; never forwarded."""
+    """[MQTT-3.3.2-12], edge 22: every alias up to the maximum can be set and changed. Aliases are never forwarded."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#", 2)
     client = harness.connect("c")
@@ -42,7 +42,7 @@ def test_taken_and_remapped(harness: Harness, qos: int) -> None:
 
 
 def test_beside_the_fast_path(harness: Harness) -> None:
-    """The topic is known to it; the alias must be taken all the same."""
+    """An alias must be set even if the fast path already knows the topic."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#")
     client = harness.connect("c")
@@ -71,7 +71,7 @@ def test_out_of_range(harness: Harness, alias: int, topic: str, qos: int) -> Non
 
 
 def test_none_are_offered(broker_harness: Make) -> None:
-    """[MQTT-3.2.2-18]: absent in CONNACK means none."""
+    """[MQTT-3.2.2-18] A CONNACK without Topic Alias Maximum allows no aliases."""
     harness = broker_harness(config={"broker": {"topic_alias_maximum": 0}})
     client = harness.connect("c")
     assert client.connack is not None
@@ -81,7 +81,7 @@ def test_none_are_offered(broker_harness: Make) -> None:
 
 
 def test_unknown(harness: Harness) -> None:
-    """Edge 22: an alias that stands for nothing, or neither alias nor topic."""
+    """Edge 22: an alias that was not set, or neither alias nor topic, is a protocol error."""
     client = harness.connect("c")
     send(client, "t", 1)
     send(client, "", 2)
@@ -92,14 +92,14 @@ def test_unknown(harness: Harness) -> None:
 
 
 def test_twice_in_one_packet(harness: Harness) -> None:
-    """Edge 38"""
+    """Edge 38: two aliases in one packet are a protocol error."""
     client = harness.connect("c")
     client.raw(b"\x30\x0a\x00\x01t\x06\x23\x00\x01\x23\x00\x01")
     client.expect_disconnect(0x82)
 
 
 def test_gone_with_the_connection(harness: Harness) -> None:
-    """[MQTT-3.3.2-7]: also where the session goes on."""
+    """[MQTT-3.3.2-7] Aliases end with the connection, even if the session continues."""
     client = harness.connect("c", **KEPT)
     send(client, "t", 1)
     client.reconnect()
@@ -127,7 +127,7 @@ def test_a_wrong_topic_maps_nothing(harness: Harness) -> None:
 
 
 def test_a_repeated_qos_2_publish(harness: Harness) -> None:
-    """Its alias is taken though its message was taken before."""
+    """Its alias is set although the message was received before."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#")
     client = harness.connect("c", auto_ack=False)

@@ -1,4 +1,4 @@
-"""Two clients with one client id: who stays, what the other is told, and what happens when they go on and on."""
+"""Two clients with one client id: which one stays, what the other receives, and repeated takeovers."""
 
 from collections.abc import Callable
 

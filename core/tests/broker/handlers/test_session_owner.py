@@ -1,4 +1,4 @@
-"""A session belongs to its user and the realm that vouched for the user: no other client takes it over or ends it."""
+"""A session belongs to its user and the realm that authenticated the user. No other client takes it over or ends it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ WS = Scope("ws")
 
 
 class Realms:
-    """A broker with two plugins, each of which vouches for some clients."""
+    """A broker with two plugins, each of which authenticates some clients."""
 
     def __init__(self, make: Make, **options: Any) -> None:
         self.one = HookRecorder("on_connect", "on_auth", id="one")
@@ -32,7 +32,7 @@ class Realms:
     def come(
         self, scope: Scope, one: Accept | None, two: Accept | None = None, **options: Any
     ) -> MemoryClient:
-        """A client of id ``c`` that the plugins judge so."""
+        """Connect a client with id ``c`` and the given verdicts of the two plugins."""
         self.one.answer("on_connect", one)
         self.two.answer("on_connect", two)
         options = {"clean_start": False, "session_expiry_interval": 600} | options
@@ -107,7 +107,7 @@ def test_also_after_a_restart(broker_harness: Make, owner: Any, other: Any, same
 
 
 def test_a_session_that_nobody_vouched_for_is_not_protected(broker_harness: Make) -> None:
-    """Else a guest could keep a client from ever coming in, by taking its client id first."""
+    """Otherwise, an unauthenticated client could block another client by taking its client id first."""
     realms = Realms(broker_harness)
     guest = realms.come(APPS, None, username="ann")
     client = realms.come(APPS, Accept("ann"))
@@ -130,7 +130,7 @@ def test_a_session_whose_time_is_over_is_not_protected(broker_harness: Make) -> 
     [("vouched", True, False), ("listener", False, True), ("none", True, True)],
 )
 def test_what_a_realm_is(broker_harness: Make, realm: str, listener: bool, plugin: bool) -> None:
-    """Whether another listener, and another plugin, is still the same realm."""
+    """The setting decides whether another listener or another plugin is the same realm."""
     realms = Realms(broker_harness, config={"session": {"realm": realm}})
     realms.come(APPS, Accept("ann")).drop()
     realms.come(WS, Accept("ann"), expect=0 if listener else REFUSED).drop()
@@ -138,7 +138,7 @@ def test_what_a_realm_is(broker_harness: Make, realm: str, listener: bool, plugi
 
 
 def test_a_session_stored_by_an_earlier_version_keeps_to_its_listener(broker_harness: Make) -> None:
-    """It did not record who vouched."""
+    """An earlier version did not record which plugin authenticated the client."""
     store = DurableStore()
     realms = Realms(broker_harness, store=store)
     realms.come(APPS, Accept("ann")).drop()

@@ -1,5 +1,8 @@
-"""With ``session.other_owner: replace``, a client of another user gets nothing of a session that has its client id: that
-session ends. `test_realm` has the default, by which it is refused."""
+"""With ``session.other_owner: replace``, a client of another user ends the session with its client id and inherits
+nothing.
+
+`test_session_owner` covers the default, which refuses such a client.
+"""
 
 from collections.abc import Callable
 
@@ -154,7 +157,9 @@ def test_also_after_a_restart(broker_harness: Make, recorder: HookRecorder) -> N
 def test_who_becomes_somebody_else_takes_the_session_along(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
-    """Re-authentication as another user is a plugin's choice; the session is then that user's, also on record."""
+    """A plugin may accept reauthentication as another user. The session then belongs to that user, in the store as
+    well.
+    """
     harness = broker_harness([recorder], config=REPLACE, store=DurableStore())
     recorder.answer("on_auth", Accept("first"))
     client = harness.connect("c", authentication_method="m", session_expiry_interval=100)

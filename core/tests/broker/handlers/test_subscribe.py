@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: what is granted, and subscriptions that overlap."""
+"""SUBSCRIBE and UNSUBSCRIBE: granted QoS and overlapping subscriptions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ ABSENT = 0x11
 
 
 def payloads(client: MemoryClient) -> list[bytes]:
-    """The payloads of the unread messages, taken."""
+    """Remove the unread messages and return their payloads."""
     client.harness.settle()
     found = [p.payload for p in client.unread if isinstance(p, Publish)]
     client.unread.clear()
@@ -29,7 +29,8 @@ def payloads(client: MemoryClient) -> list[bytes]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_one_code_for_each_filter(harness: Harness, version: int) -> None:
     """[MQTT-3.8.4-1, 3.8.4-2, 3.8.4-5, 3.8.4-6, 3.8.4-7, 3.9.3-1, 2.2.1-6] [MQTT311-3.8.4-1, 3.8.4-2, 3.8.4-4, 3.8.4-5,
-    3.9.3-1, 3.9.3-2], edges 45 and 58: a filter that is refused concerns no other; 3.1 knows no failure."""
+    3.9.3-1, 3.9.3-2], edges 45 and 58: a refused filter does not affect the others. MQTT 3.1 has no failure code.
+    """
     client = harness.connect("c", version)
     filters = [("a", 2), ("a/#/b", 1), ("b", 0), ("c+", 2), ("c", 1), ("$share/g", 1)]
     failed = {5: (0x8F, 0x8F, 0x8F), 4: (0x80, 0x80, 0x80), 3: (1, 2, 1)}[version]
@@ -92,7 +93,9 @@ def test_invalid_filters(harness: Harness, version: int, topic_filter: str) -> N
 def test_malformed(
     harness: Harness, version: int, data: str, code: int, versions: tuple[int, ...]
 ) -> None:
-    """[MQTT311-3.8.1-1, 3.8.3-1, 3.8.3-3, 3.10.1-1, 3.10.3-1, 3.10.3-2], edges 29, 31, 32 and 39. @ is the properties."""
+    """[MQTT311-3.8.1-1, 3.8.3-1, 3.8.3-3, 3.10.1-1, 3.10.3-1, 3.10.3-2], edges 29, 31, 32 and 39. @ stands for the
+    properties.
+    """
     if version not in versions:
         return
     made = bytearray.fromhex(data.replace("@", "00" if version == 5 else ""))
@@ -103,7 +106,7 @@ def test_malformed(
 
 
 def test_3_1_may_set_dup(harness: Harness) -> None:
-    """Edge 59: on SUBSCRIBE, UNSUBSCRIBE and PUBREL."""
+    """Edge 59: this applies to SUBSCRIBE, UNSUBSCRIBE and PUBREL."""
     client = harness.connect("c", 3)
     client.raw(b"\x8a\x06\x00\x01\x00\x01t\x01")
     assert client.next() == Suback(1, (1,))
@@ -115,7 +118,9 @@ def test_3_1_may_set_dup(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied(broker_harness: Make, version: int) -> None:
-    """[MQTT311-3.9.3-2], edges 45 and 58: the connection stays; 3.1 is told the QoS it asked for and sent nothing."""
+    """[MQTT311-3.9.3-2], edges 45 and 58: the connection stays open. An MQTT 3.1 client is granted its QoS but receives
+    nothing.
+    """
     recorder = HookRecorder("authorize")
     recorder.answer(
         "authorize",
@@ -179,7 +184,7 @@ def test_what_is_not_available(broker_harness: Make, version: int) -> None:
 
 
 def test_too_many(broker_harness: Make) -> None:
-    """Quotas: of subscriptions, where a known one may still be replaced, and of filters in one packet."""
+    """The limit of subscriptions, at which an existing one can still be replaced, and that of filters in a packet."""
     harness = broker_harness(
         config={"session": {"max_subscriptions": 2}, "broker": {"max_filters": 3}}
     )
@@ -198,7 +203,7 @@ def test_too_many(broker_harness: Make) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_overlapping(harness: Harness, version: int, qos: int) -> None:
-    """[MQTT-3.3.4-2] [MQTT311-3.3.5-1], edge 30: one copy, at the highest QoS."""
+    """[MQTT-3.3.4-2] [MQTT311-3.3.5-1], edge 30: the client receives one copy, at the highest QoS."""
     client = harness.connect("c", version)
     client.subscribe([("a/#", 0), ("a/+", 2), ("a/b", 1), ("#", 0)])
     publisher = harness.connect("p")
@@ -213,7 +218,9 @@ def test_overlapping(harness: Harness, version: int, qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_identifiers(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.4-3, 3.3.4-4], edges 29 and 30: all of those that match, repeats too; none where none has one."""
+    """[MQTT-3.3.4-3, 3.3.4-4], edges 29 and 30: a message has the identifiers of all matching subscriptions, including
+    duplicates.
+    """
     client = harness.connect("c")
     client.subscribe("a/#", 0, identifier=1)
     client.subscribe("a/+", 2, identifier=268435455)
@@ -237,7 +244,7 @@ def test_identifiers(harness: Harness, qos: int) -> None:
 def test_retain_as_published_of_one_that_overlaps(
     harness: Harness, filters: tuple[str, ...]
 ) -> None:
-    """[MQTT-3.3.1-13]: the one copy keeps RETAIN if any of the subscriptions asks for it."""
+    """[MQTT-3.3.1-13] The single copy keeps RETAIN if any of the subscriptions asks for it."""
     client = harness.connect("c")
     for number, topic_filter in enumerate(filters):
         client.subscribe(topic_filter, 1, retain_as_published=number == 1)
@@ -256,7 +263,7 @@ def test_retain_as_published_of_one_that_overlaps(
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_no_local(harness: Harness, qos: int) -> None:
-    """[MQTT-3.8.3-3], edge 31: by client id."""
+    """[MQTT-3.8.3-3], edge 31: No Local compares client ids."""
     client = harness.connect("c")
     other = harness.connect("other")
     client.subscribe("t", 2, no_local=True)
@@ -272,7 +279,7 @@ def test_no_local(harness: Harness, qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_no_local_beside_another(harness: Harness, qos: int) -> None:
-    """What another subscription of the client lets through comes by that one, with its QoS and its identifier alone."""
+    """A message that matches another subscription of the client has only that subscription's QoS and identifier."""
     client = harness.connect("c")
     other = harness.connect("other")
     client.subscribe("t", 2, no_local=True, identifier=1)
@@ -293,7 +300,7 @@ def test_no_local_beside_another(harness: Harness, qos: int) -> None:
 
 
 def test_no_local_is_still_a_match(harness: Harness) -> None:
-    """0x10 means that nobody has subscribed, not that nobody was sent anything."""
+    """0x10 means that no subscription matched, not that no client received the message."""
     client = harness.connect("c")
     client.subscribe("t", 1, no_local=True)
     for _ in range(3):
@@ -302,7 +309,7 @@ def test_no_local_is_still_a_match(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_bridges(harness: Harness, version: int) -> None:
-    """Edge 55: bit 7 of the level; such subscriptions are no-local and keep RETAIN."""
+    """Edge 55: bit 7 of the protocol level marks a bridge. Its subscriptions are No Local and keep RETAIN."""
     bridge = harness.connect("b", version, bridge=True)
     bridge.subscribe("t", 2)
     other = harness.connect("other")
@@ -320,7 +327,7 @@ def test_bridges(harness: Harness, version: int) -> None:
 
 
 def test_a_filter_rewritten_by_a_plugin(broker_harness: Make) -> None:
-    """UNSUBSCRIBE names the client's own text, and subscribing again replaces what it was rewritten to before."""
+    """UNSUBSCRIBE contains the client's original filter. Subscribing again replaces the earlier rewritten filter."""
     recorder = HookRecorder("on_subscribe")
     homes = iter(("one/x", "two/x", "one/x"))
     recorder.answer(
@@ -340,7 +347,7 @@ def test_a_filter_rewritten_by_a_plugin(broker_harness: Make) -> None:
 
 
 def test_publishes_behind_a_subscribe(harness: Harness) -> None:
-    """In one segment: the subscription holds for what follows it, and not for what follows its end."""
+    """In one segment, a subscription applies to the messages between SUBSCRIBE and UNSUBSCRIBE only."""
     for version in VERSIONS:
         client = harness.connect("c", version)
         properties = b"\0" if version == 5 else b""
@@ -354,7 +361,7 @@ def test_publishes_behind_a_subscribe(harness: Harness) -> None:
 
 
 def test_several_requests_of_one_filter(harness: Harness) -> None:
-    """[MQTT-3.8.4-5]: as if each came alone."""
+    """[MQTT-3.8.4-5] The result is the same as with separate packets."""
     client = harness.connect("c")
     answer = client.subscribe([SubscribeRequest("t", 2), SubscribeRequest("t", 0)])
     assert answer.codes == (2, 0)

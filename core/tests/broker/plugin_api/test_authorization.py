@@ -1,4 +1,4 @@
-"""A plugin asks for a client: `await broker.authorize(client, action, topic)`."""
+"""A plugin asks whether a client has a permission: `await broker.authorize(client, action, topic)`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -152,7 +152,7 @@ def test_questions_that_make_no_sense(
 
 
 class Asker(Plugin):
-    """Asks everybody, itself too, before it answers."""
+    """Asks all plugins, including itself, before it answers."""
 
     @hookimpl
     async def authorize(
@@ -169,7 +169,7 @@ def test_a_question_that_asks_itself_ends_in_a_denial(broker_harness: Make) -> N
 
 
 class Delay(Plugin):
-    """``later/TOPIC``: publishes to TOPIC a minute later, if the client may then."""
+    """Handles ``later/TOPIC``: it publishes to TOPIC a minute later if the client is allowed to."""
 
     @hookimpl
     async def on_publish(

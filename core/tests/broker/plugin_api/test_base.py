@@ -1,4 +1,6 @@
-"""The `broker` argument in a thread: handed to the loop, or refused, on virtual and on real threads."""
+"""Calls to the `broker` argument from a thread are passed to the event loop or refused. Tested on virtual and real
+threads.
+"""
 
 import asyncio
 import threading
@@ -26,7 +28,7 @@ HANDED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("invalidate_authz", lambda broker: broker.invalidate_authz()),
     ("invalidate_routes", lambda broker: broker.invalidate_routes()),
 ]
-"""What changes the broker and answers nothing: the loop does it."""
+"""Calls that change the broker and return nothing. The event loop performs them."""
 REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("publish_and_wait()", lambda broker: broker.publish_and_wait("answer", b"x")),
     ("authorize()", lambda broker: broker.authorize(None, Action.PUBLISH, "t")),  # type: ignore[arg-type]
@@ -36,18 +38,18 @@ REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("retained()", lambda broker: broker.retained("#")),
     ("runtime", lambda broker: broker.runtime),
 ]
-"""What answers with the broker's state."""
+"""Calls that return broker state. They are refused in a thread."""
 FREE: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("log", lambda broker: broker.log("info", "mine.logged")),
     ("now", lambda broker: broker.now()),
     ("time", lambda broker: broker.time()),
     ("metrics", lambda broker: broker.metrics.messages_received),
 ]
-"""What any thread may do as it is."""
+"""Calls that any thread may make."""
 
 
 def test_every_member_of_the_handle_has_its_rule() -> None:
-    """Whoever adds a method says here what it does in a thread."""
+    """A new method must be added to one of the lists above."""
     members = {name for name in vars(BrokerHandle) if not name.startswith("_")}
     ruled = {name.removesuffix("()") for name, _ in (*HANDED, *REFUSED, *FREE)}
     assert members == ruled
@@ -73,7 +75,7 @@ class Caller(Plugin):
 
 
 class Journal:
-    """Counts how often it is asked for its topics."""
+    """Counts how often the broker asks for its topics."""
 
     name = "asked"
 
@@ -172,7 +174,7 @@ def test_a_mistake_is_told_to_the_thread(broker_harness: Make) -> None:
 
 
 class Blocker(Plugin):
-    """Decides in a thread, and says so to all."""
+    """Decides in a thread, and emits an event about it."""
 
     blocking = True
 
@@ -193,7 +195,7 @@ def test_plugins_that_block(broker_harness: Make) -> None:
 
 
 class Echo(Plugin):
-    """Answers every message, its own answers too."""
+    """Answers every message, including its own answers."""
 
     @hookimpl
     def on_published(self, message: Message, broker: BrokerHandle) -> None:
@@ -201,7 +203,7 @@ class Echo(Plugin):
 
 
 class BlockingEcho(Plugin):
-    """The same, from a transform that runs in a thread."""
+    """As `Echo`, but from a transform that runs in a thread."""
 
     blocking = True
 
@@ -219,7 +221,7 @@ class BlockingEcho(Plugin):
     ids=["observer", "blocking"],
 )
 def test_a_loop_through_threads_ends(broker_harness: Make, plugins: list[Plugin]) -> None:
-    """The depth of what a thread publishes is that of what it answers."""
+    """A message published in a thread has the depth of the message that it answers."""
     harness = broker_harness(plugins=plugins, config={"broker": {"publish_depth": 3}})
     harness.connect("c").publish("t", b"x", 1)
     harness.advance(10)
@@ -230,7 +232,7 @@ def test_a_loop_through_threads_ends(broker_harness: Make, plugins: list[Plugin]
 
 
 class Crowd(Plugin):
-    """Publishes from threads of its own, and from its observers."""
+    """Publishes from its own threads and from its observers."""
 
     def __init__(self, expected: int) -> None:
         super().__init__(None, Context("crowd"))
@@ -263,8 +265,10 @@ class Crowd(Plugin):
 
 
 def test_real_threads() -> None:
-    """Eight threads and an observer publish at once: nothing is lost, each thread's order holds, and the loop alone
-    touches the broker (asyncio's debug mode raises where that is not so)."""
+    """Eight threads and an observer publish at once. No message is lost and each thread's order is kept.
+
+    Only the event loop accesses the broker; otherwise asyncio's debug mode raises.
+    """
     workers, count = 8, 50
     crowd = Crowd(workers * count)
 

@@ -32,7 +32,7 @@ def harness(broker_harness: Make, mine: HookRecorder, other: HookRecorder) -> Ha
 
 
 class Told:
-    """What became of an awaitable."""
+    """The result of an awaitable."""
 
     def __init__(self, harness: Harness, awaitable: Awaitable[Any]) -> None:
         self.result: Any = None
@@ -146,7 +146,7 @@ def test_what_mqtt_does_not_know_is_refused_at_once(
 def test_what_is_of_another_type_is_refused_at_once(
     harness: Harness, changes: dict[str, Any], words: str
 ) -> None:
-    """In both builds: not in the later turn, where no plugin would hear of it."""
+    """Both builds refuse it at once. An error in a later turn would not reach the plugin."""
     broker = harness.handle("mine")
     given: dict[str, Any] = {"topic": "t", "payload": b"x"} | changes
     for publish in (broker.publish, broker.publish_and_wait):

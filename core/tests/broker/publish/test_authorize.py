@@ -1,4 +1,4 @@
-"""`authorize` in the broker: what is asked, what is remembered and for how long, and what a verdict does."""
+"""`authorize` in the broker: when it is called, how long verdicts are cached, and what each verdict does."""
 
 from collections.abc import Callable
 from typing import Any
@@ -445,7 +445,7 @@ def test_invalidation_while_an_answer_is_awaited(harness: Harness, plugin: HookR
 def test_rights_that_end_in_the_middle_of_a_run(
     harness: Harness, plugin: HookRecorder, version: int
 ) -> None:
-    """What is alike and came in one piece is judged anew as soon as rights have changed."""
+    """Equal messages in one segment are authorized again as soon as permissions have changed."""
     watcher = harness.connect("watcher", version)
     watcher.subscribe("t")
     one = harness.connect("one", version)
@@ -594,7 +594,7 @@ def test_a_deny_names_its_rule_to_observers_and_the_log_but_not_to_the_client(
 
 
 class Late(HookRecorder):
-    """Wants to be asked about deliveries from some moment on."""
+    """A plugin that starts to authorize deliveries at some later time."""
 
     delivers = False
 

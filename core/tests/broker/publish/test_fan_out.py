@@ -1,4 +1,4 @@
-"""Large fan-outs go out in slices: bounded turns, order per topic, one target list, one commit."""
+"""Large fan-outs are sent in slices: bounded turns, order per topic, one list of recipients and one commit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +25,12 @@ def subscribers(
 
 
 def served(subs: list[MemoryClient]) -> int:
-    """How many have got a message, without letting the loop run."""
+    """Return how many subscribers have received a message, without running the event loop."""
     return sum(any(isinstance(packet, Publish) for packet in sub.received) for sub in subs)
 
 
 def turns(harness: Harness, look: Callable[[], Any]) -> list[Any]:
-    """What `look` sees after each turn of the loop, until nothing is left to do."""
+    """Return the results of calling `look` after each turn of the event loop, until nothing is left to do."""
     seen = []
     while harness.clock.turn():
         seen.append(look())
@@ -38,7 +38,7 @@ def turns(harness: Harness, look: Callable[[], Any]) -> list[Any]:
 
 
 def later(harness: Harness, pub: MemoryClient, *publishes: tuple[bytes, int]) -> None:
-    """Publish without letting the loop run."""
+    """Publish without running the event loop."""
     harness._together += 1
     for payload, qos in publishes:
         pub.publish("t", payload, qos)
@@ -59,7 +59,7 @@ def test_one_slice_a_turn(broker_harness: Make) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_what_came_meanwhile_is_served_in_one_pass(broker_harness: Make, qos: int) -> None:
-    """A receiver gets the messages of all fan-outs that were cut at the same time in one write."""
+    """A subscriber receives the messages of all fan-outs that were interrupted at the same point in one write."""
     harness = broker_harness(config={"broker": {"fan_out_batch": 4}})
     subs = subscribers(harness, 8, qos)
     pub = harness.connect("pub")
@@ -86,7 +86,7 @@ def test_plain_receivers_of_a_slice_share_the_bytes(broker_harness: Make, versio
 
 
 def test_a_receiver_that_is_slow_is_not_plain(broker_harness: Make) -> None:
-    """What it cannot take waits for it or is dropped and counted, as without slices."""
+    """Messages that it cannot receive wait or are dropped and counted, as without slices."""
     harness = sliced(broker_harness)
     subs = subscribers(harness, 6, 0)
     subs[3].pause()
@@ -262,7 +262,7 @@ def test_a_durable_session_gets_its_qos_0_in_turn(broker_harness: Make) -> None:
 
 
 def kept(make: Make, count: int = 7, asynchronous: bool = False) -> tuple[Harness, SlowStore]:
-    """A broker with that many durable sessions that are away and want "t"."""
+    """Return a broker with `count` offline durable sessions that subscribe to "t"."""
     store = SlowStore(DurableStore(), slow=False)
     harness = sliced(make, asynchronous, store=store)
     for client in subscribers(harness, count, session_expiry_interval=60):
@@ -272,7 +272,7 @@ def kept(make: Make, count: int = 7, asynchronous: bool = False) -> tuple[Harnes
 
 
 def queued(harness: Harness) -> int:
-    """Messages in all queues."""
+    """Return the number of messages in all queues."""
     return sum(session.queued for session in harness.broker.sessions.values())
 
 
@@ -329,7 +329,7 @@ def test_a_crash_between_slices_leaves_nothing(broker_harness: Make) -> None:
 
 @pytest.mark.parametrize("second", ["t", "other"])
 def test_a_second_one_does_not_put_off_the_commit(broker_harness: Make, second: str) -> None:
-    """It waits until the first is whole, which is then committed; both go in slices, in their order."""
+    """The second fan-out waits until the first is complete and committed. Both keep their order."""
     harness, store = kept(broker_harness)
     for client in subscribers(harness, session_expiry_interval=60):
         client.subscribe("other", 1)

@@ -1,4 +1,4 @@
-"""What on_publish is given, and what its answers do to a message."""
+"""The arguments of on_publish, and the effects of its verdicts on a message."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Retained messages: what is kept, who is sent it, when, and in what form."""
+"""Retained messages: which are stored, and to whom, when and in what form they are sent."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ def kept(version: int = 5) -> dict[str, Any]:
 
 
 def taken(client: MemoryClient) -> list[tuple[str, bytes, int, bool]]:
-    """The unread messages, in their order."""
+    """Remove the unread messages and return them in order."""
     client.harness.settle()
     found = [p for p in client.unread if isinstance(p, Publish)]
     client.unread.clear()
@@ -31,8 +31,9 @@ def taken(client: MemoryClient) -> list[tuple[str, bytes, int, bool]]:
 @pytest.mark.parametrize("to", VERSIONS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_kept_and_sent(harness: Harness, of: int, to: int, qos: int) -> None:
-    """[MQTT-3.3.1-5, 3.3.1-9] [MQTT311-3.3.1-5, 3.3.1-6, 3.3.1-8]: the newest, with its QoS, once to each;
-    RETAIN is set."""
+    """[MQTT-3.3.1-5, 3.3.1-9] [MQTT311-3.3.1-5, 3.3.1-6, 3.3.1-8] Each new subscriber receives the newest message once,
+    with its QoS and with RETAIN.
+    """
     publisher = harness.connect("p", of)
     publisher.publish("t", b"old", 2, retain=True)
     publisher.publish("t", b"new", qos, retain=True)
@@ -47,7 +48,9 @@ def test_kept_and_sent(harness: Harness, of: int, to: int, qos: int) -> None:
 
 @pytest.mark.parametrize("of", VERSIONS)
 def test_cleared_by_an_empty_payload(harness: Harness, of: int) -> None:
-    """[MQTT-3.3.1-6, 3.3.1-7] [MQTT311-3.3.1-10, 3.3.1-11], edge 27: it is delivered live and never kept."""
+    """[MQTT-3.3.1-6, 3.3.1-7] [MQTT311-3.3.1-10, 3.3.1-11], edge 27: the empty message is delivered live and never
+    stored.
+    """
     live = harness.connect("live")
     live.subscribe("t", 2)
     publisher = harness.connect("p", of)
@@ -66,7 +69,7 @@ def test_cleared_by_an_empty_payload(harness: Harness, of: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_topic_known_to_the_fast_path(harness: Harness, qos: int) -> None:
-    """RETAIN on a topic that was published to without it, and back."""
+    """RETAIN changes on a topic that the fast path already knows."""
     live = harness.connect("live")
     live.subscribe("t", 2)
     client = harness.connect("s")
@@ -82,7 +85,9 @@ def test_a_topic_known_to_the_fast_path(harness: Harness, qos: int) -> None:
 
 
 def test_within_bounds(broker_harness: Make) -> None:
-    """Over `max_retained` or `max_retained_bytes` nothing new is kept, but what is there can be replaced and cleared."""
+    """Above `max_retained` or `max_retained_bytes`, no new message is stored, but existing ones can be replaced and
+    cleared.
+    """
     harness = broker_harness(config={"broker": {"max_retained": 2}})
     live = harness.connect("live")
     live.subscribe("#")
@@ -120,8 +125,10 @@ def test_within_bounds(broker_harness: Make) -> None:
 @pytest.mark.parametrize("again", [0, 1, 2])
 @pytest.mark.parametrize("rap", [False, True])
 def test_retain_handling(harness: Harness, handling: int, again: int, rap: bool) -> None:
-    """[MQTT-3.3.1-9, 3.3.1-10, 3.3.1-11, 3.8.4-4], edges 25 and 26: RETAIN is 1 whatever Retain As Published says, and
-    "new" is new to the session, also after a reconnect and after UNSUBSCRIBE."""
+    """[MQTT-3.3.1-9, 3.3.1-10, 3.3.1-11, 3.8.4-4], edges 25 and 26: RETAIN is 1 regardless of Retain As Published.
+
+    "New" means new to the session, also after a reconnect or UNSUBSCRIBE.
+    """
     harness.connect("p").publish("t", b"x", 1, retain=True)
     sent = [("t", b"x", 1, True)]
     client = harness.connect("s", **kept())
@@ -144,7 +151,7 @@ def test_retain_handling(harness: Harness, handling: int, again: int, rap: bool)
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_retain_as_published(harness: Harness, rap: bool, retain: bool, qos: int) -> None:
-    """[MQTT-3.3.1-12, 3.3.1-13] [MQTT311-3.3.1-9], edge 26: live."""
+    """[MQTT-3.3.1-12, 3.3.1-13] [MQTT311-3.3.1-9], edge 26: live messages."""
     five = harness.connect("five", 5)
     five.subscribe("t", 2, retain_as_published=rap)
     four = harness.connect("four", 4)
@@ -157,14 +164,14 @@ def test_retain_as_published(harness: Harness, rap: bool, retain: bool, qos: int
 
 
 def test_retain_handling_3(harness: Harness) -> None:
-    """Edge 25"""
+    """Edge 25: the value 3 is a protocol error."""
     client = harness.connect("c")
     client.raw(b"\x82\x07\x00\x01\x00\x00\x01t\x30")
     client.expect_disconnect(0x82)
 
 
 def test_shared_subscriptions_get_none(harness: Harness) -> None:
-    """Edge 25"""
+    """Edge 25: shared subscriptions receive no retained messages."""
     harness.connect("p").publish("t", b"x", retain=True)
     client = harness.connect("s")
     for _ in range(2):
@@ -173,7 +180,7 @@ def test_shared_subscriptions_get_none(harness: Harness) -> None:
 
 
 def test_dollar_topics(harness: Harness) -> None:
-    """[MQTT-4.7.2-1], edge 34: wildcards at the front pass over them, also retained."""
+    """[MQTT-4.7.2-1], edge 34: a leading wildcard does not match such topics in retained messages either."""
     publisher = harness.connect("p")
     publisher.publish("$own/a", b"1", retain=True)
     publisher.publish("own/a", b"2", retain=True)
@@ -185,7 +192,7 @@ def test_dollar_topics(harness: Harness) -> None:
 
 
 def test_no_local(harness: Harness) -> None:
-    """[MQTT-3.8.3-3]: what one has published oneself does not come back as a retained message either."""
+    """[MQTT-3.8.3-3] With No Local, a client does not receive its own retained messages either."""
     client = harness.connect("c")
     other = harness.connect("other")
     client.publish("a", b"mine", retain=True)
@@ -197,7 +204,7 @@ def test_no_local(harness: Harness) -> None:
 
 
 def test_identifiers(harness: Harness) -> None:
-    """[MQTT-3.3.4-3], edge 30: that of the new subscription, though others match as well."""
+    """[MQTT-3.3.4-3], edge 30: the message has the identifier of the new subscription only."""
     harness.connect("p").publish("a/b", b"x", retain=True)
     client = harness.connect("s")
     client.subscribe("a/#", identifier=1)
@@ -209,7 +216,7 @@ def test_identifiers(harness: Harness) -> None:
 
 @pytest.mark.parametrize("seconds", [1, 100])
 def test_encodings_kept_are_bounded(harness: Harness, seconds: int) -> None:
-    """A form for every subscriber and second would make a retained message grow without end."""
+    """Encodings for each subscriber and second would use unlimited memory."""
     client = harness.connect("c")
     client.publish("t", b"x", retain=True, message_expiry_interval=100_000)
     for number in range(1, 60):
@@ -228,7 +235,7 @@ def test_encodings_kept_are_bounded(harness: Harness, seconds: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_suback_first(harness: Harness, version: int) -> None:
-    """SUBACK, then the retained messages of each filter; none for a filter that was refused."""
+    """SUBACK precedes the retained messages of each filter. A refused filter gets none."""
     publisher = harness.connect("p")
     for topic in ("a", "b", "c"):
         publisher.publish(topic, topic.encode(), retain=True)
@@ -243,7 +250,7 @@ def test_suback_first(harness: Harness, version: int) -> None:
 
 
 def test_suback_first_with_a_slow_store(broker_harness: Make) -> None:
-    """A durable session's SUBACK waits for its commit, and the retained messages for it."""
+    """The SUBACK of a durable session waits for its commit, and the retained messages wait for SUBACK."""
     store = SlowStore(slow=False)
     harness = broker_harness(store=store)
     harness.connect("p").publish("t", b"x", retain=True)
@@ -258,7 +265,7 @@ def test_suback_first_with_a_slow_store(broker_harness: Make) -> None:
 
 
 def test_suback_behind_an_acknowledgement_that_waits(broker_harness: Make) -> None:
-    """Acknowledgements keep their order, so SUBACK may have to wait for a PUBACK: the retained messages wait for it."""
+    """Acknowledgements keep their order, so SUBACK may wait for a PUBACK. The retained messages wait for SUBACK."""
     harness = broker_harness(
         config={"session": {"inflight_overflow": "backpressure", "backpressure_timeout": 30}}
     )
@@ -277,7 +284,7 @@ def test_suback_behind_an_acknowledgement_that_waits(broker_harness: Make) -> No
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_many(harness: Harness, version: int, qos: int) -> None:
-    """More than a slice, more than a window: all come, each once."""
+    """More messages than a slice or a window all arrive, each once."""
     publisher = harness.connect("p", 4)
     topics = [f"many/{n % 7}/{n}" for n in range(700)]
     for topic in topics:
@@ -290,7 +297,7 @@ def test_many(harness: Harness, version: int, qos: int) -> None:
 
 
 def test_many_to_a_small_window(harness: Harness) -> None:
-    """[MQTT-3.3.4-9]: the window holds for retained messages too; live ones pass between."""
+    """[MQTT-3.3.4-9] The window also limits retained messages. Live messages may be sent in between."""
     publisher = harness.connect("p")
     for number in range(40):
         publisher.publish(f"r/{number}", b"x", 1, retain=True)
@@ -314,7 +321,7 @@ def test_many_to_a_small_window(harness: Harness) -> None:
 
 
 def test_many_to_a_slow_reader(harness: Harness) -> None:
-    """Drawn as there is room, not all at once into a buffer."""
+    """Messages are read as the client has room, and not all at once into a buffer."""
     publisher = harness.connect("p")
     for number in range(2000):
         publisher.publish(f"r/{number}", b"x" * 1000, retain=True)
@@ -330,7 +337,7 @@ def test_many_to_a_slow_reader(harness: Harness) -> None:
 
 
 def test_changes_while_they_are_sent(harness: Harness) -> None:
-    """What is cleared meanwhile is not sent, what is replaced is sent as it is now, and none twice."""
+    """Messages cleared meanwhile are not sent, replaced ones are sent in their new version, and none is sent twice."""
     publisher = harness.connect("p")
     for number in range(10):
         publisher.publish(f"r/{number}", b"old", 1, retain=True)
@@ -354,7 +361,7 @@ def test_changes_while_they_are_sent(harness: Harness) -> None:
 
 
 def test_unsubscribed_while_they_are_sent(harness: Harness) -> None:
-    """[MQTT-3.10.4-2]: what had not begun is not sent."""
+    """[MQTT-3.10.4-2] Messages whose delivery had not started are not sent."""
     publisher = harness.connect("p")
     for number in range(10):
         publisher.publish(f"r/{number}", b"x", 1, retain=True)
@@ -369,7 +376,7 @@ def test_unsubscribed_while_they_are_sent(harness: Harness) -> None:
 
 
 def test_interrupted(harness: Harness) -> None:
-    """A durable session gets the rest when it returns."""
+    """A durable session receives the remaining messages when it returns."""
     publisher = harness.connect("p")
     for number in range(10):
         publisher.publish(f"r/{number}", b"x", 1, retain=True)
@@ -395,7 +402,7 @@ def test_too_large_and_expired_ones_are_passed_over(harness: Harness) -> None:
 
 
 def test_what_a_plugin_lowers(broker_harness: Make) -> None:
-    """`Allow(max_qos=...)` of the subscription holds for retained messages."""
+    """`Allow(max_qos=...)` for a subscription also applies to retained messages."""
     recorder = HookRecorder("authorize")
     recorder.answer("authorize", lambda subscription: Allow(max_qos=1) if subscription else Allow())
     harness = broker_harness(plugins=[recorder])
@@ -406,7 +413,7 @@ def test_what_a_plugin_lowers(broker_harness: Make) -> None:
 
 
 def test_several_filters_of_one_subscribe(harness: Harness) -> None:
-    """[MQTT-3.8.4-5]: each as if it came alone; one filter twice is sent its messages twice."""
+    """[MQTT-3.8.4-5] Each filter is processed as if it were alone. A repeated filter gets its messages twice."""
     harness.connect("p").publish("t", b"x", 2, retain=True)
     client = harness.connect("s")
     client.subscribe([SubscribeRequest("t", 1), SubscribeRequest("t", 2, retain_handling=1)])
@@ -430,7 +437,7 @@ def test_a_search_that_finds_nothing_takes_many_turns(
     filter: str,
     options: dict[str, Any],
 ) -> None:
-    """Others have theirs between: 150,000 retained messages took one turn of 40 ms."""
+    """Other clients get turns in between. A search of 150,000 retained messages used to take one turn of 40 ms."""
     client = harness.connect("c")
     for number in range(6000):
         client.publish(topic.format(number), b"x", retain=True)
@@ -451,7 +458,7 @@ def test_a_search_that_finds_nothing_takes_many_turns(
 
 
 def test_few_encodings_of_a_large_message_are_kept(harness: Harness) -> None:
-    """Each is a copy of the payload, and a message may be retained for years."""
+    """Each encoding is a copy of the payload, and a message may be retained for years."""
     client = harness.connect("c")
     client.publish("t", b"x" * 10_000, 1, retain=True)
     for kept_session in (False, True):

@@ -1,4 +1,4 @@
-"""A due will on its way through the pipeline: changed, stopped, or waiting for a decision."""
+"""A due will in the publish pipeline: replaced, dropped, or waiting for a verdict."""
 
 from collections.abc import Callable
 from typing import Any
@@ -161,7 +161,7 @@ def test_the_log_names_who_could_not_decide(
 def test_a_plugin_moves_it_where_no_topic_is(
     broker_harness: Make, recorder: HookRecorder, hook: str, topic: str
 ) -> None:
-    """Nothing else in the log says that the plugin is broken."""
+    """The log contains no other message about the faulty plugin."""
     harness, watcher = observed(broker_harness, recorder)
     client = harness.connect("c", will=will("w", b"x", 1))
     recorder.answer(hook, Message(topic, b""))
@@ -189,7 +189,7 @@ def test_a_will_that_expires_while_it_waits(broker_harness: Make, recorder: Hook
 def test_its_client_comes_back_while_it_waits(
     broker_harness: Make, recorder: HookRecorder, well: bool
 ) -> None:
-    """Asked a last time, and never published after what the client says now."""
+    """The will is authorized a last time, and is never published after a message from the reconnected client."""
     harness, watcher = observed(broker_harness, recorder)
     client = harness.connect("c", will=will("state", b"gone", 1))
     recorder.answer("authorize", ValueError("broken"))

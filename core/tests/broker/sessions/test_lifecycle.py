@@ -1,4 +1,4 @@
-"""What outlives a connection: session present, expiry and its changes, what is resumed and in which order."""
+"""How sessions outlive connections: Session Present, expiry and its changes, and the order of resumption."""
 
 from collections.abc import Callable
 from math import inf

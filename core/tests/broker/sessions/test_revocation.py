@@ -1,4 +1,4 @@
-"""Rights that are taken away: live and stored subscriptions are asked about again, messages wait until it is decided."""
+"""Revocation: live and stored subscriptions are authorized again, and messages wait for the verdict."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ Make = Callable[..., Harness]
 
 
 class Rights(HookRecorder):
-    """Allows every filter that is not `revoked`; with `late` set its answers wait for `decide`."""
+    """Allows every filter that is not in `revoked`. If `late` is set, verdicts wait for `decide`."""
 
     def __init__(self, *hooks: str, **options: Any) -> None:
         super().__init__(*hooks, id="rights", **options)
@@ -43,14 +43,14 @@ class Rights(HookRecorder):
         return Deny() if topic in self.revoked else Allow()
 
     def decide(self) -> None:
-        """Answer everything that waits."""
+        """Answer all waiting requests."""
         waiting, self.waiting = self.waiting, []
         for topic, event in waiting:
             event.set(self._verdict(topic))
         self.harness.settle()
 
     def take(self, *filters: str, client: str | None = None, only: str | None = None) -> None:
-        """Revoke filters, and have the broker ask again."""
+        """Revoke filters and make the broker authorize again."""
         self.revoked |= set(filters)
         self.harness.handle("rights").invalidate_authz(client, only)
         self.harness.settle()
@@ -312,7 +312,7 @@ def test_undecided_delivers_nothing_and_destroys_nothing(broker_harness: Make, f
 
 
 def away(harness: Harness, wanted: list[str], count: int) -> tuple[MemoryClient, MemoryClient]:
-    """A durable client that left with `count` messages for each of its filters, and the publisher."""
+    """Return a durable client that left with `count` messages for each of its filters, and the publisher."""
     one = harness.connect("one", session_expiry_interval=600)
     one.subscribe(wanted, 1)
     one.disconnect()
@@ -415,7 +415,7 @@ def test_what_was_in_flight_waits_for_the_decision_too(broker_harness: Make) -> 
 def test_what_was_not_acknowledged_is_not_sent_again(
     broker_harness: Make, qos: int, mode: str, when: str, restart: bool
 ) -> None:
-    """Retransmission is a delivery: it needs the right as well."""
+    """A retransmission is a delivery, so it needs the permission as well."""
     store = DurableStore()
     harness, rights, _ = start(broker_harness, mode, store)
     one = harness.connect("one", session_expiry_interval=100, auto_ack=False)
@@ -526,7 +526,7 @@ def test_a_right_that_stands_for_less_lowers_the_subscription(broker_harness: Ma
 
 
 def test_what_nothing_allows_any_more_after_a_restart(broker_harness: Make) -> None:
-    """Without any plugin to ask `authz.default` decides, also about what was granted before it was changed."""
+    """Without an access plugin, `authz.default` also decides about subscriptions granted before it changed."""
     harness = broker_harness(store=DurableStore())
     client = harness.connect("c", session_expiry_interval=600)
     client.subscribe("a", 1)

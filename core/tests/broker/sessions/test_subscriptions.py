@@ -1,4 +1,4 @@
-"""A session's subscriptions: replaced, removed, and how long they last."""
+"""A session's subscriptions: replacement, removal and lifetime."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def kept(version: int = 5) -> dict[str, Any]:
 
 
 def payloads(client: MemoryClient) -> list[bytes]:
-    """The payloads of the unread messages, taken."""
+    """Remove the unread messages and return their payloads."""
     client.harness.settle()
     found = [p.payload for p in client.unread if isinstance(p, Publish)]
     client.unread.clear()
@@ -26,7 +26,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_replaced(harness: Harness, version: int) -> None:
-    """[MQTT-3.8.4-3] [MQTT311-3.8.4-3]: the same filter again takes the new QoS and options; there is no second copy."""
+    """[MQTT-3.8.4-3] [MQTT311-3.8.4-3] The same filter replaces QoS and options, and the client receives one copy."""
     client = harness.connect("c", version)
     publisher = harness.connect("p")
     for granted in (0, 2, 1, 0, 2):
@@ -51,7 +51,7 @@ def test_replaced_options(harness: Harness) -> None:
 
 
 def test_no_message_is_lost_while_replacing(harness: Harness) -> None:
-    """[MQTT-3.8.4-4] [MQTT311-3.8.4-3]: also those that wait in the queue, and with everything in one turn."""
+    """[MQTT-3.8.4-4] [MQTT311-3.8.4-3] This includes queued messages, and everything happening in one turn."""
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("t", 1)
     publisher = harness.connect("p")
@@ -68,7 +68,8 @@ def test_no_message_is_lost_while_replacing(harness: Harness) -> None:
 @pytest.mark.parametrize("durable", [False, True])
 def test_unsubscribe(harness: Harness, version: int, durable: bool) -> None:
     """[MQTT-3.10.4-1, 3.10.4-2, 3.10.4-4, 3.10.4-5, 3.10.4-6, 3.11.3-1, 3.11.3-2, 2.2.1-6] [MQTT311-3.10.4-1, 3.10.4-2,
-    3.10.4-4, 3.10.4-5, 3.10.4-6], edge 45: character for character, always answered."""
+    3.10.4-4, 3.10.4-5, 3.10.4-6], edge 45: filters are compared exactly, and every packet is answered.
+    """
     client = harness.connect("c", version, **(kept(version) if durable else {}))
     client.subscribe(["a/b", "a/+", "$share/g/a/b"])
     publisher = harness.connect("p")
@@ -120,7 +121,7 @@ def test_what_was_started_is_finished(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_subscriptions_last_as_long_as_the_session(harness: Harness, version: int) -> None:
-    """[MQTT-3.1.2-23, 4.1.0-1]: with their options and identifiers; those of a session that ended are gone."""
+    """[MQTT-3.1.2-23, 4.1.0-1] They keep their options and identifiers, and end with the session."""
     options: dict[str, Any] = {"identifier": 7, "retain_as_published": True} if version == 5 else {}
     client = harness.connect("c", version, **kept(version))
     client.subscribe("t", 1, **options)

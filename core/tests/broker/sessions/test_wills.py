@@ -1,4 +1,4 @@
-"""Wills: when they are published, when they are not, and as whose message."""
+"""Wills: when they are published, when they are not, and with which publisher."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,4 @@
-"""Gives tests the rows of the packet vectors in turn: `vector` is any row, `good` one with a packet, `bad` one with an
-error."""
+"""Fixtures for the packet vectors: `vector` is any row, `good` a row with a packet, `bad` a row with an error."""
 
 import importlib.util
 from pathlib import Path

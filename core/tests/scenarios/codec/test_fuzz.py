@@ -1,4 +1,4 @@
-"""Hostile bytes: nothing but `Decoder.error` may come of them, and never more memory than the limit."""
+"""Hostile bytes can only set `Decoder.error`, and never use more memory than the limit."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ ENDPOINT = st.sampled_from(
 
 
 def feed_all(decoder: Decoder, stream: bytes, sizes: list[int]) -> list[Any]:
-    """Feed `stream` in pieces of these sizes in turn, checking after each what must always hold."""
+    """Feed `stream` in pieces of the given sizes, and check the invariants after each piece."""
     packets: list[Any] = []
     at, turn = 0, 0
     while at < len(stream):
@@ -79,7 +79,7 @@ def test_mutated_packets(vectors: list[Any], data: st.DataObject, sizes: list[in
 def test_a_huge_length_reserves_nothing(
     endpoint: tuple[int, bool], header: int, size: int, sizes: list[int]
 ) -> None:
-    """The length in the header alone makes nobody keep memory: too large is refused before the body."""
+    """The length in the header alone reserves no memory. A packet that is too large is refused before its body."""
     version, server = endpoint
     length = bytearray()
     rest = size

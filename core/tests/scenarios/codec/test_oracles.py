@@ -1,4 +1,4 @@
-"""Tables and bytes against those of others: paho-mqtt's property and reason tables, and the `mqtt5` codec."""
+"""Our tables and bytes compared with paho-mqtt's property and reason tables and with the `mqtt5` codec."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ NAMES = {
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
-    """Every field and property of `ours` is in `theirs`, under their name."""
+    """Assert that `theirs` has every field and property of `ours`, under its own names."""
     for name in type(ours).__dataclass_fields__:
         value = getattr(ours, name)
         if name in ("version", "bridge") or (name == "packet_id" and not value):
@@ -74,7 +74,7 @@ def five(vectors: list[Any]) -> list[Any]:
 
 
 def test_mqtt5_reads_the_vectors(vectors: list[Any]) -> None:
-    """Field by field, but for what `mqtt5` will not read: codes that table 2-6 alone has, and alias 0."""
+    """Compare field by field, except what `mqtt5` cannot read: codes that only table 2-6 contains, and alias 0."""
     read = 0
     for vector in five(vectors):
         if vector.packet is None or getattr(vector.packet, "code", 0) == 0x8C == vector.data[-1]:

@@ -1,5 +1,7 @@
-"""Any packet of any version comes back from its bytes, however the stream is cut; and `mqtt5`, a codec by others, reads
-and writes the same."""
+"""Any packet of any version can be decoded from its bytes, however the stream is split.
+
+`mqtt5`, an independent codec, reads and writes the same bytes.
+"""
 
 from itertools import pairwise
 from typing import Any
@@ -62,7 +64,7 @@ def value_of(spec: PropertySpec) -> st.SearchStrategy[Any]:
 
 
 def properties(where: In, version: int, *, server: bool = True) -> st.SearchStrategy[Properties]:
-    """What `where` may carry when a server (else a client) receives it."""
+    """Return a strategy for the properties that `where` may have if a server (else a client) receives it."""
     if version != 5:
         return st.just(EMPTY)
     values = {spec.id: value_of(spec) for spec in PROPERTIES if spec.packets & where}
@@ -251,7 +253,7 @@ def plain(carried: Properties) -> Properties:
 
 
 def comparable(packet: Any) -> Any:
-    """`packet` without the properties that say what absence says."""
+    """Return `packet` without the properties whose value equals the default."""
     fields = {name: getattr(packet, name) for name in type(packet).__dataclass_fields__}
     if "properties" in fields:
         fields["properties"] = plain(packet.properties)

@@ -1,4 +1,4 @@
-"""The codec against the table of packet vectors, whole and in pieces."""
+"""The codec compared with the table of packet vectors, whole and in pieces."""
 
 import re
 from collections import Counter
@@ -36,7 +36,7 @@ def test_decoder_refuses(bad: Any) -> None:
 
 
 def test_decode_says_the_same(vector: Any) -> None:
-    """`frame` and `decode` alone say the same as `Decoder`."""
+    """`frame` and `decode` return the same as `Decoder`."""
     for server in vector.servers:
         code = packet = None
         try:
@@ -80,7 +80,7 @@ def test_a_body_cut_short_is_refused_or_another_packet_of_its_kind(good: Any) ->
 
 
 def test_a_byte_too_many_is_refused(vectors: list[Any]) -> None:
-    """Behind the last field, where every optional one is there and none is without end."""
+    """The extra byte follows the last field of a packet with all optional fields."""
     tried = 0
     for row in vectors:
         kind = type(row.packet).__name__
