@@ -1,4 +1,4 @@
-"""One Spark for all tests, that of the data source's tests."""
+"""One Spark session for all tests, shared with the data source's tests."""
 
 from sparks import pytest_sessionfinish, pytest_unconfigure, spark
 

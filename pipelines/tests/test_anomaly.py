@@ -1,4 +1,4 @@
-"""Values that are far, and the messages that say so. test_jobs_stateful.py has them as streams."""
+"""Outliers and the alerts about them. test_jobs_stateful.py tests them as streams."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
 
 
 def day() -> list[Message]:
-    """Two devices: one is steady but for two values, the other jumps all the time."""
+    """Return the messages of two devices: one is steady except for two values, the other varies all the time."""
     log, random = Log(), Random(7)
     found = []
     for second in range(60):
@@ -85,7 +85,7 @@ def test_messages(spark: SparkSession) -> None:
 
 
 def test_scores_without_spark() -> None:
-    """Mean and deviation as they are defined; a shift is an alert, and then what is usual."""
+    """Mean and deviation follow their definitions. A shift causes an alert and then becomes normal."""
 
     def run(by: Anomaly, values: Sequence[float | None]) -> list[tuple[int, float, float]]:
         scores = Scores(by)

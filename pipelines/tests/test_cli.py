@@ -1,4 +1,4 @@
-"""The command: its mistakes are one line each."""
+"""The command reports each error in one line."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_the_page_of_keys_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> N
 
 
 class OfJava(Exception):
-    """As pyspark's, which needs a Spark to be made."""
+    """A replacement for pyspark's exception, which needs Spark to create."""
 
     _stackTrace = "at c.D"
     _cause: "OfJava | None" = None

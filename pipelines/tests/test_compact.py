@@ -1,4 +1,4 @@
-"""Small files into large ones: the same rows, known batches stay known, nothing goes under a reader."""
+"""Merging small files: the rows stay the same, recorded batches stay recorded, and readers are not disturbed."""
 
 import json
 import os

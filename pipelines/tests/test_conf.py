@@ -1,4 +1,4 @@
-"""The configuration: every mistake has its line and column, and what a job needs is asked for."""
+"""The configuration: every error has its line and column, and missing settings of a job are reported."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""DDL before Spark: what Spark takes is never refused."""
+"""Checks of DDL before Spark sees it. They never refuse what Spark accepts."""
 
 import pytest
 from mqtt_pipelines.transforms.ddl import mistake

@@ -1,4 +1,4 @@
-"""``make demo-spark``: a broker, a fleet and Spark; rows of gold appear, and Ctrl-C ends every part of it."""
+"""``make demo-spark`` starts a broker, devices and Spark. Rows appear in gold, and Ctrl-C ends every process."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""The jobs as their configurations say; the real broker is killed between two runs; every message is accounted for."""
+"""The jobs with their own configurations. The broker is killed between two runs, and every message is accounted for."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def now() -> int:
 
 
 def fleet(first: int, count: int) -> list[Message]:
-    """Messages of seven devices, each third sent again; and what is no reading."""
+    """Return messages of seven devices, every third sent twice, and some that are not readings."""
     found = []
     for n in range(first, first + count):
         payload = b'{"celsius": %d.5, "battery": %d, "at": %d}' % (n, n % 100, now())
@@ -50,7 +50,7 @@ def fleet(first: int, count: int) -> list[Message]:
 
 
 def configured(broker: Broker, job: str, *options: str) -> Conf:
-    """The job's own file, with what differs here put over it."""
+    """Return the job's own configuration with changes for the test."""
     folder = broker.folder / job
     tables = ("bronze", "silver", "dead_letter", "gold")
     text = (CONF / f"{job}.yaml").read_text()

@@ -1,4 +1,6 @@
-"""presence, anomaly and sparkplug as their configurations say, with a real broker; streams give what batches give."""
+"""presence, anomaly and sparkplug with their own configurations and a real broker. Streams and batches give the same
+rows.
+"""
 
 import json
 import time
@@ -66,7 +68,7 @@ def table(spark: SparkSession, folder: Path) -> list[Row]:
 
 @contextmanager
 def client(broker: Broker, topic: str, will: str = "") -> Iterator[tuple[Any, SimpleQueue[Any]]]:
-    """A client that gets what comes, and the queue of that."""
+    """Yield a client and the queue of the messages it receives."""
     got: SimpleQueue[Any] = SimpleQueue()
     ready: SimpleQueue[Any] = SimpleQueue()
     made = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)

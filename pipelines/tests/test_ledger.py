@@ -1,4 +1,4 @@
-"""What a table notes with a batch, and what it makes of a batch that comes again. No Spark."""
+"""The records that a table keeps of its batches, and how a repeated batch is handled. Spark is not needed."""
 
 import random
 from collections import Counter
@@ -12,7 +12,7 @@ A, B = "0" * 32, "1" * 32
 
 
 def noted(table: dict[str, int], app: str, batch_id: int, *found: Span) -> tuple[Span, ...]:
-    """Write a batch: what of it was there already; the rest is noted."""
+    """Write a batch and return what the table already contained. Record the rest."""
     verdict = ledger.judge(table.get, app, batch_id, found, keyed=True)
     assert not verdict.repeated
     table.update(verdict.entries)
@@ -46,8 +46,10 @@ OLDER = r"p\.q writes rows of older messages after .* Restore the checkpoint"
 
 
 def test_after_a_new_checkpoint_the_order_is_free() -> None:
-    """What is left out is what the old one wrote: rows of the new one do not hide others that come later. But another
-    new one would not know what is there."""
+    """Only rows that the old checkpoint wrote are skipped. Rows of the new one do not hide later ones.
+
+    A second new checkpoint would not know what the table contains.
+    """
     table: dict[str, int] = {}
     noted(table, "p.q.one", 0, Span(A, 0, 0, 9))
     assert noted(table, "p.q.two", 0, Span(A, 0, 30, 39)) == ()
@@ -65,7 +67,7 @@ def test_another_log_another_query_another_partition_are_nothing_of_the_kind() -
 
 
 def test_a_checkpoint_that_was_not_lost_may_write_in_any_order() -> None:
-    """A stateful query may give rows of messages long past: nothing is left out while it knows what it wrote."""
+    """A stateful query may return rows of old messages. No rows are skipped while the query knows what it wrote."""
     table: dict[str, int] = {}
     noted(table, "p.q.one", 0, Span(A, 0, 50, 60))
     assert noted(table, "p.q.one", 1, Span(A, 0, 10, 20)) == ()
@@ -127,7 +129,7 @@ def test_spans_of_files_are_one_span() -> None:
 
 
 class Table:
-    """What a sink makes of verdicts: rows are (partition, offset), of one log, in a list and a ledger."""
+    """A sink that applies the verdicts: rows are (partition, offset) pairs of one log in a list, with a ledger."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int]] = []
@@ -162,8 +164,11 @@ def test_whatever_becomes_of_the_checkpoint(first: int) -> None:
 
 
 def whatever(seed: int) -> None:
-    """A query reads three partitions in batches of any size, some of its rows; it is killed before or after it notes a
-    batch, its checkpoint is lost, or restored from any time: in the end each row is there once."""
+    """Read three partitions in random batches with random rows, while the query is killed before or after it records
+    one.
+
+    Its checkpoint is lost or restored from any time. In the end, each row must exist once.
+    """
     chance, table = random.Random(seed), Table()
     ends = {place: chance.randrange(40) for place in range(3)}
     kept = {(place, n) for place, end in ends.items() for n in range(end) if chance.random() < 0.8}

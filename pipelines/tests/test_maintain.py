@@ -1,5 +1,7 @@
-"""Rows that a table lacks, dead letters that are understood by now, and how far a query is: through the command, over a
-log whose pipeline began in its middle."""
+"""Missing rows, dead letters that can now be parsed, and the progress of queries, through the command.
+
+The log's pipeline started in the middle of it.
+"""
 
 import json
 from collections import Counter
@@ -152,7 +154,7 @@ def log() -> Iterator[FakeLog]:
 
 
 def grow(log: FakeLog, rows: int) -> None:
-    """Every third payload is not what silver's first schema wants, and every sixth is not JSON."""
+    """Add rows. Every third payload does not fit silver's first schema, and every sixth is not JSON."""
     for partition, records in log.partitions.items():
         for _ in range(rows):
             n = len(records)
@@ -174,7 +176,9 @@ def command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Command:
-    """Runs a command with a configuration of Delta tables, in this session; what it says, and if it fails, why."""
+    """Return a function that runs a command with Delta tables in this session. It returns the output or raises the
+    error.
+    """
     mqtt = {**log.options, "startingOffsets": '{"0": 6, "1": 9}'}
     conf = {
         "version": 1,
@@ -191,7 +195,7 @@ def command(
     file.write_text(json.dumps(conf))
 
     class Shared:
-        """The session of all tests, which nobody stops."""
+        """The Spark session of all tests, which commands must not stop."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(spark, name)

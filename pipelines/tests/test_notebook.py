@@ -1,4 +1,4 @@
-"""The notebook runs on tables such as the pipeline writes, and shows what is in them; without Spark or Jupyter."""
+"""The notebook shows tables like those of the pipeline. The test needs neither Spark nor Jupyter."""
 
 import json
 import os
@@ -29,7 +29,7 @@ KEY = {"log_id": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 
 @pytest.fixture
 def tables(tmp_path: Path) -> Path:
-    """Tables with the columns that the notebook reads; one message is there twice."""
+    """Create the tables that the notebook reads. One message is duplicated."""
     silver = [
         {
             "device": f"d{n % DEVICES}",
@@ -70,7 +70,7 @@ def tables(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cells(tables: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What is defined when all cells have run."""
+    """Run all cells and return the variables that they define."""
     import matplotlib.pyplot as plt
 
     monkeypatch.setenv("TABLES", str(tables))

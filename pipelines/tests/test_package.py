@@ -1,4 +1,4 @@
-"""A cluster: what goes to executors needs no HookMQ, and ``spark-submit`` runs a job with the archive alone."""
+"""On a cluster, executors do not need HookMQ, and ``spark-submit`` runs a job with only the archive."""
 
 import os
 import subprocess

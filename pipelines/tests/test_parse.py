@@ -1,4 +1,4 @@
-"""Every payload has its values or its reason: strict JSON, types, devices, times."""
+"""Every payload yields its values or a reason: strict JSON, types, devices and times."""
 
 import sys
 
@@ -174,7 +174,7 @@ def test_a_payload_is_parsed_once(spark: SparkSession) -> None:
 
 
 def test_a_payload_of_megabytes(spark: SparkSession) -> None:
-    """Longer than a string may be for the parser of JSON: a dead letter, and no end of the query."""
+    """A payload longer than the JSON parser allows becomes a dead letter and does not end the query."""
     by = Silver(schema="name string", device=Device(client_id=True))
     huge = '{"name": "%s"}' % ("x" * 21_000_000)
     assert sys.getsizeof(huge) > 20_000_000

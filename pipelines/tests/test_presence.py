@@ -1,4 +1,4 @@
-"""When devices were online: the same by any batches, and what counts as coming and going."""
+"""The online times of devices: connects and disconnects, with the same result for any batches."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -40,7 +40,7 @@ def data(log: Log, device: str, second: float) -> Message:
 
 
 def told(rows: list[Row]) -> list[tuple[object, ...]]:
-    """As seconds after the start."""
+    """Return the rows with times in seconds after the start."""
     zero = at(0)
 
     def seconds(value: object) -> float | None:
@@ -112,7 +112,7 @@ def test_only_what_is_said(spark: SparkSession) -> None:
 
 
 def test_any_batches_give_the_same() -> None:
-    """Without Spark: a day of a device in random batches, each watermark as far as it may be."""
+    """Split one day of a device into random batches with late watermarks, without Spark."""
     for seed in range(60):
         random = Random(seed)
         sessions = Sessions(gap=10)

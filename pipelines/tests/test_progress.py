@@ -1,4 +1,4 @@
-"""What is told of a query: of each batch a line, metrics, JSON; of its checkpoint, how far it is."""
+"""Reports about a query: a line per batch, metrics, JSON, and the progress of its checkpoint."""
 
 import io
 import json
@@ -21,7 +21,7 @@ LOG = "0" * 32
 
 
 def told(**more: Any) -> dict[str, Any]:
-    """A progress as Spark's JSON has it."""
+    """Return a progress report in the form of Spark's JSON."""
     return {
         "id": "7a",
         "name": "silver",

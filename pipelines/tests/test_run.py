@@ -1,4 +1,4 @@
-"""Running queries: stopped between batches, started again, failed; and the command's mistakes that only Spark finds."""
+"""Running queries: stopped between batches, restarted and failed, and errors that only Spark detects."""
 
 import threading
 from collections.abc import Callable
@@ -28,7 +28,7 @@ tables: {silver: {path: FOLDER/s}, dead_letter: {path: FOLDER/d}, gold: {path: F
 
 
 class Memory:
-    """A sink that knows what it was given."""
+    """A sink that records what it receives."""
 
     name = "memory"
 

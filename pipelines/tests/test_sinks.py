@@ -1,5 +1,7 @@
-"""Each sink's rows are there once: batches that come again, drivers that are killed, checkpoints that are lost, writers
-in each other's way. That the proof can fail is proved with a sink that only appends."""
+"""Each sink stores each row once despite repeated batches, killed drivers, lost checkpoints and concurrent writers.
+
+A sink that only appends shows that the tests can fail.
+"""
 
 import json
 import re
@@ -38,7 +40,7 @@ each_table = pytest.mark.parametrize("format", TABLES)
 
 
 def frame(spark: SparkSession, number: int) -> DataFrame:
-    """The rows of a file, as a batch."""
+    """Return the rows of a file as a batch."""
     return spark.createDataFrame(messages(number), DDL)
 
 
@@ -92,7 +94,7 @@ def test_two_applications_write_to_one_table(
 
 
 class BareDelta(DeltaSink):
-    """The bug: what everybody writes first."""
+    """A sink with the bug: it appends without a transaction."""
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
         from deltalake import write_deltalake
@@ -116,7 +118,7 @@ def test_the_proof_notices_a_sink_that_only_appends(spark: SparkSession, tmp_pat
 
 @dataclass
 class Crime:
-    """What a killed driver left."""
+    """The state that a killed driver left."""
 
     folder: Path
     broker: Broker
@@ -125,7 +127,7 @@ class Crime:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crime]:
-    """A driver had written the second of two batches to every sink, and got SIGKILL before it noted that."""
+    """Kill a driver that has written the second of two batches to every sink but has not recorded that."""
     folder = tmp_path_factory.mktemp("killed")
     land(folder / "landed", [0, 1])
     with running(tmp_path_factory.mktemp("broker"), stream={"partitions": 1}) as broker:
@@ -144,7 +146,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crime]:
 
 
 def committed(folder: Path, name: str) -> list[str]:
-    """The batches that Spark noted as done."""
+    """Return the batches that Spark recorded as done."""
     commits = folder / "checkpoints" / name / "commits"
     return sorted(file.name for file in commits.iterdir() if file.name.isdecimal())
 
@@ -226,7 +228,7 @@ def test_rows_without_offsets_are_not_written_again_with_another_checkpoint(
 def test_an_older_checkpoint_loses_nothing(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
-    """Restored from a backup, it has other batches under numbers that the table knows."""
+    """The checkpoint was restored from a backup. It has other batches under numbers that the table knows."""
     sink = table(format, tmp_path)
     for number in range(3):
         sink.write(frame(spark, number), number, "p.rows.a")
@@ -242,7 +244,7 @@ def test_an_older_checkpoint_loses_nothing(
 def test_an_older_checkpoint_with_smaller_batches_and_a_second_driver(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
-    """What is there comes again in batches whose numbers the table has not seen."""
+    """Existing rows arrive again in batches whose numbers are new to the table."""
     sink = table(format, tmp_path)
     for number in range(3):
         sink.write(frame(spark, number), number, "p.rows.a")
@@ -330,7 +332,7 @@ def test_files_that_executors_cannot_write(spark: SparkSession, tmp_path: Path) 
 def test_who_comes_first_is_no_harm(
     spark: SparkSession, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between a look at the table and the commit another writes: another batch, then the same one."""
+    """Another writer commits between the check of the table and the commit: first another batch, then the same one."""
     sink, other = table(format, tmp_path), table(format, tmp_path)
     one, two, three = (frame(spark, n) for n in range(3))
     sink.write(one, 0, "p.rows.a")

@@ -1,4 +1,4 @@
-"""Batches of a stream: as the configuration says, or from one offset to another; and of Parquet."""
+"""Batches of a stream, by the configuration or between two offsets, and batches from Parquet."""
 
 from collections.abc import Iterator
 from pathlib import Path

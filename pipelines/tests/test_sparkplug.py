@@ -1,4 +1,4 @@
-"""Sparkplug B: what births say holds for data, and what is not understood is a dead letter."""
+"""Sparkplug B: births describe the data that follows, and messages that cannot be decoded become dead letters."""
 
 import json
 import struct
@@ -52,7 +52,7 @@ def send(log: Log, kind: str, data: bytes, second: float, device: str = "") -> M
 
 
 def day() -> list[list[Message]]:
-    """An edge node with a device, born, and born again with other aliases."""
+    """Return messages of an edge node with a device, which is born twice with different aliases."""
     log = Log()
     node = [
         birth("temperature", 1, "Float", float_value=20.5),
@@ -98,7 +98,7 @@ def day() -> list[list[Message]]:
 
 
 def shown(rows: list[Row]) -> list[tuple[Any, ...]]:
-    """What of them differs, in the order of the log."""
+    """Return the columns that differ between the rows, in the order of the log."""
     return [
         (
             row.offset, row.message_type, row.device, row.metric, row.datatype,
@@ -236,7 +236,9 @@ def test_data_sets_and_templates() -> None:
 
 
 def test_known_bytes() -> None:
-    """Field by field as protobuf's wire format has them, so that names and numbers here are not only each other's."""
+    """The bytes follow protobuf's wire format field by field, so that encoder and decoder are not only tested against
+    each other.
+    """
     metric = (
         "0a0474656d70"
         "1005"
@@ -261,7 +263,7 @@ def test_known_bytes() -> None:
 
 
 def test_no_bytes_end_the_query() -> None:
-    """Births and data, changed at random: each is rows or one dead letter."""
+    """Births and data are changed at random. Each message gives rows or one dead letter."""
     random = Random(11)
     messages = [message for part in day() for message in part if "line1" in message["topic"]]
     node, state, reasons = Node(), Node().begin(), set()

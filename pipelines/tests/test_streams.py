@@ -1,4 +1,4 @@
-"""Batch and stream give the same rows; each message is in silver, a dead letter, or a duplicate or late and counted."""
+"""Batches and streams give the same rows. Each message is in silver, a dead letter, or counted as duplicate or late."""
 
 from collections import Counter
 from datetime import datetime
@@ -33,13 +33,13 @@ def reading(
     behind: float = 0.0,
     **more: object,
 ) -> Message:
-    """A message that the broker got at `second` and that says that it happened `behind` seconds before."""
+    """Return a message that the broker received at `second`, about a time `behind` seconds earlier."""
     payload = {"celsius": celsius, "battery": int(second) % 7, "at": epoch_ms(second - behind)}
     return log.message(payload, second, topic=f"plant/{device}/state", **more)  # type: ignore[arg-type]
 
 
 def day() -> list[list[Message]]:
-    """Batches of two partitions' messages, with everything that goes wrong."""
+    """Return batches of messages in two partitions with every kind of error."""
     a, b = Log(0), Log(1)
     batches = [
         [
@@ -117,7 +117,7 @@ def test_all_of_a_day(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def watermark(stream: Stream) -> datetime:
-    """The last one."""
+    """Return the last watermark."""
     text = stream.progress[-1]["eventTime"]["watermark"]
     return datetime.fromisoformat(text).replace(tzinfo=None)
 
@@ -171,7 +171,7 @@ def test_the_same_device_and_time(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_settings_that_may_change(spark: SparkSession, tmp_path: Path) -> None:
-    """More fields, other times: a query goes on from its checkpoint, and still knows what it had."""
+    """A query continues from its checkpoint after fields or times change, and keeps its state."""
     from dataclasses import replace
 
     stream = Stream(spark, tmp_path, lambda raw: silver(raw, BY).drop("new"))
@@ -185,7 +185,7 @@ def test_settings_that_may_change(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_partition_that_is_read_too_far_ahead(spark: SparkSession, tmp_path: Path) -> None:
-    """What arrived in time is dropped all the same where another partition was ahead by more than slack: counted."""
+    """Messages that arrived in time are dropped and counted if another partition is ahead by more than the slack."""
     a, b = Log(0), Log(1)
     batches = [
         [reading(a, "d1", 0), reading(a, "d1", 100)],

@@ -1,4 +1,4 @@
-"""One Spark for all tests."""
+"""One Spark session for all tests."""
 
 from sparks import pytest_sessionfinish, pytest_unconfigure, spark
 

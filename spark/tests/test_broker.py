@@ -1,4 +1,4 @@
-"""The data source and a real broker: what was acknowledged is read, once, in order, whatever dies meanwhile."""
+"""The data source with a real broker: acknowledged messages are read once and in order, whatever is killed meanwhile."""
 
 import re
 import shutil
@@ -35,7 +35,7 @@ def stream(spark: SparkSession, broker: Broker, **options: str) -> DataFrame:
 
 
 def table(spark: SparkSession, folder: Path) -> list[int]:
-    """The numbers in a table, by topic in the order of their offsets; each topic must have its in order."""
+    """Return the numbers in a table by topic, in the order of their offsets. Each topic's numbers must be in order."""
     rows = spark.read.parquet(str(folder / "table")).collect()
     rows.sort(key=lambda row: (row.partition, row.offset))
     last: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Processes of Spark's own: a driver that is killed, and an executor that lacks this package."""
+"""Failures of Spark's processes: a killed driver, and an executor without this package."""
 
 import json
 import os

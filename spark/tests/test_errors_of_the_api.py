@@ -1,4 +1,4 @@
-"""What goes wrong between a reader and the read API: a second try, or one line that says what to do."""
+"""Failures between a reader and the read API lead to a retry, or to one line with advice."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Landing mode of a real broker: Spark's own file source reads of the files what ``format("mqtt")`` reads of the log."""
+"""Landing mode of a real broker: Spark reads the same rows from the files as ``format("mqtt")`` reads from the log."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def export(broker: Broker, target: str | Path, *words: str) -> "subprocess.Compl
 
 
 def messages(first: int, count: int) -> Iterator[Message]:
-    """Messages with all that a PUBLISH may carry, and with nothing of it."""
+    """Yield messages with every field that a PUBLISH may have, and messages without any."""
     for number in range(first, first + count):
         more: dict[str, Any] = {}
         if number % 3 == 0:
@@ -85,7 +85,7 @@ def test_the_same_rows_as_the_log(spark: SparkSession, broker: Broker, tmp_path:
 
 @pytest.mark.parametrize("compression", ["snappy", "gzip", "none"])
 def test_any_compression_and_any_place(broker: Broker, compression: str) -> None:
-    """Through fsspec, in this process; what is there is read by Arrow."""
+    """Files are written through fsspec in this process and read by Arrow."""
     import fsspec  # type: ignore[import-untyped]
     import pyarrow.parquet
 
@@ -111,7 +111,7 @@ def test_any_compression_and_any_place(broker: Broker, compression: str) -> None
 
 
 def test_killed_while_messages_come(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """An exporter that follows is killed again and again; a stream of Spark over the folder reads on meanwhile."""
+    """An exporter with --follow is killed repeatedly while a Spark stream reads the folder."""
     words = ("--follow", "--tail", "--roll-time", "0", "--file-size", "8KiB")
     target, total = tmp_path / "lake", 0
 

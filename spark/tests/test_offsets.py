@@ -1,4 +1,4 @@
-"""Where reading begins, how far a batch goes, what a task reads. No Spark in here."""
+"""Starting offsets, the end of a batch, and the part that a task reads. Spark is not needed."""
 
 import json
 import random

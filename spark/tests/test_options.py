@@ -1,4 +1,4 @@
-"""Options: what is taken, and what is said of what is not."""
+"""Options: accepted values, and the errors for others."""
 
 import pytest
 from pyspark_mqtt.errors import OptionError

@@ -1,4 +1,4 @@
-"""Bugs that the proof of "once" must find, planted here: a reader that does not look at log_id. No Spark in here."""
+"""A planted bug that the "once" test must find: a reader that ignores log_id. Spark is not needed."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from pyspark_mqtt.schema import Column
 from pyspark_mqtt.stream import MqttStreamReader
 
 OLD, NEW = 40, 60
-"""Records of a log, and of the one that takes its place."""
+"""The number of records in a log and in the log that replaces it."""
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def log() -> Iterator[FakeLog]:
 def read(
     reader: MqttStreamReader, start: dict[str, str | int], found: list[bytes]
 ) -> dict[str, str | int]:
-    """A batch, as Spark reads it; where the next one begins."""
+    """Read a batch as Spark does, and return the start of the next one."""
     end = reader.latestOffset(start, ReadAllAvailable())
     for task in reader.partitions(start, end):
         for batch in reader.read(task):
@@ -34,7 +34,7 @@ def read(
 
 
 def lives(log: FakeLog) -> list[bytes]:
-    """What is read of a log and of the one that takes its place, by one checkpoint."""
+    """Return everything read with one checkpoint from a log and from the log that replaces it."""
     reader = MqttStreamReader(
         reading(log.options | {"startingOffsets": "earliest"}), [Column("payload")]
     )

@@ -1,5 +1,7 @@
-"""What executors import, and what one says that lacks this package. No Spark in here, but Spark's pickler and processes
-of their own."""
+"""The imports of executors, and the error of an executor without this package.
+
+Spark is not needed, except for its pickler and separate processes.
+"""
 
 import subprocess
 import sys
@@ -37,7 +39,7 @@ print(type(made).__name__)
     ids=lambda made: type(made).__name__,
 )
 def sent(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
-    """A file with what Spark sends to executors, and the class of it."""
+    """Return a file with the pickled object that Spark sends to executors, and the name of its class."""
     file = tmp_path / "sent"
     file.write_bytes(dumps(request.param))
     return file, type(request.param).__name__
@@ -79,7 +81,7 @@ print([name for name in ("pyarrow", "pandas", "pyspark.pandas") if name in asked
 
 
 def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
-    """It takes a second where it is installed, in each new worker; pyarrow imports it for `pa.scalar` and `pa.array`."""
+    """Importing pandas takes a second in each new worker. pyarrow imports it for `pa.scalar` and `pa.array`."""
     file = tmp_path / "block"
     rows = [record("a", b"1", headers=[("k", b"v")]), record("b", b"2", client_id=None)]
     file.write_bytes(encode(3, 7, rows))

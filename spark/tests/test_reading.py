@@ -1,4 +1,4 @@
-"""``format("mqtt")`` in a real Spark, over a read API that can be told to go wrong."""
+"""``format("mqtt")`` in a real Spark, with a read API that can simulate failures."""
 
 import json
 import time

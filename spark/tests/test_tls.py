@@ -1,5 +1,4 @@
-"""https from end to end: a broker's read API with TLS, and Spark's readers with an authority of its own, a wrong one,
-none, and with client certificates."""
+"""HTTPS from a broker's read API to Spark's readers: a private authority, a wrong one, none, and client certificates."""
 
 import subprocess
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ for name, authority in (("spark", ours), ("flink", ours), ("forged", other)):
 
 
 class Secured(Broker):
-    """Its read API speaks https, and asks for certificates."""
+    """A broker whose read API uses HTTPS and requires client certificates."""
 
     required = "optional"
 

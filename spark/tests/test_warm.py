@@ -1,4 +1,4 @@
-"""What `make test-spark` gives Spark so that it starts quickly; no Spark in here, but Java."""
+"""How `make test-spark` makes Spark start fast. The tests need Java but not Spark."""
 
 import os
 import runpy

@@ -1,4 +1,4 @@
-"""DataFrames to MQTT: what arrives at a real broker, what it refuses, what happens when it goes away."""
+"""DataFrames written to MQTT: the messages that a real broker receives or refuses, and lost connections."""
 
 import base64
 import threading
@@ -33,7 +33,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def arrived(spark: SparkSession, broker: Broker, topic: str) -> list[Row]:
-    """What the broker got on a topic filter, with headers and properties."""
+    """Return the messages that the broker received on a topic filter, with headers and properties."""
     given = broker.read | {"includeHeaders": "true", "includeProperties": "true", "topics": topic}
     return (
         spark.read.format("mqtt").options(**given).load().orderBy("partition", "offset").collect()

@@ -1,4 +1,4 @@
-"""The client over a network connection: against a real broker, and against a script where a broker would be too kind."""
+"""The client over a network connection, with a real broker or with a scripted server that can misbehave."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -36,7 +36,7 @@ Wait = Callable[..., Any]
 
 @asynccontextmanager
 async def broker(port: int = 0, auth: Literal["allow", "deny"] = "allow") -> AsyncIterator[int]:
-    """A broker with one TCP listener, on this port."""
+    """Run a broker with one TCP listener and yield its port."""
     runtime = AsyncioRuntime()
     made = Settings(
         broker=BrokerSettings(shutdown_timeout=2.0),
@@ -60,7 +60,7 @@ async def port() -> AsyncIterator[int]:
 
 
 class Script:
-    """A server whose answers the test chooses. `port` is where it listens."""
+    """A server with answers that the test chooses. It listens on `port`."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -92,7 +92,7 @@ class Script:
         self._writer.close()
 
     async def ended(self) -> None:
-        """Return when the last connection has ended."""
+        """Wait until the last connection has ended."""
         if self._writer is not None:
             self._writer.close()
             async with asyncio.timeout(60):
@@ -105,7 +105,7 @@ class Script:
         return packet
 
     async def accept(self, client: AsyncioClient, present: bool = False, **given: Any) -> Connect:
-        """Let a client in."""
+        """Connect a client and accept it."""
         await client.open(self.port)
         packet = await self.take(Connect)
         self.version = packet.version
@@ -114,7 +114,7 @@ class Script:
         return packet
 
     def nothing(self) -> bool:
-        """Whether everything that came was taken."""
+        """Return whether no unread packet is left."""
         return self._packets.empty()
 
 
@@ -263,7 +263,7 @@ async def test_what_a_callback_raises_is_not_lost(script: Script) -> None:
 
 @VERSIONS
 async def test_a_session_that_is_resumed(script: Script, version: int) -> None:
-    """PUBLISH with DUP for what was not acknowledged, PUBREL for what had its PUBREC, in the order of sending."""
+    """Unacknowledged messages are sent again with DUP, or as PUBREL after PUBREC, in their original order."""
     script.version = version
     client = AsyncioClient("c", version, False)
     await script.accept(client)

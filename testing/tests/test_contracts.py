@@ -1,4 +1,4 @@
-"""The contracts, kept by the stores, journals and plugins of the kit itself."""
+"""The contracts, applied to the stores, journals and plugins of the testing kit."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +38,7 @@ class TestDurableStore(StoreContract):
         return len(store.messages)
 
     def crash(self, store: Store) -> None:
-        """It outlives the broker."""
+        """Do nothing, because this store outlives the broker."""
 
 
 class TestSlowStore(TestDurableStore):
@@ -64,14 +64,14 @@ class TestSlowStore(TestDurableStore):
 
 
 class Complaints:
-    """What the simulator's disk finds wrong with the core: of no concern here."""
+    """The errors of the core that the simulator's disk finds. They do not matter here."""
 
     def __call__(self, kind: str, text: str) -> None:
         pass
 
 
 class TestSimulatedDisk(StoreContract):
-    """The simulator's disk, with commits that take their time."""
+    """The contract for the simulator's disk, with slow commits."""
 
     seed = 0
     latency = 1.0
@@ -117,7 +117,7 @@ class TestSimulatedDiskAtOnce(TestSimulatedDisk):
 
 
 class Tearing(Disk):
-    """A disk that keeps the first half of what was being written when the power went."""
+    """A disk that keeps the first half of a commit interrupted by a power cut."""
 
     def crash(self) -> None:
         records, self._writing = self._writing, None
@@ -126,7 +126,7 @@ class Tearing(Disk):
 
 
 class Forgetting(Disk):
-    """A disk that does not have what it said it has."""
+    """A disk that has lost data it reported as committed."""
 
     def crash(self) -> None:
         self.number -= self.number > 1
@@ -134,7 +134,7 @@ class Forgetting(Disk):
 
 
 class Guessing(Disk):
-    """A disk that did what it told it had not done."""
+    """A disk that has committed data it reported as failed."""
 
     def begin(self, store: OpenDisk, records: Sequence[Record], done: Committed) -> None:
         if self.trouble == "error":
@@ -201,7 +201,7 @@ def test_plugin_contract_notices_failing_hooks() -> None:
 
 
 class Broken(DurableStore):
-    """A store that does not do one thing."""
+    """A store that omits one operation."""
 
     skips: Any = Record
 

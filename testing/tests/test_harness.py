@@ -1,4 +1,4 @@
-"""The harness: a broker that starts, stops, restarts and reloads in memory, and what can be seen of it."""
+"""The harness: a broker in memory that starts, stops, restarts and reloads, and what tests can observe."""
 
 import ast
 import subprocess
@@ -36,7 +36,7 @@ class Config:
 
 
 class Polite(Plugin):
-    """Refuses what holds its word."""
+    """A plugin that denies messages whose payload contains its word."""
 
     Config = Config
 
@@ -46,7 +46,7 @@ class Polite(Plugin):
 
 
 class Waiter(Plugin):
-    """Needs its time to start."""
+    """A plugin that takes time to start."""
 
     clock: Any = None
 

@@ -1,4 +1,4 @@
-"""`make_plugin` is to a test what an entry of ``plugins:`` is to `hookmq serve`: bound, checked and refused alike."""
+"""`make_plugin` treats a configuration as `hookmq serve` treats an entry of ``plugins:``: it binds and validates it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +43,7 @@ class Config:
 
 
 class Bound(Plugin):
-    """Has a configuration with everything in it."""
+    """A plugin whose configuration has every kind of field."""
 
     Config = Config
 
@@ -59,7 +59,7 @@ class Bound(Plugin):
 
 
 class Pydantic:
-    """A class that validates itself."""
+    """A configuration class that validates itself."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -80,7 +80,7 @@ class Validated(Plugin):
 
 
 class Bare(Plugin):
-    """Has nothing to configure."""
+    """A plugin without a configuration."""
 
 
 class Later(Plugin):
@@ -88,7 +88,7 @@ class Later(Plugin):
 
 
 def served(kind: type[Plugin], written: Any) -> Any:
-    """The plugin's configuration as `hookmq serve` binds it; ConfigError or PluginError."""
+    """Return the plugin's configuration as `hookmq serve` binds it. Raise ConfigError or PluginError."""
     document = {
         "version": 1,
         "listeners": [],
@@ -166,7 +166,7 @@ def test_the_entry_is_the_one_that_was_asked_for() -> None:
 
 
 class TestContract(PluginContract):
-    """The contract binds as well."""
+    """The contract binds the configuration as well."""
 
     kind = Bound
     configs = tuple(GOOD)

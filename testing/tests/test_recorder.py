@@ -1,4 +1,4 @@
-"""The recorder: what it implements, records and answers."""
+"""The recorder: the hooks it implements, its records and its answers."""
 
 from typing import Any
 

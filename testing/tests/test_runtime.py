@@ -139,7 +139,7 @@ def test_an_error_is_told(runtime: VirtualRuntime, spawn: Spawn) -> None:
 
 
 class Nap:
-    """An awaitable with neither loop nor coroutine."""
+    """An awaitable that uses neither an event loop nor a coroutine."""
 
     def __await__(self) -> Generator[None, None, str]:
         yield
@@ -148,7 +148,7 @@ class Nap:
 
 
 class Plain:
-    """Its iterator has no `send`."""
+    """An awaitable whose iterator has no `send`."""
 
     def __await__(self) -> Any:
         return iter([None, None])
@@ -248,7 +248,7 @@ def test_a_late_wake_up_is_stale(runtime: VirtualRuntime, spawn: Spawn) -> None:
 
 
 def test_blocking_calls_take_time_and_overtake_each_other() -> None:
-    """From a seed: the same one, the same times and order."""
+    """The durations and order depend only on the seed."""
 
     def life(seed: int) -> list[tuple[str, int, float]]:
         runtime = VirtualRuntime(seed)
@@ -370,7 +370,7 @@ def test_the_log_is_kept(runtime: VirtualRuntime) -> None:
 
 @pytest.mark.parametrize("name", ["call_soon", "call_later", "promise", "spawn", "run_blocking"])
 def test_what_belongs_to_the_loop_is_refused_in_a_thread(name: str) -> None:
-    """On a real loop it would be a data race that no test sees."""
+    """On a real event loop, this would be a data race that no test detects."""
     runtime = VirtualRuntime()
     told: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""The stores and the journal of the kit."""
+"""The stores and the journal of the testing kit."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The circuit breaker: closed, open, half-open with one probe, and who asked before it opened."""
+"""The circuit breaker: closed, open, half-open with one probe, and calls that started before it opened."""
 
 from hookmq_toolkit.breaker import LONGEST, Breaker
 from hypothesis import given

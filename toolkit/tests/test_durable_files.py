@@ -1,4 +1,4 @@
-"""Files that a power cut cannot take: the order of fsync and rename, and what is left after a failure."""
+"""Files that survive a power cut: the order of fsync and rename, and the state after a failure."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from hookmq_toolkit.durable_files import (
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of files and folders in the order in which they were synced or renamed."""
+    """Return the list of calls to fsync and rename, with the names of files and folders, in order."""
     done: list[str] = []
 
     def watch(name: str, describe: Callable[..., str]) -> None:
@@ -89,7 +89,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(
 
 
 def test_a_leftover_of_a_killed_process_is_not_reused(tmp_path: Path) -> None:
-    """Neither its content, nor its mode, nor what a link in its place names."""
+    """Its contents, its mode and the target of a symbolic link in its place are not used."""
     (tmp_path / "elsewhere").write_bytes(b"untouched")
     (tmp_path / "f.new").symlink_to("elsewhere")
     write_atomically(tmp_path / "f", b"data")

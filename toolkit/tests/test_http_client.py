@@ -1,4 +1,4 @@
-"""The HTTP client against a real service: its answers, its failures, and the bounds of what is asked."""
+"""The HTTP client with a real service: its answers, its failures and its limits."""
 
 import asyncio
 import gzip
@@ -29,7 +29,7 @@ Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """Answers with `answers` one after another; the last one is repeated."""
+    """A service that returns `answers` in order and repeats the last one."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -83,7 +83,7 @@ Make = Callable[..., HttpService]
 
 @pytest.fixture
 async def service() -> AsyncIterator[Make]:
-    """Make services with these limits; `clock` is that of the breaker."""
+    """Return a function that creates services with the given limits. `clock` is that of the breaker."""
     made: list[HttpService] = []
 
     def make(failures: int = 3, clock: Clock | None = None, **limits: Any) -> HttpService:

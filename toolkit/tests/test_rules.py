@@ -1,4 +1,4 @@
-"""Rules: which one decides, against the words of the specification and against brute force."""
+"""Rules: the decisive rule, compared with the specification and a brute-force search."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 unhurried = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no failure."""
+"""Settings without a deadline, so that a busy machine does not fail the tests."""
 
 PUBLISH, SUBSCRIBE, DELIVER, WILL = (
     Action.PUBLISH,
@@ -253,7 +253,7 @@ RULES = st.lists(
     max_size=12,
 )
 OPEN = "\x01"
-"""Stands for a level that may be anything."""
+"""Represents a level that may have any name."""
 
 
 def brute(
@@ -336,8 +336,10 @@ def test_subscriptions_are_decided_as_brute_force_decides(
 def test_an_allowed_subscription_brings_nothing_that_is_not_allowed(
     rules: list[Rule], asked: str, topic: str, values: dict[str, str]
 ) -> None:
-    """What matters of containment and overlap, said without them: where SUBSCRIBE is granted, the same rules allow
-    every message that it brings."""
+    """If SUBSCRIBE is granted, the same rules allow every message that the subscription delivers.
+
+    This is what containment and overlap must guarantee.
+    """
     everywhere = [Rule(r.allow, r.filter, EVERY, None, None, r.order) for r in rules]
     compiled = Rules(everywhere)
     granted = compiled.decide(SUBSCRIBE, asked, 0, False, values)
@@ -365,7 +367,7 @@ def test_a_hundred_thousand_rules_are_as_good_as_ten() -> None:
 def test_what_was_asked_before_changes_nothing(
     rules: list[Rule], questions: list[tuple[str, dict[str, str]]], forgetful: bool
 ) -> None:
-    """Wildcards merge parts of the trie, which are kept."""
+    """Wildcards merge parts of the trie, and the merged parts are cached."""
     compiled = Rules(rules)
     if forgetful:
         compiled._denied._limit = compiled._denied._room = 0

@@ -1,4 +1,4 @@
-"""URLs in settings: which are refused, and which are sent in clear text."""
+"""URLs in settings: refused ones, and those that would send secrets in clear text."""
 
 import pytest
 from hookmq.plugin import ConfigError

@@ -1,4 +1,4 @@
-"""Placeholders are found and filled, and a value never changes the shape of the text around it."""
+"""Placeholders are found and filled, and a value never changes the structure of the surrounding text."""
 
 import json
 from typing import Any

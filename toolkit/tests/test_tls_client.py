@@ -1,4 +1,4 @@
-"""TLS settings: what the context trusts and presents, and files that cannot be used."""
+"""TLS settings: what the context trusts and presents, and unusable files."""
 
 import os
 import ssl

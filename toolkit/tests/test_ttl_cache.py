@@ -1,4 +1,4 @@
-"""The cache: expiry, bounds, what is dropped, and keys that differ."""
+"""The cache: expiry, limits, eviction and distinct keys."""
 
 import pytest
 from hookmq_toolkit.ttl_cache import KeyDigest, TtlCache

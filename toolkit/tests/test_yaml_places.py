@@ -1,4 +1,4 @@
-"""YAML is read strictly, each value with its place, and without exceeding its bounds."""
+"""YAML is read strictly and within limits, and each value has its position."""
 
 from typing import Any
 

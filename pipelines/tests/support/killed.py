@@ -1,10 +1,10 @@
-"""A driver that dies between a sink's write and Spark's note that the batch is done: run by test_sinks.py.
+"""A driver that dies between a sink's write and Spark's record that the batch is done. Run by test_sinks.py.
 
     killed.py FOLDER OPTIONS
 
-OPTIONS are those of the sink mqtt, JSON. Every query but that of ``files`` stops for good after the write of its second
-batch; when all have, that of ``files`` begins, and when its second batch is in Spark's log of the folder the whole
-process group gets SIGKILL.
+OPTIONS are those of the mqtt sink, as JSON. Every query except ``files`` stops after the write of its second batch.
+Then the ``files`` query starts. Once Spark's log of its folder contains the second batch, the whole process group gets
+SIGKILL.
 """
 
 import json
@@ -25,11 +25,11 @@ from pyspark.sql import DataFrame
 from sinking import made
 
 LAST = 1
-"""The batch after which there is nothing."""
+"""The last batch."""
 
 
 class Stopping:
-    """A sink that does not come back from a batch that it wrote."""
+    """A sink whose write does not return after the last batch."""
 
     def __init__(self, sink: Sink, reached: threading.Semaphore) -> None:
         self.sink = sink

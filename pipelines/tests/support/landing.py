@@ -1,4 +1,4 @@
-"""Messages in Parquet files, one batch each, and what a table must hold of them."""
+"""Messages in Parquet files, one batch each, and checks of the resulting tables."""
 
 import datetime
 import os
@@ -30,13 +30,13 @@ DDL = (
     "ingest_date date"
 )
 ROWS = 20
-"""Of a file, in two partitions and of two days."""
+"""Rows per file, in two partitions and on two days."""
 
 Key = tuple[str, int, int]
 
 
 def messages(number: int, rows: int = ROWS) -> pa.Table:
-    """The rows of file `number`, which go on where those of the one before ended."""
+    """Return the rows of file `number`. They continue those of the previous file."""
     made = []
     for i in range(rows):
         offset = (number * rows + i) // 2
@@ -56,7 +56,7 @@ def messages(number: int, rows: int = ROWS) -> pa.Table:
 
 
 def land(folder: Path, numbers: Iterable[int]) -> None:
-    """Write files; a stream reads one for a batch, in order."""
+    """Write files. A stream reads one per batch, in order."""
     folder.mkdir(exist_ok=True)
     for number in numbers:
         file = folder / f"{number}.parquet"
@@ -65,32 +65,32 @@ def land(folder: Path, numbers: Iterable[int]) -> None:
 
 
 def stream(spark: SparkSession, folder: Path) -> DataFrame:
-    """The files as a stream."""
+    """Return a stream of the files."""
     return spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def query(
     spark: SparkSession, folder: Path, sink: Sink | StreamSink, checkpoint: Path, name: str = "rows"
 ) -> Query:
-    """A query from the files to a sink; the day is not published."""
+    """Return a query from the files to a sink. The mqtt sink does not get the column of the day."""
     frame = stream(spark, folder)
     frame = frame.drop("ingest_date") if name == "mqtt" else frame
     return Query(name, frame, sink, str(checkpoint), 0.0)
 
 
 def keys(files: Iterable[int]) -> list[Key]:
-    """What a table must hold."""
+    """Return the keys that a table of these files must contain."""
     return [key for number in files for key in of(messages(number))]
 
 
 def of(table: pa.Table) -> list[Key]:
-    """The keys of a table."""
+    """Return the keys of a table."""
     columns = [table.column(name).to_pylist() for name in ("log_id", "partition", "offset")]
     return list(zip(*columns, strict=True))
 
 
 def faults(found: Iterable[Key], wanted: Iterable[Key]) -> Iterator[str]:
-    """What is wrong with a table: rows that are missing, that are there more than once, that nobody wrote."""
+    """Yield the errors of a table: rows that are missing, duplicated or unknown."""
     has, needs = Counter(found), Counter(wanted)
     for key in sorted(needs.keys() | has.keys()):
         if has[key] != needs[key]:

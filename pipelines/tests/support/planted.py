@@ -1,8 +1,9 @@
-"""`hookmq-pipelines` with a bug that tests/crash/devices must find: Delta tables are appended to without a transaction.
+"""`hookmq-pipelines` with a bug that tests/crash/devices must find: rows are appended to Delta tables without a
+transaction.
 
 python planted.py run bronze silver -c FILE
 
-After each write it waits for a moment, so that a kill between write and note does not take luck.
+It waits for a moment after each write, so that a kill is likely to hit the time before the batch is recorded.
 """
 
 import sys
@@ -16,7 +17,7 @@ from pyspark.sql import DataFrame
 
 
 def write(self: DeltaSink, batch: DataFrame, batch_id: int, app: str) -> Written:
-    """What everybody writes first."""
+    """Append the rows without a transaction, as a simple sink would."""
     rows = batch.toArrow()
     write_deltalake(self.root, rows, mode="append")
     time.sleep(2)

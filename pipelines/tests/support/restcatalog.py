@@ -1,4 +1,4 @@
-"""A REST catalog for Iceberg over one in SQLite: what a client sees of one, conflicts and lost answers included."""
+"""An Iceberg REST catalog on top of a SQLite catalog, which can simulate conflicts and lost responses."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ ERRORS = {
 
 @dataclass
 class Catalog:
-    """Where it listens, and what is to become of the next answers to commits: a status, or None for the true one."""
+    """The catalog's address, and the next responses to commits: a status, or None for the real response."""
 
     uri: str = ""
     answers: list[int | None] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Catalog:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Catalog]:
-    """Answer for the catalog in a folder."""
+    """Serve the catalog in a folder."""
     told = Catalog()
     lock = threading.Lock()
     catalog = SqlCatalog(

@@ -1,4 +1,4 @@
-"""Messages as a source gives them, and queries over them: the same rows as a batch, and as a stream of given batches."""
+"""Messages as a source returns them, and queries over them, as one batch or as a stream of given batches."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ Transform = Callable[[DataFrame], DataFrame]
 
 @dataclass
 class Log:
-    """Makes messages with offsets that grow, of one partition and log."""
+    """Creates messages with increasing offsets in one partition of one log."""
 
     partition: int = 0
     log_id: str = LOG
@@ -33,7 +33,7 @@ class Log:
         message_id: str | None = None,
         **more: Any,
     ) -> Message:
-        """A message that the broker got `second` seconds after START."""
+        """Return a message that the broker received `second` seconds after START."""
         if isinstance(payload, dict):
             payload = json.dumps(payload)
         data = payload.encode() if isinstance(payload, str) else payload
@@ -57,28 +57,28 @@ class Log:
 
 
 def at(second: float) -> datetime:
-    """START and so many seconds."""
+    """Return the time `second` seconds after START."""
     return START + timedelta(seconds=second)
 
 
 def epoch_ms(second: float) -> int:
-    """The same as a device would say it."""
+    """Return the same time as a device would report it, in milliseconds."""
     return int(at(second).replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def frame(spark: SparkSession, messages: Sequence[Message]) -> DataFrame:
-    """Messages as a batch."""
+    """Return messages as a batch."""
     names = schemas.RAW.names
     return spark.createDataFrame([tuple(m[n] for n in names) for m in messages], schemas.RAW)
 
 
 def batch(spark: SparkSession, messages: Sequence[Message], transform: Transform) -> list[Row]:
-    """What a transform makes of them at once, sorted."""
+    """Return the rows that a transform makes of a batch, sorted."""
     return ordered(transform(frame(spark, messages)).collect())
 
 
 class Stream:
-    """A query over a folder, which reads one file as one batch; it can be run again and goes on."""
+    """A query over a folder that reads one file per batch. It can be run repeatedly and continues each time."""
 
     def __init__(self, spark: SparkSession, folder: Path, transform: Transform) -> None:
         self.spark = spark
@@ -89,7 +89,7 @@ class Stream:
         """Of all batches so far."""
 
     def add(self, *batches: Sequence[Message]) -> "Stream":
-        """Let the messages of each batch come."""
+        """Add the messages of each batch."""
         for messages in batches:
             part = self.folder / f"part-{next(self.files)}"
             frame(self.spark, messages).coalesce(1).write.parquet(str(part))
@@ -99,7 +99,7 @@ class Stream:
         return self
 
     def run(self) -> list[Row]:
-        """Read what is there (AvailableNow); all rows that the query ever gave, sorted."""
+        """Read the available files (AvailableNow). Return all rows that the query has produced so far, sorted."""
         source = self.spark.readStream.schema(schemas.RAW).option("maxFilesPerTrigger", 1)
         given = self.transform(source.parquet(str(self.folder / "in")))
         out, schema = str(self.folder / "out"), given.schema
@@ -114,7 +114,7 @@ class Stream:
         return ordered(self.spark.read.schema(schema).parquet(out).collect())
 
     def counted(self, name: str) -> int:
-        """The sum of a figure of the state over all batches: ``numRowsDroppedByWatermark`` or a custom one."""
+        """Return the sum of a state metric over all batches, such as ``numRowsDroppedByWatermark`` or a custom one."""
         return sum(
             state.get(name, state.get("customMetrics", {}).get(name, 0))
             for progress in self.progress
@@ -123,5 +123,5 @@ class Stream:
 
 
 def ordered(rows: Sequence[Row]) -> list[Row]:
-    """Sorted by what they say."""
+    """Return the rows sorted by their text."""
     return sorted(rows, key=str)

@@ -1,4 +1,4 @@
-"""The sinks that are tested, and what their tables hold."""
+"""The sinks under test, and the contents of their tables."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,17 +16,17 @@ TABLES = ("delta", "iceberg")
 
 
 def no_wait(_: float) -> None:
-    """Between tries."""
+    """Do not wait between retries."""
 
 
 def delta(folder: Path, **more: object) -> DeltaSink:
-    """A Delta table in a folder."""
+    """Return a sink for a Delta table in a folder."""
     given = {"path": str(folder / "delta"), "partition_by": ("ingest_date",), **more}
     return DeltaSink(Table(format="delta", **given), no_wait)  # type: ignore[arg-type]
 
 
 def iceberg(folder: Path, **more: object) -> IcebergSink:
-    """An Iceberg table of a catalog in a file."""
+    """Return a sink for an Iceberg table, with its catalog in a file."""
     options = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
     given = {
         "path": "mqtt.rows",
@@ -38,12 +38,12 @@ def iceberg(folder: Path, **more: object) -> IcebergSink:
 
 
 def table(name: str, folder: Path, **more: object) -> DeltaSink | IcebergSink:
-    """A sink with a table, by its format."""
+    """Return a sink for a table of the given format."""
     return delta(folder, **more) if name == "delta" else iceberg(folder, **more)
 
 
 def made(folder: Path, mqtt: Mapping[str, str] | None = None) -> dict[str, Sink | StreamSink]:
-    """All sinks, each with its table in a folder."""
+    """Return all sinks, each with its table in a folder."""
     files = FilesSink(Table(path=str(folder / "files"), partition_by=("ingest_date",)))
     found: dict[str, Sink | StreamSink] = {
         "delta": delta(folder),
@@ -56,7 +56,7 @@ def made(folder: Path, mqtt: Mapping[str, str] | None = None) -> dict[str, Sink 
 
 
 def held(sink: Sink | StreamSink, spark: SparkSession | None = None) -> list[Key]:
-    """The keys of the rows that a sink's table has."""
+    """Return the keys of the rows in a sink's table."""
     if isinstance(sink, DeltaSink):
         state = sink.look()
         return [] if state is None else of(state.table.to_pyarrow_table())

@@ -1,8 +1,8 @@
-"""The tables that tests/crash/devices judges, as lines of JSON: partition, offset, topic, payload, message-id.
+"""The tables that tests/crash/devices checks, as lines of JSON: partition, offset, topic, payload, message-id.
 
     python tables.py FOLDER
 
-`bronze` by Spark, which knows which of its files count; `silver` and `dead_letter` as delta-rs reads them.
+Spark reads `bronze`, because it knows which files are valid. delta-rs reads `silver` and `dead_letter`.
 """
 
 import json
@@ -19,19 +19,19 @@ PLACE = ["partition", "offset", "topic"]
 
 
 def write(file: Path, rows: Iterable[tuple[Any, ...]]) -> None:
-    """A line for each."""
+    """Write a line for each row."""
     with file.open("w", encoding="utf-8") as lines:
         for row in rows:
             lines.write(json.dumps(row) + "\n")
 
 
 def message_id(headers: list[dict[str, Any]]) -> str:
-    """As the publisher gave it."""
+    """Return the message-id that the publisher sent."""
     return next(str(one["value"], "utf-8") for one in headers if one["key"] == "message-id")
 
 
 def main(folder: Path) -> None:
-    """Of the three tables in a folder."""
+    """Dump the three tables in a folder."""
     spark = SparkSession.builder.master("local[2]").appName("tables").getOrCreate()
     bronze = spark.read.parquet(str(folder / "bronze"))
     headers = "cast(filter(headers, h -> h.key = 'message-id')[0].value as string) as message_id"

@@ -1,4 +1,4 @@
-"""By whom and by topic: what is decided is what one would find reading the file from top to bottom."""
+"""The index by client and topic: its decisions equal those of reading the file from top to bottom."""
 
 import gc
 from collections.abc import Mapping
@@ -98,7 +98,7 @@ CLIENTS = st.builds(
 
 
 def meant(who: Who, client: ClientInfo) -> bool:
-    """`who`, condition by condition, without keys."""
+    """Return whether `who` matches the client, checking each condition without the index."""
     user = client.username if client.identity is None else client.identity
     if who.users is not None and user not in who.users:
         return False
@@ -149,7 +149,7 @@ def brute(
     qos: int,
     retain: bool,
 ) -> Rule | None:
-    """Rule after rule, each compiled alone: what one rule does is shown in the core's own tests."""
+    """Return the first rule that applies, compiling each alone. The toolkit's tests cover single rules."""
     for rule, who in listed:
         if meant(who, client):
             alone = Rules([rule])

@@ -1,4 +1,4 @@
-"""mosquitto's format: what it means there and here, mistakes with their lines, and the same in YAML."""
+"""mosquitto's format: its meaning in both brokers, errors with their lines, and the equivalent in YAML."""
 
 import pytest
 from hookmq.plugin import Action, ClientInfo, ConfigError, Peer, Scope

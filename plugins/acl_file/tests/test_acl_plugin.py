@@ -1,4 +1,4 @@
-"""The plugin in a broker: verdicts on the wire, reloads, what is taken away, and every failure of the file."""
+"""The plugin in a broker: verdicts, reloads, revoked permissions, and every failure of the file."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ def rules(*lines: str) -> str:
 
 
 class Running:
-    """A broker with the plugin in it, an observer, and the file."""
+    """A broker with the plugin, an observer and the file."""
 
     def __init__(self, file: Path, text: str, on_revoke: str = "silent", **config: Any) -> None:
         self.file = file
@@ -61,13 +61,13 @@ class Running:
         )
 
     def write(self, text: str) -> None:
-        """As editors and deployments do: a new file in the place of the old."""
+        """Replace the file with a new one, as editors and deployments do."""
         new = self.file.with_name("new")
         new.write_text(text)
         new.replace(self.file)
 
     def rewrite(self, text: str) -> None:
-        """Write, and let the plugin see it."""
+        """Write the file and let the plugin reload it."""
         self.write(text)
         self.harness.advance(6)
 
@@ -492,7 +492,7 @@ def test_a_will_that_is_not_allowed_keeps_the_client_out(run: Run, version: int)
 
 
 def good(client: MemoryClient) -> bool:
-    """Whether the rules of before still hold: `old` may be published to, `new` may not."""
+    """Assert that the previous rules still apply: `old` may be published to, `new` may not."""
     client.publish("old", b"x", 1, expect=0x10)
     client.publish("new", b"x", 1, expect=0x87)
     return True
@@ -512,7 +512,7 @@ def folder(running: Running) -> None:
 
 
 def loop(running: Running) -> None:
-    """Unreadable to everybody, root included."""
+    """Make the file unreadable for every user, including root."""
     running.file.unlink()
     running.file.symlink_to(running.file)
 

@@ -1,4 +1,4 @@
-"""Rules by certificate hold of stored sessions as well: a restart does not change what a client may do."""
+"""Rules about certificates also apply to stored sessions, so a restart does not change a client's permissions."""
 
 from pathlib import Path
 from typing import Any
@@ -27,20 +27,20 @@ class Running:
         self.start(*lines)
 
     def start(self, *lines: str) -> None:
-        """Start, or start again, with these rules."""
+        """Start or restart the broker with these rules."""
         self.file.write_text("rules:\n" + "".join(f"  - {{{line}}}\n" for line in lines))
         acl = make_plugin(AclFilePlugin, {"path": self.file}, "acl", use="acl_file")
         self.harness = Harness([acl], store=self.store, config={"authz": {"default": "deny"}})
 
     def device(self, field: str, **options: Any) -> Any:
-        """The client with a certificate."""
+        """Connect the client with a certificate."""
         peer = Peer("192.0.2.1", 40000, "tls", CERTIFICATES[field])
         return self.harness.connect("dev", session_expiry_interval=600, peer=peer, **options)
 
 
 @FIELDS
 def test_what_was_granted_by_certificate_is_kept(tmp_path: Path, field: str) -> None:
-    """Restarted and reloaded, the rules are asked about the stored subscription, which has its certificate still."""
+    """After a restart and a reload, the rules decide about the stored subscription, which still has its certificate."""
     rules = (
         f"allow: subscribe, who: {{certificate: {{{field}: '{VALUES[field]}'}}}}, topic: t",
         "allow: publish, topic: t",
@@ -71,7 +71,7 @@ def test_a_will_allowed_by_certificate_fires_after_a_restart(tmp_path: Path, fie
 
 @FIELDS
 def test_a_deny_added_while_the_broker_was_down_stops_the_will(tmp_path: Path, field: str) -> None:
-    """Else it would fail open."""
+    """Otherwise, the broker would fail open."""
     allow = "allow: [publish, subscribe], topic: w"
     running = Running(tmp_path / "acl.yaml", allow)
     running.harness.connect("watcher", session_expiry_interval=600).subscribe("w", 1)

@@ -1,4 +1,4 @@
-"""A broker process and real clients: rights that are taken away end what was granted."""
+"""A broker process with real clients: a revoked permission ends the subscriptions granted under it."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The YAML format: what it means, every mistake with its place, and that a file cut short never says more."""
+"""The YAML format: its meaning, every error with its position, and truncated files, which never grant more."""
 
 import pytest
 from hookmq.plugin import Action, ClientInfo, ConfigError, Peer, Scope

@@ -1,4 +1,4 @@
-"""A real HTTP service on loopback that answers as a test says, and plugins that ask it."""
+"""A real HTTP service on the loopback address with answers that tests choose, and plugins that query it."""
 
 import asyncio
 import json
@@ -17,7 +17,9 @@ Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Service:
-    """`answers` are given one after another, the last for good: (status, body), or a coroutine function."""
+    """A service that returns `answers` in order and repeats the last one. Each is (status, body) or a coroutine
+    function.
+    """
 
     def __init__(self) -> None:
         self.url = ""
@@ -49,7 +51,7 @@ class Service:
         return web.Response(status=status, body=data, content_type="application/json")
 
     async def never(self, request: web.Request) -> web.StreamResponse:
-        """Answers when it is released; notices who left."""
+        """Answer once `released` is set. Record a client that leaves earlier."""
         try:
             await self.released.wait()
         except asyncio.CancelledError:
@@ -74,7 +76,7 @@ async def service() -> AsyncIterator[Service]:
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[AuthHttpPlugin]]]:
-    """Makes and starts a plugin; its clock is `plugin.clock[0]`."""
+    """Return a function that creates and starts a plugin. Its clock is `plugin.clock[0]`."""
     plugins: list[AuthHttpPlugin] = []
 
     async def make(**config: Any) -> AuthHttpPlugin:

@@ -1,4 +1,4 @@
-"""The plugin in a real broker, with real clients and a real service; and the contract of every plugin."""
+"""The plugin in a broker process with real clients and a real service, and the plugin contract."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ def code_of(code: Any) -> int:
 
 
 class Running:
-    """`serving` in a thread, so that the loop can serve its requests meanwhile."""
+    """Runs `serving` in a thread, so that the event loop can answer its requests."""
 
     def __init__(self, *arguments: str) -> None:
         self._stack = contextlib.ExitStack()

@@ -1,4 +1,4 @@
-"""What the service is asked, what its answers mean, and that whatever is not a clear yes is none."""
+"""The requests to the service and the meaning of its answers. Only a clear "allow" allows."""
 
 import asyncio
 import os
@@ -402,7 +402,7 @@ async def test_permissions_decide_without_asking(service: Any, start: Start) -> 
 async def test_permissions_hold_whoever_accepted_before(
     claims: Any, service: Any, start: Start
 ) -> None:
-    """The first to give claims is believed: a token, say. What the service allows is no claim to be believed or not."""
+    """The first plugin's claims take precedence. The permissions from the service are not a claim."""
     service.answer((200, {"result": "allow", "permissions": {"publish": ["mine"]}}))
     plugin = await start(authenticate={"url": service.url})
     recorder = HookRecorder("on_connect", id="first")
@@ -532,8 +532,10 @@ async def test_a_redirect_is_not_followed(service: Any, start: Start) -> None:
 async def test_one_client_that_the_service_stumbles_over_shuts_nobody_out(
     service: Any, start: Start
 ) -> None:
-    """A service that answers 500 is there, and another's question may be answered: else whoever finds a user name that it
-    cannot bear closes the door for all."""
+    """A 500 response shows that the service is available, so it must not open the circuit.
+
+    Otherwise, a client with a user name that makes the service fail could block all other clients.
+    """
     service.answer((500, b""))
     plugin = await start(authenticate={"url": service.url}, breaker_failures=2)
     for _ in range(9):

@@ -1,4 +1,4 @@
-"""A token's permissions beside another plugin, whose claims are believed because it accepted the client first."""
+"""A token's permissions when another plugin accepted the client first and its claims take precedence."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +47,7 @@ def test_they_hold_after_a_restart(
 
 
 def test_nobody_elses_claim_is_a_permission_after_a_restart(broker_harness: Make) -> None:
-    """Who came in without a token has no token's permissions."""
+    """A client that connected without a token has no permissions of a token."""
     first = HookRecorder("on_connect", id="first")
     first.answer("on_connect", Accept("x", {"acl": {"publish": ["gone"]}}))
     deny = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("deny"))

@@ -1,4 +1,4 @@
-"""A broker process, a server of keys and real clients over TCP."""
+"""A broker process with a key server and real clients over TCP."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What claims must say, and the tokens of real identity providers."""
+"""The claims that tokens must contain, and the tokens of real identity providers."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -378,7 +378,9 @@ def test_http_where_nobody_listens_in() -> None:
 
 
 def issued(folder: Path, claims: Any, header: Any = None, **config: Any) -> Any:
-    """A token of an identity provider with a key of its own; what is accepted of it, or why not."""
+    """Verify a token of an identity provider with its own key. Return what the plugin accepts, or the reason for
+    refusal.
+    """
     path = folder / "jwks.json"
     path.write_bytes(jwks(jwk("RSA 2048", "kid1", use="sig", alg="RS256", x5t="x", x5c=["MIIC"])))
     plugin = AuthJwtPlugin(JwtConfig(jwks_file=path, **config), Context("p"))

@@ -1,4 +1,4 @@
-"""``hookmq jwt``."""
+"""The command ``hookmq jwt``."""
 
 import dataclasses
 import io
@@ -35,7 +35,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Shell:
-    """Runs a command; `out` is what it printed."""
+    """Runs a command. `out` contains its output."""
 
     def __init__(self, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self._capsys = capsys

@@ -1,4 +1,4 @@
-"""Fetching from a real server: good, slow, dead, lying, huge, elsewhere."""
+"""Fetching from a real server that is fast, slow, down or redirecting, or sends wrong or huge answers."""
 
 import gzip
 import socket
@@ -19,7 +19,7 @@ PATIENT = FetchConfig(timeout=20)
 
 
 async def why(url: str, config: FetchConfig = PATIENT) -> str:
-    """Why it fails."""
+    """Return the reason for which the fetch fails."""
     with pytest.raises(FetchFailed) as failed:
         await fetch(url, config)
     return str(failed.value)

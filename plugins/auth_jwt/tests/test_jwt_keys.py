@@ -1,4 +1,4 @@
-"""Which key verifies what, and which is too weak to."""
+"""Which key verifies which token, and which keys are too weak."""
 
 import base64
 import hashlib
@@ -92,7 +92,7 @@ def test_secrets(algorithm: str, encoding: Any) -> None:
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 @pytest.mark.parametrize("kind", ["RSA 2048", "EC secp256r1", "Ed25519"])
 def test_a_public_key_is_never_a_secret(folder: Path, kind: str, algorithm: str) -> None:
-    """Whoever knows a public key in whatever form cannot sign with it."""
+    """A public key is no secret: a client that knows it, in any format, cannot use it to sign."""
     text = pem(kind)
     single = jwk(kind, "k")
     place = file(folder, text)
@@ -378,7 +378,7 @@ def test_any_bytes_make_a_key_set_or_none(data: bytes) -> None:
     st.booleans(),
 )
 def test_any_change_of_a_key_leaves_it_out_or_in(kind: str, change: Any, symmetric: bool) -> None:
-    """Whatever stands in a JWK: it is used or left out, and a secret is used where secrets may be."""
+    """A JWK with any change is either used or ignored. A symmetric key is used only if secrets are allowed."""
     found = read_set(jwks({**jwk(kind, "k"), **change}), ALGORITHMS, symmetric, "", "s", 9)
     assert len(found.keys) + len(found.left) == 1
     for key in found.keys:

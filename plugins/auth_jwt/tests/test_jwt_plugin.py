@@ -1,4 +1,4 @@
-"""The plugin in a broker in memory: who comes in, what they may do, and for how long."""
+"""The plugin in a broker in memory: which clients connect, with which permissions, and for how long."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ def made(**config: Any) -> PluginInstance:
 
 @pytest.fixture
 def broker(broker_harness: Make) -> Callable[..., Harness]:
-    """A broker with the plugin and others."""
+    """Return a function that creates a broker with this plugin and others."""
 
     def make(*others: Any, **config: Any) -> Harness:
         return broker_harness([made(**config), *others], DENY)
@@ -285,7 +285,7 @@ VALUES = {
 
 @pytest.mark.parametrize("names", [*[(name,) for name in VALUES], tuple(VALUES)])
 def test_values_are_those_of_the_token(broker: Make, names: tuple[str, ...]) -> None:
-    """Also where another plugin was the first to give claims."""
+    """This also holds if another plugin was the first to make claims."""
 
     class Other(Plugin):
         @hookimpl
@@ -361,7 +361,7 @@ def test_limits(broker: Make) -> None:
 
 
 def test_a_restored_session_keeps_its_permissions(broker: Make) -> None:
-    """After a restart nobody has the token any more, but its claims are kept with the session."""
+    """After a restart, the token is gone, but its claims are stored with the session."""
     harness = broker()
     testament = will("gone/c", b"x", qos=1, delay=30)
     data = acl({"publish": ["gone/%c"], "subscribe": ["a/#"]}, sub="alice")
@@ -383,7 +383,7 @@ def test_a_restored_session_keeps_its_permissions(broker: Make) -> None:
 
 @pytest.mark.parametrize("require", [False, True])
 def test_a_restart_takes_no_permission_for_another(broker_harness: Make, require: bool) -> None:
-    """The real thing: a crash, and what the store gives back. Wills fire by the permissions of who left them."""
+    """After a crash, wills from the store are published with the permissions of their clients."""
     open_to_all = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("allow"))
     harness: Harness = broker_harness([made(require_acl=False)], open_to_all, store=DurableStore())
     tokens = {
@@ -518,7 +518,7 @@ def test_who_came_with_a_password_cannot_renew(broker: Make) -> None:
 
 
 class Idp:
-    """What the plugin fetches from in these tests."""
+    """The identity provider from which the plugin fetches keys in these tests."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness

@@ -1,4 +1,4 @@
-"""Keys behind a URL under any sequence of events, on a virtual clock."""
+"""Keys from a URL through any sequence of events, on a virtual clock."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ SETS = {
 
 
 class Fetching(RuleBasedStateMachine):
-    """The source against a model: what the last answer was and when."""
+    """Compares the key source with a model: the last answer and its time."""
 
     @initialize()
     def begin(self) -> None:

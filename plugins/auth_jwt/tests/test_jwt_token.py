@@ -1,4 +1,4 @@
-"""Taking tokens apart: whatever comes, it is a token or refused."""
+"""Parsing tokens: any input is either a token or refused."""
 
 import base64
 import json
@@ -121,7 +121,7 @@ PLUGIN = AuthJwtPlugin(JwtConfig(secret=SECRET), Context("p"))
 
 
 def verdict(data: bytes) -> str:
-    """Why a token is refused; anything but Refused is a failure of the test."""
+    """Return the reason for which a token is refused. Any exception other than Refused fails the test."""
     found: Refused | None = None
     try:
         PLUGIN.verifier.verify(data, "client", "user", 0.0, EPOCH)
@@ -161,7 +161,7 @@ def test_any_json_is_refused(header: Any, claims: Any, signature: bytes) -> None
 @settings(max_examples=300)
 @given(OBJECTS)
 def test_any_claims_well_signed_are_decided(claims: Any) -> None:
-    """What is in them is anybody's guess, but nothing is raised but Refused."""
+    """The claims are arbitrary, and only Refused may be raised."""
     with suppress(ValueError):  # what Python writes as JSON is not always JSON
         verdict(token(claims, now=EPOCH))
 

@@ -1,4 +1,4 @@
-"""Users with cheap hashes, and a broker in memory that knows them."""
+"""Users with cheap hashes, and a broker in memory with these users."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(file: Path) -> Iterator[Make]:
-    """``broker(**config)``: a broker with the plugin that denies whom no plugin knows."""
+    """Return a function: ``broker(**config)`` returns a broker with the plugin, which denies unknown users."""
     made: list[Harness] = []
 
     def make_broker(**config: Any) -> Harness:

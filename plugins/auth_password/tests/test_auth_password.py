@@ -1,4 +1,4 @@
-"""Who may come in: every case in every version, in a broker in memory."""
+"""Which clients may connect: every case in every MQTT version, in a broker in memory."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -91,7 +91,7 @@ def test_the_matrix(
 
 @pytest.mark.parametrize("anonymous", ["deny", "ignore", "allow"])
 def test_a_password_without_a_user_name(broker: Make, anonymous: str) -> None:
-    """MQTT 5 has it, for tokens; it is no anonymous client."""
+    """MQTT 5 allows this for tokens. Such a client is not anonymous."""
     harness = broker(anonymous=anonymous)
     harness.connect("c", password=b"token", expect=0x87)
     [(result, count)] = [(k, v) for k, v in of(harness).counts.results.items() if v]
@@ -150,7 +150,7 @@ CERTIFIED = Scope("tls", identity="common_name")
 def test_certificates(
     broker: Make, certificate: str, name: str, password: bytes | None, code: int
 ) -> None:
-    """The user name is that of the certificate, whatever CONNECT says."""
+    """The user name comes from the certificate, regardless of CONNECT."""
     harness = broker(certificate=certificate)
     peer = Peer("192.0.2.1", 1, "tls", Certificate(common_name=name))
     harness.connect("c", username="bob", password=password, scope=CERTIFIED, peer=peer, expect=code)
@@ -203,7 +203,9 @@ def test_in_a_file_without_users_it_is_as_well(
 
 
 def test_the_decoys_password_lets_nobody_in(broker: Make, file: Path) -> None:
-    """Somebody's real hash stands in for the user that is not there; its password must not be right for both."""
+    """A missing user is checked against another user's real hash. That user's password must not let the client
+    connect.
+    """
     file.write_text(f"version: 1\nusers:\n  alice: {{hash: '{ALICE}'}}\n  none: {{hash: null}}\n")
     harness = broker()
     for name in ("nobody", "none"):
@@ -338,7 +340,7 @@ def test_a_hash_that_fails_denies(
 
 
 def test_cve_2016_9877_an_absent_or_empty_password_is_no_password(broker: Make, file: Path) -> None:
-    """RabbitMQ let in whoever named a user and sent no password. Also where the hash is that of nothing."""
+    """RabbitMQ accepted a user name without a password. The test also uses a hash of the empty password."""
     file.write_text(USERS + f"  empty:\n    hash: '{cheap(b'')}'\n")
     harness = broker(passwordless="allow")
     for version in (3, 4, 5):
@@ -360,7 +362,7 @@ def test_a_very_long_password_is_not_hashed(broker: Make, verified: Verified) ->
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_nul_in_a_user_name(broker: Make, version: int) -> None:
-    """The codec refuses it; a file cannot hold it; and to the plugin it would be nobody."""
+    """The decoder refuses NUL, a password file cannot contain it, and the plugin would find no such user."""
     harness = broker()
     client = harness.open(version)
     protocol = b"\0\4MQTT" + bytes([version, 0xC2, 0, 0]) + (b"\0" if version == 5 else b"")

@@ -1,4 +1,4 @@
-"""``hookmq passwd``."""
+"""The command ``hookmq passwd``."""
 
 import getpass
 import io
@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is typed at the prompts, one after another."""
+    """Return the list of answers to the password prompts, in order."""
     answers: list[str] = []
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(getpass, "getpass", lambda prompt: answers.pop(0))
@@ -212,7 +212,7 @@ def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_password_is_not_in_the_arguments(tmp_path: Path) -> None:
-    """As an operator's script does it, in a process of its own."""
+    """The command runs in its own process, as in an operator's script."""
     command = [
         sys.executable,
         "-W",

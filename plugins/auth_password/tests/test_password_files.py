@@ -1,4 +1,4 @@
-"""Files of users: read strictly, and edited so that what is not meant stays as it was."""
+"""Password files: read strictly, and edited without changing anything else."""
 
 import fcntl
 import gc
@@ -203,7 +203,7 @@ users:
 
 
 def edited(path: Path, before: str) -> tuple[list[str], list[str]]:
-    """The lines that went, and those that came."""
+    """Return the lines that were removed and those that were added."""
     old, new = before.splitlines(), path.read_text().splitlines()
     return [line for line in old if line not in new], [line for line in new if line not in old]
 
@@ -304,7 +304,7 @@ def test_an_edit_that_does_something_else_is_not_written(
 
 
 def test_no_file_that_was_cut_short_lets_anybody_in(tmp_path: Path) -> None:
-    """Whatever a writer that was interrupted left: nobody comes in by it whom the whole file does not let in."""
+    """A truncated file, left by an interrupted writer, lets no client connect that the whole file would refuse."""
     text = (
         f"version: 1\nusers:\n  a:\n    groups: [x]\n    hash: '{ALICE}'\n"
         f"  off:\n    enabled: false\n    hash: '{BOB}'\n  door:\n    hash: null\n"
@@ -393,7 +393,7 @@ def test_a_hash_that_changed_meanwhile_is_not_upgraded(file: Path) -> None:
 
 
 def test_writers_wait_for_each_other(file: Path) -> None:
-    """A second writer that comes while the first is at work does not lose what the first writes."""
+    """A second writer that starts while the first one works does not lose the first one's changes."""
     begun, go = threading.Event(), threading.Event()
     real = book.parse
 
@@ -421,7 +421,7 @@ def test_writers_wait_for_each_other(file: Path) -> None:
 def test_a_lock_on_a_file_that_was_replaced_is_no_lock(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waited for the writer before takes the lock of the file that this one put there."""
+    """A process that waited for the previous writer locks the new file that this writer created."""
     tried: queue.SimpleQueue[int] = queue.SimpleQueue()
     real = fcntl.flock
 
@@ -486,7 +486,7 @@ def test_edits_do_what_they_say(
     steps: list[tuple[str, str, str | None, tuple[str, ...] | None]],
     start: str,
 ) -> None:
-    """Against a model; a file that cannot be edited would be refused, which does not happen here."""
+    """The edits are compared with a model. No file in this test is refused."""
     path = tmp_path_factory.mktemp("users") / "f"
     model: dict[str, tuple[str | None, tuple[str, ...]]] = {}
     if start:

@@ -1,4 +1,4 @@
-"""Every kind of hash: recognised, bounded, verified, made, and never told."""
+"""Every kind of hash: recognized, limited, verified, created and never shown."""
 
 import hashlib
 from base64 import b64encode
@@ -70,7 +70,7 @@ def test_hashes_of_other_programs(format: Format, scheme: str, password: bytes, 
     "password", [b"\xff\xfe\xfd", b"a\0b", b"x" * 72, b"x" * 73, b"y" * MAX_PASSWORD]
 )
 def test_any_bytes_are_a_password(scheme: str, password: bytes) -> None:
-    """None of them makes a scheme raise: what raised would not be denied as quickly as what is wrong."""
+    """No password makes a scheme raise. An exception would take a different time than a wrong password."""
     assert verify(read(MADE[scheme], "yaml"), password) is False
 
 
@@ -212,7 +212,10 @@ def test_import_changes_the_writing_only(
 
 
 def _same(password: bytes, other: bytes, salt: bytes, pbkdf2: bool) -> bool:
-    """HMAC fills its key up with zeros; SHA-512 of the two after one another may coincide."""
+    """Return whether two passwords have the same hash.
+
+    HMAC pads its key with zeros, and the concatenations of password and salt for SHA-512 may be equal.
+    """
     if pbkdf2:
         return password.rstrip(b"\0") == other.rstrip(b"\0")
     return password + salt == other + salt

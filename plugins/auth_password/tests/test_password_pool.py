@@ -1,4 +1,4 @@
-"""The pool, the checker and the cache, under a virtual clock."""
+"""The pool, the checker and the cache on a virtual clock."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ from passwords import ALICE, BOB
 
 
 class Threads(VirtualRuntime):
-    """A runtime whose threads return when the test lets them."""
+    """A runtime whose threads return when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Threads(VirtualRuntime):
 
 
 class Caller:
-    """Submits named work, and keeps what it was told."""
+    """Submits named work and keeps the results."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool

@@ -1,4 +1,4 @@
-"""A real broker, real clients and a real mosquitto."""
+"""The plugin with a real broker, real clients and a real mosquitto."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from serving import Served, serving
 
 @contextmanager
 def broker(path: Path, extra: str = "", format: str = "yaml") -> Iterator[Served]:
-    """``hookmq serve`` with the users of a file."""
+    """Run ``hookmq serve`` with the users of a file."""
     config = path.parent / "hookmq.yaml"
     config.write_text(
         "version: 1\nlisteners: [{name: tcp, bind: '127.0.0.1:0'}]\nauthz: {default: allow}\n"
@@ -36,7 +36,7 @@ def broker(path: Path, extra: str = "", format: str = "yaml") -> Iterator[Served
 
 
 async def code(port: int, username: str | None, password: str | None) -> int:
-    """What aiomqtt, in MQTT 5, is answered."""
+    """Return the reason code that aiomqtt receives in MQTT 5."""
     try:
         async with aiomqtt.Client(
             "127.0.0.1", port, username=username, password=password, protocol=aiomqtt.ProtocolVersion.V5, timeout=60
@@ -49,7 +49,7 @@ async def code(port: int, username: str | None, password: str | None) -> int:
 
 
 async def ended(port: int, username: str, password: str, by: Callable[[], object]) -> bool:
-    """Whether the broker ends a connection after `by`."""
+    """Return whether the broker ends a connection after `by` is called."""
     try:
         async with aiomqtt.Client(
             "127.0.0.1", port, username=username, password=password
@@ -111,7 +111,7 @@ async def test_a_file_of_mosquitto(tmp_path: Path) -> None:
 def test_a_file_that_is_not_right(
     tmp_path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither check nor serve go on with it."""
+    """Both `check` and `serve` refuse it."""
     path, config = tmp_path / "users.yaml", tmp_path / "hookmq.yaml"
     if text is not None:
         path.write_text(text)
@@ -132,7 +132,7 @@ def need(program: str) -> str:
 
 
 def test_mosquitto_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> None:
-    """One file for both brokers."""
+    """Both brokers use the same file."""
     program, tool = need("mosquitto"), need("mosquitto_passwd")
     path = tmp_path / "passwd"
     put(path, "mosquitto", [New("ours", make(b"secret", "mosquitto", Argon2()))])
@@ -189,7 +189,7 @@ WORKERS = 1000
 async def connect(
     port: int, client_id: str, name: str, password: bytes, host: str
 ) -> tuple[int, Streams]:
-    """An MQTT 3.1.1 client from the address `host`; its CONNACK's code."""
+    """Connect an MQTT 3.1.1 client from the address `host`. Return the code of its CONNACK and its streams."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
     writer.write(encode(Connect(client_id, 4, True, 0, name, password), 4))
     answer = await reader.readexactly(4)
@@ -198,8 +198,11 @@ async def connect(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
 async def test_a_flood_of_wrong_passwords_while_a_thousand_others_work(tmp_path: Path) -> None:
-    """The flood comes from one address. Those who are in notice nothing, who was in comes back from the cache, and who
-    comes anew from elsewhere gets a turn."""
+    """The flood comes from one address.
+
+    Connected clients are not affected, returning clients are accepted from the cache, and new clients from other
+    addresses get a turn.
+    """
     path = tmp_path / "users.yaml"
     hash = make(b"secret", "yaml", Argon2(8 << 20, 4, 1))
     put(

@@ -1,4 +1,6 @@
-"""The file changes: what is good is taken at once and whole, what is not changes nothing, and who lost a right leaves."""
+"""The file changes: a valid file replaces the old one at once, an invalid one changes nothing, and removed users are
+disconnected.
+"""
 
 import errno
 import os
@@ -19,7 +21,7 @@ from passwords import ALICE, BOB, USERS, Make, Verified, cheap, of
 
 
 def write(file: Path, text: str) -> None:
-    """As an editor writes: another file in its place."""
+    """Replace the file with a new one, as an editor does."""
     new = file.with_name("new")
     new.write_text(text)
     new.chmod(0o600)
@@ -119,7 +121,9 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_cve_2018_12550_a_broken_file_changes_nothing(broker: Make, file: Path, how: str) -> None:
-    """Mosquitto took an empty file for no rules; here the last good one holds, and it is told."""
+    """mosquitto treated an empty file as no restriction. Here, the last valid file stays in force, and an error is
+    logged.
+    """
     harness = broker(anonymous="deny")
     stays = harness.connect("stays", username="alice", password=b"secret")
     BROKEN[how](file)
@@ -162,7 +166,7 @@ def test_the_file_comes_back_as_it_was(broker: Make, file: Path) -> None:
 
 
 def test_a_file_that_is_being_written_is_left_alone(broker: Make, file: Path) -> None:
-    """A line at a time, as by a script without a thought: it is read when two looks find it the same."""
+    """A script writes one line at a time. The file is read once two checks find it unchanged."""
     harness = broker(reload_interval=2.0)
     stays = harness.connect("b", username="bob", password=b"hunter2")
     lines = USERS.splitlines(keepends=True)
@@ -262,7 +266,7 @@ def test_who_has_to_leave_leaves_no_will(broker: Make, file: Path) -> None:
 
 
 def test_a_client_that_waited_for_another_plugin_leaves_too(file: Path) -> None:
-    """It was let in before the change, and is connected after it."""
+    """The client was accepted before the change, but connects after it."""
     slow = HookRecorder("on_connect")
     mine = make_plugin(AuthPasswordPlugin, {"path": file}, "users")
     with Harness([mine, slow], config={"auth": {"default": "deny"}}) as harness:
@@ -289,7 +293,7 @@ def test_a_client_that_waited_for_another_plugin_leaves_too(file: Path) -> None:
 def test_the_file_changes_while_a_password_is_hashed(
     broker: Make, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the file says when the answer is given counts."""
+    """The file at the time of the verdict counts."""
     harness = broker(cache_time=0.0)
     plugin = of(harness)
     edits: list[Callable[[], object]] = []
@@ -326,7 +330,7 @@ def test_the_file_changes_while_a_password_is_hashed(
 def test_another_configuration_judges_those_who_are_there(
     broker: Make, file: Path, tmp_path: Path
 ) -> None:
-    """A reload that names another file: who is not in it leaves."""
+    """After a reload that names another file, clients without a user in it are disconnected."""
     harness = broker()
     clients: dict[str, MemoryClient] = {}
     for name, password in (("alice", b"secret"), ("bob", b"hunter2")):

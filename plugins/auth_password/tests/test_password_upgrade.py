@@ -1,4 +1,4 @@
-"""Weak hashes become strong ones when their users log in."""
+"""Weak hashes are replaced by strong ones when their users connect."""
 
 import os
 from pathlib import Path

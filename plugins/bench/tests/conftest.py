@@ -1,4 +1,4 @@
-"""Connections without sockets."""
+"""Fixtures for connections without sockets."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from unwired import Bench
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """A loop, a turn and a tally, with `now` as the clock of publishers and subscribers."""
+    """Return an event loop, a turn and a tally. `now` is the clock of publishers and subscribers."""
     made = Bench()
     clock = SimpleNamespace(monotonic_ns=lambda: made.now)
     for module in ("publisher", "subscriber"):

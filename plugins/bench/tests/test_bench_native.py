@@ -29,8 +29,8 @@ STANDSTILL = {"seconds": "9", "drain": "2"}
 class Relay:
     """The smallest broker that the generator can load: MQTT 3.1.1, QoS 0 and 1, one subscriber.
 
-    `fault` happens to PUBLISH number `at`: drop, duplicate, swap (with the next), downgrade (to QoS 0),
-    unacknowledged (delivered without a PUBACK to its publisher), corrupt (a sequence number that was never sent).
+    `fault` affects PUBLISH number `at`: drop, duplicate, swap (with the next), downgrade (to QoS 0), unacknowledged
+    (delivered without a PUBACK to its publisher), corrupt (a sequence number that was never sent).
     """
 
     def __init__(self, fault: str, at: int = 30) -> None:
@@ -41,7 +41,7 @@ class Relay:
         self.subscriber: asyncio.StreamWriter | None = None
 
     def forward(self, header: int, body: bytes) -> None:
-        """Send a PUBLISH on to the subscriber, or do the fault."""
+        """Forward a PUBLISH to the subscriber, or apply the fault."""
         assert self.subscriber is not None
         self.seen += 1
         fault = self.fault if self.seen == self.at else ""
@@ -59,7 +59,7 @@ class Relay:
             self.held = b""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 header, length = await reader.readexactly(2)
@@ -83,14 +83,14 @@ class Relay:
 
 @contextlib.asynccontextmanager
 async def relay(fault: str) -> AsyncIterator[int]:
-    """The port of a relay with that fault."""
+    """Run a relay with a fault and yield its port."""
     server = await asyncio.start_server(Relay(fault).serve, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
 
 
 async def load(port: int, **words: str) -> dict[str, Any]:
-    """One short run of one publisher and one subscriber against the relay on that port."""
+    """Run one publisher and one subscriber briefly against the relay on `port`."""
     return await asyncio.to_thread(
         native.run, {**SHORT, **words}, port=port, pids=[os.getpid()], timeout=60
     )
@@ -169,13 +169,13 @@ async def test_websocket_packet_in_frames_of_a_byte_each() -> None:
 
 
 def plan(**changes: Any) -> Any:
-    """A plan that the engine supports, with changes."""
+    """Return a plan that the engine supports, with changes."""
     small = {"warm_up": 0.1, "duration": 0.3, "drain": 10.0, "topic": TOPIC, "payload": b"x" * 40}
     return vary(**{"publishers": 1, "subscribers": 1, "native": True, **small, **changes})
 
 
 async def finished(fault: str, **changes: Any) -> Any:
-    """The result of a plan against a relay with that fault."""
+    """Return the result of a plan against a relay with a fault."""
     asked = plan(**changes)
     async with relay(fault) as port:
         watched = await asyncio.to_thread(

@@ -1,4 +1,4 @@
-"""`hookmq bench` as a process, against real brokers: HookMQ, HookMQ with a plugin that loses, mosquitto."""
+"""`hookmq bench` as a process, against real brokers: HookMQ, HookMQ with a plugin that drops messages, mosquitto."""
 
 import json
 import os
@@ -69,7 +69,7 @@ class LeakyPlugin(Plugin):
 
 
 class Done(NamedTuple):
-    """What a run left: its exit code, its result and its text."""
+    """The result of a run: its exit code, its report and its text."""
 
     code: int
     result: dict[str, Any]
@@ -77,7 +77,7 @@ class Done(NamedTuple):
 
 
 def bench(port: int, words: str, url: str = "mqtt://127.0.0.1:{}") -> Done:
-    """Run the command and return what it left; the result is empty after an error."""
+    """Run the command and return its result. The report is empty after an error."""
     done = subprocess.run(
         [*COMMAND, *words.split(), "-L", url.format(port), "--json", "-", "--quiet"],
         capture_output=True,
@@ -90,7 +90,7 @@ def bench(port: int, words: str, url: str = "mqtt://127.0.0.1:{}") -> Done:
 
 
 class Place(NamedTuple):
-    """A broker: its ports, and the folder that holds the authority of its certificates."""
+    """A broker: its ports, and the folder with the authority of its certificates."""
 
     tcp: int
     wss: int
@@ -112,7 +112,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @contextmanager
 def mosquitto(folder: Path, *settings: str) -> Iterator[int]:
-    """mosquitto on a free port, with more lines of configuration."""
+    """Run mosquitto on a free port, with additional configuration lines."""
     path = shutil.which("mosquitto", path=os.defpath + ":/usr/sbin:/usr/local/sbin")
     if path is None:
         pytest.skip("mosquitto is not installed")
@@ -163,7 +163,9 @@ def test_a_fixed_rate_over_secure_websockets_with_limits(broker: Place, tmp_path
 
 
 def test_arrivals_cross_processes_with_mosquitto(tmp_path: Path) -> None:
-    """Two publishers, one subscriber: publishers continue only if they hear of arrivals in the other process."""
+    """With two publishers and one subscriber, publishers continue only if they are notified of arrivals in another
+    process.
+    """
     with mosquitto(tmp_path, "max_inflight_messages 0", "max_queued_messages 0") as port:
         code, result, text = bench(
             port, "fanin --publishers 4 --count 800 --processes 3 --window 5"
@@ -247,7 +249,7 @@ def test_wills_of_those_who_leave_without_a_word(broker: Place) -> None:
 
 
 def seen_by(port: int, client_id: str, topic_filter: str) -> tuple[bool, list[Publish]]:
-    """Return whether the broker has a session of that client, and its retained messages for a new subscription."""
+    """Return whether the broker has a session of a client, and the retained messages for a new subscription."""
     session = True
     found: list[Publish] = []
     decoder = Decoder(4, server=False)

@@ -1,4 +1,4 @@
-"""Subscribers and publishers fed with bytes split anywhere: what they count, answer and send."""
+"""Subscribers and publishers that receive bytes split anywhere: their counts, answers and packets."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -33,7 +33,7 @@ LONG = Properties(user_property=(("k" * 100, "v" * 100),))
 def message(
     plan: Plan, number: int, *, publisher: int = 0, qos: int = 0, due: int = 900, **more: object
 ) -> bytes:
-    """A PUBLISH with a stamp."""
+    """Return a PUBLISH with a stamp."""
     payload = STAMP.pack(plan.key(publisher), number, due) + plan.payload
     packet_id = number + 1 if qos else 0
     packet = Publish("t", payload, qos, packet_id=packet_id, **more)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Which messages are due when, without a clock."""
+"""The times at which messages are due, without a clock."""
 
 import pytest
 from hookmq_bench.plan import SECOND

@@ -1,4 +1,4 @@
-"""Alarms ring, and never early."""
+"""Alarms expire, and never early."""
 
 import asyncio
 import sys

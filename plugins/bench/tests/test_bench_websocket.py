@@ -1,4 +1,4 @@
-"""The client's side of a WebSocket against the server's side of the same library, and connections over it."""
+"""The client's side of a WebSocket, tested with the server's side of the same library, and connections over it."""
 
 import pytest
 from hookmq.mqtt_api import Connack, encode
@@ -12,13 +12,13 @@ from websockets.server import ServerProtocol
 
 
 class Server:
-    """The server's side."""
+    """The server's side of a WebSocket."""
 
     def __init__(self) -> None:
         self.protocol = ServerProtocol(subprotocols=["mqtt"])  # type: ignore[list-item]
 
     def take(self, data: bytes) -> bytes:
-        """The data of the frames in `data`; a request is accepted."""
+        """Accept a request, or return the data of the frames in `data`."""
         self.protocol.receive_data(data)
         found = b""
         for event in self.protocol.events_received():

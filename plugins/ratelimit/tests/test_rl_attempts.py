@@ -1,4 +1,4 @@
-"""Wrong passwords sent at the same time, to a plugin that takes its time to answer."""
+"""Simultaneous wrong passwords with a plugin that answers slowly."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ PEER = Peer("203.0.113.66")
 
 
 class Service(Plugin):
-    """Decides about each password only when it is told to, as a service over HTTP does."""
+    """Decides about each password only when the test calls `answer`, as a slow HTTP service would."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("service"))
@@ -46,7 +46,7 @@ class Service(Plugin):
         raise RuntimeError("the service is ill")
 
     def answer(self, count: int = 1000) -> None:
-        """Decide about the oldest."""
+        """Decide about the oldest `count` passwords."""
         for _ in range(min(count, len(self.asked))):
             promise = self.asked.pop(0)[2]
             if not promise.done():
@@ -153,7 +153,7 @@ def test_an_attempt_that_leaves_before_the_answer_counts(service: Service) -> No
 
 
 def test_a_slow_answer_gives_back_no_more_than_it_holds(service: Service) -> None:
-    """The token of an attempt that took longer than the window came back by itself."""
+    """The token of an attempt that took longer than the window was already restored by time."""
     slow = limited({"what": "auth_failures", "rate": "5/s"})
     with Harness([slow, service]) as harness:
         guess(harness, 0, b"right")

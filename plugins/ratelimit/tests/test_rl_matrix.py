@@ -1,4 +1,4 @@
-"""What a client sees, by version, QoS and mode; and what waits is not lost."""
+"""What a client observes, by version, QoS and mode. Messages that wait are not lost."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from hookmq_testing import Harness, HookRecorder, make_plugin
 
 
 def limited(*limits: dict[str, Any], **config: Any) -> Any:
-    """The plugin, with some limits."""
+    """Return the plugin with some limits."""
     return make_plugin(RateLimitPlugin, {"limits": limits, **config}, "ratelimit")
 
 

@@ -1,4 +1,4 @@
-"""Names that nobody vouches for: with a token in the password the user name is free, and may be anybody's."""
+"""Unverified user names: with a token in the password, a client can choose any user name."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def limited(*limits: dict[str, Any], **config: Any) -> Any:
 
 
 class Door(Plugin):
-    """A token says who comes, whatever the user name; the right password is the user's."""
+    """Accepts a token with any user name, or the right password for the user."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("door"))
@@ -91,7 +91,7 @@ def test_who_only_uses_a_name_does_not_make_his_address_its_owners() -> None:
 
 
 class Named(Plugin):
-    """Tells the user name only once it is known, as a token in the user name."""
+    """Reveals the user name only after authentication, like a token in the user name."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("named"))

@@ -1,4 +1,4 @@
-"""Bans, wrong passwords, reloads, what is told and what is counted; the contract of plugins."""
+"""Bans, wrong passwords, reloads, log events and metrics, and the plugin contract."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def limited(*limits: dict[str, Any], **config: Any) -> Any:
 
 
 class Passwords(Plugin):
-    """Who knows the word may come in. Stands behind the limits, as it should."""
+    """Accepts clients with the right password. It comes after the rate limits, as recommended."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("passwords"))
@@ -535,7 +535,7 @@ def test_metrics() -> None:
 
 
 class Request:
-    """All that the routes look at: nothing."""
+    """An empty request, because the routes read nothing from it."""
 
 
 class Routes:

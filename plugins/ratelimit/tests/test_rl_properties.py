@@ -1,5 +1,6 @@
-"""Whatever comes when: no window lets more pass than it says, nothing that waits is lost or overtaken, and memory is what
-was promised."""
+"""For any sequence of events, no window admits more than its limit, no waiting message is lost or overtaken, and memory
+is limited.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +38,7 @@ STEPS = st.lists(
 
 
 class Office:
-    """Counts what it is told."""
+    """Counts the calls it receives."""
 
     def __init__(self) -> None:
         self.clock = VirtualRuntime()
@@ -61,8 +62,10 @@ CLIENT = ClientInfo("c", 5, None, Peer("192.0.2.1"), Scope())
 
 
 def never_more(passed: list[tuple[float, float]], rates: tuple[Rate, ...], most: float = 1) -> None:
-    """In any window between two events: no more than the burst and what came in that time; one that is larger than the
-    window may be on top of it."""
+    """Assert that any window admits at most the burst and the tokens that were added in that time.
+
+    One message that is larger than the window may come in addition.
+    """
     for rate in rates:
         extra = max(0.0, most - rate.count)
         for first in range(len(passed)):
@@ -77,7 +80,7 @@ def never_more(passed: list[tuple[float, float]], rates: tuple[Rate, ...], most:
 
 
 class Sender:
-    """A client that sends one after another: what waits holds back what comes behind it."""
+    """A client that sends messages one after another. A waiting message holds back later ones."""
 
     def __init__(self, office: Office, toll: Toll, passed: list[Any], number: int) -> None:
         self.office, self.toll, self.passed, self.number = office, toll, passed, number

@@ -1,4 +1,4 @@
-"""Real clients over TCP to a broker of its own: throttled, refused, shut out."""
+"""Real clients over TCP, which their own broker throttles, refuses or bans."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Streams in a folder, with a runtime whose threads are turns of a virtual loop."""
+"""Streams in a folder, with a runtime that runs threads as turns of a virtual event loop."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ BOOT = bytes(range(16))
 
 
 class Kept:
-    """A stream, its store's commits, and what was published to it."""
+    """A stream, its store's commits, and the messages published to it."""
 
     def __init__(self, path: Path, **config: Any) -> None:
         self.path = path
@@ -29,14 +29,14 @@ class Kept:
         self.stream = self.make()
 
     def make(self) -> Stream:
-        """A stream that is not open yet."""
+        """Return a stream that is not open yet."""
         config = StreamConfig(**self.config)
         made = Stream(config, self.path, self.runtime, boot=BOOT, min_free=self.min_free)
         made.merge = merge  # a process takes its time
         return made
 
     def open(self, last: int | None = None, **config: Any) -> Stream:
-        """Open it, again if it was."""
+        """Open the stream, closing it first if needed."""
         self.close()
         self.config.update(config)
         self.commit = self.commit if last is None else last
@@ -51,7 +51,9 @@ class Kept:
         properties: Properties = EMPTY,
         commit: bool = True,
     ) -> list[StoreFailed | None]:
-        """One commit; what its flush came to. `commit` False: the store never makes it."""
+        """Publish the payloads in one commit and return the results of its flush. If `commit` is False, the store never
+        commits.
+        """
         self.commit += 1
         one = CommitId(self.store, self.commit)
         for payload in payloads:
@@ -67,16 +69,16 @@ class Kept:
         return told
 
     def look(self) -> None:
-        """Have retention look, to its end."""
+        """Apply the retention rules."""
         self.stream.look()
         self.runtime.run_until_idle()
 
     def payloads(self, partition: int = 0) -> list[bytes]:
-        """Of all that is on the disk."""
+        """Return the payloads on disk."""
         return [row["payload"] for row in self.rows(partition)]
 
     def rows(self, partition: int = 0) -> list[dict[str, Any]]:
-        """Of all that is on the disk."""
+        """Return the rows on disk."""
         from hookmq_spark_sink.block import rows
 
         index = StreamIndex(self.stream.folder)
@@ -88,13 +90,13 @@ class Kept:
         ]
 
     def close(self) -> None:
-        """Let go."""
+        """Close the stream."""
         self.stream.close()
 
 
 @pytest.fixture
 def keep(tmp_path: Path) -> Iterator[Callable[..., Kept]]:
-    """Makes opened streams."""
+    """Return a function that creates opened streams."""
     made: list[Kept] = []
 
     def make(**config: Any) -> Kept:

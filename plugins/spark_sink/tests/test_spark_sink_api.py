@@ -1,4 +1,4 @@
-"""The read API, asked by a real HTTP client: what PROTOCOL.md says, and nothing beyond what was committed."""
+"""The read API with a real HTTP client: it follows PROTOCOL.md and returns only committed messages."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +15,7 @@ TOKEN, OTHER, BLIND = "reader-token-0123456789", "other-token-0123456789", "blin
 
 
 class Client:
-    """Asks, and takes answers apart."""
+    """A client that sends requests and parses the responses."""
 
     def __init__(self, kept: Any, api: Api, session: ClientSession, url: str) -> None:
         self.kept = kept
@@ -25,7 +25,7 @@ class Client:
         self.token = TOKEN
 
     async def get(self, path: str, **query: Any) -> tuple[int, Any]:
-        """Status and body: JSON, or blocks."""
+        """Return the status and the body, as JSON or blocks."""
         pairs = [
             (name, str(one))
             for name, value in query.items()
@@ -46,7 +46,7 @@ class Client:
         )
 
     async def rows(self, **query: Any) -> list[tuple[int, bytes]]:
-        """Offsets and payloads of an answer, cut to what was asked for; its blocks must be without gaps."""
+        """Return the offsets and payloads of a response, limited to the requested range. Its blocks must have no gaps."""
         status, found = await self.records(**query)
         assert status == 200, found
         start, end = query.get("start", 0), query.get("end", 1 << 60)
@@ -84,7 +84,7 @@ def blocks_of(data: bytes) -> list[block.Block]:
 
 @pytest.fixture
 async def make(keep: Callable[..., Any]) -> AsyncIterator[Callable[..., Any]]:
-    """Makes a stream and a client of its API."""
+    """Return a function that creates a stream and a client of its API."""
     runners: list[web.AppRunner] = []
     sessions: list[ClientSession] = []
 

@@ -1,4 +1,4 @@
-"""Blocks: what was published is what is read, row by row and as bytes; what was damaged is refused."""
+"""Blocks: published messages can be read row by row and as bytes. Damaged blocks are refused."""
 
 import struct
 from typing import Any
@@ -178,7 +178,7 @@ def test_a_topic_with_half_a_surrogate_pair_ends_nothing() -> None:
 
 
 class Huge(bytes):
-    """Says that it is as long as MQTT allows, and is not."""
+    """A value that claims the greatest length that MQTT allows, without using the memory."""
 
     def __len__(self) -> int:
         return 268_435_455

@@ -1,4 +1,4 @@
-"""The plugin in real brokers, with real clients: what was acknowledged is in the stream, also after SIGKILL."""
+"""The plugin in broker processes with real clients: acknowledged messages are in the stream, even after SIGKILL."""
 
 import json
 import os
@@ -178,7 +178,7 @@ def gone(pid: int) -> bool:
 
 @contextmanager
 def killed(config: str) -> Any:
-    """A broker that is killed at the end of the block."""
+    """Run a broker that is killed at the end of the block."""
     process = subprocess.Popen(
         [*HOOKMQ, "serve", "--log-format", "json", "-c", config],
         stdin=subprocess.DEVNULL,
@@ -202,7 +202,7 @@ def killed(config: str) -> Any:
 
 
 class Publisher:
-    """One client with its ledger: it sends again what was not acknowledged."""
+    """A client with a ledger, which sends unacknowledged messages again."""
 
     def __init__(self, name: str, qos: int) -> None:
         self.name = name
@@ -213,7 +213,7 @@ class Publisher:
         self.recs: set[int] = set()
 
     def run(self, port: int, messages: int) -> None:
-        """Publish so many; the last are not waited for."""
+        """Publish `messages` messages. The last ones are not awaited."""
         line = ByteClient(port)
         clean = not self.sent
         line.send(m.connect(self.name, clean=clean, properties=m.session_expiry(3600)))

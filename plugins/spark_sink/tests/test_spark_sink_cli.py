@@ -1,4 +1,4 @@
-"""``hookmq spark``."""
+"""The command ``hookmq spark``."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from hookmq_spark_sink.plugin import SparkSinkPlugin
 
 
 class Group:
-    """As `hookmq.cli.commands.Group`, of one command."""
+    """A replacement for `hookmq.cli.commands.Group` with one command."""
 
     def __init__(self) -> None:
         self.parser = argparse.ArgumentParser()

@@ -1,4 +1,4 @@
-"""The configuration: every mistake is told before anything starts, and no token is shown."""
+"""The configuration: every error is reported before anything starts, and no token is shown."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The contract of every plugin, in a broker in memory. Each object has a folder of its own: two cannot share one."""
+"""The plugin contract, in a broker in memory. Each plugin object has its own folder, because two cannot share one."""
 
 import itertools
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ STREAM = StreamConfig("all", ("#",))
 
 
 class TestSparkSink(PluginContract):
-    """Without the read API: a virtual loop has no processes."""
+    """The contract without the read API, because a virtual event loop has no processes."""
 
     kind = SparkSinkPlugin
     use = "spark_sink"

@@ -1,5 +1,7 @@
-"""Landing mode: files whole or not at all, none missing and none twice, whoever dies when. Rows are lines of JSON here;
-that Parquet holds the same is tested beside Spark."""
+"""Landing mode: files are complete or absent, and no row is missing or duplicated, whichever process dies.
+
+The rows here are lines of JSON. The Spark tests check that Parquet contains the same.
+"""
 
 import argparse
 import hashlib
@@ -32,7 +34,7 @@ ONCE = Rules(tail=True, once=True)
 
 
 class Lines:
-    """A format without pyarrow."""
+    """A format that needs no pyarrow."""
 
     suffix = ".parquet"
 
@@ -55,7 +57,7 @@ class Lines:
 
 
 class Target:
-    """What landed where, as a reader sees it."""
+    """The files in the target, as a reader sees them."""
 
     def __init__(self, place: Place, name: str = "all") -> None:
         self.place = place
@@ -69,7 +71,7 @@ class Target:
         return sorted(one for one in names if not one.startswith(("_", ".")))
 
     def rows(self, log: str = "") -> list[tuple[int, int, str]]:
-        """Partition, offset, payload of every row of every file, in order."""
+        """Return the partition, offset and payload of every row of every file, in order."""
         found = []
         for one in [log] if log else self.folders():
             for name in self.files(one):
@@ -81,7 +83,7 @@ class Target:
 
 
 class Exports:
-    """Exporters of a stream into a place."""
+    """Exporters of a stream to a target."""
 
     def __init__(self, kept: Any, place: Place) -> None:
         self.kept, self.place = kept, place
@@ -92,7 +94,7 @@ class Exports:
         return Exporter(self.kept.stream.folder, self.place, Lines(), rules, self.said.append)
 
     def all(self, rules: Rules = ONCE) -> Exporter:
-        """Everything, by somebody who begins anew."""
+        """Export everything with a new exporter."""
         made = self.make(rules)
         while made.round(0.0):
             pass
@@ -340,7 +342,7 @@ def test_a_declared_consumer_leaves_no_gap(keep: Keep, place: Place) -> None:
 
 
 def test_consumers_that_commit_at_once(exports: Exports) -> None:
-    """The process that serves readers and the export write the same file: neither loses what the other said."""
+    """The readers' process and the export write the same file. Neither loses the other's changes."""
     fill(exports.kept, 1)
     folder = exports.kept.stream.folder
 
@@ -427,7 +429,7 @@ def test_a_manifest_that_is_gone_or_damaged(exports: Exports) -> None:
 
 @pytest.mark.parametrize("change", ["next", "file", "gap", "start"])
 def test_a_manifest_that_was_edited(exports: Exports, change: str) -> None:
-    """To believe it would leave messages out, or export them again."""
+    """An edited manifest would omit messages or export them again."""
     at = f"all/{exports.kept.stream.log.id}/_manifest/000001.json"
     fill(exports.kept, *range(20))
     exports.all()
@@ -447,7 +449,7 @@ def test_a_manifest_that_was_edited(exports: Exports, change: str) -> None:
 
 
 class Without:
-    """A place in which what is in a folder was lost."""
+    """A target that has lost the files of a folder."""
 
     def __init__(self, place: Place, folder: str) -> None:
         self.url, self._place, self._folder = place.url, place, folder
@@ -478,7 +480,7 @@ def test_no_broker_said_how_far(exports: Exports) -> None:
 
 
 class Unreliable:
-    """A store that fails, before or after it took what it was given."""
+    """A store that fails before or after it has stored the data."""
 
     def __init__(self, place: Place) -> None:
         self.url, self._place = place.url, place
@@ -568,7 +570,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 
 class Group:
-    """As `hookmq.cli.commands.Group`, of one command."""
+    """A replacement for `hookmq.cli.commands.Group` with one command."""
 
     def __init__(self) -> None:
         self.parser = argparse.ArgumentParser()
@@ -712,8 +714,11 @@ def test_it_waits_for_a_stream_that_comes(
 
 @pytest.mark.timeout(600)  # hundreds of fsyncs, which others' may delay
 def test_killed_at_every_call_of_the_system(keep: Keep, tmp_path: Path) -> None:
-    """A process exports and is killed at its 1st, 2nd, 3rd... call that changes something; another one goes on when more
-    was published. In a process without threads, since it forks."""
+    """An exporting process is killed at its 1st, 2nd, 3rd... call that changes something. Another one continues after
+    more publishes.
+
+    The process has no threads, because it forks.
+    """
     kept = keep(partitions=2, segment_size=4096)
     copies = []
     for number in range(2):
@@ -734,7 +739,7 @@ def test_killed_at_every_call_of_the_system(keep: Keep, tmp_path: Path) -> None:
 
 
 class Killer:
-    """Kills this process at its call number `last` of those that change files; a write is then half done."""
+    """Kills this process at call number `last` among those that change files. A write is then half done."""
 
     CALLS = ("open", "write", "fsync", "replace", "unlink", "mkdir")
 

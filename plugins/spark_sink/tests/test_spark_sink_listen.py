@@ -1,4 +1,4 @@
-"""Where the reader process listens."""
+"""The address where the reader process listens."""
 
 import socket
 
@@ -15,7 +15,7 @@ def taken() -> socket.socket:
 async def test_an_address_that_is_let_go_is_taken(
     taken: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by the reader of a broker that was killed a moment ago."""
+    """The reader of a broker that was just killed releases the address after a moment."""
     port = taken.getsockname()[1]
     waits = []
 

@@ -1,5 +1,7 @@
-"""What operators and publishers do that is not as it should be, to whole brokers: each is told in one line, and nothing
-that was acknowledged is lost by it."""
+"""Errors of operators and publishers, with whole brokers.
+
+Each error is reported in one line, and no acknowledged message is lost.
+"""
 
 import json
 import re
@@ -24,7 +26,7 @@ LONGEST = 268_435_455
 
 
 def config(tmp_path: Path, *streams: dict[str, Any], **broker: Any) -> str:
-    """A configuration with these streams, one named `all` if there is none."""
+    """Write a configuration with these streams, or one named `all`."""
     defaults = {"topics": ["#"], "partitions": 2}
     sink = {
         "path": str(tmp_path / "spark"),
@@ -55,7 +57,7 @@ def connected(served: Served, name: str = "dev") -> ByteClient:
 
 
 def publish(line: ByteClient, *messages: tuple[bytes | str, bytes]) -> None:
-    """QoS 1, and all acknowledged."""
+    """Publish at QoS 1 and wait until all messages are acknowledged."""
     for number, (topic, payload) in enumerate(messages, 1):
         line.send(m.publish(topic, payload, 1, number))
     codes = [(packet_id(one), reason(one)) for one in (line.frame() for _ in messages)]
@@ -64,7 +66,7 @@ def publish(line: ByteClient, *messages: tuple[bytes | str, bytes]) -> None:
 
 
 def kept(tmp_path: Path, stream: str = "all") -> dict[str, list[bytes]]:
-    """What the stream holds: payloads by topic."""
+    """Return the stream's payloads by topic."""
     from hookmq_spark_sink.index import StreamIndex, parse
 
     index = StreamIndex(tmp_path / "spark" / stream)
@@ -78,7 +80,7 @@ def kept(tmp_path: Path, stream: str = "all") -> dict[str, list[bytes]]:
 
 
 def refused(path: str, **options: Any) -> str:
-    """The line that a broker says which does not start."""
+    """Return the error line of a broker that does not start."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
         [*HOOKMQ, "serve", "-c", path], capture_output=True, text=True, timeout=120, **options
     )
@@ -201,7 +203,7 @@ def test_any_payload_is_kept_as_it_is(tmp_path: Path) -> None:
 
 
 def legal() -> list[str]:
-    """Topics of up to 65,535 bytes that hold every character a topic name may have [MQTT-4.7.1-1] [MQTT-1.5.4-2]."""
+    """Return topics of up to 65,535 bytes that contain every character a topic may have [MQTT-4.7.1-1] [MQTT-1.5.4-2]."""
     characters = [
         character
         for code in range(1, 0x110000)
@@ -237,7 +239,7 @@ def test_a_packet_beyond_the_limit_is_refused_before_it_is_kept(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_largest_message_of_all_is_one_record(tmp_path: Path) -> None:
-    """256 MB, where `max_packet_size` lets it in."""
+    """The message has 256 MB, which `max_packet_size` allows here."""
     payload = bytes(range(256)) * (1 << 20)
     payload = payload[: LONGEST - len(m.text("t/1")) - 3]
     packet = m.publish("t/1", payload, 1, 1)

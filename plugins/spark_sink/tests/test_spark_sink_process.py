@@ -1,5 +1,6 @@
-"""The reader process by itself: TLS with client certificates, a port that is taken, its end with the broker's; and
-streams that are not configured any more."""
+"""The reader process alone: TLS with client certificates, an occupied port, its end with the broker's, and streams that
+were removed from the configuration.
+"""
 
 import asyncio
 import json

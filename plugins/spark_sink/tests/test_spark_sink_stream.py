@@ -1,4 +1,4 @@
-"""A stream as a journal: the contract, what readers may see, retention, merging, and folders that were changed."""
+"""A stream as a journal: the contract, the data that readers may see, retention, merging and changed folders."""
 
 import json
 import os
@@ -24,7 +24,7 @@ Keep = Callable[..., Any]
 
 
 class TestStreamIsAJournal(JournalContract):
-    """The contract."""
+    """The journal contract."""
 
     @pytest.fixture(autouse=True)
     def _runtime(self) -> None:

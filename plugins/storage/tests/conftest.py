@@ -1,4 +1,4 @@
-"""Stores for tests: one that works in the test's own process and turn, one with its writer's process behind a loop."""
+"""Stores for tests: one in the test's own process, and one with a writer process and an event loop."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 class Loop:
-    """An event loop that a plain test moves on by hand, and a runtime on it."""
+    """An event loop that a synchronous test advances, and a runtime on it."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.runtime = AsyncioRuntime(self.loop, threads=1)
 
     def turn(self) -> None:
-        """Turns for a moment."""
+        """Run the event loop for a moment."""
         self.loop.call_later(0.002, self.loop.stop)
         self.loop.run_forever()
 
@@ -41,7 +41,7 @@ def runtime() -> VirtualRuntime:
 
 @pytest.fixture
 def store(tmp_path: Path, runtime: VirtualRuntime) -> Iterator[SQLiteStore]:
-    """An open, empty store."""
+    """Yield an open, empty store."""
     made = SQLiteStore(tmp_path / "data", runtime)
     list(made.load())
     yield made

@@ -1,9 +1,9 @@
-"""Run by test_killed_commands: ``hookmq storage`` is killed at each of its steps on the disk, one after the other, and
-what a store then finds is told as a line of JSON.
+"""Kill ``hookmq storage`` at each of its disk operations in turn, and print what a store then finds as lines of JSON.
 
     python killing_commands.py TEMPLATE WORK data storage repair @/data
 
-A `@` in the words stands for a copy of the folder TEMPLATE, a new one for each step; ``data`` is what is looked at in it.
+test_killed_commands runs this program. An `@` in the words stands for a copy of the folder TEMPLATE, with a new copy
+for each operation. ``data`` is the store to check in it.
 """
 
 import json
@@ -25,7 +25,9 @@ STEPS = frozenset(
 
 
 def run(words: list[str], steps: int | None) -> int:
-    """Have a child run the command, which is killed at a step; its exit code, -9 if it was killed."""
+    """Run the command in a child process that is killed at operation `steps`. Return its exit code, or -9 if it was
+    killed.
+    """
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -45,7 +47,7 @@ def run(words: list[str], steps: int | None) -> int:
 
 
 def found(folder: Path) -> int | str:
-    """How much a broker would find; what it would say if it refuses."""
+    """Return how many records a broker would find, or its error message."""
     try:
         store = SQLiteStore(folder, VirtualRuntime(seed=1))
         count = len(list(store.load()))
@@ -56,7 +58,7 @@ def found(folder: Path) -> int | str:
 
 
 def kill_all(template: Path, work: Path, store: str, words: list[str]) -> None:
-    """Kill it at every step until it ends by itself."""
+    """Kill the command at every operation until it ends by itself."""
     main(
         ["storage", "export", str(template / "data"), "-o", os.devnull]
     )  # children import nothing more

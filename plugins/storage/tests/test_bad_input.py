@@ -1,4 +1,4 @@
-"""What a broker finds and cannot use: each has its message with the cure, and what was there is left as it was."""
+"""Unusable files: each has an error message with advice, and existing data stays unchanged."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ CURE = "name another folder with --data-dir, or as `path` of the plugin"
 
 
 def made(folder: Path) -> SQLiteStore:
-    """A store with something in it."""
+    """Create a store with some data."""
     store = SQLiteStore(folder, VirtualRuntime())
     list(store.load())
     told: list[Any] = []
@@ -40,7 +40,7 @@ def closed(folder: Path) -> None:
 
 
 def loaded(folder: Path) -> None:
-    """What a start does."""
+    """Load a store as a start does."""
     store = SQLiteStore(folder, VirtualRuntime())
     try:
         list(store.load())
@@ -60,7 +60,7 @@ def changed(folder: Path, statement: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every file with what is in it; those that SQLite makes for whoever looks are not looked at, nor is the lock."""
+    """Return the hash of every file, except the lock and files that SQLite creates for readers."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.iterdir()
@@ -140,7 +140,7 @@ def test_it_is_refused_and_left_as_it_was(
 
 
 def test_a_file_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rights would stop nobody who is root, as tests in containers are: so it is opened read-only."""
+    """File permissions do not stop root, which tests in containers are, so the database is opened read-only."""
     closed(tmp_path / "data")
     before = contents(tmp_path / "data")
     connect: Any = sqlite3.connect
@@ -171,7 +171,7 @@ def test_a_second_broker_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_jumps_back_loses_nothing(tmp_path: Path) -> None:
-    """Deadlines are points in time: what was to live for a minute lives longer by the jump, and commits count on."""
+    """Deadlines are absolute times, so they move by the jump. Commit numbers continue."""
     with Harness(start=False) as harness:
         harness.restart(store=SQLiteStore(tmp_path / "data", harness.clock))
         harness.advance(7200)
@@ -209,7 +209,7 @@ def test_a_clock_that_jumps_back_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that lets writes fail."""
+    """Build the library that makes writes fail."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler to build what lets writes fail")
@@ -231,7 +231,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_disk_that_fails_ends_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, call: str, error: str, says: str
 ) -> None:
-    """Nothing more is acknowledged, clients are told 0x8B, it exits with 1, and what it had acknowledged is there."""
+    """The broker acknowledges nothing more, sends 0x8B to clients and exits with 1. Acknowledged data is still there."""
     flag = tmp_path / "failing"
     monkeypatch.setenv("LD_PRELOAD", str(failing))
     monkeypatch.setenv("FAILING", str(flag))

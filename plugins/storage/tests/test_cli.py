@@ -1,4 +1,4 @@
-"""``hookmq storage``."""
+"""The command ``hookmq storage``."""
 
 import json
 import sqlite3
@@ -56,7 +56,7 @@ CONTENT: list[Record] = [
 
 @pytest.fixture
 def folder(tmp_path: Path, runtime: VirtualRuntime) -> Path:
-    """A store with something of everything."""
+    """Create a store with records of every kind."""
     store = SQLiteStore(tmp_path / "data", runtime)
     list(store.load())
     told: list[Any] = []
@@ -229,7 +229,7 @@ def test_backup_of_a_store_in_use(
 
 
 def test_a_copy_is_of_one_moment(tmp_path: Path, folder: Path) -> None:
-    """However much is committed meanwhile; a copy that began again with each commit would have no end."""
+    """The copy shows one moment, however much is committed meanwhile. It must not start again with each commit."""
     store = SQLiteStore(folder, VirtualRuntime())
     list(store.load())
     commits: list[Any] = []

@@ -1,4 +1,4 @@
-"""The contract of stores, kept on real files: in the broker's process and in the writer's."""
+"""The store contract on real files, in the broker's process and in a writer process."""
 
 import errno
 import os
@@ -29,12 +29,12 @@ class TestInline(StoreContract):
         self.runtime.turn()
 
     def messages(self, store: Store) -> int:
-        """What ended sessions leave is swept away in turns of its own."""
+        """Return the number of messages after those of ended sessions have been deleted in slices."""
         self.runtime.run_until_idle()
         return self._count()
 
     def crash(self, store: Store) -> None:
-        """Files and lock are let go of as they are: no checkpoint, nothing is closed in order."""
+        """Release files and lock without a checkpoint or an orderly close."""
         assert isinstance(store, SQLiteStore)
         assert store._engine is not None
         assert store._pages is not None
@@ -61,7 +61,7 @@ class TestInline(StoreContract):
             setattr(engine, "commit", unsure)  # noqa: B010
 
     sure = False
-    """Whether a commit of which nobody knows is done."""
+    """Whether a commit whose result is unknown was done."""
 
     def _count(self) -> int:
         db = connect_reading(self.folder / "data")
@@ -90,7 +90,7 @@ class TestProcess(TestInline):
         self.loop.turn()
 
     def crash(self, store: Store) -> None:
-        """The writer is killed, at work or not; the broker's end goes with it."""
+        """Kill the writer, busy or not, and drop the broker's end."""
         assert isinstance(store, SQLiteStore)
         assert store._process is not None
         store._process.kill()

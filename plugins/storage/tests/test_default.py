@@ -1,4 +1,4 @@
-"""``hookmq serve`` without a configuration keeps what it acknowledged, in a folder that it names."""
+"""``hookmq serve`` without a configuration keeps acknowledged data in a folder whose name it prints."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def test_where_a_store_lies_that_nobody_named_a_folder_for(
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container with a user id of its own: never a folder named ``~`` where it was started."""
+    """In a container with an unknown user id, no folder named ``~`` may be created in the working directory."""
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
@@ -62,7 +62,7 @@ def test_what_was_acknowledged_is_there_again_and_the_working_directory_is_left_
 
 
 def test_a_folder_that_cannot_be_made_is_told_with_the_cure(tmp_path: Path) -> None:
-    """In one line, and nobody is served from memory instead."""
+    """The error takes one line, and the broker does not start with a store in memory instead."""
     (tmp_path / "state").write_text("no folder")
     done = subprocess.run(
         [*HOOKMQ, "serve", *BIND],

@@ -1,4 +1,4 @@
-"""What expires while it waits for a client that is away leaves the disk, in slices, and nothing else does."""
+"""Messages that expire while they wait for an offline client are deleted from disk in slices. Nothing else is."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from hookmq_testing import Harness, MemoryClient
 
 
 class Watched(Harness):
-    """A broker over files, whose commits are noted."""
+    """A broker with a store in files, whose commits are recorded."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
         super().__init__(start=False, config=config)
@@ -38,7 +38,7 @@ class Watched(Harness):
         return self.sqlite._engine
 
     def rows(self) -> tuple[int, int]:
-        """Messages and queue entries on the disk."""
+        """Return the numbers of messages and queue entries on disk."""
         held = "SELECT count(*) FROM entry WHERE body IS NOT NULL"
         counts: tuple[int, int] = self.engine.db.execute(
             f"SELECT (SELECT count(*) FROM message) + ({held}), (SELECT count(*) FROM entry)"
@@ -54,7 +54,7 @@ def broker(tmp_path: Path) -> Iterator[Watched]:
 
 
 def away(broker: Watched, name: str, filter: str = "t") -> MemoryClient:
-    """A client that subscribed and left."""
+    """Return a client that subscribed and left."""
     client = broker.connect(name, session_expiry_interval=100_000)
     client.subscribe(filter, 1)
     client.drop()
@@ -76,7 +76,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def hold_back(broker: Watched) -> list[Any]:
-    """Keep what the next look finds, and whom to tell."""
+    """Hold back the results of the next search for expired messages. Return them with their callbacks."""
     expired: Any = broker.sqlite.expired
     held: list[Any] = []
 
@@ -115,7 +115,7 @@ def test_what_nobody_reads_leaves_the_disk(broker: Watched) -> None:
 
 
 def test_what_is_in_memory_and_what_is_on_its_way_stay_in_order(broker: Watched) -> None:
-    """The head of the queue is in memory, four messages are in flight: those are sent again, expired or not."""
+    """The head of the queue is in memory and four messages are in flight. Those are sent again, expired or not."""
     client = away(broker, "one")
     client.auto_ack = False
     publish(broker, 4, 30)
@@ -155,7 +155,7 @@ def test_a_page_that_is_wanted_meanwhile_is_read_when_they_are_gone(broker: Watc
 
 
 def test_a_session_that_is_new_meanwhile_loses_nothing(broker: Watched) -> None:
-    """Its queue has the name and the places of the one that ended."""
+    """The new session's queue has the same name and positions as that of the ended session."""
     client = away(broker, "one")
     publish(broker, 40, 30)
     broker.advance(retention.EVERY - 1)
@@ -244,7 +244,7 @@ def test_nothing_is_sorted_and_nothing_looked_through(
 
 
 def test_the_steps_of_one_look_do_not_grow_with_what_there_is(broker: Watched) -> None:
-    """In steps of SQLite's machine, for 256 of 1,000 and of 4,000 expired messages."""
+    """The test counts the steps of SQLite's virtual machine for 256 of 1,000 and of 4,000 expired messages."""
     away(broker, "one")
     steps: list[int] = []
     pages = broker.sqlite._pages
@@ -261,7 +261,7 @@ def test_the_steps_of_one_look_do_not_grow_with_what_there_is(broker: Watched) -
 
 
 def test_room_of_what_expired_is_used_again(broker: Watched) -> None:
-    """Ten times the same: the file is as large after the last as after the second, and its log is bounded."""
+    """After ten rounds, the file is as large as after the second, and its log is limited."""
     away(broker, "one")
     sizes = []
     for _ in range(10):

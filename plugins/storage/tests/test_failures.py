@@ -1,4 +1,4 @@
-"""What fails is never acknowledged, and what cannot be trusted is not served."""
+"""Failed changes are never acknowledged, and untrustworthy data is not served."""
 
 import sqlite3
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def make(folder: Path, *records: Record) -> None:
 
 
 class Failing:
-    """A connection whose statements of one kind fail."""
+    """A connection on which one kind of statement fails."""
 
     def __init__(self, db: sqlite3.Connection, word: str, text: str) -> None:
         self._db = db
@@ -166,7 +166,7 @@ def test_a_damaged_row_is_not_served(tmp_path: Path, damage: Break, says: str) -
 def test_a_client_id_that_changed_on_the_disk(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], place: int
 ) -> None:
-    """It stands in two pages, which have no checksum: where they differ nobody is given the session."""
+    """The client id is on two pages without checksums. If they differ, no client gets the session."""
     make(tmp_path / "data")
     path = tmp_path / "data" / DATABASE
     parts = path.read_bytes().split(b"c/one")

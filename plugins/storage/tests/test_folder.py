@@ -1,4 +1,6 @@
-"""A folder that cannot be used says why: another program's, a newer version's, another broker's, a read-only one."""
+"""An unusable folder causes an error with the reason: another program's, a newer version's, another broker's or
+read-only.
+"""
 
 import errno
 import os
@@ -255,7 +257,7 @@ def test_a_database_behind_what_was_safe(tmp_path: Path, runtime: VirtualRuntime
 def test_a_database_that_is_gone(
     tmp_path: Path, runtime: VirtualRuntime, harm: Callable[[Path], object]
 ) -> None:
-    """An empty one in its place would be served, and all that was acknowledged forgotten."""
+    """A new empty database would lose all acknowledged data."""
     store = opened(tmp_path / "data", runtime)
     store.commit([PutRetained(Message("t", b"x", 1, True))], lambda result: None)
     closed(store)
@@ -266,7 +268,7 @@ def test_a_database_that_is_gone(
 
 
 def test_a_link_for_the_database_alone(tmp_path: Path, runtime: VirtualRuntime) -> None:
-    """Its log would lie beside what the link names, where nobody bounds, syncs or copies it."""
+    """The log would be next to the target of the link, where the broker does not limit, sync or copy it."""
     closed(opened(tmp_path / "data", runtime))
     (tmp_path / "data" / DATABASE).rename(tmp_path / "real")
     (tmp_path / "data" / DATABASE).symlink_to(tmp_path / "real")

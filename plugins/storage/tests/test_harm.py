@@ -1,4 +1,4 @@
-"""What others do to the folder of a running broker: it acknowledges nothing that who starts next would not find."""
+"""Other programs change the folder of a running broker, which acknowledges only what the next start would find."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ REMOVED = "it was removed, replaced or made inaccessible while the broker ran"
 
 
 def put(store: SQLiteStore, topic: str) -> Any:
-    """Commit a retained message; what was told."""
+    """Commit a retained message and return the result."""
     told: list[Any] = []
     store.commit([PutRetained(Message(topic, b"x", 1, True))], told.append)
     return told.pop()
@@ -67,7 +67,7 @@ def test_a_real_broker_whose_folder_is_removed(tmp_path: Path) -> None:
 def test_a_second_broker_whose_lock_was_taken_away(
     tmp_path: Path, store: SQLiteStore, runtime: VirtualRuntime
 ) -> None:
-    """The one that commits first goes on, whichever it is: what the other knows is not what is stored."""
+    """The first broker to commit continues. The other one's memory no longer matches the store."""
     folder = tmp_path / "data"
     assert put(store, "one") == CommitId(store.identity, 1)
     (folder / LOCK).unlink()

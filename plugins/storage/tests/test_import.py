@@ -1,4 +1,4 @@
-"""What ``hookmq storage import`` is given: whatever a broker could not live with is refused, with its line."""
+"""The input of ``hookmq storage import``: data that a broker cannot use is refused with its line."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ LINES: dict[str, dict[str, Any]] = {
 
 
 def given(folder: Path, lines: list[Any], end: bool = True) -> int:
-    """Import lines; the exit code."""
+    """Import lines and return the exit code."""
     lines = [HEADER, *lines]
     if end:
         lines.append({"kind": "end", "lines": len(lines)})
@@ -71,7 +71,7 @@ def test_all_of_it_as_it_should_be(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_an_export_of_version_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its sessions do not record the whole client: what they lack is unknown."""
+    """Its sessions lack some fields about the client, which are then unknown."""
     session = {name: value for name, value in SESSION.items() if name not in ADDED}
     retained = {"kind": "retained", **MESSAGE}
     lines = [{**HEADER, "version": 1}, session, retained, {"kind": "end", "lines": 3}]

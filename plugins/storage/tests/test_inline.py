@@ -1,4 +1,4 @@
-"""A message that one queue has is a part of its entry there; one that several have is a row of its own, and stays one."""
+"""A message in one queue is stored inside its entry. A message in several queues has its own row and keeps it."""
 
 import json
 import marshal
@@ -52,7 +52,7 @@ def page(store: SQLiteStore, owner: str) -> list[tuple[Enqueue, tuple[Any, ...]]
 
 
 def counts(store: SQLiteStore) -> tuple[int, int, int]:
-    """Messages, entries, and those of them that hold their message."""
+    """Return the numbers of messages, entries, and entries that contain their message."""
     assert store._engine is not None
     found: tuple[int, int, int] = store._engine.db.execute(
         "SELECT (SELECT count(*) FROM message), count(*), count(body) FROM entry"
@@ -102,7 +102,7 @@ def test_it_came_and_went_before_the_other_entry(store: SQLiteStore) -> None:
 
 
 def test_another_queue_in_a_later_batch(store: SQLiteStore) -> None:
-    """Whichever goes first: it is one record from then on."""
+    """In either order, the message has its own row from then on."""
     entry = queued(filter="a/#", packet_id=5)
     commit(store, PutMessage(1, ONE), entry, PutMessage(2, ONE), queued(seq=2, id=2))
     commit(store, queued("g/x/a"))
@@ -219,7 +219,7 @@ def test_every_flipped_bit_is_found(store: SQLiteStore) -> None:
 
 
 def _moved(rest: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
-    """The columns from `qos` to `share_group`, or a key that is wrong, which stands for all."""
+    """Return the columns from `qos` to `share_group` with one change. A wrong key replaces all of them."""
     changed = list(rest)
     changed[at] = value
     qos, size = changed[4], changed[3]
@@ -245,7 +245,7 @@ def test_a_damaged_row_is_not_served(tmp_path: Path, store: SQLiteStore, change:
 
 
 def test_the_bytes_are_these() -> None:
-    """In every version of Python."""
+    """The bytes are the same in every Python version."""
     head = head_of((1, True, (3, 1), "a/#", "", "ä", 5, b"\x02\x01\x01", "pub", "client"))
     assert head is not None
     assert head[:4] == b"\x19\x00\x03\x00"
@@ -282,7 +282,7 @@ def test_how_much_is_handed_over_and_written(store: SQLiteStore) -> None:
 def test_the_commands(
     tmp_path: Path, store: SQLiteStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Export, import, check, info and repair know both kinds."""
+    """Export, import, check, info and repair support both kinds."""
     commit(
         store,
         PutSession(SessionRecord(ClientRecord("one", 5), 60.0)),
@@ -311,7 +311,9 @@ def test_the_commands(
 
 
 def test_the_broker_gives_no_held_message_away(tmp_path: Path) -> None:
-    """That would look at every entry: what may go from queue to queue has a row of its own from the beginning."""
+    """Moving such a message would search every entry. A message that may move between queues has its own row from the
+    start.
+    """
     harness = Harness(start=False)
     store = SQLiteStore(tmp_path / "data", harness.clock, "os")
     harness.restart(store=store)

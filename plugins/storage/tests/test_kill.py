@@ -1,4 +1,4 @@
-"""A real broker, killed: what it acknowledged is there. Twenty kills more are in tests/crash."""
+"""A real broker is killed and keeps acknowledged data. tests/crash runs twenty more kills."""
 
 import os
 import resource
@@ -88,7 +88,7 @@ def test_a_disk_that_hangs_does_not_keep_the_broker(
 
 
 def test_signals_are_for_the_broker(tmp_path: Path) -> None:
-    """Ctrl-C reaches the whole group: the writer stays until the last commit."""
+    """Ctrl-C reaches the whole process group. The writer continues until the last commit."""
     with crashing(tmp_path) as broker:
         one = Client(broker, "one")
         writer = broker.writer()

@@ -1,5 +1,6 @@
-"""``hookmq storage`` killed at any step: a broker then finds all there was, or says so, and the command can be
-repeated."""
+"""``hookmq storage`` is killed at any operation. A broker then finds all data or reports an error, and the command can
+be repeated.
+"""
 
 import json
 import os
@@ -22,7 +23,7 @@ COUNT = 5
 
 @pytest.fixture
 def template(tmp_path: Path) -> Path:
-    """A store that was killed, so that most of it is in its log, and an export of it."""
+    """Create a store that was killed, so that most of its data is in the log, and an export of it."""
     folder = tmp_path / "template"
     store = SQLiteStore(folder / "data", VirtualRuntime())
     list(store.load())
@@ -64,7 +65,7 @@ def test_vacuum(tmp_path: Path, template: Path) -> None:
 
 
 def test_import(tmp_path: Path, template: Path) -> None:
-    """Half of an import is nothing."""
+    """An incomplete import leaves an empty store."""
     lines = killed(tmp_path, template, "new", "import", "@/new", "@/lines")
     for one in lines:
         assert one["found"] in (0, COUNT), one
@@ -75,7 +76,7 @@ def test_import(tmp_path: Path, template: Path) -> None:
 
 
 def test_backup(tmp_path: Path, template: Path) -> None:
-    """Half of a backup is not taken for an empty store."""
+    """An incomplete backup is not mistaken for an empty store."""
     lines = killed(tmp_path, template, "copy", "backup", "@/data", "@/copy")
     for one in lines[:-1]:
         empty = one["found"] == 0 and one["files"] == []

@@ -1,4 +1,4 @@
-"""What waits is on the disk; of it, only what settings allow is in memory."""
+"""Queued messages are on disk, and only as many as the settings allow are in memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def broker(tmp_path: Path) -> Iterator[Harness]:
 
 
 def held(broker: Harness) -> int:
-    """Bytes of what is in the queues of sessions, counted one by one; the counter must say the same."""
+    """Return the bytes of the messages in the sessions' queues. Assert that the counter agrees."""
     found = sum(
         delivery.outgoing.size
         for session in broker.broker.sessions.values()
@@ -40,7 +40,7 @@ def held(broker: Harness) -> int:
 
 
 def watch(broker: Harness) -> dict[str, int]:
-    """Note, at every commit and every page, the most there ever was in memory."""
+    """Record the maximum memory usage at every commit and page."""
     most = {"deliveries": 0, "bytes": 0, "pages": 0}
     store: Any = broker.store
     commit, read = store.commit, store.read

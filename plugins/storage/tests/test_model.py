@@ -1,4 +1,4 @@
-"""Random batches, committed to the files and to the plainest store there is: both must come to the same."""
+"""Random batches are committed to the files and to a simple model. Both must have the same contents."""
 
 import tempfile
 from pathlib import Path
@@ -76,7 +76,7 @@ BATCHES = st.lists(st.lists(st.one_of(QUEUES, QUEUES, RARE), max_size=12), max_s
 
 
 def shown(loaded: Loaded, sessions: set[str]) -> Any:
-    """Something to compare; what belongs to no session is nobody's."""
+    """Return a comparable value. Records without a session are ignored."""
     if isinstance(loaded, PutMessage):
         return ("message", loaded.id, fields_of(loaded.message))
     if isinstance(loaded, PutRetained):
@@ -98,8 +98,10 @@ def contents(store: Any) -> list[Any]:
 
 
 def with_messages(batch: list[Record], stored: dict[int, int]) -> list[Record]:
-    """The batch as the broker would have it: a message before the first entry that names it, under an id of its own in
-    each batch, no entry over another."""
+    """Return the batch as the broker would create it.
+
+    A message precedes the first entry that refers to it and has a different id in each batch. Entries do not overlap.
+    """
     used: dict[int, int] = {}
     made: list[Record] = []
     for record in batch:

@@ -1,4 +1,4 @@
-"""The plugin as the broker, `hookmq check` and the exporter see it."""
+"""The plugin from the point of view of the broker, `hookmq check` and the exporter."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,7 +34,7 @@ class TestContract(PluginContract):
         return super().instance({"path": str(self.folder / str(self.made)), **config}, id)
 
     def test_two_of_it_live_together(self) -> None:
-        """They do not: there is one store."""
+        """Assert that two such plugins are refused, because a broker has one store."""
         first, second = (self.instance(self.configs[0], id) for id in ("first", "second"))
         with pytest.raises(Exception, match="plugin 'first' already does"):
             Harness([first, second])

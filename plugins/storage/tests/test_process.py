@@ -1,4 +1,4 @@
-"""The writer's process: large frames, a bounded log, what it does when something ends."""
+"""The writer process: large frames, a limited log, and the ends of either process."""
 
 import asyncio
 import os
@@ -60,8 +60,9 @@ def pid_of(store: SQLiteStore) -> int:
 def test_the_end_is_heard_behind_an_answer_where_something_was_left_unread(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """As a writer ends whose disk failed with commits under way: the kernel reports an error, and uvloop calls for it
-    only once."""
+    """A writer whose disk failed during commits ends like this: the kernel reports an error, and uvloop calls back only
+    once.
+    """
     ours, theirs = socket.socketpair()
     told: list[Any] = []
     loop = new_loop()
@@ -83,7 +84,9 @@ def test_the_end_is_heard_behind_an_answer_where_something_was_left_unread(
 
 
 def test_a_broker_that_is_gone_already_is_no_error(tmp_path: Path, loop: Any) -> None:
-    """Something else kept it from starting: what it said is the last line, and not a traceback of this process."""
+    """If another error kept the broker from starting, its message must be the last line, not a traceback of this
+    process.
+    """
     close(opened(tmp_path / "data", loop), loop)
     ours, theirs = socket.socketpair()
     ours.close()
@@ -144,7 +147,7 @@ def test_the_log_is_bounded(tmp_path: Path, loop: Any) -> None:
 
 
 class Unmovable:
-    """A connection on which the log cannot be moved."""
+    """A connection on which the log cannot be merged into the database."""
 
     def __init__(self, error: sqlite3.Error) -> None:
         self.error = error
@@ -157,7 +160,7 @@ class Unmovable:
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY])
 def test_a_log_that_cannot_be_moved_is_a_disk_that_fails(tmp_path: Path, code: int) -> None:
-    """What another process looks at is moved later."""
+    """If another process reads the database, the log is merged later."""
     limits = Limits(wal=1)
     store = SQLiteStore(tmp_path / "data", VirtualRuntime(), limits=limits)
     list(store.load())

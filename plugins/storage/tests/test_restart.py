@@ -1,4 +1,4 @@
-"""A broker on a virtual clock, crashed and started again from its files: a client cannot tell."""
+"""A broker on a virtual clock crashes and restarts from its files. Clients see no difference."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from hookmq_testing import Harness, MemoryClient, will
 
 
 class Crashing:
-    """A broker whose process dies: what was not committed is gone."""
+    """A broker whose process dies, losing uncommitted changes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,7 +27,7 @@ class Crashing:
         return self.store
 
     def crash(self) -> None:
-        """Die, and start again. Nothing is closed in order: no checkpoint, the lock goes with the process."""
+        """Crash and restart without an orderly close: no checkpoint, and the lock ends with the process."""
         store = self.store
         assert store is not None
         engine, pages = store._engine, store._pages
@@ -55,7 +55,7 @@ def durable(crashing: Crashing, name: str, expiry: int = 600, **options: Any) ->
 
 
 def rows(crashing: Crashing, table: str) -> int:
-    """How many rows a table has."""
+    """Return the number of rows in a table."""
     assert crashing.store is not None
     engine = crashing.store._engine
     assert engine is not None
@@ -64,7 +64,7 @@ def rows(crashing: Crashing, table: str) -> int:
 
 
 def empty(crashing: Crashing) -> bool:
-    """Whether no message is left behind."""
+    """Return whether the store contains no messages."""
     crashing.harness.settle()
     return not (rows(crashing, "message") or rows(crashing, "entry") or rows(crashing, "received"))
 

@@ -1,5 +1,8 @@
-"""A disk that takes its time withholds acknowledgements and nothing else: the answer to PINGREQ and traffic of QoS 0 go
-on, of the very client that waits as of others. The disk is held by a gate that the test opens: no time is measured."""
+"""A slow disk delays only acknowledgements.
+
+PINGRESP and QoS 0 messages are still sent, even to the client whose acknowledgement waits. The test blocks the disk
+with a gate and measures no time.
+"""
 
 import os
 import signal
@@ -15,7 +18,7 @@ ROUNDS = 50
 
 
 def round_of(name: str, number: int) -> tuple[bytes, bytes]:
-    """What a client sends in a round, and what it must get before the disk has written anything."""
+    """Return what a client sends in a round, and what it must receive before the disk has written anything."""
     kept = m.publish("kept", b"%d" % number, 1, number, level=4)
     echo = m.publish(f"live/{name}", b"%d" % number, level=4)
     return kept + m.PINGREQ + echo, m.PINGRESP + echo

@@ -1,4 +1,4 @@
-"""What ended leaves in slices, and room that was freed is used again."""
+"""Data of ended sessions is deleted in slices, and its space is used again."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -31,7 +31,7 @@ TABLES = ("owner", "session", "subscription", "received", "message", "entry", "r
 
 @pytest.fixture
 def store(tmp_path: Path, runtime: VirtualRuntime) -> Iterator[SQLiteStore]:
-    """A store that does not wait for the disk."""
+    """Yield a store that does not wait for the disk."""
     made = SQLiteStore(tmp_path / "data", runtime, "os")
     list(made.load())
     yield made
@@ -145,7 +145,7 @@ def test_expired_retained_messages_are_swept_away(
 
 
 def test_room_is_used_again(tmp_path: Path, store: SQLiteStore, runtime: VirtualRuntime) -> None:
-    """A queue that comes and goes does not make the file grow; its log is bounded by checkpoints."""
+    """A queue that fills and empties does not make the file grow. Checkpoints limit its log."""
     sizes = []
     ids = count(1)
     for _ in range(6):

@@ -1,5 +1,7 @@
-"""Databases of every older version, as that version wrote them (`versions/N.sql`), become one of this: nothing is lost,
-and the tables and indexes are those of a new one. `versions/N.jsonl` is what was in them."""
+"""Databases of every older version (`versions/N.sql`) are migrated to this version without loss.
+
+The tables and indexes equal those of a new database. `versions/N.jsonl` contains the expected data.
+"""
 
 import sqlite3
 from contextlib import closing
@@ -16,7 +18,7 @@ VERSIONS = Path(__file__).parent / "versions"
 
 
 def old(folder: Path, version: int) -> None:
-    """A store as `version` left it."""
+    """Create a store as `version` left it."""
     folder.mkdir()
     with closing(sqlite3.connect(folder / DATABASE)) as db:
         db.executescript((VERSIONS / f"{version}.sql").read_text("utf-8"))

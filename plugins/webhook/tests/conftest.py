@@ -1,4 +1,4 @@
-"""A real HTTP service on loopback that answers as a test says."""
+"""A real HTTP service on the loopback address with answers that tests choose."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Receiver:
-    """`answers` are given one after another, the last for good: a status, or a coroutine function."""
+    """A service that returns `answers` in order and repeats the last one. Each is a status or a coroutine function."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -29,7 +29,7 @@ class Receiver:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Those of the requests that were answered or not, in their order."""
+        """Return the events of all requests in order, whether or not they were answered."""
         found: list[dict[str, Any]] = []
         for *_, body in self.requests:
             one = json.loads(body)
@@ -37,7 +37,7 @@ class Receiver:
         return found
 
     async def wait(self, until: Callable[[], bool], seconds: float = 60) -> None:
-        """Return when `until` is true; looked at after each request, and after its answer."""
+        """Wait until `until()` is true. It is checked after each request and each answer."""
         async with asyncio.timeout(seconds), self.changed:
             await self.changed.wait_for(until)
 
@@ -55,7 +55,7 @@ class Receiver:
                 self.changed.notify_all()
 
     async def never(self, request: web.Request) -> web.StreamResponse:
-        """Answers when it is released."""
+        """Answer once `released` is set."""
         await self.released.wait()
         return web.Response()
 

@@ -1,4 +1,4 @@
-"""Bodies of an operator's own."""
+"""Request bodies that an operator defines."""
 
 import json
 from typing import Any

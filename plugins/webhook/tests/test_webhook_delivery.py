@@ -1,5 +1,8 @@
-"""A real broker, real clients, and a service that does everything wrong: what was acknowledged arrives, in order per key;
-what comes twice has the same id. And what is given up can be found and sent again."""
+"""A real broker and real clients with a service that fails in every way.
+
+Every acknowledged event arrives, in order per key, and a repeated event has the same id. Abandoned events can be listed
+and sent again.
+"""
 
 import asyncio
 import contextlib
@@ -56,7 +59,7 @@ def config(tmp_path: Path, url: str, **hook: Any) -> str:
 
 @contextlib.asynccontextmanager
 async def running(path: str) -> AsyncIterator[Served]:
-    """`serving` in a thread, so that this loop can receive meanwhile."""
+    """Run `serving` in a thread, so that this event loop can receive requests."""
     with contextlib.ExitStack() as stack:
         yield await asyncio.to_thread(stack.enter_context, serving("-c", path))
         await asyncio.to_thread(stack.close)
@@ -70,7 +73,7 @@ async def publish(port: int, name: str, count: int = EACH, first: int = 0) -> No
 
 
 class Chaos:
-    """Answers in a way drawn by chance, and remembers what it was sent."""
+    """Answers at random and records the requests."""
 
     def __init__(self, receiver: Any, seed: int) -> None:
         self.receiver = receiver
@@ -337,6 +340,6 @@ async def test_memory_is_bounded_while_nobody_answers(
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process has."""
+    """Return the resident memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) * 1024

@@ -1,4 +1,4 @@
-"""The dispatcher on a virtual clock: order per key, nothing lost, batches, retries, and what is given up."""
+"""The dispatcher on a virtual clock: order per key, no loss, batches, retries and abandoned events."""
 
 import random
 import tempfile
@@ -29,7 +29,7 @@ PLAIN = Policy()
 
 
 class World:
-    """A dispatcher before a memory queue. `answer(events, attempt number)` gives (delay, answer)."""
+    """A dispatcher with a queue in memory. `answer(events, attempt number)` returns (delay, answer)."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ def test_a_circuit_that_closes_between_two_looks_at_the_clock_is_not_waited_for_
     looked: list[float] = []
 
     def creeping() -> float:
-        """Once, when the timer ran, it is not yet time; a moment later it is."""
+        """Return a time slightly too early once, when the timer expires, and the correct time afterwards."""
         if clock() >= early and not looked:
             looked.append(early)
             return early
@@ -447,7 +447,7 @@ def test_a_queue_that_cannot_be_read_is_read_again() -> None:
 
 
 def in_order(arrived: Sequence[int], keys: Sequence[str]) -> bool:
-    """Whether the first arrivals of each key are in their order."""
+    """Return whether the first arrivals of each key are in order."""
     for key in set(keys):
         firsts = list(dict.fromkeys(n for n in arrived if keys[n] == key))
         if firsts != sorted(firsts):
@@ -456,7 +456,7 @@ def in_order(arrived: Sequence[int], keys: Sequence[str]) -> bool:
 
 
 class Service:
-    """Answers as it is told; takes down what it was sent, also where its answer is lost."""
+    """Answers as configured and records the requests, even if its answer is lost."""
 
     def __init__(self, answers: list[tuple[float, str]]) -> None:
         self.answers = answers
@@ -524,8 +524,11 @@ def test_nothing_is_lost_and_nothing_overtakes(
     seed: int,
     stubborn: str,
 ) -> None:
-    """An outbox on a real disk, kills and stops, a service that fails in any way: what was committed arrives, each key's
-    in order, and what comes twice has the same id. While one key fails for ever the others arrive."""
+    """The outbox is on a real disk, with kills, stops and a service that fails in any way.
+
+    Every committed event arrives, in order per key, and a repeated event has the same id. A key that always fails does
+    not block the others.
+    """
     service = Service(list(answers))
     service.stubborn = stubborn
     keys: list[str] = []
@@ -559,7 +562,7 @@ def test_nothing_is_lost_and_nothing_overtakes(
 
 
 def test_a_key_that_fails_for_ever_stops_no_other(tmp_path: Path) -> None:
-    """More events than memory has room for wait behind it, ten times over; then it is well again, after a restart."""
+    """Ten times more events than fit into memory wait behind the failing key. After a restart, the key works again."""
     window = 20
     service = Service([])
     service.stubborn = "bad"
@@ -593,8 +596,11 @@ def test_a_key_that_fails_for_ever_stops_no_other(tmp_path: Path) -> None:
 def test_a_lane_that_joins_while_a_page_is_read_is_not_passed_over(
     tmp_path: Path, seed: int
 ) -> None:
-    """A service that was down comes back and fails now and then. Many keys are behind, and one finishes what it had in
-    memory while a page for others, which begins further on, is being read."""
+    """A service that was down returns and fails now and then.
+
+    Many keys have a backlog. One finishes its events in memory while a page for other keys, starting further on, is
+    being read.
+    """
     chance = random.Random(seed)
     kinds = ["down" if chance.random() < 0.1 else "good" for _ in range(4000)]
     service = Service([(chance.choice([0.0, 0.01, 0.1]), kind) for kind in kinds])
@@ -615,7 +621,7 @@ def test_a_lane_that_joins_while_a_page_is_read_is_not_passed_over(
 
 
 def test_the_oldest_event_counts_whether_it_is_in_memory_or_not(tmp_path: Path) -> None:
-    """In the outbox alone, behind others, and from before a restart."""
+    """The event may be in the outbox only, behind others, or from before a restart."""
     service = Service([])
     service.everything = False
     keys: list[str] = []
@@ -660,7 +666,7 @@ def test_what_is_left_behind_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("most", [10_000, 30])
 def test_a_key_that_fails_for_ever_stops_no_other_in_memory(most: int) -> None:
-    """More of its events than the window has room for, and than the queue has."""
+    """The failing key has more events than the window and the queue have room for."""
     service = {"bad": True}
 
     def answer(events: Sequence[Numbered], n: int) -> tuple[float, Answer]:
@@ -698,7 +704,7 @@ def test_a_key_that_fails_for_ever_stops_no_other_in_memory(most: int) -> None:
 
 
 class Life:
-    """An outbox and its dispatcher, from one start to the next end."""
+    """An outbox and its dispatcher, from one start to the next stop."""
 
     def __init__(
         self, folder: Path, service: Service, concurrency: int, batch: int, window: int,

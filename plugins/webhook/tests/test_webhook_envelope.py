@@ -1,4 +1,4 @@
-"""Envelopes: whatever a client sends, the request is one that can be read, and says what was sent."""
+"""Envelopes: whatever a client sends, the request is valid and contains the message."""
 
 import base64
 import json
@@ -187,7 +187,7 @@ def test_payloads(
 
 
 def returned(data: dict[str, Any]) -> Any:
-    """The payload as it can be had from the data."""
+    """Return the payload decoded from the event's data."""
     match data["payload_format"]:
         case "json":
             return data["payload"]
@@ -304,7 +304,7 @@ def test_an_event_is_bounded() -> None:
 
 
 def test_a_payload_that_cannot_fit_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of 256 MB would hold up everybody for seconds, at every attempt."""
+    """Parsing a payload of 256 MB would block everything for seconds at every attempt."""
     read: list[int] = []
 
     def is_json(text: str) -> bool:

@@ -1,5 +1,7 @@
-"""Every event of the manual leaves a real broker that real clients use, fits its schema, and has no field that is always
-empty."""
+"""A real broker with real clients sends every event of the manual.
+
+Each event matches its schema, and no field is always empty.
+"""
 
 import asyncio
 import contextlib
@@ -35,7 +37,7 @@ MESSAGES: tuple[tuple[str, bytes, dict[str, Any]], ...] = (
 
 
 class Service:
-    """Lets clients in (``/auth``), and receives what happens (``/hook``)."""
+    """Authenticates clients (``/auth``) and receives events (``/hook``)."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -62,7 +64,7 @@ class Service:
         return web.Response(status=204)
 
     async def until(self, type: str, **fields: Any) -> Received:
-        """The first event of that type with these values."""
+        """Wait for the first event of a type with these values and return it."""
         found: list[Received] = []
 
         def there() -> bool:
@@ -92,7 +94,7 @@ async def service() -> AsyncIterator[Service]:
 
 
 async def join(port: int, name: str, password: bytes = b"right", **options: Any) -> AsyncioClient:
-    """Connect. `options` are those of `AsyncioClient`; `expect` is the code of CONNACK."""
+    """Connect. `options` are those of `AsyncioClient`; `expect` is the expected code of CONNACK."""
     expect = options.pop("expect", 0)
     client = AsyncioClient(
         name, username=f"user-{name}", password=password, keep_alive=60, **options
@@ -135,7 +137,7 @@ def config(tmp_path: Path, service: Service, **broker: Any) -> Path:
 
 
 async def everything(served: Served, service: Service, tmp_path: Path) -> None:
-    """What makes every event there is."""
+    """Cause every type of event."""
     port = served.ports["tcp"]
     sub = await join(port, "sub", session_expiry_interval=600)
     await sub.subscribe("m/#", 2, identifier=7)
@@ -213,5 +215,5 @@ async def test_every_event(service: Service, tmp_path: Path) -> None:
 
 
 def empty(value: object) -> bool:
-    """Says nothing; 0 and false do say something."""
+    """Return whether a value is empty. 0 and false are not."""
     return value is None or (isinstance(value, str | list | dict) and not value)

@@ -1,4 +1,4 @@
-"""`webhook_filter`: what a service may answer, and what becomes of messages when it does not."""
+"""`webhook_filter`: the valid answers of a service, and what happens to messages if it fails."""
 
 import asyncio
 import contextlib
@@ -205,7 +205,7 @@ def test_an_answer_is_understood_or_is_none(body: bytes) -> None:
 
 
 class Filter:
-    """Answers as it is told; remembers what it was asked."""
+    """Answers as configured and records the requests."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -265,7 +265,7 @@ def config(tmp_path: Path, entry: dict[str, Any], **settings: Any) -> Path:
 
 
 class Running:
-    """`serving` in a thread; a broker that has to log errors may."""
+    """Runs `serving` in a thread. The broker may log errors."""
 
     def __init__(self, path: Path, fails: bool = False) -> None:
         self._stack = contextlib.ExitStack()
@@ -289,7 +289,7 @@ V5: dict[str, Any] = {"protocol": aiomqtt.ProtocolVersion.V5}
 
 
 async def published(client: aiomqtt.Client, topic: str, payload: bytes) -> int:
-    """The code of PUBACK."""
+    """Publish and return the reason code of PUBACK."""
     codes: list[int] = []
     paho = client._client
     done = asyncio.Event()
@@ -412,7 +412,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Webhook
 
 
 class Handle:
-    """As much of a broker as is used."""
+    """A replacement for the broker handle with the attributes that are used."""
 
     runtime: Any = None
     clock = 100.0

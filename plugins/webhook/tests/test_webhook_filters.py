@@ -1,4 +1,4 @@
-"""Filters: which events pass."""
+"""Filters: which events are sent."""
 
 from fnmatch import fnmatchcase
 from typing import Any

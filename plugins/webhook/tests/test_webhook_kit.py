@@ -1,4 +1,4 @@
-"""`hookmq webhook test`, `listen`, `schema` and `secret`."""
+"""The commands `hookmq webhook test`, `listen`, `schema` and `secret`."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def config(tmp_path: Path, url: str, **settings: Any) -> str:
 
 @contextmanager
 def listening(*arguments: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """The URL of `hookmq webhook listen`."""
+    """Run `hookmq webhook listen` and yield its URL."""
     command = [sys.executable, "-m", "hookmq.cli", "webhook", "listen", "--port", "0", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The outbox: the contract of journals, what arrived, what is full, and what a folder may hold."""
+"""The outbox: the journal contract, delivered events, a full outbox, and the contents of its folder."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ def event_of(message: Message) -> list[Event]:
 
 
 class Box:
-    """An outbox on a virtual clock, over a folder that outlives it."""
+    """An outbox on a virtual clock. Its folder outlives it."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Box:
         return self
 
     def take(self, *payloads: bytes) -> None:
-        """Messages in one commit, made."""
+        """Append messages in one commit and complete it."""
         self.commit += 1
         commit = CommitId("s", self.commit)
         for payload in payloads:
@@ -89,7 +89,7 @@ class Box:
         assert told == [True]
 
     def crash(self) -> None:
-        """As a kill: nothing is saved."""
+        """Crash without saving anything."""
         self.outbox.log.close()
 
 

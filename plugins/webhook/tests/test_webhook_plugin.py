@@ -1,4 +1,4 @@
-"""The plugin in a broker in memory, on a virtual clock: what it keeps, what it refuses, and what it shows."""
+"""The plugin in a broker in memory, on a virtual clock: its events, its limits and its metrics."""
 
 import json
 import re
@@ -52,7 +52,7 @@ class TestContract(PluginContract):
 
 
 class Service:
-    """Stands for the sender; `answer` for the service."""
+    """Replaces the sender. `answer` is the service's answer."""
 
     made: "list[Service]" = []
 

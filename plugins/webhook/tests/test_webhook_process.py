@@ -1,4 +1,4 @@
-"""The process that sends: what it is told, what it answers, and what becomes of its death."""
+"""The sending process: its input, its answers, and what happens when it dies."""
 
 import asyncio
 import os

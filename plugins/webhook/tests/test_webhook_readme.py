@@ -1,4 +1,4 @@
-"""The README tells every key, event and metric there is."""
+"""The README describes every setting, event and metric."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""What receivers are given: events out of requests, and which of them are new."""
+"""The library for receivers: it extracts events from requests and finds repeated ones."""
 
 import gzip
 import json
@@ -70,7 +70,7 @@ def test_data_in_the_body_is_what_its_content_type_says() -> None:
 
 
 def test_attributes_in_headers_of_a_signed_request_are_refused() -> None:
-    """No signature covers them: whoever has seen one good request could give its body another id, type and sequence."""
+    """The signature does not cover headers. An attacker could reuse a signed body with another id, type and sequence."""
     secret = new_secret()
     body = json.dumps(GOOD).encode()
     signed = sign("e-1", int(time.time()), body, [key_of(secret)])

@@ -1,4 +1,4 @@
-"""Requests to a real service: what is sent, what its answers mean, and where requests never go."""
+"""Requests to a real service: their contents, the meaning of answers, and forbidden addresses."""
 
 import asyncio
 import base64
@@ -448,14 +448,14 @@ async def test_addresses_that_are_never_asked(sender: Make, host: str) -> None:
     "host", ["2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.16689662"]
 )
 async def test_addresses_written_otherwise(sender: Make, host: str) -> None:
-    """What the resolver makes of it is looked at, not how it is written; most of these aiohttp refuses itself."""
+    """The check applies to the resolved address, not to its spelling. aiohttp itself refuses most of these."""
     answer = await sender(url=f"http://{host}/latest", timeout=60).send([event()])
     assert answer.verdict is Verdict.AGAIN
     assert answer.reason == "InvalidUrlClientError" or "is allowed" in answer.reason
 
 
 class Names(AbstractResolver):
-    """A resolver of names that lead somewhere else each time."""
+    """A resolver whose names lead to a different address each time."""
 
     def __init__(self, *answers: list[str]) -> None:
         self.answers = list(answers)
@@ -522,7 +522,7 @@ async def test_tokens_come_from_nowhere_that_is_not_allowed(receiver: Any, sende
 
 @pytest.mark.parametrize("token", ["tok\n", "t\u00f6k", "", "a b", "a\x7f"])
 def test_a_token_that_no_header_takes_is_a_mistake_of_the_configuration(token: str) -> None:
-    """And not one of each event, which would be given up for it."""
+    """Otherwise, every event would fail and be abandoned because of it."""
     with pytest.raises(ConfigError, match=r"auth\.bearer_token") as raised:
         AuthConfig(bearer_token=token)
     assert "tok" not in str(raised.value).replace("token", "")
@@ -540,7 +540,7 @@ def test_headers_that_are_ours_to_set(name: str) -> None:
     "host", ["a..b", "x" * 64 + ".example", "h\u00e4.example", "a\\b", "\u00e4..b", "a b"]
 )
 def test_hosts_that_no_request_reaches(host: str) -> None:
-    """Found before the first event, not with each."""
+    """The error occurs before the first event, and not with each event."""
     with pytest.raises(ConfigError, match="url"):
         WebhookConfig(url=f"http://{host}/in")
     for good in ("h", "xn--h-0fa.example", "h.example.", "127.0.0.1", "[::1]:80", "a_b.example"):

@@ -1,4 +1,4 @@
-"""Signatures: against the published example, and everything that must not pass."""
+"""Signatures: the published example, and everything that must be refused."""
 
 import base64
 import subprocess
@@ -54,8 +54,11 @@ def test_what_is_refused(change: dict[str, str], says: str) -> None:
 
 
 def test_a_body_that_begins_with_a_time_cannot_be_read_as_another_request() -> None:
-    """What is signed is id.time.body: who may choose a body that begins with a time of the future could have its request
-    sent again then, with the first time as the end of the id."""
+    """The signed text is id.time.body.
+
+    An attacker who controls a body could start it with a future time. The request could then be replayed with the first
+    time as the end of the id.
+    """
     body = b"%d.rest" % (NOW + 3600)
     [signature] = [sign("q-1", NOW, body, [key_of(SECRET)])[SIGNATURE]]
     headers = {ID: f"q-1.{NOW}", TIMESTAMP: str(NOW + 3600), SIGNATURE: signature}

@@ -1,7 +1,7 @@
-"""What Spark does for bench/spark_sink.py. Prints one line of JSON.
+"""The Spark part of bench/spark_sink.py. Prints one line of JSON.
 
-python benching.py throughput '{"read": {...}, "folder": ..., "rounds": 3}'
-python benching.py latency '{"read": {...} or null, "landed": ... or null, "folder": ..., "seconds": 30, "warm": 3}'
+python benching.py throughput '{"read": {...}, "folder": ..., "rounds": 3}' python benching.py latency '{"read": {...}
+or null, "landed": ... or null, "folder": ..., "seconds": 30, "warm": 3}'
 """
 
 import json
@@ -20,7 +20,7 @@ SCHEMA = StructType([StructField(name, kind) for name, kind in BASE.items()])
 
 
 def session() -> SparkSession:
-    """Two cores, as little as possible beside the work."""
+    """Return a session with two cores and minimal overhead."""
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -38,14 +38,16 @@ def session() -> SparkSession:
 
 
 def stream(spark: SparkSession, read: dict[str, str] | None, files: str) -> DataFrame:
-    """The same columns from the log, or from Parquet files by Spark's own source."""
+    """Return a stream of the same columns from the log, or from Parquet files with Spark's own source."""
     if read is not None:
         return spark.readStream.format("mqtt").schema(SCHEMA).options(**read).load()
     return spark.readStream.schema(SCHEMA).parquet(files)
 
 
 def throughput(given: dict[str, Any]) -> dict[str, list[float]]:
-    """Rows a second of AvailableNow into Parquet: from the log, and from Parquet files with the same rows; in turns."""
+    """Measure rows per second of AvailableNow into Parquet, in turns from the log and from Parquet files with the same
+    rows.
+    """
     spark, folder = session(), Path(given["folder"])
     source = str(folder / "source")
     log = spark.read.format("mqtt").schema(SCHEMA).options(**given["read"]).load()
@@ -75,7 +77,9 @@ def throughput(given: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def latency(given: dict[str, Any]) -> dict[str, Any]:
-    """Milliseconds from PUBLISH, whose time is the payload's first 8 bytes, to the end of the write of its batch."""
+    """Measure the milliseconds from PUBLISH to the end of its batch's write. The payload's first 8 bytes are the time
+    of PUBLISH.
+    """
     spark, folder = session(), Path(given["folder"])
     since = time.time()
     ends: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""A real broker with the plugin spark_sink, in a process of its own, from the repository's environment."""
+"""A real broker with the plugin spark_sink, in its own process, from the repository's environment."""
 
 import json
 import os
@@ -20,11 +20,13 @@ ROOT = Path(__file__).parents[3]
 HOOKMQ = ROOT / ".venv" / "bin" / "hookmq"
 TOKEN = "0123456789abcdef"
 WAIT = 120.0
-"""Seconds that nothing takes unless it never comes: machines that run tests are busy."""
+"""Most seconds to wait on a busy machine. Only a failing test waits this long."""
 
 
 def free_port() -> int:
-    """A port that nobody else is given while its broker is down: below those that the kernel hands out."""
+    """Return a free port below the kernel's ephemeral range, so that no other process gets it while the broker
+    is down.
+    """
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.SystemRandom().randrange(max(1024, low - 16_000), low)
@@ -33,7 +35,7 @@ def free_port() -> int:
 
 
 class Broker:
-    """Starts, is killed, starts again on the same ports with the same folders."""
+    """A broker that can be killed and restarted with the same ports and folders."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class Broker:
 
     @property
     def read(self) -> dict[str, str]:
-        """Options of a reader."""
+        """Return the options of a reader."""
         return {
             "url": f"http://127.0.0.1:{self.api_port}",
             "stream": "all",
@@ -61,7 +63,7 @@ class Broker:
 
     @property
     def write(self) -> dict[str, str]:
-        """Options of a writer."""
+        """Return the options of a writer."""
         return {"brokerUrl": f"mqtt://127.0.0.1:{self.mqtt_port}"}
 
     def configuration(self) -> dict[str, Any]:
@@ -115,7 +117,7 @@ class Broker:
                 return
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End it, without a chance to say goodbye unless another signal is given."""
+        """Send a signal and wait until the process ends. The default, SIGKILL, allows no clean shutdown."""
         assert self._process is not None
         assert self._process.stderr is not None
         self._process.send_signal(number)
@@ -123,7 +125,7 @@ class Broker:
         self._process = None
 
     def publish(self, messages: Iterable[Message], **options: str) -> None:
-        """Publish, and return when all is acknowledged."""
+        """Publish and wait until all messages are acknowledged."""
         with Publisher(writing(self.write | options), f"test-{os.urandom(4).hex()}") as publisher:
             for message in messages:
                 publisher.publish(message)
@@ -143,7 +145,7 @@ def _listen(process: "subprocess.Popen[str]", told: "SimpleQueue[dict[str, Any] 
 
 @contextmanager
 def running(folder: Path, **options: Any) -> Iterator[Broker]:
-    """A broker until the block ends."""
+    """Run a broker until the block ends."""
     broker = Broker(folder, **options)
     try:
         broker.start()

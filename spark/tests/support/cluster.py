@@ -1,4 +1,4 @@
-"""An executor that is a process of its own and finds no pyspark_mqtt; and does what the message says that helps.
+"""An executor in its own process without pyspark_mqtt, which then follows the advice in the error message.
 
 python cluster.py OPTIONS-AS-JSON ARCHIVE PATH-OF-EXECUTORS
 """

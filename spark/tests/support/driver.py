@@ -1,4 +1,4 @@
-"""A driver that is killed by a test: reads a stream into Parquet until then.
+"""A driver that reads a stream into Parquet until a test kills it.
 
 python driver.py FOLDER OPTIONS-AS-JSON
 """

@@ -1,4 +1,6 @@
-"""A read API in this process, for what a real broker does not do on demand: lose, cut, refuse, forget."""
+"""A read API in this process that can lose, truncate, refuse and forget data, which a real broker does not do on
+demand.
+"""
 
 import json
 import struct
@@ -16,7 +18,7 @@ START = 1_700_000_000_000_000
 
 
 def record(topic: str, payload: bytes, **more: Any) -> Record:
-    """A record as a block holds it; what is not given is what most messages have."""
+    """Return a record as a block contains it. Omitted fields have their most common values."""
     return {
         "timestamp": START,
         "topic": topic,
@@ -46,7 +48,7 @@ def encode(
     offsets: Sequence[int] | None = None,
     end: int | None = None,
 ) -> bytes:
-    """A block, as PROTOCOL.md of hookmq-spark-sink says; sparse with ``offsets``."""
+    """Encode a block, as PROTOCOL.md of hookmq-spark-sink specifies. With ``offsets``, the block is sparse."""
     buffers: list[tuple[int, int, int, bytes]] = []
 
     def wanted(name: str) -> bool:
@@ -109,7 +111,7 @@ def encode(
 
 @dataclass
 class FakeLog:
-    """A stream ``s`` with records by partition, and what is to go wrong with the next requests."""
+    """A stream ``s`` with records by partition, and the faults of the next requests."""
 
     partitions: dict[int, list[Record]]
     log_id: str = "0" * 32
@@ -117,15 +119,18 @@ class FakeLog:
     token: str = ""
     block_rows: int = 100
     faults: list[Any] = field(default_factory=list)
-    """What to do with the next requests: a status, ``drop`` (no answer), an int below 0 (answer cut by so many bytes),
-    bytes (the answer), None (answer well)."""
+    """The faults of the next requests.
+
+    Each is a status, ``drop`` (no answer), an int below 0 (truncate the answer by that many bytes), bytes (the answer)
+    or None (answer correctly).
+    """
     asked: list[str] = field(default_factory=list)
     commits: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
 
     @property
     def options(self) -> dict[str, str]:
-        """Options of a reader of this stream, which does not wait between tries."""
+        """Return the options of a reader of this stream that retries without waiting."""
         return {"url": self.url, "stream": "s", "fetchOffset.retryIntervalMs": "0"}
 
     def offsets(self, timestamp: int | None) -> dict[str, Any]:
@@ -173,7 +178,7 @@ def _error(code: str, message: str, **facts: Any) -> bytes:
 
 @contextmanager
 def serving(log: FakeLog) -> Iterator[FakeLog]:
-    """Answer for a log, on a port of the kernel's choice."""
+    """Serve a log on a port that the kernel chooses."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -1,4 +1,4 @@
-"""Queries that end, and what Spark says of them."""
+"""Queries that end, and the progress that Spark reports about them."""
 
 import json
 from pathlib import Path
@@ -8,12 +8,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 BUSY = "Python worker failed to connect back"
-"""What Spark says, before anything is read, where a machine is too busy to start Python within the 10 s it waits."""
+"""Spark's message if a busy machine cannot start Python within 10 s. Nothing has been read then."""
 STARTS = 20
 
 
 def available_now(frame: DataFrame, folder: Path) -> list[dict[str, Any]]:
-    """Run a query to its end into Parquet; the progress of its batches that had rows."""
+    """Run a query to its end into Parquet. Return the progress of its batches that had rows."""
     for left in reversed(range(STARTS)):
         query = (
             frame.writeStream.format("parquet")
@@ -32,5 +32,5 @@ def available_now(frame: DataFrame, folder: Path) -> list[dict[str, Any]]:
 
 
 def last_line(error: BaseException) -> str:
-    """The line that says what went wrong, in what Spark makes of it."""
+    """Return the line of a Spark error that describes the cause."""
     return [line for line in str(error).splitlines() if "pyspark_mqtt.errors." in line][-1]

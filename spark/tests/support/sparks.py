@@ -1,4 +1,4 @@
-"""Spark as tests have it: one session for all of a process, as small as it gets, and an end that is theirs."""
+"""The Spark session for tests: one per process, as small as possible, ended by the tests."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ STATUS = pytest.StashKey[int]()
 
 
 def start(folder: Path, **settings: str) -> SparkSession:
-    """A session with its files in a folder; ``format("mqtt")`` is found in it without being registered."""
+    """Return a session with its files in a folder. It finds ``format("mqtt")`` without registration."""
     os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     builder = SparkSession.builder
     for name, value in {**SETTINGS, **settings}.items():
@@ -41,20 +41,22 @@ def start(folder: Path, **settings: str) -> SparkSession:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session."""
+    """Yield the session and stop it at the end."""
     session = start(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Remember how it went."""
+    """Store the exit status."""
     session.config.stash[STATUS] = int(exitstatus)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """All is told: a thread of a library in Rust or C++ may abort an interpreter that ends by itself."""
+    """Exit at once after the report, because threads of Rust or C++ libraries may abort the interpreter at its normal
+    exit.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     if STATUS in config.stash:

@@ -1,4 +1,4 @@
-"""Frames: what was written is read, what was damaged is not, and a torn tail is told from damage."""
+"""Frames: valid ones are read, damaged ones are refused, and a torn tail is distinguished from damage."""
 
 import pytest
 from hookmq_toolkit.segment_log.frame import HEADER, MAGIC, Frame, decode, encode, lost, scan

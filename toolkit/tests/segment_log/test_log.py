@@ -1,4 +1,4 @@
-"""The segmented log: it keeps what every journal must, and tells a crash from damage."""
+"""The segmented log: it fulfills the journal contract and distinguishes a crash from damage."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 def run(
     call: Callable[[], object], done: Callable[[object, BaseException | None], None]
 ) -> Callable[[], None]:
-    """`Runtime.run_blocking`, at once."""
+    """Run the call at once, in place of `Runtime.run_blocking`."""
     try:
         result = call()
     except Exception as error:
@@ -31,7 +31,7 @@ def run(
 
 
 class LogJournal:
-    """The least journal on a log."""
+    """A minimal journal on a log."""
 
     name = "log"
 
@@ -58,7 +58,7 @@ class LogJournal:
 
 
 class TestJournalOnALog(JournalContract):
-    """The contract, with a segment for nearly every message."""
+    """The journal contract, with a segment for nearly every message."""
 
     @pytest.fixture(autouse=True)
     def _runtime(self) -> None:
@@ -84,7 +84,7 @@ def payloads(log: SegmentLog, offset: int = 0) -> list[bytes]:
 
 
 class Folder:
-    """A log's folder, opened again and again."""
+    """A log's folder, which can be reopened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -253,7 +253,7 @@ def test_a_segment_is_begun_when_it_is_asked_for(folder: Folder) -> None:
 
 
 def reframed(log: SegmentLog, number: int, end: int | None = None) -> Path:
-    """A file with the records of a segment in one frame."""
+    """Rewrite the records of a segment as one frame and return its file."""
     old = log.segments[number]
     frames = [frame for _, frame in old.frames(old.head)]
     records = (old.end if end is None else end) - old.base
@@ -340,7 +340,7 @@ def test_a_torn_tail_is_cut_off(folder: Folder, cut: int) -> None:
 def test_whatever_was_not_synced_may_be_missing(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], data: st.DataObject
 ) -> None:
-    """A power cut in the midst of the last flush keeps any blocks of it."""
+    """A power cut during the last flush keeps any selection of its blocks."""
     folder = Folder(tmp_path_factory.mktemp("cut") / "log")
     folder.open()
     for number, size in enumerate(sizes, 1):
@@ -421,7 +421,7 @@ def test_damage_is_refused_and_nothing_is_lost(
 
 
 def salvaged(log: SegmentLog) -> list[int]:
-    """The numbers of all records that can be read."""
+    """Return the numbers of all readable records."""
     found: list[int] = []
     at = 0
     while at < log.readable:
