@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 WRITES = ("write", "writev", "sendto", "sendmsg")
 READS = ("read", "readv", "recvfrom", "recvmsg")
 LIMITS = {"fanin-q0-w20": 0.05, "pairs-q0-w20": 0.21, "fanout-q0-w10": 0.3, "pairs-q1-w20": 0.42}
-"""The most write calls allowed per delivered message, by scenario. At QoS 1, each message is also acknowledged."""
+"""The maximum number of write calls per delivered message, by scenario. At QoS 1, each message is also acknowledged."""
 
 
 class CheckError(Exception):

@@ -1,7 +1,7 @@
-"""`python -m bench.curves`: measure what a message costs in whole brokers as one quantity grows.
+"""`python -m bench.curves`: measure the cost of a message in whole brokers as one quantity grows.
 
-Times cannot prove a shape. The shapes that the page claims are therefore asserted on operation counts, in
-tests/bench/test_shapes.py. This module shows them in microseconds.
+Timings cannot prove how a cost grows, so tests/bench/test_shapes.py asserts it by counting operations. This module
+shows the same curves in microseconds.
 """
 
 from __future__ import annotations

@@ -11,8 +11,11 @@ from .durable_load import PAYLOAD
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """The figures of one run. CPU times are per message, in microseconds, for all the broker's processes and for its
-    first. Latencies are sorted and in seconds. The broker's and the generator's loads are shares of a core."""
+    """The figures of one run.
+
+    CPU times are per message, in microseconds, for all of the broker's processes and for the main one. Latencies are
+    sorted and in seconds. The loads of the broker and the generator are shares of a core.
+    """
 
     rate: float
     cpu: float

@@ -171,8 +171,11 @@ CASES: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
     "qos 1 round": (lambda: _through(1), 10),
     "connect": (connect, 1),
 }
-"""Maps each case to a function and a number of steps. The function returns a step, which is `BATCH` operations. That
-number of steps takes some 20 ms, and pyperf times it for each value."""
+"""Maps each case to a function and a number of steps.
+
+The function returns a step, which is `BATCH` operations. That number of steps takes about 20 ms, and pyperf times it
+for each value.
+"""
 
 
 def timed(make: Callable[[], Callable[[], object]], loops: int) -> float:

@@ -1,4 +1,4 @@
-"""Summarise raw runs as medians and ratios, and format them as a table and as JSON."""
+"""Summarize raw runs as medians and ratios, and format them as a table and as JSON."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Scenario:
 
     @property
     def unit(self) -> str:
-        """What the cost is counted for: a delivered message or a connection."""
+        """The unit of the cost: one delivered message or one connection."""
         return {"connect": "connect", "idle": "connection"}.get(self.mode, "message")
 
     def arguments(

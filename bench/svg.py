@@ -73,7 +73,7 @@ def chart(
 ) -> str:
     """Draw a chart of `lines`, which maps names to points. Each line needs at least one point.
 
-    A name in `order` gets its colour from its position there, so it has the same colour in every chart.
+    A name in `order` gets its color from its position there, so it has the same color in every chart.
     """
     points = [point for line in lines.values() for point in line]
     across = Axis((point.x for point in points), LEFT, WIDTH - RIGHT)

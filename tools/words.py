@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
 UNCHECKED = ROOT / "tools" / "unchecked.txt"
 SENTENCE = 28
-"""Most words of a sentence on a page. Aim for 20."""
+"""Maximum number of words in a sentence on a page. Aim for 20."""
 CHECKED = (
     "*.md",
     "core/hookmq/*.py",
@@ -51,12 +51,12 @@ _COMMENT = re.compile(r"<!--.*?-->|^:::.*$", re.S | re.M)
 _CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.S)
 _LINK = re.compile(r"\]\([^)\s]*\)")
 _NAME = re.compile(r"[a-z]\w*([._]\w+)+")
-"""What the names of log events, metrics and settings look like."""
+"""Pattern of the names of log events, metrics and settings."""
 _SENTENCE_END = re.compile(r"[.!?](?=[\s\"')]|$)")
 
 
 class Problem(NamedTuple):
-    """A place that breaks a rule: line, word and what to do about it."""
+    """A violation of a rule: its line, and a description with the remedy."""
 
     line: int
     what: str
@@ -94,7 +94,7 @@ def _pattern(all_words: Iterable[Word]) -> re.Pattern[str]:
 
 
 class Rules:
-    """The words of one glossary, ready to be searched for."""
+    """The words of one glossary, compiled into search patterns."""
 
     def __init__(self, glossary: str) -> None:
         self.words = words(glossary)
@@ -209,7 +209,7 @@ def stale(rules: Rules) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Check; print problems as FILE:LINE: TEXT; return 1 if there are any."""
+    """Check the files and print problems as FILE:LINE: TEXT. Return 1 if there are any."""
     rules = Rules(GLOSSARY.read_text())
     if arguments == ["--stale"]:
         print("\n".join(stale(rules)))

@@ -1,4 +1,4 @@
-"""Public: what commands that plugins add with `register_cli` share with HookMQ's own.
+"""Public: the building blocks of HookMQ's commands, for commands that plugins add with `register_cli`.
 
 Everything in ``__all__`` stays compatible within a major version of `HOOK_API`, like `hookmq.plugin`.
 """

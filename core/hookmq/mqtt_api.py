@@ -1,7 +1,7 @@
 """Public: topics, packets and the codec, for plugins that read or write MQTT themselves.
 
-Everything in ``__all__`` stays compatible within a major version of `HOOK_API`, like `hookmq.plugin`. Nothing here does
-input or output.
+Everything in ``__all__`` stays compatible within a major version of `HOOK_API`, like `hookmq.plugin`. Nothing in this
+module does I/O.
 """
 
 from hookmq.mqtt.decoder import decode

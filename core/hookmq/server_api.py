@@ -1,4 +1,4 @@
-"""Public: what a plugin with a listener, an HTTP route or its own server uses of HookMQ's server.
+"""Public: the parts of HookMQ's server that a plugin with a listener, an HTTP route or its own server needs.
 
 Everything in ``__all__`` stays compatible within a major version of `HOOK_API`, like `hookmq.plugin`.
 """

@@ -1,7 +1,7 @@
-"""Public: what a plugin with a store or a journal implements, and the records that it receives.
+"""Public: the protocols that a plugin with a store or a journal implements, and the records that it receives.
 
-Everything in ``__all__`` stays compatible within a major version of `HOOK_API`, like `hookmq.plugin`. `Message`, `Will`,
-`Subscription` and `StoreError` are in `hookmq.plugin`.
+Everything in ``__all__`` stays compatible within a major version of `HOOK_API`, like `hookmq.plugin`. `Message`,
+`Will`, `Subscription` and `StoreError` are in `hookmq.plugin`.
 """
 
 from hookmq.model.client import ClientRecord

@@ -68,7 +68,7 @@ class Part:
             raise Ended(self.ended(code))
 
     def ended(self, code: int) -> str:
-        """Describe that the process has ended, and why."""
+        """Return a message that the process has ended, with the reason."""
         return f"{self.name} ended with {code}; the last that it said:\n  " + "\n  ".join(self.said)
 
     def next_line(self) -> str:

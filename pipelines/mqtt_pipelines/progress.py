@@ -159,7 +159,7 @@ class Reporter(StreamingQueryListener):
         self.tell(batch(json.loads(event.progress.json)))
 
     def onQueryIdle(self, event: Any) -> None:
-        """Ignore that there are no new rows."""
+        """Do nothing, because there are no new rows."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Report that a query has ended, with or without an error."""

@@ -1,4 +1,4 @@
-"""Show the configuration in force, describe it as a JSON Schema, or write one to start from."""
+"""Show the effective configuration, describe it as a JSON Schema, or write a first one."""
 
 import argparse
 import sys

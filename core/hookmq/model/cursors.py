@@ -8,9 +8,9 @@ from zlib import crc32
 from hookmq.model.errors import PluginError
 
 MAX_LIMIT: Final = 1000
-"""The most items that a plugin may ask for at once."""
+"""Maximum number of items that a plugin may request at once."""
 _MAX_CURSOR: Final = 1 << 18
-"""Longer strings are refused unread. The longest topic makes a third of this."""
+"""Longer strings are refused without being parsed. A cursor for the longest topic is a third of this length."""
 _MAX_DIGITS: Final = 18
 _SHOWN: Final = 40
 
@@ -71,7 +71,7 @@ class Cursors:
 
 
 def cursor_number(plugin: str, call: str, text: str) -> int:
-    """Return the number in (a part of) a position. Raises PluginError if `text` is not a number."""
+    """Return the number in a position, or in a part of one. Raises PluginError if `text` is not a number."""
     if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS:
         raise PluginError(plugin, f"{call}(): the cursor has no number where one belongs")
     return int(text)

@@ -30,7 +30,8 @@ _UNWANTED: Final = re.compile(
     + "]"
 )
 """Control characters and non-characters. Strings should not contain them, and receivers may refuse them (section
-1.5.4)."""
+1.5.4).
+"""
 
 
 def decode_utf8(raw: bytes, what: str, strict: bool = False) -> str:

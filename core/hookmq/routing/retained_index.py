@@ -1,14 +1,14 @@
 """Retained messages, found by topic or filter (MQTT 5.0 sections 3.3.1.3 and 4.7).
 
-A tree whose nodes are where topics end or part. A run of levels without either is one node, so there are at most two
-nodes for each topic, however deep it is.
+The messages are in a tree. It has a node wherever a topic ends or paths split, and the levels in between belong to the
+next node. There are therefore at most two nodes per topic, however deep it is.
 
-A search may pause for any time while messages are added and removed. It keeps one place per node on its path, not
-copies of what it still has to visit, and does not keep removed nodes alive. This works because
+A search may pause for any time while messages are added and removed. It stores one position for each node on its path,
+not copies of the remaining nodes, and does not keep removed nodes alive. This works for two reasons:
 
-- the children of a node are numbered in the order in which they were added, and a place is such a number;
-- a node stands for the path that ends at it, forever. If a path is split, the upper part becomes a new node. If a
-  node is left with one child and no message, the child takes its place, and the node keeps a pointer to the child.
+- The children of a node are numbered in the order in which they were added, and a position is such a number.
+- A node always represents the path that ends at it. If a path is split, the upper part becomes a new node. If a node
+  is left with one child and no message, the child replaces it, and the node keeps a pointer to the child.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,10 +23,10 @@ PACE: Final = 64
 """Default number of nodes that a search visits between two possible pauses."""
 
 _DICT_FROM: Final = 5
-"""From this many children, a node has a dict by name. Most nodes have fewer, which are searched one by one."""
+"""Number of children from which a node has a dict by name. Most nodes have fewer, which are searched one by one."""
 
 _CLOSE_UP_FROM: Final = 32
-"""Removed children are cleared from a list once there are this many and they are half of it."""
+"""Removed children are deleted from a list once there are this many and they are half of it."""
 
 _LONG: Final = 7
 """Every 2 ** 7 characters of a name count as one more visited node, since levels are compared one by one."""
@@ -35,10 +35,10 @@ _LONG: Final = 7
 class _Node(Generic[V]):
     """The end of a path of `depth` levels.
 
-    `name` is the path below the parent, one or more levels, and `first` its first level. `born` is its number among
-    the parent's children. `topic` is None if nothing is retained here; otherwise there has been a value without a
-    break since `since`. A removed node has `alive` False, and no value. A pointer to another node has that node as
-    `parent`, and the same depth.
+    `name` is the path below the parent, with one or more levels, and `first` is its first level. `born` is its number
+    among the parent's children. `topic` is None if no message is retained here; otherwise a value has existed without
+    interruption since `since`. A removed node has no value and its `alive` is False. If it is a pointer, `parent` is
+    the node that it points to, which has the same depth.
     """
 
     __slots__ = (
@@ -61,7 +61,8 @@ class _Node(Generic[V]):
 
 
 class _Children(Generic[V]):
-    """The children of a node. `order` lists them by rising `born`, including removed ones until it is closed up.
+    """The children of a node. `order` lists them by increasing `born`. It contains removed children until they are
+    deleted.
 
     `moves` counts how often positions in the list have changed.
     """
@@ -119,7 +120,7 @@ class _Children(Generic[V]):
         return None
 
     def point(self, pointer: _Node[V]) -> None:
-        """Replace the children of a removed node with a pointer, where searches continue."""
+        """Replace the children of a removed node by a pointer to the node where searches continue."""
         self.order = [pointer]
         self.by_name = None
         self.gone = 0
@@ -138,7 +139,9 @@ class _Place(Generic[V]):
         self.moves = 0 if node.children is None else node.children.moves
 
     def step(self, start: int) -> _Node[V] | None:
-        """Return the next child, removed or not; None after the last that was born by `start`."""
+        """Return the next child, which may be removed. Return None after the last child whose `born` is at most
+        `start`.
+        """
         children = self.node.children
         if children is None:
             return None
@@ -160,7 +163,7 @@ def _born(node: _Node[V]) -> int:
 
 
 def _target(node: _Node[V]) -> _Node[V]:
-    """Return the node, or the node that it points to."""
+    """Return the node or, if it is a pointer, the node that it points to."""
     parent = node.parent
     while parent is not None and parent.depth == node.depth:
         node = parent
@@ -171,7 +174,7 @@ def _target(node: _Node[V]) -> _Node[V]:
 def _levels(node: _Node[V], depth: int) -> list[str]:
     """Return the levels of the node's path below the first `depth`.
 
-    The parent may be above or below those: the tree may have changed since the search began.
+    The parent may be above or below that depth, because the tree may have changed since the search began.
     """
     names = node.name.split("/")
     above = node.depth - len(names)
@@ -186,8 +189,9 @@ def _levels(node: _Node[V], depth: int) -> list[str]:
 
 
 def _fits(levels: list[str], node: _Node[V], depth: int) -> bool:
-    """Return whether a filter's levels, without ``#``, match the node's path below the first `depth`, as far as both
-    go."""
+    """Return whether a filter's levels, without ``#``, match the node's path below the first `depth` levels. Only the
+    levels that both have are compared.
+    """
     last = min(node.depth, len(levels))
     if last - depth == 1 and node.first is node.name:
         level = levels[depth]
@@ -202,8 +206,10 @@ def _fits(levels: list[str], node: _Node[V], depth: int) -> bool:
 
 
 class RetainedIndex(Generic[V]):
-    """At most one value per topic. Topics and filters are valid, and filters have no ``$share/NAME/``. Nothing blocks
-    or recurses."""
+    """An index with at most one value per topic.
+
+    Topics and filters must be valid, and filters must not contain ``$share/NAME/``. No method blocks or recurses.
+    """
 
     __slots__ = ("_clock", "_nodes", "_root")
 
@@ -296,12 +302,12 @@ class RetainedIndex(Generic[V]):
         return old
 
     def match(self, filter: str) -> Iterator[tuple[str, V]]:
-        """Iterate over (topic, value) of the topics that `filter` matches, in any order, by the ``$`` rule
+        """Iterate over (topic, value) of the topics that `filter` matches, in any order, according to the ``$`` rule
         [MQTT-4.7.2-1].
 
-        The index may change between steps. The result has every topic that has had a value since the call, with its
-        current value. It has no deleted topic, even if it was set again, and none twice. One step may skip any number
-        of topics: see `scan`.
+        The index may change between steps. The result contains every topic that has had a value since the call, with
+        its current value. It contains no deleted topic, even if the topic was set again, and no topic twice. One step
+        may skip any number of topics; see `scan`.
         """
         return cast("Iterator[tuple[str, V]]", self._scan(filter, self._clock, 0))
 
@@ -382,7 +388,7 @@ def _part(children: _Children[V], child: _Node[V], names: list[str], common: int
 
 
 def _join(node: _Node[V], children: _Children[V], only: _Node[V]) -> None:
-    """Replace a node, where the path no longer parts, with its `only` child."""
+    """Replace a node where paths no longer split by its `only` child."""
     parent = node.parent
     assert parent is not None
     assert parent.children is not None

@@ -17,7 +17,7 @@ from hookmq.storage.protocols import Bounded, BoundedJournal, Journal
 Subscriber = Session | SharedSubscription
 
 GROUP_STEPS: Final = 8
-"""How many sessions' worth of work a shared subscription counts as."""
+"""A shared subscription counts as this many sessions when work is counted."""
 
 
 class Recipient:
@@ -63,8 +63,9 @@ class Recipient:
             )
 
     def without_local(self) -> "Recipient | None":
-        """Return the recipient to use for messages published by the session itself [MQTT-3.8.3-3], or None. The result
-        is cached."""
+        """Return the recipient without No Local subscriptions, for messages published by the session itself
+        [MQTT-3.8.3-3]. Return None if none remains. The result is cached.
+        """
         if not self.no_local:
             return self
         remote = self.remote

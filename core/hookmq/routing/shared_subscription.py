@@ -1,8 +1,8 @@
-"""Shared subscriptions. Until a message is sent to a member, it belongs to the shared subscription.
+"""Shared subscriptions. A message belongs to the shared subscription until it is sent to a member.
 
 The message goes to an online member with room. If there is none, it waits in the shared queue, and the first member
-with room takes it [MQTT-4.8.2-3]. When a member goes offline, its unacknowledged QoS 1 messages return. QoS 2
-messages in flight stay with the member [MQTT-4.8.2-4, 4.8.2-5].
+with room receives it [MQTT-4.8.2-3]. When a member goes offline, its unacknowledged QoS 1 messages return to the queue.
+QoS 2 messages in flight stay with the member [MQTT-4.8.2-4, 4.8.2-5].
 """
 
 from collections import deque
@@ -110,7 +110,7 @@ class SharedSubscription:
             self.sticky = None
 
     def candidates(self, message: Message, random: Callable[[], float]) -> list[Session]:
-        """Return the online members in the order in which to try them for `message`."""
+        """Return the online members in the order in which to offer `message` to them."""
         online = self.online
         count = len(online)
         if count < 2:

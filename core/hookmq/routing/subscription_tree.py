@@ -1,11 +1,12 @@
-"""Subscriptions by filter, and a cache of the routes made from them.
+"""Subscriptions by filter, and a cache of the routes compiled from them.
 
 Filters without wildcards are in one dict by topic. The others are in a trie, so a match visits only nodes that can
-match. Its nodes are where filters end or part: at most two for each filter, however deep it is. The owner makes a
-route from the matches of a topic. Routes are cached until a subscription that could affect the topic changes.
+match. The trie has a node wherever a filter ends or paths split: at most two per filter, however deep it is. The owner
+of the tree compiles a route from the matches of a topic. Routes are cached until a subscription that could affect the
+topic changes.
 
-Connections also keep the routes of topics that they publish to. They must check `valid` before each use. The tree
-clears it whenever it drops the route.
+Connections also keep the routes of topics that they publish to. They must check `valid` before each use, which the tree
+sets to False when it drops the route.
 """
 
 from collections.abc import Callable
@@ -31,19 +32,20 @@ LONG_TOPIC: Final = 1024
 """Topics with more characters are not cached: caches are limited by entries, and a topic may have 65,535 bytes."""
 
 FEW: Final = 256
-"""Up to this many cached routes are compared one by one with a changed filter. More are dropped without a comparison.
+"""Up to this many cached routes are compared one by one with a changed filter. If there are more, all are dropped
+without a comparison.
 
-Each route is dropped once, so the amortised cost of a wildcard subscription is constant.
+Each route is dropped once, so the amortized cost of a wildcard subscription is constant.
 """
 
 
 class _Node(Generic[S, V]):
-    """A run of levels of filters with wildcards: the level by which it is found, and those in `tail`, each after a
-    slash.
+    """A run of levels in filters with wildcards: the level under which its parent finds it, and those in `tail`, each
+    after a slash.
 
-    `here` is the leaf of the filter that ends at this node, `rest` that of the filter that ends with ``#`` below it.
-    A leaf is one entry, or a dict of entries by subscriber: most filters have one subscriber, and a dict takes four
-    times the space. `children` has no ``+``: that child is `plus`.
+    `here` is the leaf of the filter that ends at this node, and `rest` that of the filter that ends with ``#`` below
+    it. A leaf is one entry, or a dict of entries by subscriber: most filters have one subscriber, and a dict takes four
+    times the space. `children` does not contain ``+``, whose child is `plus`.
     """
 
     __slots__ = ("children", "here", "plus", "rest", "tail")
@@ -80,7 +82,7 @@ class _Node(Generic[S, V]):
                 self.children = None
 
     def part(self, names: list[str], common: int) -> None:
-        """Split the tail, which is `names`: keep those before `common` and move the rest to a new child."""
+        """Split the tail, whose levels are `names`: keep those before `common` and move the others to a new child."""
         lower: _Node[S, V] = _Node("".join([f"/{name}" for name in names[common + 1 :]]))
         lower.children, self.children = self.children, None
         lower.plus, self.plus = self.plus, None
@@ -108,11 +110,11 @@ class _Node(Generic[S, V]):
 
 
 class SubscriptionTree(Generic[S, V, R]):
-    """Subscriptions of subscribers `S` with values `V`, and routes `R` made from them.
+    """Subscriptions of subscribers `S` with values `V`, and routes `R` compiled from them.
 
-    Filters and topics are valid and without ``$share/NAME/``. Nothing here blocks or recurses. `compile` takes a
+    Filters and topics must be valid and without ``$share/NAME/``. No method blocks or recurses. `compile` receives a
     topic and its matches, returns a new route, and must not call the tree. `cache_size` limits the cached routes; 0
-    caches none. `max_levels` limits the slashes in a filter.
+    disables the cache. `max_levels` limits the slashes in a filter.
     """
 
     __slots__ = (
@@ -416,7 +418,7 @@ class SubscriptionTree(Generic[S, V, R]):
     def _evict(self) -> None:
         """Drop the oldest 64th of the cached routes.
 
-        A dict finds its first key by skipping deleted ones, so dropping one at a time would be slow.
+        Finding a dict's first key means skipping deleted ones, so dropping routes one at a time would be slow.
         """
         oldest = list(islice(self._routes, max(1, self._cache_size // 64)))
         for topic in oldest:
@@ -438,7 +440,7 @@ class SubscriptionTree(Generic[S, V, R]):
 
 
 def _along(tail: str, levels: list[str], at: int) -> int:
-    """Return how many levels of a topic are passed after `tail`, if `at` were before it; -1 if it does not match."""
+    """Return the position after `tail` in a topic's `levels` if it matches at `at`, or -1 if it does not."""
     end = at + tail.count("/")
     if end > len(levels):
         return -1
@@ -452,9 +454,9 @@ def _along(tail: str, levels: list[str], at: int) -> int:
 
 
 def _matching(filter: str, topics: set[str]) -> list[str]:
-    """Return those of `topics` that a wildcard `filter` matches.
+    """Return the `topics` that a wildcard `filter` matches.
 
-    Most topics differ in their prefix. For so few, compiling the filter would not pay.
+    Most topics differ in their prefix. Compiling the filter would take longer than comparing so few topics.
     """
     plus = filter.find("+")
     prefix = filter[:plus] if plus >= 0 else filter[: max(0, len(filter) - 2)]

@@ -94,10 +94,10 @@ class QueueOwner(Protocol):
 class Delivery:
     """One message for one session: queued, in flight or released.
 
-    `seq` is its place in the durable queue; 0 if it has none. `group` is the shared subscription that it came from,
-    and returns to if the session ends before acknowledging it [MQTT-4.8.2-4]. `batch` is the commit that collects its
-    queue entry, at index `place`; 0 if none does. `owner` is the owner of the queue if the records are still to be
-    made.
+    `seq` is its position in the durable queue; 0 if it has none. `group` is the shared subscription that it came from,
+    to which it returns if the session ends before acknowledging it [MQTT-4.8.2-4]. `batch` is the commit that contains
+    its queue entry, at index `place`; 0 if there is none. `owner` is the owner of the queue if the records have not
+    been created yet.
     """
 
     __slots__ = (
@@ -141,13 +141,15 @@ _NOTHING: Final = Outgoing(Message("", b""))
 VOLATILE_1: Final = Delivery(_NOTHING, 1, False, (), _NO_SUBSCRIPTION)
 VOLATILE_2: Final = Delivery(_NOTHING, 2, False, (), _NO_SUBSCRIPTION)
 VOLATILE_RELEASED: Final = Delivery(_NOTHING, 2, False, (), _NO_SUBSCRIPTION)
-"""Deliveries in flight to clean sessions, which never need the message again. All such deliveries share these three
-objects."""
+"""Deliveries in flight to clean sessions, whose messages are never needed again. All such deliveries share these three
+objects.
+"""
 
 
 def take_packet_id(inflight: dict[int, Delivery], last: int) -> int:
-    """Return the next free packet id after `last`, in 1 to 65535 [MQTT-2.2.1-3, 2.2.1-4]. The window is smaller, so
-    one is free."""
+    """Return the next free packet id after `last`, in 1 to 65535 [MQTT-2.2.1-3, 2.2.1-4]. There is always one, because
+    the window is smaller.
+    """
     number = last + 1 if last < 65535 else 1
     while number in inflight:
         number = number + 1 if number < 65535 else 1

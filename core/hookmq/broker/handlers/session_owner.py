@@ -14,8 +14,11 @@ def id_in_use(state: BrokerState, session: Session) -> bool:
 
 
 def voucher(client: ClientInfo, by: str) -> str:
-    """Return who vouches for `client`, as in `ClientInfo.vouched_by`. `by` is the plugin that accepted it, or ''. A
-    listener that takes the user name from the certificate is itself the voucher."""
+    """Return what authenticated `client`, in the format of `ClientInfo.vouched_by`.
+
+    `by` is the plugin that accepted the client, or ''. If the listener takes the user name from the certificate, the
+    listener itself counts.
+    """
     if client.scope.identity:
         return f"listener:{client.listener}"
     return f"plugin:{by}" if by else ""

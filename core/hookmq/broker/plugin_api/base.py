@@ -1,4 +1,4 @@
-"""What every part of a plugin's handle shares: the broker's state, the plugin's id, the rules for threads."""
+"""The common base of all parts of a plugin's handle: the broker's state, the plugin's id and the rules for threads."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

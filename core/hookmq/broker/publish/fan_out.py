@@ -293,7 +293,7 @@ def _slice(state: BrokerState, topic: str, most: int, steps: int) -> int:
 
 
 _TOGETHER: Final = 64
-"""The most fan-outs to serve in one pass."""
+"""Maximum number of fan-outs served in one pass."""
 _STEPS: Final = 512
-"""Steps (`BrokerState.work`) that all slices of one turn may take together."""
+"""Maximum number of steps (`BrokerState.work`) for all slices of one turn together."""
 _ALL: Final = 1 << 60
