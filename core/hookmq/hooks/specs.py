@@ -106,7 +106,8 @@ class BrokerHandle(Protocol):
         """Report one of this plugin's events to `on_event` observers. Returns at once. Cheap if there are no observers.
 
         `event` is a dotted name that starts with the plugin's entry point, such as ``ratelimit.banned``. `fields` are
-        JSON values without payloads or secrets. Raises PluginError for a name without a dot.
+        JSON values without payloads or secrets. Raises PluginError for a name without a dot, or one that starts with
+        ``broker.``: these are the broker's own events.
         """
 
     def invalidate_authz(self, client_id: str | None = None, filter: str | None = None) -> None:
@@ -126,7 +127,67 @@ class BrokerHandle(Protocol):
         reason: str = "",
         drop_will: bool = False,
     ) -> bool:
-        """Disconnect a client. Return False if it is offline. Raises PluginError in a thread."""
+        """Disconnect a client. Return False if it is offline. Raises PluginError in a thread.
+
+        Like every other call that changes the broker, this is logged and reported to `on_event` with this plugin's id,
+        here as ``broker.disconnected``.
+        """
+
+    def end_session(self, client_id: str, reason: str = "") -> bool:
+        """End a client's session at once, whatever its expiry. Return False if there is none.
+
+        The session ends in a later turn, so that nothing changes during the hook that asks. An online client is
+        disconnected with the code ADMINISTRATIVE_ACTION and `reason`. The will is published, and the session's
+        subscriptions and messages are dropped. Reported as ``broker.session_ended``. Raises PluginError in a thread.
+        """
+
+    def subscribe(
+        self,
+        client_id: str,
+        filter: str,
+        qos: int = 0,
+        *,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
+        identifier: int | None = None,
+        authorize: bool = False,
+    ) -> Awaitable[ReasonCode]:
+        """Subscribe a client, online or offline. The result is the granted QoS, or a code of 0x80 or above.
+
+        `filter` is what the client would send: its listener's mount point is put in front, and the client unsubscribes
+        with it. The subscription passes through the same checks, limits and hooks as a SUBSCRIBE, except the client's
+        rate limit and this plugin's own `on_subscribe`. `authorize` is asked only if you pass ``authorize=True``.
+        Retained messages are sent as after a SUBSCRIBE. An offline client gets them when it returns, unless the broker
+        restarts before that.
+
+        The result arrives after the commit; the subscription is made even if nothing awaits it. Reported as
+        ``broker.subscribed`` or ``broker.subscribe_refused``. Raises PluginError for an invalid argument or in a
+        thread. Awaiting raises PluginError if the client has no session.
+        """
+
+    def unsubscribe(self, client_id: str, filter: str) -> Awaitable[bool]:
+        """Remove a client's subscription, online or offline. `filter` is compared character by character.
+
+        The result arrives after the commit, and is False if there is no such subscription. Messages that are already
+        queued are still delivered. Reported as ``broker.unsubscribed``. Raises PluginError in a thread.
+        """
+
+    def purge_queue(self, client_id: str) -> Awaitable[int]:
+        """Drop every message that waits for a client, in memory and in the store. The result is their number.
+
+        Messages in flight are not touched. Messages that arrive during the purge are kept. The work is sliced; until it
+        ends, nothing is sent from this queue. Each message is dropped with the reason ``plugin`` and this plugin's id.
+        The result arrives after the commit. Reported as ``broker.queue_purged``. Raises PluginError in a thread.
+        """
+
+    def clear_retained(self, filter: str) -> Awaitable[int]:
+        """Clear every retained message that `filter` matches. The result is their number.
+
+        Subscribers are not sent anything; `on_retained` is called for each topic. The work is sliced. As for
+        subscriptions, ``#`` does not match topics that start with ``$``. The result arrives after the commit. Reported
+        as ``broker.retained_cleared``. Raises PluginError for an invalid filter or in a thread.
+        """
 
     def client(self, client_id: str) -> ClientInfo | None:
         """Return an online client, or None if it is offline. Raises PluginError in a thread."""

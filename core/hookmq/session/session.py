@@ -168,7 +168,8 @@ class Session:
         self.loaded_seq = 0
         self.reading = False
         self.on_page: Callable[[Any, Session], None] | None = None
-        """Called with the broker's core and this session once the page being read has arrived."""
+        """Called with the broker's core and this session once the page being read has arrived, or the session has
+        ended."""
         self.backlog: dict[str, Iterator[tuple[Outgoing, Subscription] | None]] | None = None
         """Retained messages still to be sent, by subscription filter. They are read when there is room."""
         self.paused = 0

@@ -162,6 +162,21 @@ def drain_queue(state: BrokerState, session: Session) -> None:
     update_write_state(session)
 
 
+def pause(session: Session) -> None:
+    """Let the session's messages wait until a matching call of `unpause`."""
+    session.paused += 1
+    update_write_state(session)
+
+
+def unpause(state: BrokerState, session: Session) -> None:
+    """Undo one `pause`. After the last one, send what waits."""
+    session.paused -= 1
+    if not session.paused:
+        update_write_state(session)
+        drain_queue(state, session)
+        state.writes.schedule()
+
+
 Found = tuple[Outgoing, Subscription]
 _NOTHING: Final = Outgoing(Message("", b""))
 WAITING: Final[Found] = (_NOTHING, Subscription("", ""))

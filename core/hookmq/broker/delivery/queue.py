@@ -160,7 +160,7 @@ def load_page(
             state.writes.schedule()
         elif not synchronous:
             # The client may have returned, or found room, while the page was read.
-            (session.on_page or then)(state, session)
+            _call_on_page(state, session, then)
             state.writes.schedule()
 
     limits = state.settings.session
@@ -180,8 +180,16 @@ def _look_again(
     state: BrokerState, session: Session, then: Callable[[BrokerState, Session], None]
 ) -> None:
     if state.sessions.get(session.client_id) is session:
-        then(state, session)
+        _call_on_page(state, session, then)
         state.writes.schedule()
+
+
+def _call_on_page(
+    state: BrokerState, session: Session, then: Callable[[BrokerState, Session], None]
+) -> None:
+    """Call what waits for the page that was read: `Session.on_page`, or `then` if it is not set."""
+    waiting, session.on_page = session.on_page or then, None
+    waiting(state, session)
 
 
 def has_subscription_for(session: Session, delivery: Delivery) -> bool:

@@ -1,8 +1,19 @@
-"""A plugin acts on clients, sessions and routes."""
+"""A plugin acts on clients, sessions, queues and retained messages. Each of these calls is logged, and reported to
+`on_event`, with the plugin's id."""
 
+from collections.abc import Awaitable
+from functools import partial
+
+from hookmq.broker.delivery.purge import Purge
 from hookmq.broker.plugin_api.base import HandleBase
+from hookmq.broker.publish.retained import clear_matching
+from hookmq.broker.sessions.lifecycle import terminate
+from hookmq.broker.sessions.subscriptions import remove
 from hookmq.broker.sessions.wills import cancel_will
+from hookmq.hooks.recursion import DEPTH, at_depth
+from hookmq.model.runtime import Promise
 from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.session.session import Session
 
 
 class Actions(HandleBase):
@@ -22,10 +33,95 @@ class Actions(HandleBase):
         session = self._state.sessions.get(client_id)
         if session is None or session.connection is None:
             return False
+        client = session.client
         if drop_will:
             cancel_will(session)
         session.connection.disconnect(code, reason)
+        self._tell(
+            "info",
+            "broker.disconnected",
+            client,
+            code=f"0x{code:02X}",
+            reason=reason,
+            drop_will=drop_will,
+        )
         return True
+
+    def end_session(self, client_id: str, reason: str = "") -> bool:
+        """End a session in a later turn, online or offline. Return False if there is none."""
+        self._only_on_loop("end_session()")
+        session = self._state.sessions.get(client_id)
+        if session is None:
+            return False
+        self._in_turn(partial(self._end_session, session, reason))
+        return True
+
+    def _end_session(self, session: Session, reason: str) -> None:
+        state = self._state
+        if state.sessions.get(session.client_id) is not session:
+            return  # it has ended meanwhile
+        client = session.client
+        terminate(state, session, reason)
+        self._tell("info", "broker.session_ended", client, reason=reason)
+
+    def unsubscribe(self, client_id: str, filter: str) -> Awaitable[bool]:
+        """Remove a subscription in a later turn. The result is False if there is none."""
+        self._only_on_loop("unsubscribe()")
+        self._check_types("unsubscribe", ("client_id", client_id, str), ("filter", filter, str))
+        return self._result_of(partial(self._unsubscribe, client_id, filter))
+
+    def _unsubscribe(self, client_id: str, filter: str, result: Promise) -> None:
+        session = self._state.sessions.get(client_id)
+        if session is None or not remove(self._state, session, filter):
+            result.set_result(False)
+            return
+        self._tell("info", "broker.unsubscribed", session.client, filter=filter)
+        self._after_commit(result, True)
+
+    def purge_queue(self, client_id: str) -> Awaitable[int]:
+        """Drop the messages that wait for a client, in slices. The result is their number."""
+        self._only_on_loop("purge_queue()")
+        self._check_types("purge a queue", ("client_id", client_id, str))
+        return self._result_of(partial(self._purge_queue, client_id))
+
+    def _purge_queue(self, client_id: str, result: Promise) -> None:
+        session = self._state.sessions.get(client_id)
+        if session is None:
+            result.set_result(0)
+            return
+        client, depth = session.client, DEPTH.get()
+
+        def purged(count: int) -> None:
+            at_depth(
+                depth,
+                lambda: self._tell("info", "broker.queue_purged", client, messages=count),
+            )
+            self._give(result, count)
+
+        Purge(self._state, session, self._plugin, purged).run()
+
+    def clear_retained(self, filter: str) -> Awaitable[int]:
+        """Clear the retained messages that match `filter`, in slices. The result is their number."""
+        self._only_on_loop("clear_retained()")
+        self._check_types("clear retained messages", ("filter", filter, str))
+        share, _ = self._parse_filter(filter, "clear retained messages")
+        if share is not None:
+            raise self._refusal("clear retained messages", f"{filter!r} is a shared subscription")
+        return self._result_of(partial(self._clear_retained, filter))
+
+    def _clear_retained(self, filter: str, result: Promise) -> None:
+        depth = DEPTH.get()
+
+        def cleared(count: int) -> None:
+            at_depth(
+                depth,
+                lambda: self._tell(
+                    "info", "broker.retained_cleared", None, filter=filter, messages=count
+                ),
+            )
+            self._give(result, count)
+
+        clear_matching(self._state, filter, cleared)
 
     def invalidate_routes(self) -> None:
         """Ask every journal again which topics it wants."""

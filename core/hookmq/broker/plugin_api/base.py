@@ -3,14 +3,19 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Any, Final
 
 from hookmq.broker.state import BrokerState
 from hookmq.hooks.instance import PluginInstance
 from hookmq.hooks.recursion import DEPTH, at_depth
 from hookmq.model.client import ClientInfo
 from hookmq.model.errors import PluginError
+from hookmq.model.runtime import Promise
 from hookmq.mqtt.errors import ProtocolError
-from hookmq.mqtt.topics import validate_topic
+from hookmq.mqtt.topics import parse_share, validate_filter, validate_topic
+
+OWN: Final = "broker."
+"""Prefix of the events that the broker itself reports about a plugin's calls."""
 
 
 class HandleBase:
@@ -43,6 +48,75 @@ class HandleBase:
         except RuntimeError as error:
             raise PluginError(self._plugin, "the broker has ended") from error
 
+    def _in_turn(self, call: Callable[[], None]) -> None:
+        """Run `call` in a later turn, one level deeper, so that nothing changes during a hook's call. Calls run in order.
+        Raises PluginError if plugins call each other in a loop."""
+        state = self._state
+        depth = DEPTH.get() + 1
+        if depth > state.settings.broker.publish_depth:
+            raise PluginError(self._plugin, "plugins call the broker in a loop")
+
+        def begin() -> None:
+            at_depth(depth, call)
+            state.writes.schedule()
+
+        state.runtime.call_soon(partial(state.guarded, begin))
+
+    def _result_of(self, call: Callable[[Promise], None]) -> Promise:
+        """Run `call` in a later turn, and return the promise that it settles. If it raises, so does awaiting."""
+        result = self._state.runtime.promise()
+
+        def begin() -> None:
+            try:
+                call(result)
+            except PluginError as error:
+                if not result.done():
+                    result.set_exception(error)
+            except Exception as error:
+                if not result.done():
+                    result.set_exception(PluginError(self._plugin, f"internal error: {error!r}"))
+                raise
+
+        self._in_turn(begin)
+        return result
+
+    @staticmethod
+    def _give(result: Promise, value: object) -> None:
+        """Settle `result`, unless the caller has stopped waiting."""
+        if not result.done():
+            result.set_result(value)
+
+    def _after_commit(self, result: Promise, value: object) -> None:
+        """Settle `result` once everything recorded so far is committed."""
+        self._state.committer.after_commit(partial(self._give, result, value))
+        self._state.writes.schedule()
+
+    def _refusal(self, what: str, why: str) -> PluginError:
+        return PluginError(self._plugin, f"cannot {what}: {why}")
+
+    def _check_types(self, what: str, *given: tuple[str, object, Any]) -> None:
+        """Raise PluginError unless each (name, value, type) fits. Compiled code would raise an error for a wrong type
+        only in a later turn, which the plugin would not see."""
+        for name, value, kind in given:
+            if not isinstance(value, kind):
+                wanted = getattr(kind, "__name__", str(kind))
+                raise self._refusal(what, f"{name} is {type(value).__name__}, not {wanted}")
+
+    def _parse_filter(self, filter: str, what: str) -> tuple[str | None, str]:
+        """Return the share name and the topic filter of a valid filter. Raises PluginError for an invalid one."""
+        try:
+            validate_filter(filter, self._state.settings.broker.max_topic_levels)
+            return parse_share(filter)
+        except ProtocolError as error:
+            raise self._refusal(what, error.detail) from error
+
+    def _tell(self, level: str, event: str, client: ClientInfo | None, **fields: object) -> None:
+        """Log what this plugin did to the broker, and notify the observers of `on_event`."""
+        client_id = None if client is None else client.client_id
+        self.log(level, event, client_id=client_id, **fields)
+        if "on_event" in self._state.observed:
+            self._emit(event, client, MappingProxyType(fields))
+
     def _check_topic(self, topic: str, what: str) -> None:
         try:
             validate_topic(topic, self._state.settings.broker.max_topic_levels)
@@ -57,6 +131,11 @@ class HandleBase:
         """Notify the observers of `on_event`. Raises PluginError if the name has no dot."""
         if "." not in event.strip("."):
             raise PluginError(self._plugin, f"invalid event name {event!r}: it must contain a dot")
+        if event.startswith(OWN):
+            raise PluginError(
+                self._plugin,
+                f"invalid event name {event!r}: {OWN!r} is for the broker's own events",
+            )
         if "on_event" in self._state.observed:
             self._on_loop(partial(self._emit, event, client, MappingProxyType(fields)))
 

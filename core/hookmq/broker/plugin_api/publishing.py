@@ -13,11 +13,6 @@ from hookmq.model.runtime import Promise
 from hookmq.mqtt.properties import EMPTY, In, Properties
 
 
-def _give(result: Promise, matched: int) -> None:
-    if not result.done():  # else the caller has stopped waiting
-        result.set_result(matched)
-
-
 class Publishing(HandleBase):
     """The part of the handle that publishes."""
 
@@ -55,19 +50,14 @@ class Publishing(HandleBase):
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties
     ) -> Message:
         state = self._state
-        # Compiled code would raise an error for a wrong type only in a later turn, which the plugin would not see.
-        for name, given, kind in (
+        self._check_types(
+            "publish",
             ("topic", topic, str), ("QoS", qos, int), ("payload", payload, bytes), ("retain", retain, bool),
             ("properties", properties, Properties),
-        ):  # fmt: skip
-            if not isinstance(given, kind):
-                raise PluginError(
-                    self._plugin,
-                    f"cannot publish: {name} is {type(given).__name__}, not {kind.__name__}",
-                )
+        )  # fmt: skip
         self._check_topic(topic, "publish")
         if qos not in (0, 1, 2):
-            raise PluginError(self._plugin, f"cannot publish: QoS {qos!r}")
+            raise self._refusal("publish", f"QoS {qos!r}")
         now = state.runtime.time()
         interval = properties.message_expiry_interval
         return Message(
@@ -102,7 +92,7 @@ class Publishing(HandleBase):
             if outcome.matched < 0:
                 result.set_exception(PluginError(self._plugin, f"refused: {outcome.code.text}"))
             elif outcome.relies:
-                state.committer.after_commit(partial(_give, result, outcome.matched))
+                self._after_commit(result, outcome.matched)
             else:
                 result.set_result(outcome.matched)
 

@@ -1,5 +1,7 @@
 """Retained messages: one per topic; replaced, cleared, and removed when they expire."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from hookmq.broker.retained_expiry import Kept
@@ -11,6 +13,10 @@ from hookmq.storage.records import DropPublisher, DropRetained, PutPublisher, Pu
 
 _TELL: Final = 60.0
 """Seconds between two log lines about a lack of room."""
+_SLICE: Final = 256
+"""Messages that `clear_matching` clears in one turn."""
+_SKIPPED: Final = 32
+"""How many messages a step without a match counts as, because it takes as much time."""
 
 
 def set_retained(
@@ -86,6 +92,35 @@ def expire(state: BrokerState, topic: str) -> None:
     if known is not None:
         _clear(state, topic, known)
         state.writes.schedule()
+
+
+def clear_matching(state: BrokerState, filter: str, done: Callable[[int], None]) -> None:
+    """Clear every retained message that `filter` matches, a slice per turn. Then call `done` with their number, once that
+    is committed. Subscribers are not sent anything."""
+    _clear_slice(state, state.retained.scan(filter), 0, done)
+
+
+def _clear_slice(
+    state: BrokerState,
+    found: Iterator[tuple[str, Kept] | None],
+    count: int,
+    done: Callable[[int], None],
+) -> None:
+    left = _SLICE
+    for item in found:
+        if item is None:
+            left -= _SKIPPED
+        else:
+            _clear(state, item[0], item[1])
+            count += 1
+            left -= 1
+        if left <= 0:
+            again = partial(_clear_slice, state, found, count, done)
+            state.runtime.call_soon(partial(state.guarded, again))
+            state.writes.schedule()
+            return
+    state.committer.after_commit(partial(done, count))
+    state.writes.schedule()
 
 
 def _clear(state: BrokerState, topic: str, known: Kept) -> None:

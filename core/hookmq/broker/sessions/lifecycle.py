@@ -18,6 +18,7 @@ from hookmq.broker.sessions.wills import publish_will
 from hookmq.broker.state import BrokerState
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Direction, DropReason, SessionEvent
+from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.routing.shared_subscription import SharedSubscription
 from hookmq.session.inflight import Delivery
 from hookmq.session.session import QUEUEING, Session
@@ -168,6 +169,15 @@ def end_session(state: BrokerState, session: Session, event: SessionEvent) -> No
         state.writes.schedule()
 
 
+def terminate(state: BrokerState, session: Session, reason: str) -> None:
+    """Disconnect the session's client and end the session, although it has not expired. Its will is published now."""
+    if session.connection is not None:
+        session.connection.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, reason)
+    if state.sessions.get(session.client_id) is session:  # else it ended with its connection
+        end_session(state, session, SessionEvent.ENDED)
+    state.writes.schedule()
+
+
 def _return_all_shared(state: BrokerState, session: Session) -> tuple[SharedSubscription, ...]:
     """Give an ending session's shared messages back to their groups, including groups it has left, because it can no
     longer complete any delivery. Return the groups that may have received some."""
@@ -206,6 +216,9 @@ def _drop_messages(state: BrokerState, session: Session) -> None:
     session.inflight = {}
     session.received = None
     session.queued = session.queued_bytes = session.stored = 0
+    waiting, session.on_page = session.on_page, None
+    if waiting is not None:  # no page will arrive
+        state.runtime.call_soon(partial(state.guarded, partial(waiting, state, session)))
 
 
 def _end_recorded(state: BrokerState, client_id: str) -> None:

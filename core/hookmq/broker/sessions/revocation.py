@@ -8,7 +8,7 @@ from collections import deque
 from functools import partial
 
 from hookmq.broker.delivery.completion import complete
-from hookmq.broker.delivery.deliver import drain_queue
+from hookmq.broker.delivery.deliver import unpause
 from hookmq.broker.delivery.queue import account_dequeued, has_subscription_for
 from hookmq.broker.delivery.transmit import release_publisher, update_write_state
 from hookmq.broker.publish.authorize import authorize
@@ -59,19 +59,10 @@ def _ask_slice(state: BrokerState, chosen: _Chosen) -> None:
         if session.subscriptions.get(subscription.filter) is subscription:
             _ask(state, session, subscription)
         else:
-            _resume(state, session)
+            unpause(state, session)
     if chosen:
         state.runtime.call_soon(partial(_ask_slice, state, chosen))
     state.writes.schedule()
-
-
-def _resume(state: BrokerState, session: Session) -> None:
-    """Resume sending the session's messages once all its subscriptions are decided."""
-    session.paused -= 1
-    if not session.paused:
-        update_write_state(session)
-        drain_queue(state, session)
-        state.writes.schedule()
 
 
 def _ask(state: BrokerState, session: Session, subscription: Subscription) -> None:
@@ -87,7 +78,7 @@ def _ask(state: BrokerState, session: Session, subscription: Subscription) -> No
                 subscribe(state, session, lowered)
                 if session.durable:
                     state.committer.add(PutSubscription(session.client_id, lowered))
-        _resume(state, session)
+        unpause(state, session)
 
     topic_filter, qos = subscription.topic_filter, subscription.qos
     authorize(

@@ -33,6 +33,11 @@ REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("publish_and_wait()", lambda broker: broker.publish_and_wait("answer", b"x")),
     ("authorize()", lambda broker: broker.authorize(None, Action.PUBLISH, "t")),  # type: ignore[arg-type]
     ("disconnect()", lambda broker: broker.disconnect("c")),
+    ("end_session()", lambda broker: broker.end_session("c")),
+    ("subscribe()", lambda broker: broker.subscribe("c", "t")),
+    ("unsubscribe()", lambda broker: broker.unsubscribe("c", "answer")),
+    ("purge_queue()", lambda broker: broker.purge_queue("c")),
+    ("clear_retained()", lambda broker: broker.clear_retained("#")),
     ("client()", lambda broker: broker.client("c")),
     ("clients()", lambda broker: broker.clients()),
     ("retained()", lambda broker: broker.retained("#")),
