@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from hookmq.broker.connection import ClientConnection
+from hookmq.broker.core_metrics import register_core
 from hookmq.broker.delivery.queue_expiry import watch_expiry
 from hookmq.broker.delivery.retransmit import watch_retries
 from hookmq.broker.dispatch import DISPATCH
@@ -18,12 +19,14 @@ from hookmq.broker.sessions.revocation import revoke
 from hookmq.broker.state import BrokerState
 from hookmq.hooks.instance import PluginInstance
 from hookmq.hooks.manager import Hooks
+from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.specs import BrokerHandle
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
 from hookmq.model.metrics import Metrics
 from hookmq.model.runtime import Runtime, Wire
 from hookmq.model.settings import Settings
+from hookmq.model.snapshots import ListenerSnapshot
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.storage.protocols import Journal, Store
 
@@ -72,6 +75,8 @@ class Broker:
         self._unlogged = 0
         self._on_end: Callable[[ClientConnection, DisconnectReason], None] = self._ended
         """One bound method shared by all connections, to save memory."""
+        self._core_metrics: MetricRegistry | None = None
+        state.counters = self.counters
 
     @property
     def settings(self) -> Settings:
@@ -86,6 +91,23 @@ class Broker:
     @on_failure.setter
     def on_failure(self, call: Callable[[str], None] | None) -> None:
         self.state.on_failure = call
+
+    @property
+    def listeners(self) -> Callable[[], tuple[ListenerSnapshot, ...]]:
+        """The function that returns the server's listeners."""
+        return self.state.listeners
+
+    @listeners.setter
+    def listeners(self, call: Callable[[], tuple[ListenerSnapshot, ...]]) -> None:
+        self.state.listeners = call
+
+    def counters(self) -> dict[str, float]:
+        """Return the core's metrics by name. The exporter shows the same, with the prefix ``hookmq_``."""
+        metrics = self._core_metrics
+        if metrics is None:
+            metrics = self._core_metrics = MetricRegistry()
+            register_core(metrics, self)
+        return metrics.values()
 
     def accept(self, wire: Wire, peer: Peer, scope: Scope) -> PacketReader:
         """Return a new connection from `peer` on the listener of `scope`. Above the connection limit, close it at

@@ -6,6 +6,7 @@ each turn.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from hookmq.broker.fan_out_job import FanOutJob
@@ -20,19 +21,23 @@ from hookmq.hooks.manager import Hooks
 from hookmq.hooks.recursion import at_depth
 from hookmq.hooks.specs import OBSERVERS, BrokerHandle
 from hookmq.model.client import ClientInfo
+from hookmq.model.cursors import Cursors
 from hookmq.model.events import Action, Direction, Dropped, DropReason
 from hookmq.model.message import Message
 from hookmq.model.metrics import Metrics
 from hookmq.model.runtime import Runtime
 from hookmq.model.settings import Settings
+from hookmq.model.snapshots import ListenerSnapshot
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.packet_limits import PacketLimits
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.routing.retained_index import RetainedIndex
+from hookmq.routing.retained_search import RetainedSearches
 from hookmq.routing.route import Route, RouteCompiler, Subscriber
 from hookmq.routing.shared_subscription import SharedSubscription
 from hookmq.routing.subscription_tree import SubscriptionTree
 from hookmq.session.inflight import Delivery, Outgoing
+from hookmq.session.serial_index import SerialIndex
 from hookmq.session.session import Session
 from hookmq.storage.commit_pause import CommitPause
 from hookmq.storage.group_commit import GroupCommit, entry_of
@@ -96,6 +101,8 @@ class BrokerState:
         connections."""
         self.deadlines = TimerQueue(runtime, self.guarded)
         self.sessions: dict[str, Session] = {}
+        self.session_index: SerialIndex[Session] = SerialIndex()
+        """The same sessions, for plugins that list them page by page."""
         self.ending: dict[str, int] = {}
         """How many of a client's sessions have ended but are not yet recorded as ended."""
         self.undecided_wills: dict[str, tuple[UndecidedWill, ...]] = {}
@@ -104,10 +111,17 @@ class BrokerState:
         self.ended_meanwhile: set[str] | None = None
         """Clients whose sessions ended during the current search for expired messages; None if no search is running."""
         self.groups: dict[tuple[str, str], SharedSubscription] = {}
+        self.group_index: SerialIndex[SharedSubscription] = SerialIndex()
         self.retained: RetainedIndex[Kept] = RetainedIndex()
         self.retained_bytes = 0
         self.retained_told = 0.0
         """The earliest time to log again that there is no room for retained messages."""
+        self.searches: dict[str, RetainedSearches[Kept]] = {}
+        """The searches for retained messages that plugins have begun and may continue, by plugin id."""
+        self.cursors = Cursors(partial(runtime.token, 8))
+        self.listeners: Callable[[], tuple[ListenerSnapshot, ...]] = tuple
+        """Returns the server's listeners. The server sets it."""
+        self.counters: Callable[[], dict[str, float]]  # set by `Broker`, which has some of them
         self.publishers = Publishers()
         self.expiries: Expiries  # set by `Broker`, which can clear a message
         if store is None:

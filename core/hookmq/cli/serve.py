@@ -78,7 +78,7 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
 
         async def prepare(self) -> None:
             await start_plugins(hooks)
-            self.use(PluginExtensions(hooks, broker, self.connections, runtime.log))
+            self.use(PluginExtensions(hooks, broker, runtime.log))
 
         async def start(self, inherited: Mapping[str, socket.socket] | None = None) -> None:
             await super().start(inherited)

@@ -118,7 +118,7 @@ class HotReload:
             hooks.bind(self.node.runtime, partial(PluginBroker, self.broker.state))
             await start_plugins(hooks)
             _keep_guards(known, hooks)
-            extensions = PluginExtensions(hooks, self.broker, self.node.connections, log)
+            extensions = PluginExtensions(hooks, self.broker, log)
             for settings in opening:
                 listener = await self._open(settings, new, extensions)
                 opened.append(listener)

@@ -113,27 +113,36 @@ class MetricRegistry:
             shown = name if openmetrics or family.kind != "counter" else f"{name}_total"
             lines.append(f"# HELP {shown} {_escape(family.help, quotes=openmetrics)}")
             lines.append(f"# TYPE {shown} {family.kind}")
-            lines += self._samples(family)
+            lines += [f"{sample} {_number(value)}" for sample, value in self._samples(family)]
         if openmetrics:
             lines.append("# EOF")
         return "\n".join(lines) + "\n"
 
-    def _samples(self, family: MetricFamily) -> Iterator[str]:
+    def values(self) -> dict[str, float]:
+        """Return the value of every sample. The names are those of `text`, such as ``messages_received_total`` or
+        ``hook_queue_depth{hook="on_event",plugin="audit"}``, without the prefix ``hookmq_``."""
+        return {
+            name.removeprefix(PREFIX): value
+            for family in sorted(self._families)
+            for name, value in self._samples(self._families[family])
+        }
+
+    def _samples(self, family: MetricFamily) -> Iterator[tuple[str, Value]]:
         seen: set[str] = set()
         for plugin, read in family.readers:
             try:
-                lines = [
-                    (f"{family.name}{suffix}{_labels(labels, plugin)}", _number(value))
+                samples = [
+                    (f"{family.name}{suffix}{_labels(labels, plugin)}", _checked(value))
                     for suffix, labels, value in read()
                 ]
-                names = [name for name, _ in lines]
+                names = [name for name, _ in samples]
                 if len(set(names)) < len(names) or not seen.isdisjoint(names):
                     raise ValueError("two values have the same labels")
             except Exception as error:
                 self._failed(family.name, plugin, error)
                 continue
             seen.update(names)
-            yield from (f"{name} {number}" for name, number in lines)
+            yield from samples
 
     def _failed(self, family: str, plugin: str, error: Exception) -> None:
         key = (family, plugin)
@@ -178,11 +187,16 @@ def _escape(text: str, quotes: bool) -> str:
     return text.replace('"', r"\"") if quotes else text
 
 
+def _checked(value: Value) -> Value:
+    """Return `value`. Raises TypeError if it is not a number, because plugins return anything."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return value
+
+
 def _number(value: Value) -> str:
     if isinstance(value, int):
         return str(int(value))
-    if not isinstance(value, float):
-        raise TypeError(f"{value!r} is not a number")
     if math.isfinite(value):
         return repr(value).removesuffix(".0")
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

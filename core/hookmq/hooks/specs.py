@@ -24,6 +24,15 @@ from hookmq.model.message import Message
 from hookmq.model.metrics import Metrics
 from hookmq.model.runtime import Runtime
 from hookmq.model.settings import Settings
+from hookmq.model.snapshots import (
+    InflightMessage,
+    ListenerSnapshot,
+    Page,
+    QueuedMessage,
+    SessionSnapshot,
+    SharedGroup,
+    SubscriptionSnapshot,
+)
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.packets import Auth, Connect
 from hookmq.mqtt.properties import EMPTY, Properties
@@ -192,11 +201,85 @@ class BrokerHandle(Protocol):
     def client(self, client_id: str) -> ClientInfo | None:
         """Return an online client, or None if it is offline. Raises PluginError in a thread."""
 
-    def clients(self) -> list[ClientInfo]:
-        """Return all online clients as a new list. Too slow to call for each message. Raises PluginError in a thread."""
+    def session(self, client_id: str) -> SessionSnapshot | None:
+        """Return the session of a client, online or offline, or None. Raises PluginError in a thread."""
 
-    def retained(self, filter: str) -> list[Message]:
-        """Return the retained messages that match `filter`. Raises PluginError in a thread."""
+    def sessions(
+        self,
+        cursor: str = "",
+        limit: int = 100,
+        *,
+        client_id: str = "",
+        username: str = "",
+        listener: str = "",
+        connected: bool | None = None,
+    ) -> Page[SessionSnapshot]:
+        """Return a page of the sessions, in the order in which they began.
+
+        Pass ``page.cursor`` to get the next page, with the same other arguments, until it is empty. A session that exists
+        from the first page to the last is seen exactly once. A session that begins or ends in between may be missing.
+
+        `client_id` and `username` are prefixes, `listener` is a name, and `connected` selects online or offline
+        sessions. One call examines at most 1000 sessions. A page may therefore be short, or empty, although more follow.
+
+        Raises PluginError for a `limit` outside 1 to 1000, and for a cursor that is malformed, from before the broker's
+        start, or of another call or other arguments. The same applies to all calls below that return a page. They also
+        raise PluginError in a thread.
+        """
+
+    def subscriptions(
+        self, cursor: str = "", limit: int = 100, *, client_id: str = "", filter: str = ""
+    ) -> Page[SubscriptionSnapshot]:
+        """Return a page of the subscriptions, session by session. A subscription that exists from the first page to the
+        last is seen exactly once.
+
+        `client_id` selects one session. `filter` selects the subscriptions that overlap it: a topic finds those that
+        match it. ``$share/NAME/FILTER`` selects among the subscriptions with this share name. One call examines at most
+        1000 sessions and subscriptions, and compares the filters of one session more. Raises PluginError for an invalid
+        `filter`, and for a cursor of a session that has ended.
+        """
+
+    def queue(
+        self, client_id: str, cursor: str = "", limit: int = 100
+    ) -> Awaitable[Page[QueuedMessage]]:
+        """Return a page of a session's queue, the next message to send first. The queue does not change.
+
+        Messages that are not in memory are read from the store, once everything before this call is committed. A page of
+        these has at most 4 MiB, unless its first message is larger. QoS 0 messages for a slow client are not included.
+        A message may have expired. The page is empty if there is no session. Awaiting raises PluginError if the store
+        fails. The call raises PluginError for a cursor of a session that has ended.
+        """
+
+    def inflight(self, client_id: str, cursor: str = "", limit: int = 100) -> Page[InflightMessage]:
+        """Return a page of the messages in flight to a client, in the order of their packet ids.
+
+        The page is empty if there is no session. Raises PluginError for a cursor of a session that has ended.
+        """
+
+    def retained(self, filter: str = "#", cursor: str = "", limit: int = 100) -> Page[Message]:
+        """Return a page of the retained messages that match `filter`, in no particular order.
+
+        A topic that has a message from the first page to the last is seen exactly once, with the message that it has
+        then. ``#`` excludes topics that start with ``$``.
+
+        Each cursor works once. A plugin can have 32 searches open: another one ends the search that was not used for the
+        longest time. Its cursor is then stale. Raises PluginError for a stale cursor and for an invalid `filter`.
+        """
+
+    def shared_groups(self, cursor: str = "", limit: int = 100) -> Page[SharedGroup]:
+        """Return a page of the shared subscriptions. One that exists from the first page to the last is seen exactly
+        once. To list the members of one, use `subscriptions` with its filter."""
+
+    def listeners(self) -> tuple[ListenerSnapshot, ...]:
+        """Return all listeners, in the order of the configuration. There are none in an in-memory broker. Raises
+        PluginError in a thread."""
+
+    def counters(self) -> Mapping[str, float]:
+        """Return the core's metrics by name, as the exporter shows them, without the prefix ``hookmq_``.
+
+        Labels are part of the name: ``messages_dropped_total{direction="out",reason="queue_full"}``. The metrics of
+        plugins and ``hookmq_build_info`` are not included. Raises PluginError in a thread.
+        """
 
     def log(self, level: str, event: str, /, **fields: object) -> None:
         """Log `event` with this plugin's id. See `Plugin.log`."""

@@ -13,10 +13,11 @@ from hookmq.model.message import Message
 from hookmq.model.settings import ShareStrategy
 from hookmq.model.subscription import Subscription
 from hookmq.session.inflight import Delivery
+from hookmq.session.serial_index import Numbered
 from hookmq.session.session import Session
 
 
-class SharedSubscription:
+class SharedSubscription(Numbered):
     """The members of a shared subscription, and the messages that wait for any of them."""
 
     __slots__ = (
@@ -25,6 +26,7 @@ class SharedSubscription:
     )  # fmt: skip
 
     def __init__(self, share: str, topic_filter: str, owner: str, strategy: ShareStrategy) -> None:
+        super().__init__()
         self.share = share
         self.topic_filter = topic_filter
         self.owner = owner

@@ -1,12 +1,11 @@
 """What plugins add to the server: listener types, HTTP routes, metrics."""
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.plugin import Log, no_log
-from hookmq.server.exporter import register_core
+from hookmq.server.exporter import register_exported
 from hookmq.server.http import HttpRoutes
 from hookmq.server.plugin_listeners import ListenerTypes
 from hookmq.server.watchdog import owner_among
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 class PluginExtensions:
     """What the plugins in `hooks` add to the server, together with the core's metrics.
 
-    The metrics come from `broker` and from `listeners`, the number of connections by listener. Without a broker, the
-    additions are only checked. The ``register_`` hooks run whenever a configuration is validated, started or reloaded.
+    The metrics come from `broker`. Without one, the additions are only checked. The ``register_`` hooks run whenever a
+    configuration is validated, started or reloaded.
     Raises PluginError for an invalid addition.
     """
 
@@ -27,7 +26,6 @@ class PluginExtensions:
         self,
         hooks: Hooks,
         broker: "Broker | None" = None,
-        listeners: Callable[[], Mapping[str, int]] = dict,
         log: Log = no_log,
     ) -> None:
         def unreadable(family: str, plugin: str, error: Exception) -> None:
@@ -38,7 +36,7 @@ class PluginExtensions:
         self.types = ListenerTypes()
         self.router = HttpRoutes()
         self.metrics = MetricRegistry(unreadable)
-        register_core(self.metrics, cast("Broker", broker), listeners)
+        register_exported(self.metrics, cast("Broker", broker))
         hooks.register("register_listeners", self.types.of)
         hooks.register("register_http", self.router.of)
         hooks.register("register_metrics", self.metrics.of)

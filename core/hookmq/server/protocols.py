@@ -7,6 +7,7 @@ from hookmq.model.client import Peer, Scope
 from hookmq.model.metrics import Metrics
 from hookmq.model.runtime import Wire
 from hookmq.model.settings import Settings
+from hookmq.model.snapshots import ListenerSnapshot
 
 
 class ConnectionHandler(Protocol):
@@ -42,6 +43,9 @@ class Broker(Protocol):
 
     on_failure: Callable[[str], None] | None
     """Called once with the reason if a commit fails. After that, nothing is acknowledged."""
+
+    listeners: Callable[[], tuple[ListenerSnapshot, ...]]
+    """Returns the listeners, for plugins and metrics. The server sets it."""
 
     @property
     def settings(self) -> Settings:

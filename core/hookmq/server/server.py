@@ -12,6 +12,7 @@ from typing import Any, Final
 from hookmq import BUILD
 from hookmq.model.errors import ConfigError, StoreError
 from hookmq.model.settings import BrokerSettings
+from hookmq.model.snapshots import ListenerSnapshot
 from hookmq.mqtt.errors import HookMQError
 from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq.server.extensions import PluginExtensions
@@ -68,6 +69,7 @@ class Server:
         self._types = ListenerTypes()
         self._site = HttpSite(self.phase)
         broker.on_failure = self._failed
+        broker.listeners = self.snapshots
         names = [settings.name for settings in self._wanted]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -148,6 +150,19 @@ class Server:
     def connections(self) -> dict[str, int]:
         """Return the number of open transports of each listener, by name."""
         return {name: len(listener.gate.entered) for name, listener in self.listeners.items()}
+
+    def snapshots(self) -> tuple[ListenerSnapshot, ...]:
+        """Return the listeners, in the order of the configuration, as plugins see them."""
+        return tuple(
+            ListenerSnapshot(
+                name,
+                one.settings.type,
+                one.address,
+                len(one.gate.entered),
+                one.gate.max_connections,
+            )
+            for name, one in self.listeners.items()
+        )
 
     async def stop(self, reference: str = "") -> None:
         """Stop accepting connections, disconnect all clients, and commit.

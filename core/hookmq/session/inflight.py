@@ -96,8 +96,8 @@ class Delivery:
 
     `seq` is its position in the durable queue; 0 if it has none. `group` is the shared subscription that it came from,
     to which it returns if the session ends before acknowledging it [MQTT-4.8.2-4]. `batch` is the commit that contains
-    its queue entry, at index `place`; 0 if there is none. `owner` is the owner of the queue if the records have not
-    been created yet.
+    its queue entry, at index `place`; 0 if there is none. In a queue without records, `place` is the position in the
+    queue. `owner` is the owner of the queue if the records have not been created yet.
     """
 
     __slots__ = (

@@ -15,6 +15,7 @@ from hookmq.model.runtime import Timer, Wire
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.inflight import Delivery, Outgoing
+from hookmq.session.serial_index import Numbered
 from hookmq.session.topic_aliases import TopicAliases
 from hookmq.storage.records import session_owner
 
@@ -67,7 +68,7 @@ QUEUEING: Final = 2
 """Offline, slow, or with QoS 0 messages waiting: messages go through the queue."""
 
 
-class Session:
+class Session(Numbered):
     """A client's session. `generation` increases with each connection and when the session ends. Code that holds an
     older generation must not change the session."""
 
@@ -123,6 +124,7 @@ class Session:
     )  # fmt: skip
 
     def __init__(self, client: ClientInfo) -> None:
+        super().__init__()
         self.client_id = client.client_id
         self.client = client
         self._owner = ""

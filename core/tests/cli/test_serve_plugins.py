@@ -61,7 +61,7 @@ class Watches(Plugin):
 
     @hookimpl
     def provide_journal(self, broker: Any) -> None:
-        self.note(f"journal {broker.clients()}")
+        self.note(f"journal {list(broker.sessions().items)}")
 
     @hookimpl
     async def on_startup(self, broker: Any) -> None:

@@ -168,7 +168,7 @@ async def running(text: str = BASE) -> AsyncIterator[HotReload]:
     broker = Broker(first.settings, runtime, hooks, hooks.provide_store(first.settings))
     await start_plugins(hooks)
     node = Server(broker, first.listeners, runtime)
-    node.use(PluginExtensions(hooks, broker, node.connections))
+    node.use(PluginExtensions(hooks, broker))
     applied: list[Config] = []
     live = HotReload(first, hooks, broker, node, lambda: config(text), applied.append)
     await node.start()

@@ -255,7 +255,7 @@ async def begin(log: Any) -> AsyncIterator[Begin]:
         broker = Broker(OPEN, runtime, hooks)
         node = Server(broker, listeners, runtime)
         nodes.append(node)
-        node.use(PluginExtensions(hooks, broker, node.connections, log))
+        node.use(PluginExtensions(hooks, broker, log))
         await node.start()
         return node
 

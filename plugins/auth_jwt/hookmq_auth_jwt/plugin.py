@@ -24,11 +24,13 @@ from hookmq.plugin import (
     PluginError,
     Promise,
     ReasonCode,
+    SessionSnapshot,
     Settings,
     hookimpl,
 )
 from hookmq_toolkit.claims import MISSING, find_claim
 from hookmq_toolkit.files import FileWatch
+from hookmq_toolkit.listing import visit_all
 from hookmq_toolkit.tls_client import TlsConfig, check_tls
 
 from hookmq_auth_jwt.config import JwtConfig
@@ -198,15 +200,22 @@ class AuthJwtPlugin(Plugin):
         if self.config.on_key_removed == "keep":
             return
         ended = 0
-        for client in broker.clients():
-            seat = client.state.get(self.id)
+
+        def check(session: SessionSnapshot) -> None:
+            nonlocal ended
+            client = broker.client(session.client_id)
+            seat = None if client is None else client.state.get(self.id)
             grant = None if seat is None else seat.grant
             if grant is not None and grant.key and withdrawn(grant.key):
                 ended += broker.disconnect(
-                    client.client_id, NOT_ALLOWED, "the key of the token was removed"
+                    session.client_id, NOT_ALLOWED, "the key of the token was removed"
                 )
-        if ended:
-            self._log("warning", "jwt.key_withdrawn", clients=ended)
+
+        def done() -> None:
+            if ended:
+                self._log("warning", "jwt.key_withdrawn", clients=ended)
+
+        visit_all(broker.runtime, partial(broker.sessions, connected=True), check, done)
 
     # authentication ----------------------------------------------------------------------------------------------
 

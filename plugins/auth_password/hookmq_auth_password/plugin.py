@@ -16,9 +16,11 @@ from hookmq.plugin import (
     MetricRegistry,
     Plugin,
     ReasonCode,
+    SessionSnapshot,
     hookimpl,
 )
 from hookmq_toolkit.files import FileStamp, FileWatch
+from hookmq_toolkit.listing import visit_all
 
 from hookmq_auth_password.book import load, uncollected
 from hookmq_auth_password.cache import Cache
@@ -287,12 +289,16 @@ class AuthPasswordPlugin(Plugin):
         broker = self._broker
         if broker is None or self.config.disconnect == "never":
             return
-        for client in broker.clients():
-            was = client.state.get(self.id)
-            if isinstance(was, Admitted) and self._stale(was):
-                self.counts.disconnected += 1
-                # The will would be authorized with the permissions of a user that the client no longer is.
-                broker.disconnect(client.client_id, ReasonCode.NOT_AUTHORIZED, drop_will=True)
+        online = partial(broker.sessions, connected=True)
+        visit_all(broker.runtime, online, partial(self._check, broker))
+
+    def _check(self, broker: BrokerHandle, session: SessionSnapshot) -> None:
+        client = broker.client(session.client_id)
+        was = None if client is None else client.state.get(self.id)
+        if isinstance(was, Admitted) and self._stale(was):
+            self.counts.disconnected += 1
+            # The will would be authorized with the permissions of a user that the client no longer is.
+            broker.disconnect(session.client_id, ReasonCode.NOT_AUTHORIZED, drop_will=True)
 
     def _stale(self, was: Admitted) -> bool:
         user = self.users.get(was.name)

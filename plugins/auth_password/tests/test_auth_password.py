@@ -369,7 +369,7 @@ def test_nul_in_a_user_name(broker: Make, version: int) -> None:
     body = protocol + b"\0\1c" + b"\0\7alice\0x" + b"\0\6secret"
     client.raw(b"\x10" + bytes([len(body)]) + body)
     assert client.closed
-    assert harness.handle("users").clients() == []
+    assert harness.handle("users").sessions().items == ()
     assert of(harness).users.get("alice\0") is None
     assert of(harness).users.get("alice\0x") is None
 
@@ -413,7 +413,9 @@ def test_secrets_are_told_nowhere(broker: Make, file: Path, capfd: Any) -> None:
         harness.connect(
             f"c{len(name)}{len(password)}", username=name, password=password, expect=None
         )
-    client = next(iter(harness.handle("users").clients()))
+    handle = harness.handle("users")
+    client = handle.client(handle.sessions(connected=True).items[0].client_id)
+    assert client is not None
     file.write_text(USERS.replace(ALICE, ALICE[:-3] + "!!!"))
     harness.advance(10)
     assert plugin.counts.reloads["failed"] == 1

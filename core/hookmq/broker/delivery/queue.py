@@ -34,6 +34,9 @@ def enqueue(state: BrokerState, session: Session, delivery: Delivery) -> None:
         assign_sequence(session, delivery)
         owner = session_owner(session.client_id)
         state.committer.add(entry_of(owner, delivery, state.keep(delivery.outgoing)))
+    else:
+        session.last_seq += 1
+        delivery.place = session.last_seq
     session.queued += 1
     session.queued_bytes += delivery.weight
     state.queued_bytes += delivery.weight

@@ -1,11 +1,58 @@
-"""A plugin reads the broker's state."""
+"""A plugin reads the broker's state: clients, sessions, subscriptions, listeners and counters.
+
+A page costs the same with ten sessions and with a million: one call examines a bounded number of items.
+"""
+
+from collections.abc import Callable, Mapping
+from heapq import nsmallest
+from typing import Any, Final, TypeVar
 
 from hookmq.broker.plugin_api.base import HandleBase
+from hookmq.hooks.chain import overlaps
 from hookmq.model.client import ClientInfo
-from hookmq.model.message import Message
+from hookmq.model.cursors import MAX_LIMIT, Query, check_limit, cursor_number
+from hookmq.model.errors import PluginError
 from hookmq.model.metrics import Metrics
-from hookmq.mqtt.topics import validate_filter
+from hookmq.model.snapshots import (
+    ListenerSnapshot,
+    Page,
+    SessionSnapshot,
+    SharedGroup,
+    SubscriptionSnapshot,
+    make_session_snapshot,
+)
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.topics import parse_share, validate_filter
+from hookmq.routing.shared_subscription import SharedSubscription
+from hookmq.session.serial_index import Numbered, SerialIndex
 from hookmq.session.session import Session
+
+T = TypeVar("T")
+N = TypeVar("N", bound=Numbered)
+
+EXAMINED: Final = MAX_LIMIT
+"""The most items that one call examines, whatever it finds."""
+
+
+def snapshot(session: Session) -> SessionSnapshot:
+    """Return what `session` is at this moment."""
+    client = session.client
+    will = session.will
+    return make_session_snapshot(
+        session.client_id, client.username, client.identity, client.scope.name, client.peer,
+        client.version, session.connection is not None, client.connected_at, session.ended_at,
+        client.clean_start, client.keep_alive, session.expiry, session.durable,
+        len(session.subscriptions), len(session.inflight), session.queued, session.queued_bytes,
+        None if will is None else will.message.topic, session.window,
+    )  # fmt: skip
+
+
+def _group(group: SharedSubscription) -> SharedGroup:
+    return SharedGroup(
+        group.share, group.topic_filter, group.strategy, len(group.members), len(group.online),
+        group.queued, group.queued_bytes,
+    )  # fmt: skip
 
 
 class Inspection(HandleBase):
@@ -24,16 +71,164 @@ class Inspection(HandleBase):
         session = self._state.sessions.get(client_id)
         return session.client if session is not None and session.connection is not None else None
 
-    def clients(self) -> list[ClientInfo]:
-        """Return all connected clients."""
-        self._only_on_loop("clients()")
-        sessions: list[Session] = list(self._state.sessions.values())
-        return [session.client for session in sessions if session.connection is not None]
+    def session(self, client_id: str) -> SessionSnapshot | None:
+        """Return a session, or None."""
+        self._only_on_loop("session()")
+        self._check_texts("session", client_id=client_id)
+        session = self._state.sessions.get(client_id)
+        return None if session is None else snapshot(session)
 
-    def retained(self, filter: str) -> list[Message]:
-        """Return the retained messages that match `filter`."""
-        self._only_on_loop("retained()")
-        validate_filter(filter)
-        now = self._state.runtime.time()
-        found = (outgoing.message for _, outgoing in self._state.retained.match(filter))
-        return [m for m in found if m.expires_at is None or m.expires_at > now]
+    def sessions(
+        self,
+        cursor: str = "",
+        limit: int = 100,
+        *,
+        client_id: str = "",
+        username: str = "",
+        listener: str = "",
+        connected: bool | None = None,
+    ) -> Page[SessionSnapshot]:
+        """Return a page of the sessions, the oldest first."""
+        self._only_on_loop("sessions()")
+        check_limit(self._plugin, "sessions", limit)
+        self._check_texts("sessions", client_id=client_id, username=username, listener=listener)
+        if connected is not None and not isinstance(connected, bool):
+            raise PluginError(
+                self._plugin, f"sessions(): connected is {type(connected).__name__}, not bool"
+            )
+
+        def wanted(session: Session) -> bool:
+            client = session.client
+            return (
+                (connected is None or connected == (session.connection is not None))
+                and session.client_id.startswith(client_id)
+                and (not username or (client.username or "").startswith(username))
+                and (not listener or client.scope.name == listener)
+            )
+
+        query = (client_id, username, listener, connected)
+        chosen = wanted if any(query) or connected is not None else None
+        index = self._state.session_index
+        return self._page("sessions", query, cursor, limit, index, snapshot, chosen)
+
+    def shared_groups(self, cursor: str = "", limit: int = 100) -> Page[SharedGroup]:
+        """Return a page of the shared subscriptions, the oldest first."""
+        self._only_on_loop("shared_groups()")
+        check_limit(self._plugin, "shared_groups", limit)
+        index = self._state.group_index
+        return self._page("shared_groups", (), cursor, limit, index, _group, None)
+
+    def _page(
+        self,
+        call: str,
+        query: Query,
+        cursor: str,
+        limit: int,
+        index: SerialIndex[N],
+        show: Callable[[N], T],
+        wanted: Callable[[N], bool] | None,
+    ) -> Page[T]:
+        """Return the page of `index` that begins at `cursor`. The position is the next serial number to examine."""
+        cursors = self._state.cursors
+        start = 0
+        if cursor != "":
+            position = cursors.read(self._plugin, call, query, cursor)
+            start = cursor_number(self._plugin, call, position)
+        count = limit if wanted is None else EXAMINED
+        chunk = index.page(start, count + 1)
+        more = len(chunk) > count
+        items: list[T] = []
+        for item in chunk[:count]:
+            if wanted is not None and not wanted(item):
+                continue
+            if len(items) == limit:
+                return Page(tuple(items), cursors.make(call, query, str(item.serial)))
+            items.append(show(item))
+        return Page(
+            tuple(items), cursors.make(call, query, str(chunk[count].serial)) if more else ""
+        )
+
+    def subscriptions(
+        self, cursor: str = "", limit: int = 100, *, client_id: str = "", filter: str = ""
+    ) -> Page[SubscriptionSnapshot]:
+        """Return a page of the subscriptions, by session, and within a session in the order of their filters."""
+        self._only_on_loop("subscriptions()")
+        check_limit(self._plugin, "subscriptions", limit)
+        self._check_texts("subscriptions", client_id=client_id, filter=filter)
+        share, inner = self._parsed("subscriptions", filter) if filter else (None, "")
+        state = self._state
+        call, query = "subscriptions", (client_id, filter)
+        start, after = 0, ""
+        if cursor != "":
+            number, _, after = state.cursors.read(self._plugin, call, query, cursor).partition(":")
+            start = cursor_number(self._plugin, call, number)
+        chunk: list[Session]
+        more = False
+        if client_id:
+            one = state.sessions.get(client_id)
+            if cursor != "" and (one is None or one.serial != start):
+                raise PluginError(self._plugin, f"{call}(): the session of {client_id!r} has ended")
+            chunk = [] if one is None else [one]
+        else:
+            chunk = state.session_index.page(start, EXAMINED + 1)
+            more = len(chunk) > EXAMINED
+        found: list[SubscriptionSnapshot] = []
+        left = EXAMINED
+        for session in chunk[:EXAMINED]:
+            if session.serial != start:
+                after = ""
+            if left <= 0 or len(found) == limit:
+                return Page(tuple(found), state.cursors.make(call, query, f"{session.serial}:"))
+            left -= 1
+            for name in _filters(session, after, left if filter else min(left, limit - len(found))):
+                if left <= 0 or len(found) == limit:
+                    position = f"{session.serial}:{after}"
+                    return Page(tuple(found), state.cursors.make(call, query, position))
+                left -= 1
+                after = name
+                subscription = session.subscriptions[name]
+                if not filter or _meets(subscription, share, inner):
+                    found.append(SubscriptionSnapshot(session.client_id, subscription))
+        position = f"{chunk[EXAMINED].serial}:" if more else ""
+        return Page(tuple(found), state.cursors.make(call, query, position) if more else "")
+
+    def listeners(self) -> tuple[ListenerSnapshot, ...]:
+        """Return the server's listeners, in the order of the configuration."""
+        self._only_on_loop("listeners()")
+        return self._state.listeners()
+
+    def counters(self) -> Mapping[str, float]:
+        """Return the core's metrics by name."""
+        self._only_on_loop("counters()")
+        return self._state.counters()
+
+    def _check_texts(self, call: str, **texts: Any) -> None:
+        """Raise PluginError for an argument that is not a string."""
+        for name, text in texts.items():
+            if not isinstance(text, str):
+                raise PluginError(
+                    self._plugin, f"{call}(): {name} is {type(text).__name__}, not str"
+                )
+
+    def _parsed(self, call: str, filter: str) -> tuple[str | None, str]:
+        """Return the share name, or None, and the topic filter of a valid filter."""
+        try:
+            validate_filter(filter, self._state.settings.broker.max_topic_levels)
+            return parse_share(filter)
+        except ProtocolError as error:
+            raise PluginError(self._plugin, f"{call}(): {error.detail}") from error
+
+
+def _filters(session: Session, after: str, count: int) -> list[str]:
+    """Return the first `count` filters of a session after `after`, and one more if there are more. They are in the order
+    of the alphabet, because a place in any other order is lost when its filter is unsubscribed."""
+    filters = session.subscriptions
+    if not after and len(filters) <= count:
+        return sorted(filters)
+    return nsmallest(count + 1, (name for name in filters if name > after))
+
+
+def _meets(subscription: Subscription, share: str | None, inner: str) -> bool:
+    return (share is None or subscription.share == share) and overlaps(
+        inner, subscription.topic_filter
+    )

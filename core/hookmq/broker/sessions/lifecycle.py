@@ -29,6 +29,7 @@ def create(state: BrokerState, client: ClientInfo) -> Session:
     """Create an empty session for `client`."""
     session = Session(client)
     state.sessions[client.client_id] = session
+    state.session_index.add(session)
     state.metrics.sessions_created += 1
     return session
 
@@ -137,6 +138,7 @@ def end_session(state: BrokerState, session: Session, event: SessionEvent) -> No
     messages are kept [MQTT311-3.1.2-7]."""
     if state.sessions.get(session.client_id) is session:
         del state.sessions[session.client_id]
+        state.session_index.remove(session)
     cancel_end(session)
     _drop_qos0(state, session)
     groups = _return_all_shared(state, session)

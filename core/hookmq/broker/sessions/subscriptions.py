@@ -31,6 +31,7 @@ def subscribe(
         settings = state.settings.broker
         strategy = settings.shared_groups.get(subscription.share, settings.shared_strategy)
         group = state.groups[key] = SharedSubscription(*key, group_owner(*key), strategy)
+        state.group_index.add(group)
         state.router.subscribe(subscription.topic_filter, group, subscription)
     group.admit(session, subscription)
     session.groups[group] = None
@@ -62,6 +63,7 @@ def unsubscribe(
     if not group.members:
         state.router.unsubscribe(group.topic_filter, group)
         del state.groups[key]
+        state.group_index.remove(group)
         drop_orphaned(state, group)
 
 

@@ -39,8 +39,15 @@ REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("purge_queue()", lambda broker: broker.purge_queue("c")),
     ("clear_retained()", lambda broker: broker.clear_retained("#")),
     ("client()", lambda broker: broker.client("c")),
-    ("clients()", lambda broker: broker.clients()),
+    ("session()", lambda broker: broker.session("c")),
+    ("sessions()", lambda broker: broker.sessions()),
+    ("subscriptions()", lambda broker: broker.subscriptions()),
+    ("queue()", lambda broker: broker.queue("c")),
+    ("inflight()", lambda broker: broker.inflight("c")),
     ("retained()", lambda broker: broker.retained("#")),
+    ("shared_groups()", lambda broker: broker.shared_groups()),
+    ("listeners()", lambda broker: broker.listeners()),
+    ("counters()", lambda broker: broker.counters()),
     ("runtime", lambda broker: broker.runtime),
 ]
 """Calls that return broker state. They are refused in a thread."""
@@ -320,7 +327,7 @@ def test_a_real_thread_beside_the_virtual_runtime(broker_harness: Make) -> None:
     def work() -> None:
         broker.publish("t", b"x")
         try:
-            broker.clients()
+            broker.sessions()
         except PluginError as error:
             told.append(error)
 

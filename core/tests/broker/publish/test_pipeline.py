@@ -194,7 +194,9 @@ def test_on_publish_retains_or_not(broker_harness: Make) -> None:
     pub = harness.connect("pub")
     pub.publish("keep/1", b"x")
     pub.publish("t", b"x", retain=True)
-    assert [message.topic for message in harness.handle("recorder").retained("#")] == ["keep/1"]
+    assert [message.topic for message in harness.handle("recorder").retained("#").items] == [
+        "keep/1"
+    ]
 
 
 def test_on_publish_narrowed_to_a_topic_costs_the_others_nothing(

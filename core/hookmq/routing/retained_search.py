@@ -1,0 +1,58 @@
+"""Searches for retained messages that continue in a later call.
+
+A search holds its place in the index, which may change meanwhile: see `RetainedIndex.scan`. It can only go forward. The
+number of open searches is limited, because nobody has to finish one.
+"""
+
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+V = TypeVar("V")
+
+MAX_SEARCHES: Final = 32
+"""The most searches that stay open. Another one ends the one that was not used for the longest time."""
+
+
+class RetainedSearch(Generic[V]):
+    """One search. `number` identifies it, and `page` counts the pages that were read."""
+
+    __slots__ = ("number", "page", "steps")
+
+    def __init__(self, number: int, steps: Iterator[tuple[str, V] | None]) -> None:
+        self.number = number
+        self.page = 0
+        self.steps = steps
+        """What `RetainedIndex.scan` returns."""
+
+
+class RetainedSearches(Generic[V]):
+    """The open searches, the one used last at the end."""
+
+    __slots__ = ("_last", "_open")
+
+    def __init__(self) -> None:
+        self._open: dict[int, RetainedSearch[V]] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self, steps: Iterator[tuple[str, V] | None]) -> RetainedSearch[V]:
+        """Return a new search, which is not open yet."""
+        self._last += 1
+        return RetainedSearch(self._last, steps)
+
+    def keep(self, search: RetainedSearch[V]) -> None:
+        """Keep a search open for its next page. End the oldest one if there are too many."""
+        search.page += 1
+        self._open[search.number] = search
+        if len(self._open) > MAX_SEARCHES:
+            del self._open[next(iter(self._open))]
+
+    def take(self, number: int, page: int) -> RetainedSearch[V] | None:
+        """Remove and return an open search that has read exactly `page` pages; None if there is none."""
+        search = self._open.get(number)
+        if search is None or search.page != page:
+            return None
+        del self._open[number]
+        return search
