@@ -1,14 +1,16 @@
-"""One rewrite rule: what it applies to, and the topic or topic filter that it makes."""
+"""One rewrite rule: the topics it applies to, and the topic or topic filter that it makes."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from hookmq.mqtt_api import ProtocolError, validate_filter
 from hookmq.plugin import ConfigError, Plugin, setting
+from hookmq_toolkit.topic_template import TopicTemplate
 
 RuleAction = Literal["publish", "subscribe", "will", "deliver"]
-_VARIABLE: Final = re.compile(r"%c|%u|\$\{([^{}]*)\}")
+_GROUP: Final = re.compile(r"\$\{([^{}]*)\}")
 
 
 @dataclass(frozen=True)
@@ -35,21 +37,13 @@ class CompiledRule:
     """A rule that is ready to use.
 
     `place` names the rule in messages, such as ``rules[0]``. `result` is a topic filter that matches every topic the
-    rule can make. Raises ConfigError for a rule that can never work.
+    rule can make. `variables` are the placeholders that need the client: ``%c``, ``%u`` and claims. Raises ConfigError
+    for a rule that can never work.
     """
 
     __slots__ = (
-        "_dollar",
-        "_groups",
-        "_levels",
-        "_regex",
-        "_text",
-        "actions",
-        "filter",
-        "place",
-        "result",
-        "variables",
-    )
+        "_groups", "_levels", "_parent", "_regex", "_to", "actions", "filter", "place", "result", "variables",
+    )  # fmt: skip
 
     def __init__(self, rule: Rule, place: str) -> None:
         self.place = place
@@ -59,7 +53,7 @@ class CompiledRule:
             raise ConfigError(f"{place}.filter: expected a topic filter, found {rule.filter!r}")
         if not rule.to:
             raise ConfigError(f"{place}.to: expected a topic, found an empty text")
-        self._text = rule.to
+        self._to = TopicTemplate(rule.to)
         self._levels = rule.filter.split("/")
         self._regex: re.Pattern[str] | None = None
         if rule.regex:
@@ -68,22 +62,21 @@ class CompiledRule:
             except re.error as error:
                 raise ConfigError(f"{place}.regex: {error}") from error
         self._groups = self._group_names()
-        names = [found.group(0) for found in _VARIABLE.finditer(rule.to)]
-        self.variables = tuple(one for one in names if one[2:-1] not in self._groups)
-        """The placeholders that need the client: ``%c``, ``%u`` and claims."""
-        for one in self.variables:
-            if one[2:-1].isdigit() or one == "${}":
+        last = str(len(self._groups))
+        self._parent = TopicTemplate(rule.to.replace("/${" + last + "}", ""))
+        """The new topic if ``#`` matched the parent level, so that the last group is empty."""
+        for name in _GROUP.findall(rule.to):
+            if not name or (name.isdigit() and name not in self._groups):
                 has = len(self._groups)
-                raise ConfigError(f"{place}.to: {one} names no group; the rule has {has}")
-        literal = _VARIABLE.sub("", rule.to)
+                raise ConfigError(f"{place}.to: ${{{name}}} names no group; the rule has {has}")
+        self.variables = tuple(one for one in self._to.variables if one[2:-1] not in self._groups)
+        literal = self._to.replaced("")
         for sign in "+#\0":
             if sign in literal:
                 raise ConfigError(f"{place}.to: {sign!r} must not occur in the new topic")
-        if literal.startswith(("$SYS", "$share")) or literal == "$":
-            raise ConfigError(f"{place}.to: topics below {literal.split('/')[0]} cannot be made")
-        self._dollar = rule.to.startswith("$") and not _VARIABLE.match(rule.to)
-        """Whether the rule makes topics that start with ``$`` on purpose."""
-        self.result = self._result()
+        if rule.to.startswith(("$SYS/", "$share/")):
+            raise ConfigError(f"{place}.to: topics below {rule.to.split('/')[0]} cannot be made")
+        self.result = self._result(rule.to)
 
     def _group_names(self) -> frozenset[str]:
         if self._regex is not None:
@@ -92,20 +85,17 @@ class CompiledRule:
         wild = sum(level in ("+", "#") for level in self._levels)
         return frozenset(str(number) for number in range(1, wild + 1))
 
-    def _many(self) -> frozenset[str]:
-        """Return the groups whose text may contain slashes."""
+    def _result(self, to: str) -> str:
+        many: frozenset[str] = frozenset()  # groups whose text may contain slashes
         if self._regex is not None:
-            return self._groups
-        return frozenset({str(len(self._groups))}) if self._levels[-1] == "#" else frozenset()
-
-    def _result(self) -> str:
-        many = self._many()
+            many = self._groups
+        elif self._levels[-1] == "#":
+            many = frozenset({str(len(self._groups))})
         levels: list[str] = []
-        for level in self._text.split("/"):
-            found = [one.group(1) for one in _VARIABLE.finditer(level)]
-            if any(name in many for name in found):
+        for level in to.split("/"):
+            if many.intersection(_GROUP.findall(level)):
                 return "/".join([*levels, "#"])
-            levels.append("+" if _VARIABLE.search(level) else level)
+            levels.append("+" if TopicTemplate(level).variables else level)
         return "/".join(levels)
 
     def apply(self, topic: str, values: Mapping[str, str]) -> str | None:
@@ -118,23 +108,10 @@ class CompiledRule:
         groups = self._match(topic)
         if groups is None:
             return None
-
-        def fill(found: re.Match[str]) -> str:
-            name = found.group(0)
-            text = groups.get(name[2:-1]) if name.startswith("$") else None
-            if text is not None:
-                return text
-            value = values.get(name)
-            if not value:
-                raise ValueError(f"the client has no {name}")
-            if any(sign in value for sign in "/+#\0"):
-                raise ValueError(f"the client's {name} is no single topic level")
-            return value
-
-        made = _VARIABLE.sub(fill, self._without_empty_rest(groups))
-        if made.startswith("$") and not (self._dollar or topic.startswith("$")):
-            raise ValueError(f"{made.split('/')[0]} would become the first level")
-        return made
+        to = self._to
+        if self._regex is None and self._levels[-1] == "#" and not groups[str(len(groups))]:
+            to = self._parent
+        return to.fill(values, groups)
 
     def _match(self, topic: str) -> dict[str, str] | None:
         if self._regex is not None:
@@ -152,19 +129,11 @@ class CompiledRule:
                 groups[str(len(groups) + 1)] = levels[at]
         return groups
 
-    def _without_empty_rest(self, groups: Mapping[str, str]) -> str:
-        """Return `to` without the slash before the last group if ``#`` matched the parent level."""
-        last = str(len(self._groups))
-        if self._regex is None and self._levels[-1] == "#" and not groups[last]:
-            return self._text.replace("/${" + last + "}", "")
-        return self._text
-
 
 def is_filter(text: str) -> bool:
-    """Return whether `text` is a valid topic filter of an ordinary subscription [MQTT-4.7.1-1, 4.7.1-2, 4.7.3-1]."""
-    if not text or "\0" in text or len(text.encode()) > 65535 or text.startswith("$share/"):
+    """Return whether `text` is a valid topic filter of an ordinary subscription."""
+    try:
+        validate_filter(text)
+    except ProtocolError:
         return False
-    levels = text.split("/")
-    return "#" not in levels[:-1] and not any(
-        len(level) > 1 and ("+" in level or "#" in level) for level in levels
-    )
+    return not text.startswith("$share/")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from hookmq.plugin import ConfigError
+from hookmq_toolkit.topic_template import overlap
 
 from hookmq_rewrite.rule import CompiledRule, Rule, RuleAction
 
@@ -68,20 +69,3 @@ def _refuse_loops(rules: Sequence[CompiledRule], action: str) -> None:
 
     for rule in rules:
         visit(rule)
-
-
-def overlap(first: str, second: str) -> bool:
-    """Return whether some topic matches both topic filters [MQTT-4.7.1-1, 4.7.2-1]."""
-    one, other = first.split("/"), second.split("/")
-    if one[0].startswith("$") != other[0].startswith("$"):
-        return False
-    for at in range(max(len(one), len(other))):
-        if at == len(one):
-            return other[at] == "#"
-        if at == len(other):
-            return one[at] == "#"
-        if "#" in (one[at], other[at]):
-            return True
-        if "+" not in (one[at], other[at]) and one[at] != other[at]:
-            return False
-    return True

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.mqtt.packets import Suback
+from hookmq.mqtt_api import Suback
 from hookmq.plugin import Action, Allow, ClientInfo, Context, Deny, Plugin, hookimpl
 from hookmq_rewrite.plugin import RewritePlugin
 from hookmq_testing import Harness, make_plugin, will

@@ -3,7 +3,7 @@
 import pytest
 from hookmq.plugin import ConfigError, Plugin
 from hookmq_rewrite.rule import CompiledRule, Rule
-from hookmq_rewrite.rule_set import RuleSet, overlap
+from hookmq_rewrite.rule_set import RuleSet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,12 +130,6 @@ def test_rules_of_different_actions_do_not_make_a_loop() -> None:
     there = Rule("a/#", "b/${1}", actions=("publish", "subscribe"))
     back = Rule("b/#", "a/${1}", actions=("deliver",))
     assert RuleSet([there, back]).rewrite("deliver", "b/x", lambda names: {}) == "a/x"
-
-
-@given(FILTERS, FILTERS, TOPICS)
-def test_filters_that_share_a_topic_overlap(first: str, second: str, topic: str) -> None:
-    if Plugin.matches(first, topic) and Plugin.matches(second, topic):
-        assert overlap(first, second)
 
 
 @given(FILTERS, TOPICS)
