@@ -15,19 +15,19 @@ INTRODUCTION = """\
 This page lists every setting with its type, default and limits. `hookmq config reference` generates it, and a test
 keeps it up to date.
 
-The configuration is one YAML document. Only `version` and `listeners` are required. An unknown key, a wrong type or a
-value outside its limits is an error with its line and column. All errors are reported at once. `hookmq check -c FILE`
+The configuration is one YAML document. Only `version` and `listeners` are required. An unknown key, a wrong type and a
+value outside its limits are errors. All errors are reported at once, with line and column. `hookmq check -c FILE`
 reports them without starting anything.
 
 - **Durations** are `250ms`, `5s`, `2m`, `1h30m`, `7d`, or a number of seconds. **Sizes** are `512`, `64KiB`, `1MiB`,
   `10kB`. **Rates** are `100/s`, `5000/min`, `10/5s`.
 - `{$env: NAME}` takes a value from the environment, `{$file: PATH}` from a file. The path is relative to the folder of
-  the configuration, and one line end at the end of the file is removed. Either may have a `default`. There are no other
-  indirections. Their values are never shown.
+  the configuration, and one trailing line break is removed. Either may have a `default`. There are no other references.
+  Their values are never shown.
 - Other paths, such as those of certificates, are relative to the folder in which you start the broker.
-- `HOOKMQ__BROKER__MAX_QOS=1` in the environment overrides `broker.max_qos`. Two underscores are a dot, and list
-  positions are numbers (`HOOKMQ__LISTENERS__0__BIND`). `-o broker.max_qos=1` on the command line overrides both.
-- Plain words follow YAML 1.2: `true` and `false` are the truth values; `yes`, `on` and `1:30` are text. Anchors and
+- `HOOKMQ__BROKER__MAX_QOS=1` in the environment overrides `broker.max_qos`. Two underscores stand for a dot,
+  and list positions are numbers (`HOOKMQ__LISTENERS__0__BIND`). `-o broker.max_qos=1` on the command line overrides both.
+- Plain words follow YAML 1.2: `true` and `false` are booleans; `yes`, `on` and `1:30` are text. Anchors and
   aliases are supported; tags are refused.
 """
 _NAMES: dict[Any, str] = {

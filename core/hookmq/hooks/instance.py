@@ -14,15 +14,17 @@ from hookmq.plugin import Plugin
 class HookOptions:
     """``plugins[].hooks.HOOK:`` options of one hook. None keeps the hook's default."""
 
-    timeout: Seconds | None = setting(None, "how long the plugin may take to answer")
+    timeout: Seconds | None = setting(None, "maximum time for the plugin to decide")
     on_error: Literal["deny", "pass", "drop"] | None = setting(
         None, "what to do with a message if the plugin fails"
     )
     queue: int | None = setting(
-        None, "events that may wait for an observer; if full, the oldest is dropped", minimum=1
+        None,
+        "maximum number of events that wait for an observer; beyond that, the oldest is dropped",
+        minimum=1,
     )
     filters: tuple[str, ...] | None = setting(
-        None, "filters that narrow this hook, instead of the plugin's filters", nonempty=True
+        None, "topic filters for this hook, in place of the plugin's filters", nonempty=True
     )
 
 
@@ -31,17 +33,21 @@ class PluginEntry:
     """``plugins[]:`` one plugin."""
 
     use: str = setting("", "the plugin's entry point, as `hookmq plugins` lists it")
-    id: str = setting("", "the plugin id, if one plugin is used twice; `use` by default")
-    enabled: bool = setting(True, "false ignores the entry")
+    id: str = setting(
+        "", "the plugin id, needed if a plugin is used twice; by default the value of `use`"
+    )
+    enabled: bool = setting(True, "whether the entry is used")
     required: bool | Literal["if_installed"] = setting(
         True,
-        "false: the broker starts even if the plugin fails to start; if_installed: even if it is not installed",
+        "false: the broker starts even if the plugin fails; if_installed: even if it is not installed",
     )
     listeners: tuple[str, ...] | None = setting(
         None, "listeners whose clients the plugin is called for; all by default", nonempty=True
     )
     filters: tuple[str, ...] | None = setting(
-        None, "filters that narrow the plugin's hooks; all topics by default", nonempty=True
+        None,
+        "topic filters for which the plugin's hooks are called; all topics by default",
+        nonempty=True,
     )
     hooks: Mapping[str, HookOptions] = field(
         default_factory=dict, metadata={"help": "options by hook"}

@@ -49,12 +49,12 @@ class BrokerSettings:
 
     max_packet_size: Size = setting(
         1048576,
-        "largest packet accepted, in bytes, including its fixed header",
+        "maximum size of a packet from a client, in bytes, including its fixed header",
         minimum=256,
         maximum=268435460,
     )
     max_qos: int = setting(
-        2, "highest QoS offered; a SUBSCRIBE that asks for more is granted this", maximum=2
+        2, "highest QoS offered; a SUBSCRIBE for a higher QoS is granted this one", maximum=2
     )
     retain_available: bool = setting(True, "whether retained messages are supported")
     wildcard_available: bool = setting(True, "whether filters may contain + and #")
@@ -62,112 +62,134 @@ class BrokerSettings:
     subscription_identifiers_available: bool = setting(
         True, "whether subscription identifiers are supported"
     )
-    max_connections: int = setting(100000, "connections open at once", minimum=1)
-    max_sessions: int = setting(1000000, "sessions, online and offline", minimum=1)
-    max_topic_levels: int = setting(200, "slashes in one topic or filter", minimum=1, maximum=65535)
+    max_connections: int = setting(100000, "maximum number of open connections", minimum=1)
+    max_sessions: int = setting(
+        1000000, "maximum number of sessions, online and offline", minimum=1
+    )
+    max_topic_levels: int = setting(
+        200, "maximum number of slashes in a topic or filter", minimum=1, maximum=65535
+    )
     max_session_bytes: Size = setting(
         1 << 30,
-        "bytes of client ids, user names, wills and filters of all sessions together",
+        "maximum bytes of client ids, user names, wills and filters in all sessions together",
         minimum=65536,
     )
-    max_user_properties: int = setting(64, "user properties in one packet")
-    max_filters: int = setting(1024, "filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
+    max_user_properties: int = setting(64, "maximum number of user properties in a packet")
+    max_filters: int = setting(
+        1024, "maximum number of filters in a SUBSCRIBE or UNSUBSCRIBE", minimum=1
+    )
     max_keep_alive: int = setting(
         65535,
-        "longest keep alive granted, in seconds; MQTT 5 clients that ask for more, or for none, are given this",
+        "longest keep alive in seconds; MQTT 5 clients that ask for a longer one, or for none, get this value",
         maximum=65535,
     )
     server_keep_alive: int = setting(
         0,
-        "keep alive imposed on all MQTT 5 clients, in seconds; 0 leaves it to the client",
+        "keep alive of all MQTT 5 clients, in seconds; 0 lets each client choose",
         maximum=65535,
     )
     receive_maximum: int = setting(
-        1024, "QoS 1 and 2 messages from one client in flight", minimum=1, maximum=65535
+        1024,
+        "maximum number of QoS 1 and 2 messages in flight from one client",
+        minimum=1,
+        maximum=65535,
     )
     text: Literal["strict", "tolerant"] = setting(
-        "strict", "strict: strings with control characters or non-characters are malformed (0x81)"
+        "strict", "strict: a string with control characters or non-characters is malformed (0x81)"
     )
     receive_maximum_policy: Literal["strict", "tolerant"] = setting(
         "strict",
-        "if a client exceeds receive_maximum: strict disconnects it with 0x93, tolerant only counts",
+        "what happens if a client exceeds receive_maximum; strict: DISCONNECT 0x93; tolerant: it is only counted",
     )
-    topic_alias_maximum: int = setting(64, "topic aliases that a client may use", maximum=65535)
+    topic_alias_maximum: int = setting(
+        64, "number of topic aliases that a client may use", maximum=65535
+    )
     outbound_topic_alias: int = setting(
         16,
-        "topic aliases used for messages to a client that supports them",
+        "number of topic aliases that the broker uses for a client that supports them",
         maximum=65535,
     )
     response_information: str = setting(
         "",
-        "Response Information for clients that request it, a prefix for response topics; empty sends none",
+        "Response Information for clients that request it: a prefix for response topics; empty: none is sent",
     )
     server_reference: str = setting(
-        "", "Server Reference sent to clients when the broker stops; empty sends none"
+        "", "Server Reference sent to clients when the broker stops; empty: none is sent"
     )
     check_payload_format: bool = setting(
-        False, "refuse payloads that are declared UTF-8 but are not (0x99)"
+        False,
+        "whether to refuse payloads that are declared as UTF-8 but are not valid UTF-8 (0x99)",
     )
     async_fan_out: bool = setting(
         False,
-        "acknowledge a message when it is committed, not when it was delivered to all subscribers",
+        "whether to acknowledge a message once it is committed, without waiting for its delivery to all subscribers",
     )
-    fan_out_batch: int = setting(1000, "subscribers of one slice of a fan-out", minimum=1)
+    fan_out_batch: int = setting(
+        1000, "number of subscribers that one slice of a fan-out serves", minimum=1
+    )
     mqtt3_denied_publish: Literal["acknowledge", "disconnect"] = setting(
         "acknowledge", "how to answer a denied PUBLISH of an MQTT 3 client"
     )
     duplicate_client_id: Literal["takeover", "reject"] = setting(
         "takeover",
-        "takeover: a new connection replaces the one with the same client id; reject: it is refused",
+        "takeover: a new connection replaces the old one with the same client id; reject: the new connection is refused",
     )
     flapping_takeovers: int = setting(
         10,
-        "takeovers of one client id within a minute before its connections are delayed",
+        "number of takeovers of a client id within a minute after which its connections are delayed",
         minimum=1,
     )
-    flapping_delay: Seconds = setting(1.0, "delay of each CONNECT of such a client")
+    flapping_delay: Seconds = setting(
+        1.0, "delay of each CONNECT with a client id that exceeds flapping_takeovers"
+    )
     shared_strategy: ShareStrategy = setting(
         "round_robin", "which member of a shared subscription receives a message"
     )
     shared_groups: Mapping[str, ShareStrategy] = field(
         default_factory=lambda: MappingProxyType({}), metadata={"help": "strategy by share name"}
     )
-    max_retained: int = setting(1000000, "retained messages stored")
+    max_retained: int = setting(1000000, "maximum number of retained messages")
     max_retained_bytes: Size = setting(
         1 << 30,
-        "bytes of retained messages: topics, payloads, properties and publishers",
+        "maximum bytes of all retained messages: topics, payloads, properties and publishers",
     )
     check_retain_source: bool = setting(
         True,
-        "send a retained message only if its publisher may still publish it",
+        "whether to send a retained message only if its publisher may still publish it",
     )
-    max_queue_bytes: Size = setting(1 << 30, "bytes of queued messages of all clients together")
+    max_queue_bytes: Size = setting(
+        1 << 30, "maximum bytes of queued messages of all clients together"
+    )
     queue_memory: Size = setting(
         256 << 20,
-        "bytes of queued messages of durable sessions that are kept in memory; the rest stays in the store",
+        "maximum bytes of durable sessions' queued messages in memory; other queued messages are only in the store",
     )
     max_write_buffer: Size = setting(
-        1 << 20, "unsent bytes for one client above which its messages are queued", minimum=1024
+        1 << 20, "unsent bytes for a client above which its messages are queued", minimum=1024
     )
     max_held_inbound_bytes: Size = setting(
         262144,
-        "bytes of a client's packets that may wait behind one that waits for a decision; then reading stops",
+        "bytes of a client's packets that may wait for a decision before the broker stops reading from it",
         minimum=1024,
     )
     hold_timeout: Seconds = setting(
-        60.0, "how long reading may stay stopped before the client is disconnected"
+        60.0, "how long the broker may stop reading from a client before it disconnects the client"
     )
     on_revoke: Literal["disconnect", "silent"] = setting(
         "disconnect", "what happens to a client when a subscription is revoked"
     )
     publish_depth: int = setting(
-        4, "how often in a row plugins may answer a message with a message", minimum=1
+        4,
+        "how many times in a row plugins may respond to a message by publishing another one",
+        minimum=1,
     )
-    authz_cache: int = setting(1024, "cached decisions of authorize for one connection")
+    authz_cache: int = setting(
+        1024, "maximum number of cached authorize verdicts for one connection"
+    )
     authz_cache_total: int = setting(
-        1000000, "cached decisions of authorize for all connections together"
+        1000000, "maximum number of cached authorize verdicts for all connections together"
     )
-    shutdown_timeout: Seconds = setting(10.0, "how long the broker may take to stop")
+    shutdown_timeout: Seconds = setting(10.0, "maximum time for the broker to stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,59 +198,63 @@ class SessionSettings:
 
     max_expiry: Seconds = setting(
         604800.0,
-        "longest session expiry granted; also the expiry of MQTT 3 sessions that are not clean",
+        "longest session expiry granted, and the expiry of MQTT 3 sessions that are not clean",
     )
     realm: Literal["vouched", "listener", "none"] = setting(
         "vouched",
-        "what a session belongs to in addition to its user: the plugin or listener that authenticated the user, the "
-        "client's listener, or nothing",
+        "who owns a session: the user together with the plugin or listener that authenticated the user (vouched), the "
+        "user together with the client's listener, or the user alone (none)",
     )
     other_owner: Literal["refuse", "replace"] = setting(
         "refuse",
-        "if a client id has a session of another user or realm: refuse the client, or end that session and start a "
-        "new one",
+        "what happens if a client id has a session of another user or realm; refuse: the client is refused; replace: "
+        "the session ends and the client gets a new one",
     )
     max_inflight: int = setting(
         256,
-        "QoS 1 and 2 messages to one client in flight",
+        "maximum number of QoS 1 and 2 messages in flight to one client",
         minimum=1,
         maximum=65535,
     )
-    max_subscriptions: int = setting(10000, "subscriptions of one session", minimum=1)
-    subscription_bytes: Size = setting(4194304, "bytes of the filters of one session")
-    queue_messages: int = setting(10000, "messages queued for one client")
-    queue_bytes: Size = setting(16777216, "bytes of messages queued for one client")
+    max_subscriptions: int = setting(
+        10000, "maximum number of subscriptions in a session", minimum=1
+    )
+    subscription_bytes: Size = setting(4194304, "maximum bytes of all filters in a session")
+    queue_messages: int = setting(10000, "maximum number of messages queued for one client")
+    queue_bytes: Size = setting(16777216, "maximum bytes of messages queued for one client")
     queue_qos0: bool = setting(False, "whether QoS 0 messages are queued for offline clients")
     queue_page: int = setting(
-        256, "queued messages that are read from the store at once", minimum=1
+        256, "number of queued messages read from the store at a time", minimum=1
     )
     inflight_overflow: Literal["pending", "backpressure"] = setting(
-        "pending", "if max_inflight is reached: queue, or delay the publisher's acknowledgement"
+        "pending",
+        "what happens if max_inflight is reached; pending: messages are queued; backpressure: the publisher's "
+        "acknowledgement is delayed",
     )
     backpressure_timeout: Seconds = setting(
-        5.0, "how long backpressure may delay an acknowledgement before messages are queued"
+        5.0, "longest delay of an acknowledgement by backpressure; after that, messages are queued"
     )
     queue_drop: Literal["oldest", "newest", "disconnect"] = setting(
         "newest", "what to drop if the queue is full"
     )
     retry_interval: Seconds = setting(
-        0.0, "when to resend unacknowledged messages to MQTT 3 clients; 0 never"
+        0.0, "time after which unacknowledged messages are sent again to MQTT 3 clients; 0: never"
     )
     max_will_delay: Seconds = setting(604800.0, "longest will delay granted")
 
 
 @dataclass(frozen=True, slots=True)
 class AuthSettings:
-    """``auth:`` what happens if no plugin decided about a connection."""
+    """``auth:`` what happens if no plugin decides about a connection."""
 
-    default: Verdict = setting("deny", "the decision if no plugin answered on_connect")
+    default: Verdict = setting("deny", "the decision if no plugin decides in on_connect")
 
 
 @dataclass(frozen=True, slots=True)
 class AuthzSettings:
-    """``authz:`` what happens if no plugin decided about an action."""
+    """``authz:`` what happens if no plugin decides about an action."""
 
-    default: Verdict = setting("deny", "the decision if no plugin answered authorize")
+    default: Verdict = setting("deny", "the decision if no plugin decides in authorize")
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,16 +33,16 @@ class TlsSettings:
     """``tls:`` of a listener."""
 
     # fmt: off
-    certificate: str = setting("", "file with the certificate of the broker and its chain, PEM", path=True)
-    key: str = setting("", "file with the private key, PEM; empty if the file of the certificate contains it", path=True)
+    certificate: str = setting("", "PEM file with the broker's certificate and its chain", path=True)
+    key: str = setting("", "PEM file with the private key; empty if the certificate file contains the key", path=True)
     key_password: str = setting("", "password of the private key")
-    client_ca: str = setting("", "file with the CA certificates that sign client certificates, PEM", path=True)
+    client_ca: str = setting("", "PEM file with the CA certificates that sign client certificates", path=True)
     client_certificates: Literal["none", "optional", "required"] = setting(
-        "none", "whether clients are asked for a certificate; `required` refuses those without one")
-    crl: str = setting("", "file with revoked client certificates, PEM; empty to check none", path=True)
-    minimum_version: Literal["TLSv1.2", "TLSv1.3"] = setting("TLSv1.2", "oldest TLS version accepted")
-    ciphers: str = setting("", "OpenSSL cipher list for TLS 1.2; empty for the secure default of Python")
-    handshake_timeout: Seconds = setting(10.0, "the longest handshake", minimum=0.1)
+        "none", "whether clients are asked for a certificate; with `required`, clients without one are refused")
+    crl: str = setting("", "PEM file with revoked client certificates; empty: no check", path=True)
+    minimum_version: Literal["TLSv1.2", "TLSv1.3"] = setting("TLSv1.2", "lowest TLS version accepted")
+    ciphers: str = setting("", "OpenSSL cipher list for TLS 1.2; empty: Python's secure default")
+    handshake_timeout: Seconds = setting(10.0, "maximum time for a TLS handshake", minimum=0.1)
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -61,13 +61,13 @@ class WebSocketSettings:
     """``websocket:`` of a listener."""
 
     # fmt: off
-    path: str = setting("/mqtt", "path that clients request; any other is 404")
+    path: str = setting("/mqtt", "path that clients must request; other paths return 404")
     origins: tuple[str, ...] = setting(
         (),
         "origins of web pages that may connect, such as https://app.example.com, or * for any. If empty, browsers are "
         "refused, except pages of this machine if the listener is bound to loopback. Clients that send no Origin are "
         "not browsers and are always accepted")
-    max_message: Size = setting(0, "largest frame or message accepted; 0 for twice broker.max_packet_size")
+    max_message: Size = setting(0, "maximum size of a frame or message; 0: twice broker.max_packet_size")
     compression: bool = setting(False, "whether to offer permessage-deflate")
     # fmt: on
 
@@ -81,14 +81,14 @@ class HttpSettings:
     """``http:`` of a listener of type http or https, which serves /healthz, /readyz, /metrics and /plugins/ID."""
 
     # fmt: off
-    token: str = setting("", "token required in `Authorization: Bearer TOKEN`; empty for none")
+    token: str = setting("", "token required in `Authorization: Bearer TOKEN`; empty: none is required")
     public_health: bool = setting(False, "whether /healthz and /readyz need no token")
     insecure: bool = setting(
         False,
-        "allow an address other than loopback without a token, and requests for another host. Anyone who can reach the "
-        "listener can then read the metrics and use the routes of plugins")
-    max_body: Size = setting(65536, "largest request body accepted", minimum=1)
-    timeout: Seconds = setting(10.0, "the longest time to read a body, answer and send", minimum=0.1)
+        "whether to allow an address other than loopback without a token, and requests for another host. Anyone who can "
+        "reach the listener can then read the metrics and use the plugins' routes")
+    max_body: Size = setting(65536, "maximum size of a request body", minimum=1)
+    timeout: Seconds = setting(10.0, "maximum time to read a request, handle it and send the response", minimum=0.1)
     # fmt: on
 
 
@@ -97,21 +97,24 @@ class ListenerSettings:
     """One entry of ``listeners:``."""
 
     # fmt: off
-    name: str = setting("default", "name in the configuration of plugins and in logs")
+    name: str = setting("default", "name of the listener in plugins' settings and in logs")
     type: Transport | str = setting(
         "tcp",
-        "MQTT over tcp, tls, ws, wss or unix; http or https for health, metrics and routes of plugins; or a type that a "
+        "tcp, tls, ws, wss or unix for MQTT; http or https for health, metrics and plugins' routes; or a type that a "
         "plugin adds")
     bind: str = setting(
         "127.0.0.1:1883",
-        "HOST:PORT, [IPv6]:PORT or *:PORT (every address, IPv4 and IPv6); a path for unix. Port 0 takes a free port")
-    backlog: int = setting(1024, "connections that the kernel queues before they are accepted", minimum=1)
-    max_connections: int = setting(100000, "most open connections of this listener; further ones are closed", minimum=1)
-    connect_timeout: Seconds = setting(10.0, "time within which a new connection must send its CONNECT", minimum=0.1)
-    connect_bytes: Size = setting(65536, "most bytes a client may send before it is accepted", minimum=64)
-    close_timeout: Seconds = setting(5.0, "time for the peer of a closed connection to read the last bytes", minimum=0.1)
+        "HOST:PORT, [IPv6]:PORT or *:PORT (all IPv4 and IPv6 addresses); a path for unix. Port 0 selects a free port")
+    backlog: int = setting(1024, "number of connections that the kernel queues until they are accepted", minimum=1)
+    max_connections: int = setting(
+        100000, "maximum number of open connections of this listener; further ones are closed", minimum=1)
+    connect_timeout: Seconds = setting(10.0, "maximum time for a new connection to send CONNECT", minimum=0.1)
+    connect_bytes: Size = setting(
+        65536, "maximum number of bytes that a client may send before it is accepted", minimum=64)
+    close_timeout: Seconds = setting(
+        5.0, "maximum time for a client to read the last bytes before the connection is aborted", minimum=0.1)
     versions: tuple[Literal["3.1", "3.1.1", "5"], ...] = setting(("3.1", "3.1.1", "5"), "MQTT versions accepted")
-    mount_point: str = setting("", "prefix of every topic and filter of its clients; ends with /")
+    mount_point: str = setting("", "prefix added to every topic and filter of the listener's clients; ends with /")
     identity: Literal["", "common_name", "san", "fingerprint"] = setting(
         "", "field of the client certificate to use as the user name")
     tls: TlsSettings | None = setting(None, "certificate and key; required by tls, wss and https")
@@ -120,11 +123,11 @@ class ListenerSettings:
     settings: Mapping[str, Any] = field(
         default_factory=lambda: MappingProxyType({}), metadata={"help": "settings of a listener type that a plugin adds"})
     proxy_protocol: Literal["off", "v1", "v2", "any"] = setting(
-        "off", "PROXY protocol header that a load balancer must send; connections without one are closed")
-    proxy_timeout: Seconds = setting(5.0, "time within which the header must arrive", minimum=0.1)
+        "off", "version of the PROXY header that a load balancer must send; connections without a header are closed")
+    proxy_timeout: Seconds = setting(5.0, "maximum time for the PROXY header to arrive", minimum=0.1)
     trusted_proxies: tuple[str, ...] = setting(
         (), "networks such as 10.0.0.0/8 whose PROXY headers and X-Forwarded-For are trusted")
-    mode: str = setting("0660", "permission bits of a unix socket, octal")
+    mode: str = setting("0660", "permissions of a Unix socket, in octal")
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -81,14 +81,13 @@ INTRO = """\
 # Differences from mosquitto
 
 `tests/differential` plays {scripts} scripts of raw packets, and many random ones, to HookMQ and to mosquitto 2.0.11.
-It compares what clients receive. It does not compare packet ids, assigned client ids, the texts of reasons, and the
-order of messages of different topics.
+It compares what clients receive, except packet ids, assigned client ids, the text of reason strings, and the order of
+messages on different topics.
 
-This page lists all differences. The test fails on a difference that is not listed, and on a listed one that no longer
-occurs.
+This page lists all differences. The test fails if it finds another difference, or if a listed one no longer occurs.
 
-Both brokers have the same limits. The tables show a packet by its name, reason code and properties. `q1` is a QoS,
-and `#1` the first packet id that the broker uses. A script's name begins with its subject.
+Both brokers have the same limits. The tables show each packet with its name, reason code and properties. `q1` means
+QoS 1, and `#1` is the first packet id that the broker uses. The name of a script starts with its subject.
 """
 
 
