@@ -8,8 +8,9 @@ from enum import Enum
 from typing import Any
 
 from hookmq.config.binding import bound_fields
-from hookmq.config.model import Config
-from hookmq.config.plugins import build
+from hookmq.config.diagnostics import ConfigProblems
+from hookmq.config.model import Config, bound_config
+from hookmq.config.plugins import as_node, build
 from hookmq.config.units import Rate
 from hookmq.hooks.discovery import InstalledPlugin
 from hookmq.hooks.instance import PluginEntry, PluginInstance
@@ -27,8 +28,8 @@ def make_plugin(
 
     `config` is the mapping below ``config:``, or None. It is bound and checked as in `hookmq serve`: ``"64KiB"``
     becomes a number, and a nested mapping becomes a dataclass. You may also pass paths as `pathlib.Path` and nested
-    parts as dataclasses. An instance of the plugin's `Config` is used unchanged. `entry` are other fields of the entry,
-    such as ``filters=("a/#",)`` or ``hooks={...}``.
+    parts as dataclasses. An instance of the plugin's `Config` is used unchanged. `entry` are the other keys of the entry,
+    such as ``filters=("a/#",)`` or ``hooks={"on_publish": {"timeout": "5s"}}``, checked in the same way.
 
     Raises ConfigError for an invalid configuration, and PluginError if the plugin cannot be created.
     """
@@ -37,14 +38,23 @@ def make_plugin(
     if config is not None and not isinstance(config, Mapping):
         plugin = kind(config, Context(id, use, "0", log))
         return instance_of(plugin, use=use, **entry)
-    written = PluginEntry(use=use, id=id, config=_as_written(config or {}), **entry)
+    required = entry.pop("required", True)
+    config = _configured({"use": use, "id": id, "config": dict(config or {}), **entry})
     point: Any = _Point(lambda: kind)
     offered = InstalledPlugin(use, f"{kind.__module__}:{kind.__qualname__}", "", "0", point)
-    needed = replace(
-        written, required=True
-    )  # `serve` may start without the plugin, but a test must not
-    (made,) = build(Config(version=1, listeners=(), plugins=(needed,)), (offered,), log)
-    return made.with_entry(written)
+    (made,) = build(
+        config, (offered,), log
+    )  # required: without the plugin, a test has nothing to test
+    return made.with_entry(replace(made.entry, required=required))
+
+
+def _configured(entry: Mapping[str, Any]) -> Config:
+    """Return a configuration with one entry of ``plugins:``, bound and checked like a file. Raises ConfigError."""
+    names = entry.get("listeners") or ("default",)
+    # The kit has no ports. A client names its listener in its `Scope`.
+    listeners = [{"name": name, "type": "unix", "bind": f"/{name}"} for name in names]
+    document = {"version": 1, "listeners": listeners, "plugins": [entry]}
+    return bound_config(as_node(_as_written(document)), "", os.environ, ".", ConfigProblems())
 
 
 def instance_of(plugin: Plugin, **entry: Any) -> PluginInstance:

@@ -4,6 +4,7 @@ pytest loads this plugin in every project that has HookMQ installed. It imports 
 used. Startup therefore remains fast, and coverage sees all imports.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
     from hookmq_testing.harness import Harness
 
 pytest.register_assert_rewrite("hookmq_testing.contracts")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    """Hide a warning of pytest-asyncio: it asks every project that has it installed for a setting.
+
+    Tests with the kit need no such setting, since the kit runs coroutines itself. pytest restores all filters after this
+    step.
+    """
+    message = 'The configuration option "asyncio_default_fixture_loop_scope" is unset'
+    warnings.filterwarnings("ignore", message=message, category=pytest.PytestDeprecationWarning)
 
 
 @pytest.fixture

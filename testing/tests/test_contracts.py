@@ -1,5 +1,6 @@
 """The contracts, applied to the stores, journals and plugins of the testing kit."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -189,6 +190,27 @@ class Sloppy(Plugin):
     @hookimpl
     def on_publish(self, client: ClientInfo, message: Message) -> None:
         message.payload.decode("utf-99")
+
+
+def test_plugin_contract_notices_what_hookmq_deprecates() -> None:
+    class Old(Plugin):
+        words = "hookmq.plugin.Old is deprecated: use hookmq.plugin.New"
+
+        @hookimpl
+        def on_publish(self) -> None:
+            warnings.warn(self.words, DeprecationWarning, stacklevel=1)
+
+    class OfOthers(Old):
+        words = "somebody else's"
+
+    class Contract(PluginContract):
+        kind = Old
+
+    with pytest.raises(AssertionError, match="on_publish"):
+        Contract().test_ordinary_traffic()
+    Contract.kind = OfOthers
+    with pytest.warns(DeprecationWarning, match="somebody"):
+        Contract().test_ordinary_traffic()
 
 
 def test_plugin_contract_notices_failing_hooks() -> None:

@@ -1,6 +1,7 @@
 """The harness: a broker in memory that starts, stops, restarts and reloads, and what tests can observe."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from hookmq.hooks.manager import Hooks
 from hookmq.mqtt_api import Puback
 from hookmq.plugin import (
     AuthSettings,
+    BrokerHandle,
     BrokerSettings,
     ClientInfo,
     Context,
@@ -195,6 +197,81 @@ def test_a_plugin_may_provide_store_and_journal() -> None:
     other = DurableStore()
     with Harness([plugin], store=other, journals=[]) as harness:
         assert harness.store is other
+
+
+class Threaded(Plugin):
+    """Observes in a thread with `def`, and on the event loop with ``async def``."""
+
+    def __init__(self, config: Any, context: Context) -> None:
+        super().__init__(config, context)
+        self.seen: list[tuple[str, bool]] = []
+
+    @hookimpl
+    def on_startup(self, broker: BrokerHandle) -> None:
+        self.runtime = broker.runtime
+
+    @hookimpl
+    def on_published(self, message: Message, broker: BrokerHandle) -> None:
+        self.seen.append((message.topic, self.runtime.on_loop()))
+        if message.payload == b"bad":
+            raise ValueError("broken")
+        if message.payload == b"ask":
+            broker.client("one")
+
+    @hookimpl
+    async def on_disconnect(self, client: ClientInfo) -> None:
+        self.seen.append((client.client_id, self.runtime.on_loop()))
+
+
+def test_plain_observers_run_in_a_thread_as_in_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = Threaded(None, Context("threaded"))
+    with Harness([plugin]) as harness:
+        client = harness.connect("one")
+        batches = 0
+        blocking = harness.clock.run_blocking
+
+        def counted(*work: Any) -> Any:
+            nonlocal batches
+            batches += 1
+            return blocking(*work)
+
+        monkeypatch.setattr(harness.clock, "run_blocking", counted)
+        with harness.together():
+            for topic in "abc":
+                client.publish(topic, b"x")
+        assert (plugin.seen, batches) == ([("a", False), ("b", False), ("c", False)], 1)
+        client.publish("d", b"ask", 1)
+        [failed] = harness.logged("plugin.failed")
+        assert "PluginError" in str(failed["error"])  # the broker's state is not for threads
+        client.disconnect()
+    assert plugin.seen[-1] == ("one", True)
+
+
+def test_a_failure_is_logged_once_with_its_traceback_and_again_at_debug() -> None:
+    with Harness([Threaded(None, Context("threaded"))]) as harness:
+        client = harness.connect("one")
+        for _ in range(3):
+            client.publish("a", b"bad", 1)
+        first = harness.logged("plugin.failed")
+        again = harness.logged("plugin.failed_again")
+    line = inspect.getsource(Threaded).splitlines().index('            raise ValueError("broken")')
+    line += inspect.getsourcelines(Threaded)[1]
+    assert [(one["file"], one["line"]) for one in first] == [(__file__, line)]
+    assert isinstance(first[0]["traceback"], ValueError)
+    assert [type(one["traceback"]) for one in again] == [ValueError, ValueError]
+    levels = {event: level for level, event, _ in harness.logs}
+    assert (levels["plugin.failed"], levels["plugin.failed_again"]) == ("error", "debug")
+
+
+def test_a_reload_calls_on_ready_on_new_objects_only() -> None:
+    kept = HookRecorder("on_ready", "on_reload", id="kept")
+    with Harness([kept]) as harness:
+        instance = harness.hooks.plugins[0]
+        added, remade = (HookRecorder("on_ready", id=name) for name in ("added", "kept"))
+        harness.reload(plugins=[instance, added])
+        assert len(kept.calls("on_ready")) == len(added.calls("on_ready")) == 1
+        harness.reload(plugins=[remade])
+        assert (len(kept.calls("on_ready")), len(remade.calls("on_ready"))) == (1, 1)
 
 
 def test_reload() -> None:

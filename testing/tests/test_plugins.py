@@ -9,6 +9,7 @@ import yaml
 from hookmq.config.model import loads
 from hookmq.config.plugins import build
 from hookmq.hooks.discovery import InstalledPlugin
+from hookmq.hooks.instance import HookOptions
 from hookmq.plugin import (
     ConfigError,
     Context,
@@ -163,6 +164,36 @@ def test_the_entry_is_the_one_that_was_asked_for() -> None:
     assert (made.entry.filters, made.plugin.context.use) == (("a/#",), "bound")
     with pytest.raises(PluginError, match="8 is broken"):
         make_plugin(Bound, {"path": "a", "count": 8}, required=False)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"filters": ("a/#/b",)}, "filters"),
+        ({"filters": ("$share/x/a",)}, "filters"),
+        ({"filters": ()}, "filters"),
+        ({"filters": "a"}, "filters"),
+        ({"hooks": {"on_nothing": {}}}, "there is no such hook"),
+        ({"hooks": {"on_publish": {"timeout": "soon"}}}, "expected a duration"),
+        ({"hooks": {"on_publish": {"queue": 0}}}, "queue"),
+        ({"listeners": ()}, "listeners"),
+        ({"id": "two words"}, "may contain only letters"),
+        ({"fliters": ("a",)}, "did you mean 'filters'"),
+    ],
+)
+def test_an_entry_that_serve_refuses_is_refused(entry: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_plugin(Bound, {"path": "a"}, **entry)
+    assert words in str(caught.value)
+
+
+def test_the_options_of_an_entry_are_bound() -> None:
+    options = {"on_publish": {"timeout": "250ms", "filters": ["b"]}}
+    made = make_plugin(Bound, {"path": "a"}, hooks=options, listeners=("inside",))
+    assert made.entry.options("on_publish") == HookOptions(timeout=0.25, filters=("b",))
+    assert made.entry.listeners == ("inside",)
+    given = {"on_publish": HookOptions(timeout=2.0)}
+    assert make_plugin(Bound, {"path": "a"}, hooks=given).timeout("on_publish") == 2.0
 
 
 class TestContract(PluginContract):

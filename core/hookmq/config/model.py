@@ -137,12 +137,23 @@ def loads(
         problems.check()
     changes = overrides.from_environ(variables) + overrides.from_options(options, problems)
     overrides.apply(root, changes, problems)
-    binder = ConfigBinder(problems, variables, folder)
+    return bound_config(root, source, variables, folder, problems)
+
+
+def bound_config(
+    root: YamlNode,
+    source: str,
+    environ: Mapping[str, str],
+    folder: str | os.PathLike[str],
+    problems: ConfigProblems,
+) -> Config:
+    """Bind and check the document `root`. Raises one ConfigError with every mistake, including those in `problems`."""
+    binder = ConfigBinder(problems, environ, folder)
     config: Any = binder.bind(root, Config)
     check(settled(root, binder.nodes), problems)
     problems.check()
     assert config is not FAILED
-    origin = ConfigOrigin(source, root, binder.nodes, variables, FilePath(folder))
+    origin = ConfigOrigin(source, root, binder.nodes, environ, FilePath(folder))
     object.__setattr__(config, "origin", origin)
     result: Config = config
     return result

@@ -218,17 +218,18 @@ def bound(
 def _config_node(config: Config, index: int) -> YamlNode:
     """Return the node of an entry's ``config:``. If a program passed in the values, make the node from them."""
     if config.origin is None:
-        return _as_node(config.plugins[index].config)
+        return as_node(config.plugins[index].config)
     entry = config.origin.document.at(("plugins", index))
     found = entry.value.get("config") if isinstance(entry.value, dict) else None
     return found or YamlNode({}, entry.place)
 
 
-def _as_node(value: Any) -> YamlNode:
+def as_node(value: Any) -> YamlNode:
+    """Return the node of a value that does not come from a file, so it has no place."""
     if isinstance(value, dict | MappingProxyType):
-        return YamlNode({str(key): _as_node(child) for key, child in value.items()}, NOWHERE)
+        return YamlNode({str(key): as_node(child) for key, child in value.items()}, NOWHERE)
     if isinstance(value, list | tuple):
-        return YamlNode([_as_node(child) for child in value], NOWHERE)
+        return YamlNode([as_node(child) for child in value], NOWHERE)
     return YamlNode(value, NOWHERE)
 
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from hookmq.hooks.instance import PluginInstance
 from hookmq.model.metrics import Metrics
+from hookmq.plugin import Plugin
 
 BEAT: Final = 0.05
 DEPTH: Final = 40
@@ -77,17 +78,26 @@ def _home(kind: type) -> str:
 
 
 def blocked_at(frame: FrameType | None, owner: CodeOwner = plugin_package) -> BlockedLoop:
-    """Return where the loop is blocked. `frame` is the innermost frame of the loop's thread."""
+    """Return where the loop is blocked. `frame` is the innermost frame of the loop's thread.
+
+    If several plugins share the code, the innermost frame with a plugin object as its ``self`` tells which one it is.
+    """
     stack: list[str] = []
     top = culprit = None
+    acting = ""
     while frame is not None and len(stack) < DEPTH:
         code = frame.f_code
         place = (code.co_filename, frame.f_lineno, code.co_qualname)
         stack.append(f"{place[0]}:{place[1]} {place[2]}")
         top = top or ("", *place)
-        if culprit is None and (plugin := owner(code.co_filename)):
+        plugin = owner(code.co_filename)
+        if culprit is None and plugin:
             culprit = (plugin, *place)
+        if plugin and not acting and isinstance(self := frame.f_locals.get("self"), Plugin):
+            acting = self.id
         frame = frame.f_back
+    if culprit is not None and acting in culprit[0].split(", "):
+        culprit = (acting, *culprit[1:])
     return BlockedLoop(*(culprit or top or ("", "", 0, "")), tuple(stack))
 
 

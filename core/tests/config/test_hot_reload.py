@@ -286,8 +286,19 @@ async def test_on_ready_comes_when_the_new_configuration_is_in_force() -> None:
             patch.setattr("hookmq.config.plugins.installed", lambda: found)
             await live.reload(config(text))
             await live.reload(config(text))
-        await settled(live)
-    assert seen == [(["a", "b"], 1)], "once, with the new listener open and the new settings"
+            await settled(live)
+            assert seen == [(["a", "b"], 1)], (
+                "once, with the new listener open and the new settings"
+            )
+            kept = live.hooks.plugins[-1].plugin
+            await live.reload(
+                config(text.replace("text: w", "text: v").replace("qos: 1", "qos: 0"))
+            )
+            await settled(live)
+            assert live.hooks.plugins[-1].plugin is not kept
+    assert seen == [(["a", "b"], 1), (["a", "b"], 0)], (
+        "once more, for the object that was made anew"
+    )
 
 
 async def test_a_plugin_that_does_not_start_changes_nothing() -> None:

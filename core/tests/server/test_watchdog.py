@@ -5,6 +5,7 @@ import importlib
 import sys
 import threading
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -113,6 +114,9 @@ def test_plugin_by_its_package(file: str, plugin: str | None) -> None:
 class Own(Plugin):
     """A plugin whose code is in this file."""
 
+    def frame(self) -> FrameType:
+        return sys._getframe()
+
 
 def owner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *ids: str) -> CodeOwner:
     """Return the owners of code, including the plugins of a package called `name`."""
@@ -140,6 +144,14 @@ def test_a_plugin_is_called_by_its_id(
     assert owner(__file__) == "own"
     assert owner(threading.__file__) is None
     assert blocked_at(sys._getframe(), owner).plugin == "own"
+
+
+def test_the_object_that_runs_tells_plugins_of_one_class_apart() -> None:
+    first, second = Own(None, Context("first")), Own(None, Context("second"))
+    owner = owner_among([instance_of(first), instance_of(second)])
+    assert blocked_at(sys._getframe(), owner).plugin == "first, second"
+    found = blocked_at(second.frame(), owner)
+    assert (found.plugin, found.function) == ("second", "Own.frame")
 
 
 async def test_a_node_blames_the_plugins_in_use() -> None:
