@@ -4,9 +4,9 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from bytememory import in_memory, join
 from hookmq.plugin import Deny, Plugin, ReasonCode, hookimpl
 from hookmq_testing import Harness
-from rawclient import RawClient, join
 from statements import edge, statement
 
 CONNACK = {
@@ -55,9 +55,9 @@ def told(code: int, legal: set[int]) -> set[int]:
 )
 def test_connack(denier: Harness) -> None:
     for code in REFUSALS:
-        client = RawClient(denier).connect(username=str(code))
+        client = in_memory(denier).connect(username=str(code))
         client.not_accepted(*told(code, CONNACK))
-        old = RawClient(denier, 4).connect(username=str(code))
+        old = in_memory(denier, 4).connect(username=str(code))
         answer = old.take()
         assert old.wire.closed
         assert answer in (b"", *(bytes((0x20, 2, 0, number)) for number in range(1, 6)))

@@ -4,9 +4,9 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from bytememory import LEVELS, in_memory, join
 from hookmq.model.client import Scope
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 FIRST_PACKETS = [
@@ -24,7 +24,7 @@ def test_anything_before_connect_ends_the_connection_silently(
 ) -> None:
     watcher = join(harness, "watcher")
     watcher.subscribe(("#", 0))
-    RawClient(harness).send(packet, m.connect("late")).not_accepted()
+    in_memory(harness).send(packet, m.connect("late")).not_accepted()
     assert list(harness.broker.sessions) == ["watcher"]
     watcher.expect()
 
@@ -32,7 +32,7 @@ def test_anything_before_connect_ends_the_connection_silently(
 @statement("MQTT-3.14.0-1", "MQTT-3.1.0-1")
 @edge(7)
 def test_nothing_at_all_ends_the_connection_silently(harness: Harness) -> None:
-    client = RawClient(harness, scope=Scope(connect_timeout=10))
+    client = in_memory(harness, scope=Scope(connect_timeout=10))
     client.send(m.connect()[:5])
     harness.advance(9.9)
     client.expect()
@@ -63,7 +63,7 @@ NAMES = [
 @edge(54)
 @pytest.mark.parametrize(("name", "level"), NAMES)
 def test_another_protocol_name_ends_the_connection(harness: Harness, name: str, level: int) -> None:
-    RawClient(harness, level).connect(name=name).not_accepted()
+    in_memory(harness, level).connect(name=name).not_accepted()
     assert not harness.broker.sessions
 
 
@@ -82,7 +82,7 @@ def test_another_protocol_name_ends_the_connection(harness: Harness, name: str, 
 def test_unsupported_version_in_the_words_of_3(
     harness: Harness, name: str, version: int, answer: bytes
 ) -> None:
-    RawClient(harness).send(m.connect(level=version, name=name)).ends(answer)
+    in_memory(harness).send(m.connect(level=version, name=name)).ends(answer)
     assert not harness.broker.sessions
 
 
@@ -90,7 +90,7 @@ def test_unsupported_version_in_the_words_of_3(
 @edge(16)
 @pytest.mark.parametrize("version", [6, 7, 100])
 def test_unsupported_version_in_the_words_of_5(harness: Harness, version: int) -> None:
-    client = RawClient(harness).send(m.connect(level=version, name="MQTT"))
+    client = in_memory(harness).send(m.connect(level=version, name="MQTT"))
     assert client.not_accepted(0x84)[2:4] == b"\x00\x84"
 
 
@@ -99,7 +99,7 @@ def test_unsupported_version_in_the_words_of_5(harness: Harness, version: int) -
 @pytest.mark.parametrize(("version", "start"), [(4, b"\x20\x02\x00\x01"), (5, b"\x00\x84")])
 def test_a_version_that_is_switched_off(harness: Harness, version: int, start: bytes) -> None:
     scope = Scope(versions=frozenset({3, 4, 5} - {version}))
-    client = RawClient(harness, version, scope).connect()
+    client = in_memory(harness, version, scope).connect()
     data = client.take()
     assert data == start if version == 4 else data[2:4] == start
     assert client.wire.closed
@@ -129,7 +129,7 @@ BAD_FLAGS = [
 def test_bad_connect_flags(harness: Harness, level: int, flags: int, rest: bytes) -> None:
     if level == 5 and rest:
         rest = m.section(b"") + rest
-    client = RawClient(harness, level).connect(flags=flags, rest=rest)
+    client = in_memory(harness, level).connect(flags=flags, rest=rest)
     client.not_accepted(*([0x81, 0x82] if level == 5 else []))
     assert not harness.broker.sessions
 
@@ -171,7 +171,7 @@ FIELDS = [
 def test_fields_and_flags_that_disagree(
     harness: Harness, level: int, flags: int, rest: bytes
 ) -> None:
-    client = RawClient(harness, level).connect(flags=flags, rest=rest)
+    client = in_memory(harness, level).connect(flags=flags, rest=rest)
     client.not_accepted(*([0x81] if level == 5 else []))
     assert not harness.broker.sessions
 
@@ -181,7 +181,7 @@ def test_fields_and_flags_that_disagree(
 def test_a_client_id_that_is_missing(harness: Harness, level: int) -> None:
     whole = m.body(m.connect("", level=level))
     for cut in (1, 2):
-        client = RawClient(harness, level).send(m.packet(0x10, whole[:-cut]))
+        client = in_memory(harness, level).send(m.packet(0x10, whole[:-cut]))
         client.not_accepted(*([0x81] if level == 5 else []))
 
 
@@ -190,7 +190,7 @@ def test_a_client_id_that_is_missing(harness: Harness, level: int) -> None:
 def test_connect_cut_anywhere_is_refused(harness: Harness, level: int) -> None:
     whole = m.body(m.connect(level=level, will=("w", b"x"), username="u", password=b"p"))
     for size in range(len(whole)):
-        client = RawClient(harness, level).send(m.packet(0x10, whole[:size]))
+        client = in_memory(harness, level).send(m.packet(0x10, whole[:size]))
         harness.settle()
         assert client.wire.closed
         data = client.take()
@@ -209,12 +209,12 @@ def test_the_order_of_the_fields(harness: Harness, level: int) -> None:
     watcher.subscribe(("will topic", 0))
     rest = m.section(m.content_type("kind"), level)
     rest += m.text("will topic") + m.text("will payload") + m.text("me") + m.text("secret")
-    client = RawClient(harness, level).connect("the id", flags=0xC6, rest=rest)
+    client = in_memory(harness, level).connect("the id", flags=0xC6, rest=rest)
     client.accepted()
     (session,) = [one for name, one in harness.broker.sessions.items() if name != "watcher"]
     assert session.client_id == "the id"
     assert session.client.username == "me"
-    client.leave()
+    client.close()
     properties = m.content_type("kind") if level == 5 else b""
     watcher.expect(m.publish("will topic", b"will payload", level=level, properties=properties))
 
@@ -229,7 +229,7 @@ def test_password_without_user_name_is_legal_in_5(harness: Harness) -> None:
 @statement("MQTT311-3.1.2-22", "MQTT311-3.1.4-1")
 @edge(12)
 def test_password_without_user_name_is_illegal_in_3(harness: Harness) -> None:
-    RawClient(harness, 4).connect(password=b"p").not_accepted()
+    in_memory(harness, 4).connect(password=b"p").not_accepted()
     join(harness, "c", 4, username="u", password=b"p")
     join(harness, "c", 4, username="", password=b"")
     join(harness, "c", 4, username="u")
@@ -240,10 +240,10 @@ def test_password_without_user_name_is_illegal_in_3(harness: Harness) -> None:
 @LEVELS
 def test_will_topics_without_wildcards(harness: Harness, level: int) -> None:
     for topic in ("#", "a/+", "a/#/b", ""):
-        client = RawClient(harness, level).connect(will=(topic, b"x"))
+        client = in_memory(harness, level).connect(will=(topic, b"x"))
         client.not_accepted(*([0x81, 0x82, 0x90] if level == 5 else []))
     if level == 5:
-        client = RawClient(harness).connect(
+        client = in_memory(harness).connect(
             will=("w", b"x"), will_properties=m.response_topic("a/+")
         )
         client.not_accepted(0x82)
@@ -270,14 +270,14 @@ def test_client_ids_that_must_be_accepted(harness: Harness, level: int, client_i
 def test_an_empty_client_id_gets_one_in_5(harness: Harness, clean: bool) -> None:
     assigned = []
     for _ in range(3):
-        client = RawClient(harness).connect("", clean=clean, properties=m.session_expiry(60))
+        client = in_memory(harness).connect("", clean=clean, properties=m.session_expiry(60))
         (found,) = [one for one in client.accepted() if one[0] == 0x12]
         assigned.append(found[3:].decode())
     assert len(set(assigned)) == 3
     assert list(harness.broker.sessions) == assigned
     # It is as if the client had sent it: it can come back with it.
-    client.leave()
-    again = RawClient(harness).connect(assigned[2], clean=False, properties=m.session_expiry(60))
+    client.close()
+    again = in_memory(harness).connect(assigned[2], clean=False, properties=m.session_expiry(60))
     properties = again.accepted(present=True)
     assert not [one for one in properties if one[0] == 0x12]  # only when the broker chose
 
@@ -287,7 +287,7 @@ def test_an_assigned_client_id_is_nobody_elses(broker_harness: Any) -> None:
     """Two brokers draw the same random client id. One of them finds that it is taken."""
 
     def assigned(harness: Harness) -> str:
-        properties = RawClient(harness).connect("").accepted()
+        properties = in_memory(harness).connect("").accepted()
         (found,) = [one for one in properties if one[0] == 0x12]
         return found[3:].decode()
 
@@ -310,5 +310,5 @@ def test_an_empty_client_id_in_3_with_clean_session(harness: Harness) -> None:
 @statement("MQTT311-3.1.3-7", "MQTT311-3.1.3-8", "MQTT311-3.1.3-9", "MQTT311-3.2.2-5")
 @edge(10)
 def test_an_empty_client_id_in_3_without_clean_session(harness: Harness) -> None:
-    RawClient(harness, 4).connect("", clean=False).ends(b"\x20\x02\x00\x02")
+    in_memory(harness, 4).connect("", clean=False).ends(b"\x20\x02\x00\x02")
     assert not harness.broker.sessions

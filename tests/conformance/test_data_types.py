@@ -2,8 +2,8 @@
 
 import mqttbytes as m
 import pytest
+from bytememory import LEVELS, in_memory, join
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 ILL_FORMED = pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_connect_with_an_ill_formed_string_is_refused(
     harness: Harness, level: int, bad: bytes
 ) -> None:
     for _, packet in connects(level, bad):
-        client = RawClient(harness, level).send(packet)
+        client = in_memory(harness, level).send(packet)
         client.not_accepted(*([0x81] if level == 5 else []))
     assert not harness.broker.sessions
 
@@ -175,7 +175,7 @@ def test_reserved_header_flags_end_the_connection(harness: Harness, level: int) 
 def test_connect_with_header_flags_is_refused(harness: Harness, level: int) -> None:
     packet = m.connect(level=level)
     for flags in range(1, 16):
-        client = RawClient(harness, level).send(bytes((0x10 | flags,)) + packet[1:])
+        client = in_memory(harness, level).send(bytes((0x10 | flags,)) + packet[1:])
         client.not_accepted()  # its version was not read: nothing can be said
     assert not harness.broker.sessions
 
@@ -349,7 +349,7 @@ def test_properties_out_of_place(harness: Harness, packets: list[bytes], code: i
     ],
 )
 def test_properties_out_of_place_in_connect(harness: Harness, properties: bytes, code: int) -> None:
-    client = RawClient(harness).connect(properties=properties)
+    client = in_memory(harness).connect(properties=properties)
     client.not_accepted(code)
     assert not harness.broker.sessions
 

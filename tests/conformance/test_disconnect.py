@@ -4,11 +4,12 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from byteclient import ByteClient
+from bytememory import LEVELS, in_memory, join
 from hookmq.broker.connection import Phase
 from hookmq.mqtt.packets import Packet
 from hookmq.mqtt.reason_codes import PacketType
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 
@@ -106,7 +107,7 @@ def test_our_disconnects(broker_harness: Any) -> None:
     keep: dict[str, Any] = {"clean": False, "properties": m.session_expiry(100)}
     found = []
 
-    def ended(client: RawClient) -> None:
+    def ended(client: ByteClient) -> None:
         assert client.wire.closed
         found.append(client.take_one())
 
@@ -153,10 +154,10 @@ def test_our_disconnects(broker_harness: Any) -> None:
 @statement("MQTT-3.14.0-1")
 @LEVELS
 def test_a_drain_before_connack(harness: Harness, level: int) -> None:
-    silent = RawClient(harness, level)
+    silent = in_memory(harness, level)
     harness.wait(lambda done: harness.broker.drain("", lambda: done(None)))
     silent.ends()
-    RawClient(harness, level).connect().ends()
+    in_memory(harness, level).connect().ends()
 
 
 ONLY_SERVERS_SEND = [b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x00", b"\xb0\x02\x00\x01", b"\xd0\x00"]
@@ -205,7 +206,7 @@ def test_our_own_failure_closes_the_connection(
 @LEVELS
 def test_nothing_special_is_needed(harness: Harness, level: int) -> None:
     """A client needs only what the standard describes to use the broker."""
-    client = RawClient(harness, level)
+    client = in_memory(harness, level)
     client.connect("c", keep_alive=60)
     client.accepted()
     client.subscribe(("t", 2))

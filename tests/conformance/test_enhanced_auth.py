@@ -4,9 +4,10 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from byteclient import ByteClient
+from bytememory import LEVELS, in_memory, join
 from hookmq.plugin import Accept, Challenge, Deny, Plugin, ReasonCode, hookimpl
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 METHOD = m.auth_method("QUIZ")
@@ -38,9 +39,9 @@ def quiz(broker_harness: Any) -> Harness:
     return harness
 
 
-def ask(quiz: Harness, client_id: str = "c", **options: Any) -> RawClient:
+def ask(quiz: Harness, client_id: str = "c", **options: Any) -> ByteClient:
     """Return a client that received a question."""
-    client = RawClient(quiz).connect(client_id, properties=METHOD, **options)
+    client = in_memory(quiz).connect(client_id, properties=METHOD, **options)
     client.expect(QUESTION)
     return client
 
@@ -52,14 +53,14 @@ def answer(data: bytes) -> bytes:
 @statement("MQTT-4.12.0-1", "MQTT-3.2.2-7")
 @edge(50)
 def test_an_unknown_method(quiz: Harness) -> None:
-    RawClient(quiz).connect(properties=m.auth_method("SCRAM")).not_accepted(0x8C)
+    in_memory(quiz).connect(properties=m.auth_method("SCRAM")).not_accepted(0x8C)
     assert not quiz.broker.sessions
 
 
 @statement("MQTT-4.12.0-1")
 @edge(50)
 def test_no_method_is_known_without_plugins(harness: Harness) -> None:
-    RawClient(harness).connect(properties=m.auth_method("SCRAM")).not_accepted(0x8C)
+    in_memory(harness).connect(properties=m.auth_method("SCRAM")).not_accepted(0x8C)
 
 
 @statement(
@@ -85,7 +86,7 @@ def test_challenge_and_answer(quiz: Harness) -> None:
 @statement("MQTT-4.12.0-5")
 @edge(50)
 def test_connack_repeats_the_method(quiz: Harness) -> None:
-    client = RawClient(quiz).connect(properties=METHOD + m.auth_data(b"ok"))
+    client = in_memory(quiz).connect(properties=METHOD + m.auth_data(b"ok"))
     assert [one for one in client.accepted() if one[0] == 0x15] == [METHOD]
 
 
@@ -134,14 +135,14 @@ def test_giving_up_before_connack(quiz: Harness) -> None:
     watcher = join(quiz, "watcher")
     watcher.subscribe(("w", 0))
     ask(quiz, will=("w", b"gone")).goodbye()
-    ask(quiz, will=("w", b"gone")).leave()
+    ask(quiz, will=("w", b"gone")).close()
     watcher.expect()  # never accepted: no session, no will
     assert list(quiz.broker.sessions) == ["watcher"]
 
 
 @statement("MQTT-4.12.0-6")
 def test_without_a_method_no_auth_is_sent(quiz: Harness) -> None:
-    client = RawClient(quiz).connect(username="me", password=b"secret")
+    client = in_memory(quiz).connect(username="me", password=b"secret")
     assert not [one for one in client.accepted() if one[0] in (0x15, 0x16)]
     client.expect()
 
@@ -155,7 +156,7 @@ def test_auth_without_a_method_in_connect(quiz: Harness, code: int) -> None:
 
 @edge(50)
 def test_authentication_data_without_a_method(quiz: Harness) -> None:
-    RawClient(quiz).connect(properties=m.auth_data(b"x")).not_accepted(0x82)
+    in_memory(quiz).connect(properties=m.auth_data(b"x")).not_accepted(0x82)
 
 
 @edge(44, 50)
@@ -163,13 +164,13 @@ def test_authentication_data_without_a_method(quiz: Harness) -> None:
     "packet", [b"\xf0\x00", b"\xf0\x01\x19", b"\xf0\x02\x19\x00", m.auth(0x19, m.auth_data(b"ok"))]
 )
 def test_auth_must_name_its_method(quiz: Harness, packet: bytes) -> None:
-    client = RawClient(quiz).connect(properties=METHOD + m.auth_data(b"ok"))
+    client = in_memory(quiz).connect(properties=METHOD + m.auth_data(b"ok"))
     client.accepted()
     client.send(packet).refused(0x82)
 
 
-def winner(quiz: Harness) -> RawClient:
-    client = RawClient(quiz).connect(properties=METHOD + m.auth_data(b"ok"))
+def winner(quiz: Harness) -> ByteClient:
+    client = in_memory(quiz).connect(properties=METHOD + m.auth_data(b"ok"))
     client.accepted()
     return client
 
@@ -214,7 +215,7 @@ def test_reauthentication_begins_with_0x19(quiz: Harness, code: int) -> None:
 @statement("MQTT-3.15.2-2", "MQTT-3.15.2-3", "MQTT-3.1.2-24")
 def test_auth_packets_fit(quiz: Harness) -> None:
     for size in (len(QUESTION), len(QUESTION) - 1):
-        client = RawClient(quiz).connect(properties=METHOD + m.packet_size(size))
+        client = in_memory(quiz).connect(properties=METHOD + m.packet_size(size))
         if size == len(QUESTION):
             client.expect(QUESTION)
         else:
@@ -224,7 +225,7 @@ def test_auth_packets_fit(quiz: Harness) -> None:
 @statement("MQTT-3.1.2-29")
 @edge(48)
 def test_auth_without_problem_information(quiz: Harness) -> None:
-    client = RawClient(quiz).connect(properties=METHOD + m.problem_information(0))
+    client = in_memory(quiz).connect(properties=METHOD + m.problem_information(0))
     client.expect(QUESTION)  # it never has a reason in words
 
 

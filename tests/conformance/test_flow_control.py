@@ -4,12 +4,13 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from byteclient import ByteClient
+from bytememory import in_memory, join
 from hookmq_testing import Harness
-from rawclient import RawClient, join
 from statements import edge, statement
 
 
-def fill(harness: Harness, quota: int, qos: int, count: int, **options: Any) -> RawClient:
+def fill(harness: Harness, quota: int, qos: int, count: int, **options: Any) -> ByteClient:
     """Return a client with a Receive Maximum of `quota`, to which `count` messages were published."""
     properties = m.receive_maximum(quota) + m.session_expiry(100)
     client = join(harness, properties=properties, **options)
@@ -89,7 +90,7 @@ def test_the_quota_is_of_the_connection(harness: Harness) -> None:
     """The quota belongs to the connection, and retransmitted messages count."""
     client = fill(harness, 4, 1, 6)
     client.expect(*sent(1, 4, 1))
-    client.leave()
+    client.close()
     properties = m.receive_maximum(2) + m.session_expiry(100)
     client = join(harness, clean=False, present=True, properties=properties)
     again = [m.publish("t", bytes((n,)), 1, n, dup=True) for n in range(1, 5)]
@@ -98,7 +99,7 @@ def test_the_quota_is_of_the_connection(harness: Harness) -> None:
     client.expect(again[2])
     client.send(m.puback(2), m.puback(3))
     client.expect(again[3], *sent(5, 5, 1))
-    client.leave()
+    client.close()
     client = join(harness, clean=False, present=True, properties=m.session_expiry(100))
     client.expect(
         again[3], m.publish("t", b"\x05", 1, 5, dup=True), *sent(6, 6, 1)
@@ -125,7 +126,7 @@ def test_retained_messages_keep_to_it(harness: Harness) -> None:
 
 @edge(17)
 def test_receive_maximum_0(harness: Harness) -> None:
-    RawClient(harness).connect(properties=m.receive_maximum(0)).not_accepted(0x82)
+    in_memory(harness).connect(properties=m.receive_maximum(0)).not_accepted(0x82)
 
 
 @statement("MQTT-3.3.4-7", "MQTT-4.9.0-1")
@@ -133,7 +134,7 @@ def test_receive_maximum_0(harness: Harness) -> None:
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_client_that_exceeds_our_receive_maximum(broker_harness: Any, most: int) -> None:
     harness = broker_harness(config={"broker": {"receive_maximum": most}})
-    client = RawClient(harness).connect()
+    client = in_memory(harness).connect()
     assert m.receive_maximum(most) in client.accepted()
     for number in range(1, most + 1):
         client.publish("t", b"", 2, number)
@@ -167,7 +168,7 @@ def test_receive_maximum_is_no_part_of_the_session(broker_harness: Any) -> None:
     client.publish("t", b"", 2, 1)
     client.publish("t", b"", 2, 2)
     client.expect(m.pubrec(1, 0x10), m.pubrec(2, 0x10))
-    client.leave()
+    client.close()
     client = join(harness, present=True, **keep)
     client.publish("t", b"", 2, 3)
     client.publish("t", b"", 2, 4)

@@ -4,9 +4,9 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from bytememory import LEVELS, in_memory, join
 from hookmq.plugin import Deny, Plugin, ReasonCode, hookimpl
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 # --- maximum packet size ------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def test_a_dropped_publish_takes_no_room_and_is_not_kept(harness: Harness) -> No
         sender.publish("t", bytes(100), number % 2 + 1, number)
     sender.publish("t", b"small", 1, 9)
     client.expect(m.publish("t", b"small", 1, 1))
-    client.leave()
+    client.close()
     sender.publish("t", bytes(100), 1, 10)
     sender.publish("t", b"tiny", 1, 11)
     client = join(harness, "c", clean=False, present=True, properties=properties)
@@ -62,7 +62,7 @@ def test_what_is_sent_again_fits_as_well(harness: Harness) -> None:
     sender.publish("t", bytes(100), 2, 1)
     sender.publish("t", b"small", 2, 2)
     assert len(client.take_frames()) == 2
-    client.leave()
+    client.close()
     properties = m.session_expiry(100) + m.packet_size(60)
     client = join(harness, present=True, properties=properties, **keep)
     client.expect(m.publish("t", b"small", 2, 2, dup=True))
@@ -85,7 +85,7 @@ def test_size_counts_with_aliases_and_properties(harness: Harness) -> None:
 @edge(20)
 @pytest.mark.parametrize("size", [1, 2, 4, 5, 12])
 def test_a_connack_that_the_client_cannot_take_is_not_sent(harness: Harness, size: int) -> None:
-    client = RawClient(harness).connect(properties=m.packet_size(size))
+    client = in_memory(harness).connect(properties=m.packet_size(size))
     for frame in client.take_frames():
         assert len(frame) <= size
         assert frame[3] == 0x95
@@ -174,9 +174,9 @@ def test_connack_leaves_its_reason_out(broker_harness: Any) -> None:
     harness = broker_harness([Censor])
     long = m.packet(0x20, b"\x00\x87", m.section(LONG))
     for size, answer in ((len(long), long), (len(long) - 1, b"\x20\x03\x00\x87\x00")):
-        client = RawClient(harness).connect("denied", properties=m.packet_size(size))
+        client = in_memory(harness).connect("denied", properties=m.packet_size(size))
         client.ends(answer)
-    RawClient(harness).connect("denied", properties=m.packet_size(4)).ends()  # not even that
+    in_memory(harness).connect("denied", properties=m.packet_size(4)).ends()  # not even that
 
 
 @statement(
@@ -213,7 +213,7 @@ def test_request_problem_information(broker_harness: Any, asked: bytes, told: bo
     client.expect(m.publish("t", properties=m.user("a", "b")))  # PUBLISH keeps its own
     client.publish("kick")
     client.ends(m.disconnect(0x87, LONG))
-    denied = RawClient(harness).connect("denied", properties=asked)
+    denied = in_memory(harness).connect("denied", properties=asked)
     denied.ends(m.packet(0x20, b"\x00\x87", m.section(LONG)))
 
 
@@ -221,7 +221,7 @@ def test_request_problem_information(broker_harness: Any, asked: bytes, told: bo
 @edge(21)
 def test_a_packet_above_our_maximum(broker_harness: Any) -> None:
     harness = broker_harness(config={"broker": {"max_packet_size": 300}})
-    client = RawClient(harness).connect()
+    client = in_memory(harness).connect()
     assert m.packet_size(300) in client.accepted()
     fits = m.publish("t", bytes(300 - 7))
     assert len(fits) == 300
@@ -246,7 +246,7 @@ def test_response_information_is_told_who_asks(broker_harness: Any) -> None:
         (m.response_information(0), False),
         (m.response_information(1), True),
     ):
-        properties = RawClient(harness).connect(properties=asked).accepted()
+        properties = in_memory(harness).connect(properties=asked).accepted()
         assert (b"\x1a" + m.text("replies/") in properties) is told
         assert [one[0] for one in properties].count(0x1A) == told
 
@@ -259,7 +259,7 @@ def test_response_information_is_told_who_asks(broker_harness: Any) -> None:
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_maximum_qos(broker_harness: Any, most: int) -> None:
     harness = broker_harness(config={"broker": {"max_qos": most}})
-    client = RawClient(harness).connect()
+    client = in_memory(harness).connect()
     told = [one for one in client.accepted() if one[0] == 0x24]
     assert told == ([bytes((0x24, most))] if most < 2 else [])
     client.send(m.subscribe(1, ("a", 0), ("b", 1), ("c", 2)))
@@ -267,7 +267,7 @@ def test_maximum_qos(broker_harness: Any, most: int) -> None:
     for qos in range(3):
         client = join(harness, "d")
         client.publish("t", b"", qos, 1)
-        will = RawClient(harness).connect("e", will=("w", b""), will_qos=qos)
+        will = in_memory(harness).connect("e", will=("w", b""), will_qos=qos)
         if qos > most:
             client.refused(0x9B)
             will.not_accepted(0x9B)
@@ -280,11 +280,11 @@ def test_maximum_qos(broker_harness: Any, most: int) -> None:
 @edge(23)
 def test_retain_unavailable(broker_harness: Any) -> None:
     harness = broker_harness(config={"broker": {"retain_available": False}})
-    client = RawClient(harness).connect()
+    client = in_memory(harness).connect()
     assert b"\x25\x00" in client.accepted()
     client.publish("t", b"x", retain=True)
     client.refused(0x9A)
-    RawClient(harness).connect(will=("w", b""), will_retain=True).not_accepted(0x9A)
+    in_memory(harness).connect(will=("w", b""), will_retain=True).not_accepted(0x9A)
     client = join(harness)
     client.subscribe(("t", 0))
     client.expect()
@@ -293,7 +293,7 @@ def test_retain_unavailable(broker_harness: Any) -> None:
 @statement("MQTT-3.2.2-8")
 @edge(23)
 def test_nothing_is_told_that_is_the_default(harness: Harness) -> None:
-    found = {one[0] for one in RawClient(harness).connect().accepted()}
+    found = {one[0] for one in in_memory(harness).connect().accepted()}
     assert not found & {0x24, 0x25, 0x28, 0x29, 0x2A}
 
 
@@ -311,7 +311,7 @@ def test_subscriptions_that_are_unavailable(
     broker_harness: Any, setting: str, property: int, packet: bytes, code: int
 ) -> None:
     harness = broker_harness(config={"broker": {setting: False}})
-    client = RawClient(harness).connect()
+    client = in_memory(harness).connect()
     assert bytes((property, 0)) in client.accepted()
     client.send(packet).refused(code)
     join(harness).subscribe(("a", 0))
@@ -345,7 +345,7 @@ def test_wildcards_unavailable_in_3(broker_harness: Any) -> None:
 @statement("MQTT-3.3.2-12")
 @edge(22)
 def test_every_alias_that_was_offered(harness: Harness) -> None:
-    client = RawClient(harness).connect()
+    client = in_memory(harness).connect()
     assert m.alias_maximum(64) in client.accepted()
     client.subscribe(("#", 0))
     for number in (1, 2, 63, 64):
@@ -369,7 +369,7 @@ def test_aliases_out_of_range(harness: Harness, number: int, topic: str) -> None
 @edge(22)
 def test_no_aliases_offered(broker_harness: Any) -> None:
     harness = broker_harness(config={"broker": {"topic_alias_maximum": 0}})
-    client = RawClient(harness).connect()
+    client = in_memory(harness).connect()
     assert not [one for one in client.accepted() if one[0] == 0x22]
     client.publish("t", b"x", properties=m.alias(1))
     client.refused(0x94)
@@ -384,7 +384,7 @@ def test_unknown_alias_and_no_topic(harness: Harness) -> None:
     keep: dict[str, Any] = {"clean": False, "properties": m.session_expiry(100)}
     client = join(harness, "d", **keep)
     client.publish("t", b"x", properties=m.alias(1))
-    client.leave()
+    client.close()
     client = join(harness, "d", present=True, **keep)
     client.publish("", b"x", properties=m.alias(1))
     client.refused(0x82)
@@ -462,7 +462,7 @@ def test_what_is_sent_again_has_its_whole_topic(harness: Harness) -> None:
     for number in range(1, 5):
         sender.publish("t", b"x", 1, number)
     assert any(m.split_publish(frame)[1] == b"" for frame in client.take_frames())
-    client.leave()
+    client.close()
     client = join(harness, present=True, **keep)
     topics = []
     told = set()

@@ -4,9 +4,9 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from bytememory import in_memory, join
 from hookmq.plugin import Deny, Plugin, hookimpl
 from hookmq_testing import Harness
-from rawclient import RawClient, join
 from statements import edge, statement
 
 
@@ -25,7 +25,7 @@ def test_3_1_is_spoken(harness: Harness) -> None:
     ("name", "level"), [("MQIsdp", 4), ("MQIsdp", 2), ("MQIsdp", 5), ("MQTT", 3)]
 )
 def test_mismatched_name_and_level(harness: Harness, name: str, level: int) -> None:
-    RawClient(harness, 3).send(m.connect(name=name, level=level)).ends(b"\x20\x02\x00\x01")
+    in_memory(harness, 3).send(m.connect(name=name, level=level)).ends(b"\x20\x02\x00\x01")
 
 
 @edge(55)
@@ -33,7 +33,7 @@ def test_mismatched_name_and_level(harness: Harness, name: str, level: int) -> N
 @pytest.mark.parametrize("qos", [0, 1])
 def test_the_bridge_bit(harness: Harness, version: int, qos: int) -> None:
     """The subscriptions of a bridge are No Local and keep RETAIN."""
-    client = RawClient(harness, version)
+    client = in_memory(harness, version)
     client.send(
         m.connect("bridge", level=version | 0x80, name="MQIsdp" if version == 3 else "MQTT")
     )
@@ -52,13 +52,13 @@ def test_the_bridge_bit(harness: Harness, version: int, qos: int) -> None:
 @edge(55)
 @pytest.mark.parametrize(("name", "level"), [("MQTT", 0x83), ("MQIsdp", 0x84)])
 def test_the_bridge_bit_does_not_mend_a_mismatch(harness: Harness, name: str, level: int) -> None:
-    RawClient(harness, 3).send(m.connect(name=name, level=level)).ends(b"\x20\x02\x00\x01")
+    in_memory(harness, 3).send(m.connect(name=name, level=level)).ends(b"\x20\x02\x00\x01")
 
 
 @edge(56)
 @pytest.mark.parametrize("clean", [True, False])
 def test_an_empty_client_id(harness: Harness, clean: bool) -> None:
-    RawClient(harness, 3).connect("", clean=clean).ends(b"\x20\x02\x00\x02")
+    in_memory(harness, 3).connect("", clean=clean).ends(b"\x20\x02\x00\x02")
 
 
 @edge(56)
@@ -69,12 +69,12 @@ def test_long_client_ids(harness: Harness, size: int) -> None:
 
 @edge(57)
 def test_connack_has_no_session_present(harness: Harness) -> None:
-    client = RawClient(harness, 3).connect("c", clean=False)
+    client = in_memory(harness, 3).connect("c", clean=False)
     client.expect(b"\x20\x02\x00\x00")
     client.subscribe(("t", 1))
-    client.leave()
+    client.close()
     join(harness, "sender").publish("t", b"x", 1, 1)
-    client = RawClient(harness, 3).connect("c", clean=False)
+    client = in_memory(harness, 3).connect("c", clean=False)
     client.expect(b"\x20\x02\x00\x00", m.publish("t", b"x", 1, 1, level=3))  # though it is there
 
 
@@ -109,5 +109,5 @@ def test_dup_on_what_is_sent_again(harness: Harness) -> None:
 @edge(59)
 def test_reserved_connect_flag_and_missing_fields(harness: Harness) -> None:
     for flags in (0x03, 0x82, 0xC2):
-        client = RawClient(harness, 3).connect(flags=flags)
+        client = in_memory(harness, 3).connect(flags=flags)
         client.expect(b"\x20\x02\x00\x00")

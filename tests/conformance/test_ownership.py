@@ -4,8 +4,8 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from bytememory import LEVELS, in_memory, join
 from hookmq_testing import DurableStore, Harness, SlowStore
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 
@@ -30,7 +30,7 @@ def away(harness: Harness, level: int, qos: int = 2) -> None:
     """Create an offline session that subscribes to "t"."""
     client = join(harness, "away", **keep(level))
     client.subscribe(("t", qos))
-    client.leave()
+    client.close()
 
 
 @statement("MQTT-4.3.2-4", "MQTT-4.3.3-8", "MQTT311-4.3.2-2", "MQTT311-4.3.3-2")
@@ -92,7 +92,7 @@ def test_connack_waits_for_the_store_and_comes_first(
     sender.publish("t", b"queued", 1, 1)
     sender.expect(m.puback(1))
     store.slow = True
-    client = RawClient(harness, level).connect(
+    client = in_memory(harness, level).connect(
         "away", clean=False, properties=keep(level)["properties"]
     )
     sender.publish("t", b"live", 1, 2)

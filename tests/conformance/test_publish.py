@@ -4,9 +4,10 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from byteclient import ByteClient
+from bytememory import LEVELS, join
 from hookmq.plugin import Action, Deny, Plugin, hookimpl
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 
@@ -62,7 +63,7 @@ def test_what_is_sent_again_has_dup(harness: Harness, level: int, qos: int) -> N
     join(harness, "sender", level).publish("t", b"x", qos, 1)
     client.expect(m.publish("t", b"x", qos, 1, level=level))
     for _ in range(2):
-        client.leave()
+        client.close()
         client = join(harness, "c", level, present=True, **keep)
         client.expect(m.publish("t", b"x", qos, 1, level=level, dup=True))
 
@@ -228,7 +229,7 @@ def test_expiry_while_queued(harness: Harness, qos: int) -> None:
     keep: dict[str, Any] = {"clean": False, "properties": m.session_expiry(1000)}
     client = join(harness, **keep)
     client.subscribe(("t", qos))
-    client.leave()
+    client.close()
     sender = join(harness, "sender")
     for number, seconds in enumerate((10, 30, 100), 1):
         sender.publish("t", b"x", qos, number, properties=m.expiry(seconds))
@@ -319,6 +320,6 @@ def test_a_publish_that_is_not_allowed(broker_harness: Any, level: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_or_the_connection_is_closed_in_3(broker_harness: Any, qos: int) -> None:
     harness = broker_harness([Censor], config={"broker": {"mqtt3_denied_publish": "disconnect"}})
-    client: RawClient = join(harness, "c", 4)
+    client: ByteClient = join(harness, "c", 4)
     client.publish("no", b"x", qos, 1)
     client.ends()

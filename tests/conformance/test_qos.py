@@ -4,8 +4,9 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from byteclient import ByteClient
+from bytememory import LEVELS, join
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 
@@ -15,11 +16,11 @@ def keep(level: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def back(harness: Harness, level: int) -> RawClient:
+def back(harness: Harness, level: int) -> ByteClient:
     return join(harness, "c", present=True, **keep(level))
 
 
-def reader(harness: Harness, level: int, qos: int) -> RawClient:
+def reader(harness: Harness, level: int, qos: int) -> ByteClient:
     client = join(harness, "c", **keep(level))
     client.subscribe(("t", qos))
     return client
@@ -34,7 +35,7 @@ def test_qos_0_is_sent_once(harness: Harness, level: int) -> None:
     client = reader(harness, level, 0)
     join(harness, "sender", level).publish("t", b"x", 2, 1)
     client.expect(m.publish("t", b"x", level=level))
-    client.leave()
+    client.close()
     back(harness, level).expect()
 
 
@@ -54,11 +55,11 @@ def test_qos_1_until_puback(harness: Harness, level: int) -> None:
     harness.advance(100)
     client.expect()  # not again on a living connection
     client.send(m.puback(1))
-    client.leave()
+    client.close()
     client = back(harness, level)
     client.expect(m.publish("t", b"2", 1, 2, level=level, dup=True))
     client.send(m.puback(2))
-    client.leave()
+    client.close()
     back(harness, level).expect()
 
 
@@ -72,7 +73,7 @@ def test_qos_2_until_pubcomp(harness: Harness, level: int) -> None:
     client = reader(harness, level, 2)
     join(harness, "sender", level).publish("t", b"x", 2, 1)
     client.expect(m.publish("t", b"x", 2, 1, level=level))
-    client.leave()
+    client.close()
     client = back(harness, level)
     client.expect(m.publish("t", b"x", 2, 1, level=level, dup=True))
     client.send(m.pubrec(1))
@@ -80,12 +81,12 @@ def test_qos_2_until_pubcomp(harness: Harness, level: int) -> None:
     harness.advance(100)
     client.expect()
     for _ in range(2):  # PUBLISH never again, PUBREL until PUBCOMP
-        client.leave()
+        client.close()
         client = back(harness, level)
         client.expect(m.pubrel(1))
     client.send(m.pubcomp(1))
     client.expect()
-    client.leave()
+    client.close()
     back(harness, level).expect()
 
 
@@ -101,7 +102,7 @@ def test_everything_is_sent_again_in_order(harness: Harness, level: int) -> None
     client.send(m.pubrec(3))
     client.expect(m.pubrel(3))
     client.send(m.puback(2))
-    client.leave()
+    client.close()
     sender.publish("t", b"\x06", 1, 6)
     back(harness, level).expect(
         m.publish("t", b"\x01", 2, 1, level=level, dup=True),
@@ -142,7 +143,7 @@ def test_a_pubrec_that_refuses(harness: Harness, code: int) -> None:
     sender.publish("t", b"y", 2, 2)
     client.expect(m.publish("t", b"y", 2, 1))
     client.send(m.pubrec(1, code))
-    client.leave()
+    client.close()
     back(harness, 5).expect()
 
 
@@ -153,7 +154,7 @@ def test_a_puback_that_refuses(harness: Harness, code: int) -> None:
     join(harness, "sender").publish("t", b"x", 1, 1)
     client.expect(m.publish("t", b"x", 1, 1))
     client.send(m.puback(1, code))
-    client.leave()
+    client.close()
     back(harness, 5).expect()
 
 
@@ -176,14 +177,14 @@ def test_what_was_sent_does_not_expire(harness: Harness) -> None:
     properties = m.expiry(5)
     join(harness, "sender").publish("t", b"x", 2, 1, properties=properties)
     client.expect(m.publish("t", b"x", 2, 1, properties=properties))
-    client.leave()
+    client.close()
     harness.advance(100)
     client = back(harness, 5)
     first, topic, packet_id, _, payload = client.take_publish()
     assert (first, topic, packet_id, payload) == (0x3C, b"t", 1, b"x")
     client.send(m.pubrec(1))
     client.expect(m.pubrel(1))
-    client.leave()
+    client.close()
     harness.advance(100)
     client = back(harness, 5)
     client.expect(m.pubrel(1))
@@ -268,12 +269,12 @@ def test_qos_2_is_delivered_once_over_two_connections(harness: Harness, level: i
     sender = join(harness, "c", **keep(level))
     sender.publish("t", b"x", 2, 5)
     watcher.expect(m.publish("t", b"x"))
-    sender.leave()
+    sender.close()
     sender = back(harness, level)
     sender.publish("t", b"x", 2, 5, dup=True)
     sender.expect(m.pubrec(5))
     watcher.expect()
-    sender.leave()
+    sender.close()
     sender = back(harness, level)
     sender.send(m.pubrel(5))
     sender.expect(m.pubcomp(5))
@@ -360,7 +361,7 @@ def test_messages_keep_their_order(harness: Harness, level: int, qos: int) -> No
 @pytest.mark.parametrize("qos", [1, 2])
 def test_order_holds_for_what_was_queued(harness: Harness, level: int, qos: int) -> None:
     client = reader(harness, level, qos)
-    client.leave()
+    client.close()
     sender = join(harness, "sender", level)
     for number in range(1, 21):
         sender.publish("t", bytes((number,)), qos, number)
@@ -389,7 +390,7 @@ def test_every_session_that_matches_gets_the_message(harness: Harness, level: in
     for number, name in enumerate(names):
         client = join(harness, name, **keep(level))
         client.subscribe(("t" if number % 2 else "#", 1))
-        client.leave()
+        client.close()
     join(harness, "other", **keep(level)).subscribe(("u", 1))
     join(harness, "sender", level).publish("t", b"x", 1, 1)
     for name in names:

@@ -4,14 +4,15 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from byteclient import ByteClient
+from bytememory import LEVELS, join
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 
 def warm(
     harness: Harness, level: int, qos: int, properties: bytes = b""
-) -> tuple[RawClient, RawClient]:
+) -> tuple[ByteClient, ByteClient]:
     """Return (publisher, subscriber) after some messages to "t" and their acknowledgements."""
     reader = join(harness, "reader", level)
     reader.subscribe(("t", 2))
@@ -146,7 +147,7 @@ def test_expiry_is_not_overlooked(harness: Harness, qos: int) -> None:
     usual = m.expiry(5)
     away = join(harness, "away", clean=False, properties=m.session_expiry(100))
     away.subscribe(("t", qos))
-    away.leave()
+    away.close()
     sender, _ = warm(harness, 5, qos, usual)
     sender.publish("t", b"x", qos, 9, properties=m.expiry(50))
     harness.advance(10)
@@ -177,7 +178,7 @@ def test_changes_of_subscriptions_are_not_overlooked(
     sender.publish("t", b"2", qos, 10)
     reader.expect(m.publish("t", b"2", level=level))
     reader.unsubscribe("t")
-    other.leave()
+    other.close()
     sender.publish("t", b"3", qos, 11)
     reader.expect()
 

@@ -4,14 +4,15 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from byteclient import ByteClient
+from bytememory import LEVELS, join
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 NO_LOCAL, RAP, NEW_ONLY, NEVER = 0x04, 0x08, 0x10, 0x20
 
 
-def reader(harness: Harness, level: int, *filters: tuple[m.Field, int]) -> RawClient:
+def reader(harness: Harness, level: int, *filters: tuple[m.Field, int]) -> ByteClient:
     client = join(harness, "", level)
     client.subscribe(*filters)
     return client
@@ -105,7 +106,7 @@ def test_retain_handling(harness: Harness, handling: int, first: bool, again: bo
     client.expect(*([kept] if first else []))
     client.subscribe(("t", handling))
     client.expect(*([kept] if again else []))
-    client.leave()
+    client.close()
     client = join(harness, present=True, **keep)
     client.subscribe(("t", handling))  # known from the connection before
     client.expect(*([kept] if again else []))

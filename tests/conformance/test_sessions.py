@@ -4,9 +4,9 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from bytememory import LEVELS, in_memory, join
 from hookmq.plugin import Deny, Plugin, ReasonCode, hookimpl
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 KEEP = m.session_expiry(100)
@@ -24,7 +24,7 @@ def fill(harness: Harness, level: int) -> None:
     sender = join(harness, "sender", level)
     sender.publish("t", b"in flight", 1, 1)
     client.expect(m.publish("t", b"in flight", 1, 1, level=level))
-    client.leave()
+    client.close()
     sender.publish("t", b"queued", 1, 2)
     sender.expect(m.puback(1), m.puback(2))
     sender.goodbye()
@@ -58,7 +58,7 @@ def test_clean_start_discards_the_session(harness: Harness, level: int) -> None:
     client.expect()
     join(harness, "sender", level).publish("t", b"new", 1, 1)
     client.expect()
-    client.leave()
+    client.close()
     # and leaves nothing for a later one
     client = join(harness, "c", present=False, **keep(level))
     client.expect()
@@ -69,7 +69,7 @@ def test_clean_start_discards_the_session(harness: Harness, level: int) -> None:
 def test_a_clean_session_is_not_kept(harness: Harness, level: int) -> None:
     client = join(harness, "c", level)
     client.subscribe(("t", 1))
-    client.leave()
+    client.close()
     assert not harness.broker.sessions
     client = join(harness, "c", level, clean=False, present=False)
     join(harness, "sender", level).publish("t", b"x", 1, 1)
@@ -81,7 +81,7 @@ def test_a_clean_session_is_not_kept(harness: Harness, level: int) -> None:
 )  # fmt: skip
 @LEVELS
 def test_without_a_stored_session_one_is_made(harness: Harness, level: int) -> None:
-    client = RawClient(harness, level).connect("c", clean=False)
+    client = in_memory(harness, level).connect("c", clean=False)
     frame = client.take_one()
     assert frame[0] == 0x20
     assert m.body(frame)[:2] == b"\x00\x00"  # no other bit of the flags either
@@ -103,7 +103,7 @@ def test_a_session_is_its_client_ids_alone(harness: Harness, level: int) -> None
 def test_retained_messages_outlive_sessions(harness: Harness, level: int) -> None:
     client = join(harness, "c", level)
     client.publish("r", b"kept", 0, 0, retain=True)
-    client.leave()
+    client.close()
     client = join(harness, "c", level)
     client.subscribe(("r", 0))
     client.expect(m.publish("r", b"kept", level=level, retain=True))
@@ -113,9 +113,9 @@ def test_retained_messages_outlive_sessions(harness: Harness, level: int) -> Non
 @edge(2)
 def test_a_session_expires(harness: Harness) -> None:
     for seconds, present in ((99, True), (101, False)):
-        join(harness, "c", clean=True, properties=KEEP).leave()
+        join(harness, "c", clean=True, properties=KEEP).close()
         harness.advance(seconds)
-        join(harness, "c", clean=False, properties=KEEP, present=present).leave()
+        join(harness, "c", clean=False, properties=KEEP, present=present).close()
         harness.advance(1000)
 
 
@@ -133,11 +133,11 @@ def test_a_connected_session_does_not_expire(harness: Harness, level: int) -> No
 @edge(2)
 def test_session_expiry_of_every_kind(broker_harness: Any) -> None:
     harness = broker_harness(config={"session": {"max_expiry": float("inf")}})
-    join(harness, "absent").leave()
-    join(harness, "zero", properties=m.session_expiry(0)).leave()
-    join(harness, "never", properties=m.session_expiry(0xFFFFFFFF)).leave()
-    join(harness, "old", 4, clean=False).leave()
-    join(harness, "old clean", 4, clean=True).leave()
+    join(harness, "absent").close()
+    join(harness, "zero", properties=m.session_expiry(0)).close()
+    join(harness, "never", properties=m.session_expiry(0xFFFFFFFF)).close()
+    join(harness, "old", 4, clean=False).close()
+    join(harness, "old clean", 4, clean=True).close()
     assert sorted(harness.broker.sessions) == ["never", "old"]
     harness.advance(10**7)
     join(harness, "never", clean=False, present=True)
@@ -147,9 +147,9 @@ def test_session_expiry_of_every_kind(broker_harness: Any) -> None:
 @edge(2)
 def test_the_granted_expiry_is_told(broker_harness: Any) -> None:
     harness = broker_harness(config={"session": {"max_expiry": 50.0}})
-    client = RawClient(harness).connect("c", properties=m.session_expiry(0xFFFFFFFF))
+    client = in_memory(harness).connect("c", properties=m.session_expiry(0xFFFFFFFF))
     assert m.session_expiry(50) in client.accepted()
-    client.leave()
+    client.close()
     harness.advance(51)
     join(harness, "c", clean=False, present=False)
 
@@ -157,8 +157,8 @@ def test_the_granted_expiry_is_told(broker_harness: Any) -> None:
 @statement("MQTT-3.1.2-5", "MQTT-3.2.2-3")
 @edge(3)
 def test_an_older_session_is_resumed_and_then_ends(harness: Harness) -> None:
-    join(harness, "c", properties=KEEP).leave()
-    join(harness, "c", clean=False, present=True).leave()  # no expiry: it ends now
+    join(harness, "c", properties=KEEP).close()
+    join(harness, "c", clean=False, present=True).close()  # no expiry: it ends now
     join(harness, "c", clean=False, present=False)
 
 
@@ -219,9 +219,9 @@ def test_refused_clients(broker_harness: Any, name: str, code: int, v3: bytes) -
     harness = broker_harness([Doorman])
     good: dict[str, Any] = {"username": "me", "password": b"right"}
     bad: dict[str, Any] = {"username": name, "password": b"wrong"}
-    join(harness, "c", properties=KEEP, **good).leave()
-    RawClient(harness).connect("c", clean=False, **bad).not_accepted(code)  # Session Present 0
-    RawClient(harness, 4).connect("c", clean=False, **bad).ends(v3)
+    join(harness, "c", properties=KEEP, **good).close()
+    in_memory(harness).connect("c", clean=False, **bad).not_accepted(code)  # Session Present 0
+    in_memory(harness, 4).connect("c", clean=False, **bad).ends(v3)
     join(harness, "c", clean=False, present=True, **good)  # nothing happened to the session
 
 
@@ -229,8 +229,8 @@ def test_refused_clients(broker_harness: Any, name: str, code: int, v3: bytes) -
 def test_a_refused_client_id(broker_harness: Any) -> None:
     harness = broker_harness(config={"broker": {"duplicate_client_id": "reject"}})
     first = join(harness, "c")
-    RawClient(harness).connect("c").not_accepted(0x85)
-    RawClient(harness, 4).connect("c").ends(b"\x20\x02\x00\x02")
+    in_memory(harness).connect("c").not_accepted(0x85)
+    in_memory(harness, 4).connect("c").ends(b"\x20\x02\x00\x02")
     first.expect()
 
 
@@ -241,7 +241,7 @@ def test_what_follows_a_refused_connect_has_no_effect(broker_harness: Any, level
     harness = broker_harness([Doorman])
     watcher = join(harness, "watcher", username="w", password=b"right")
     watcher.subscribe(("#", 0))
-    client = RawClient(harness, level)
+    client = in_memory(harness, level)
     client.send(
         m.connect("c", level=level, username="me", password=b"wrong"),
         m.subscribe(1, ("t", 0), level=level),
@@ -262,7 +262,7 @@ def test_what_follows_a_refused_connect_has_no_effect(broker_harness: Any, level
 @edge(14)
 @LEVELS
 def test_what_follows_an_accepted_connect_counts(harness: Harness, level: int) -> None:
-    client = RawClient(harness, level)
+    client = in_memory(harness, level)
     client.send(
         m.connect("c", level=level),
         m.subscribe(1, ("t", 0), level=level),
@@ -309,7 +309,7 @@ def test_keep_alive_0_is_off(harness: Harness, level: int) -> None:
 @edge(13)
 def test_server_keep_alive(broker_harness: Any) -> None:
     harness = broker_harness(config={"broker": {"server_keep_alive": 4}})
-    client = RawClient(harness).connect("c", keep_alive=100)
+    client = in_memory(harness).connect("c", keep_alive=100)
     assert b"\x13\x00\x04" in client.accepted()
     harness.advance(5.9)
     client.expect()
@@ -323,7 +323,7 @@ def test_server_keep_alive(broker_harness: Any) -> None:
 
 @statement("MQTT-3.2.2-22")
 def test_no_server_keep_alive_means_the_clients_own(harness: Harness) -> None:
-    client = RawClient(harness).connect("c", keep_alive=100)
+    client = in_memory(harness).connect("c", keep_alive=100)
     assert not [one for one in client.accepted() if one[0] == 0x13]
     harness.advance(149)
     client.expect()

@@ -4,8 +4,9 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from byteclient import ByteClient
+from bytememory import LEVELS, join
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 KEEP: dict[str, Any] = {"clean": False, "properties": m.session_expiry(100)}
@@ -47,7 +48,7 @@ def test_a_shared_filter_is_matched_without_its_prefix(harness: Harness) -> None
     client.expect()
 
 
-def members(harness: Harness, *granted: int) -> list[RawClient]:
+def members(harness: Harness, *granted: int) -> list[ByteClient]:
     found = []
     for number, qos in enumerate(granted):
         client = join(harness, f"member{number}", **KEEP)
@@ -72,7 +73,7 @@ def test_each_message_goes_to_one_at_its_granted_qos(harness: Harness, level: in
     assert sorted(seen) == list(range(1, 10))
 
 
-def started(harness: Harness, qos: int) -> tuple[RawClient, RawClient]:
+def started(harness: Harness, qos: int) -> tuple[ByteClient, ByteClient]:
     """Publish a message while both members are online. Return (the member that received it, the other member)."""
     one, two = members(harness, qos, qos)
     join(harness, "sender").publish("t", b"x", qos, 1)
@@ -84,7 +85,7 @@ def started(harness: Harness, qos: int) -> tuple[RawClient, RawClient]:
     return one, two
 
 
-def client_id(harness: Harness, client: RawClient) -> str:
+def client_id(harness: Harness, client: ByteClient) -> str:
     found = client.connection.client
     assert found is not None
     return found.client_id
@@ -99,7 +100,7 @@ def test_qos_2_that_was_started_stays_with_its_client(harness: Harness, released
     if released:
         chosen.send(m.pubrec(1))
         chosen.expect(m.pubrel(1))
-    chosen.leave()
+    chosen.close()
     other.expect()
     chosen = join(harness, name, present=True, **KEEP)
     chosen.expect(m.pubrel(1) if released else m.publish("t", b"x", 2, 1, dup=True))
@@ -117,7 +118,7 @@ def test_qos_2_that_was_started_stays_with_its_client(harness: Harness, released
 def test_qos_2_that_was_started_goes_to_nobody_else(harness: Harness, how: str) -> None:
     chosen, other = started(harness, 2)
     name = client_id(harness, chosen)
-    chosen.leave()
+    chosen.close()
     if how == "expires":
         harness.advance(101)
     else:
@@ -138,7 +139,7 @@ def test_a_refusal_discards_the_message(harness: Harness, qos: int, code: int) -
     chosen.send(m.puback(1, code) if qos == 1 else m.pubrec(1, code))
     chosen.expect()
     other.expect()
-    chosen.leave()
+    chosen.close()
     other.expect()
     join(harness, name, present=True, **KEEP).expect()
 
@@ -165,5 +166,5 @@ def test_another_member_takes_what_is_too_large_for_one(harness: Harness) -> Non
 def test_qos_1_is_acknowledged_and_gone(harness: Harness) -> None:
     chosen, other = started(harness, 1)
     chosen.send(m.puback(1))
-    chosen.leave()
+    chosen.close()
     other.expect()

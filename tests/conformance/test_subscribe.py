@@ -4,9 +4,9 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from bytememory import LEVELS, in_memory, join
 from hookmq.plugin import Deny, Plugin, hookimpl
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 NO_LOCAL = 0x04
@@ -172,7 +172,7 @@ def test_no_local(harness: Harness, qos: int) -> None:
         other.publish("t", b"others", qos, 1 + turn)
         client.expect(m.publish("t", b"others", qos, number and turn + 1))
     # It is the client id that counts, not the connection.
-    client.leave()
+    client.close()
     client = join(harness, present=True, **keep)
     client.take()
     client.publish("t", b"mine", qos, 9)
@@ -286,7 +286,7 @@ def test_started_deliveries_are_finished(harness: Harness, level: int, qos: int)
     client.unsubscribe("t")
     sender.publish("t", b"too late", qos, 2)
     client.expect()
-    client.leave()
+    client.close()
     sender.publish("t", b"too late", qos, 3)
     client = join(harness, "c", level, present=True, **keep)
     client.expect(m.publish("t", b"started", qos, 1, level=level, dup=True))
@@ -305,7 +305,7 @@ def test_started_deliveries_are_finished(harness: Harness, level: int, qos: int)
 @LEVELS
 def test_in_one_segment(harness: Harness, level: int) -> None:
     """SUBACK and the messages may arrive in any order, but each arrives once."""
-    client = RawClient(harness, level)
+    client = in_memory(harness, level)
     client.connect()
     client.accepted()
     client.send(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import mqttbytes as m
 import pytest
+from bytememory import LEVELS, join
 from hookmq_testing import Harness
-from rawclient import LEVELS, join
 from statements import edge, statement
 
 QUIET = m.problem_information(0)

@@ -6,12 +6,12 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from bytememory import LEVELS
 from hookmq.broker import Broker
 from hookmq.model.settings import AuthSettings, AuthzSettings, BrokerSettings, Settings
 from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq.server.server import Server
 from hookmq.server.settings import ListenerSettings
-from rawclient import LEVELS
 from statements import statement
 
 UPGRADE = (

@@ -4,15 +4,16 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
+from byteclient import ByteClient
+from bytememory import LEVELS, join
 from hookmq_testing import Harness
-from rawclient import LEVELS, RawClient, join
 from statements import edge, statement
 
 WILL = ("w", b"gone")
 GONE = m.publish("w", b"gone")
 
 
-def watch(harness: Harness) -> RawClient:
+def watch(harness: Harness) -> ByteClient:
     """Return a subscriber that receives wills with their original QoS and RETAIN."""
     watcher = join(harness, "watcher")
     watcher.subscribe(("w", 0x0A))  # QoS 2, RAP
@@ -26,9 +27,9 @@ def test_a_will_is_published_once_when_the_connection_breaks(harness: Harness, l
     client = join(harness, "c", level, clean=False, will=WILL)
     harness.advance(1000)
     watcher.expect()
-    client.leave()
+    client.close()
     watcher.expect(GONE)
-    join(harness, "c", level, clean=False, present=level == 4).leave()
+    join(harness, "c", level, clean=False, present=level == 4).close()
     harness.advance(1000)
     watcher.expect()  # not again
 
@@ -42,7 +43,7 @@ def test_a_normal_disconnect_drops_the_will(harness: Harness, level: int) -> Non
     for goodbye in goodbyes:
         join(harness, "c", level, clean=False, will=WILL).goodbye(goodbye)
         harness.advance(10_000)
-        join(harness, "c", level).leave()  # the end of the session changes nothing
+        join(harness, "c", level).close()  # the end of the session changes nothing
     watcher.expect()
 
 
@@ -60,7 +61,7 @@ def test_any_other_disconnect_keeps_the_will(harness: Harness, code: int) -> Non
 def test_without_a_will_nothing_is_published(harness: Harness, level: int) -> None:
     watcher = join(harness, "watcher")
     watcher.subscribe(("#", 0))
-    join(harness, "c", level).leave()
+    join(harness, "c", level).close()
     client = join(harness, "c", level)
     client.send(b"\xff")
     assert client.wire.closed
@@ -68,7 +69,7 @@ def test_without_a_will_nothing_is_published(harness: Harness, level: int) -> No
 
 
 ENDS = {
-    "network": lambda harness, client: client.leave(),
+    "network": lambda harness, client: client.close(),
     "protocol error": lambda harness, client: client.send(m.publish("a/#", b"")),
     "malformed": lambda harness, client: client.send(b"\xd5\x00"),
     "bad flags on DISCONNECT": lambda harness, client: client.send(b"\xe1\x00"),
@@ -97,7 +98,7 @@ def test_every_other_end_publishes_the_will(harness: Harness, level: int, how: s
 @pytest.mark.parametrize("retain", [False, True])
 def test_will_qos_and_will_retain(harness: Harness, level: int, qos: int, retain: bool) -> None:
     watcher = watch(harness)
-    join(harness, "c", level, will=WILL, will_qos=qos, will_retain=retain).leave()
+    join(harness, "c", level, will=WILL, will_qos=qos, will_retain=retain).close()
     number = 1 if qos else 0
     watcher.expect(m.publish("w", b"gone", qos, number, retain=retain))
     late = join(harness, "late")
@@ -116,7 +117,7 @@ def test_a_wills_properties(harness: Harness) -> None:
     client = join(
         harness, "c", properties=m.session_expiry(100), will=WILL, will_properties=properties
     )
-    client.leave()
+    client.close()
     harness.advance(4.9)
     watcher.expect()
     harness.advance(0.2)
@@ -141,7 +142,7 @@ def test_a_will_is_due_at_its_delay_or_the_sessions_end(
         properties=m.session_expiry(expiry),
         will=WILL,
         will_properties=m.will_delay(delay),
-    ).leave()
+    ).close()
     if at:
         harness.advance(at - 0.1)
         watcher.expect()
@@ -160,12 +161,12 @@ DELAYED: Any = {
 @edge(4)
 def test_coming_back_in_time_suppresses_the_will(harness: Harness) -> None:
     watcher = watch(harness)
-    join(harness, "c", **DELAYED).leave()
+    join(harness, "c", **DELAYED).close()
     harness.advance(29)
     client = join(harness, "c", clean=False, present=True, properties=m.session_expiry(100))
     harness.advance(1000)
     watcher.expect()
-    client.leave()
+    client.close()
     harness.advance(1000)
     watcher.expect()  # the new connection had no will
 
@@ -174,12 +175,12 @@ def test_coming_back_in_time_suppresses_the_will(harness: Harness) -> None:
 @edge(4)
 def test_the_delay_of_an_older_will_does_not_hurry_the_next(harness: Harness) -> None:
     watcher = watch(harness)
-    join(harness, "c", **DELAYED).leave()
+    join(harness, "c", **DELAYED).close()
     harness.advance(20)
     client = join(harness, "c", clean=False, present=True, **{**DELAYED, "will": ("w", b"2")})
     harness.advance(1000)
     watcher.expect()  # it is connected
-    client.leave()
+    client.close()
     harness.advance(29)
     watcher.expect()
     harness.advance(2)
@@ -201,7 +202,7 @@ def test_taking_over_in_time_suppresses_a_delayed_will(harness: Harness) -> None
 @edge(4)
 def test_a_clean_start_ends_the_session_and_so_publishes_the_will(harness: Harness) -> None:
     watcher = watch(harness)
-    join(harness, "c", **DELAYED).leave()
+    join(harness, "c", **DELAYED).close()
     harness.advance(10)
     watcher.expect()
     join(harness, "c")
@@ -215,11 +216,11 @@ def test_a_clean_start_ends_the_session_and_so_publishes_the_will(harness: Harne
 @statement("MQTT-3.1.2-7", "MQTT-3.1.2-10")
 def test_the_newest_connections_will_holds(harness: Harness) -> None:
     watcher = watch(harness)
-    join(harness, "c", **DELAYED).leave()
+    join(harness, "c", **DELAYED).close()
     client = join(
         harness, "c", clean=False, present=True, properties=m.session_expiry(9), will=("w", b"2")
     )
-    client.leave()
+    client.close()
     watcher.expect(m.publish("w", b"2"))
     harness.advance(1000)
     watcher.expect()

@@ -155,16 +155,17 @@ def connection() -> Target:
     """Feed chunks of the bytes to a broker with three clients, with pauses in between."""
     import mqttbytes as m
     from attacks import at_rest, check_silence, spoken
+    from byteclient import ByteClient
+    from bytememory import in_memory, join
     from hookmq_testing import Harness
     from hookmq_testing.decoder import Decoder
-    from rawclient import RawClient, join
 
     def run(data: bytes) -> None:
         with Harness(config={"session": {"max_expiry": 60.0}}) as harness:
             witness = join(harness, "witness")
             witness.subscribe(("#", 1))
             decoder = Decoder(5, server=False)
-            clients: dict[int, RawClient] = {}
+            clients: dict[int, ByteClient] = {}
             at = 0
             while at < len(data):
                 which, size = data[at] & 3, (data[at] >> 2) + 1
@@ -175,15 +176,15 @@ def connection() -> Target:
                     harness.advance(size)
                     continue
                 if client is None or client.wire.closed:
-                    client = clients[which] = RawClient(harness)
+                    client = clients[which] = in_memory(harness)
                 client.send(chunk)
             decoder.feed(witness.take())
             assert decoder.error is None
             assert not witness.wire.closed
-            witness.leave()
+            witness.close()
             for client in clients.values():
                 client.send(m.PINGREQ)
-                client.leave()
+                client.close()
             harness.advance(200)
             left = at_rest(harness)
             assert (

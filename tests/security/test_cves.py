@@ -8,6 +8,8 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from attacks import HOSTILE_NAMES, at_rest
+from byteclient import ByteClient
+from bytememory import LEVELS, in_memory, join
 from hookmq.broker.connection import Phase
 from hookmq.model.client import Scope
 from hookmq.model.events import Action
@@ -17,7 +19,6 @@ from hookmq.mqtt.topics import compile_filter, contains, matches
 from hookmq.plugin import Accept, Allow, Challenge, Deny, Plugin, hookimpl
 from hookmq.routing.subscription_tree import SubscriptionTree
 from hookmq_testing import DurableStore, Harness, HookRecorder, will
-from rawclient import LEVELS, RawClient, join
 
 ELSEWHERE = {
     "CVE-2017-7650, CVE-2026-85724, CVE-2026-44838, CVE-2026-67407": "wildcards in names put into ACL patterns: the core "
@@ -37,7 +38,7 @@ TOLERANT = {"broker": {"text": "tolerant"}}
 """Accepts control characters and non-characters, which are refused by default."""
 
 
-def refused_early(client: RawClient) -> None:
+def refused_early(client: ByteClient) -> None:
     """Assert that the connection ended and that no received data is kept."""
     assert client.wire.closed
     assert client.connection.partial is None
@@ -49,10 +50,10 @@ def refused_early(client: RawClient) -> None:
 
 def test_cve_2017_7651_a_big_length_reserves_nothing(harness: Harness) -> None:
     for size in (65536, 1 << 20, 268_435_455):
-        client = RawClient(harness)
+        client = in_memory(harness)
         client.send(b"\x10" + m.varint(size))
         refused_early(client)
-    client = RawClient(harness)
+    client = in_memory(harness)
     client.send(b"\x10" + m.varint(60000))
     assert client.connection.partial is not None
     assert len(client.connection.partial) == 4
@@ -73,7 +74,7 @@ CONNECTS = (0x10, 0x12, 0x14, 0x16)
 def test_cve_2023_0809_the_first_byte_of_another_packet_ends_it(
     harness: Harness, first: int
 ) -> None:
-    client = RawClient(harness)
+    client = in_memory(harness)
     client.send(bytes((first,)))
     client.ends()
     refused_early(client)
@@ -83,7 +84,7 @@ def test_cve_2026_58210_half_a_connect_is_kept_in_bounds_and_not_for_ever(harnes
     before = at_rest(harness)
     scope = Scope(connect_timeout=10.0, connect_bytes=1000)
     whole = m.connect("x" * 900)
-    clients = [RawClient(harness, scope=scope) for _ in range(50)]
+    clients = [in_memory(harness, scope=scope) for _ in range(50)]
     for client in clients:
         for at in range(0, 500, 100):
             client.send(whole[at : at + 100])
@@ -96,7 +97,7 @@ def test_cve_2026_58210_half_a_connect_is_kept_in_bounds_and_not_for_ever(harnes
     for client in clients:
         client.ends()
     assert at_rest(harness) == before
-    big = RawClient(harness, scope=scope)
+    big = in_memory(harness, scope=scope)
     big.send(m.connect("x" * 2000)[:10])
     refused_early(big)
 
@@ -107,7 +108,7 @@ def test_cve_2026_58210_what_follows_connect_while_a_plugin_decides(harness: Har
     harness.reload(plugins=[recorder])
     never = harness.clock.event()
     recorder.answer("on_connect", never)
-    client = RawClient(harness)
+    client = in_memory(harness)
     client.send(m.connect("c") + m.PINGREQ * 100_000)
     held = client.connection.held
     assert held is not None
@@ -124,13 +125,13 @@ def test_cve_2026_58210_what_follows_connect_while_a_plugin_decides(harness: Har
 def test_cve_2020_13849_slow_connect_and_long_keep_alive(broker_harness: Any) -> None:
     """SlowITe: a client cannot occupy a connection by sending CONNECT byte by byte or with a keep alive of 18 hours."""
     harness = broker_harness(config={"broker": {"max_connections": 3, "max_keep_alive": 60}})
-    slow = [RawClient(harness) for _ in range(3)]
+    slow = [in_memory(harness) for _ in range(3)]
     packet = m.connect("slow")
     for at in range(10):
         for client in slow:
             client.send(packet[at : at + 1])
         harness.advance(0.5)
-    RawClient(harness).ends()  # full
+    in_memory(harness).ends()  # full
     harness.advance(6)
     for client in slow:
         client.ends()
@@ -156,7 +157,7 @@ def test_cve_2025_56352_whoever_is_refused_is_closed(harness: Harness, level: in
     ]
     before = at_rest(harness)
     for reason in reasons:
-        client = RawClient(harness, level)
+        client = in_memory(harness, level)
         client.send(reason)
         assert client.wire.closed, reason.hex(" ")
     assert at_rest(harness) == before
@@ -178,7 +179,7 @@ def test_cve_2026_21888_five_byte_integers_in_every_place(harness: Harness) -> N
             0x10, m.text("MQTT"), b"\x05\x06\0\0\0", m.text("c"), OVERLONG, m.text("w"), b"\0\0"
         ),
     ):
-        client = RawClient(harness)
+        client = in_memory(harness)
         client.send(data)
         assert client.wire.closed, data.hex(" ")
     topic = m.text("t")
@@ -209,10 +210,10 @@ def test_cve_2021_41039_user_properties_are_counted(harness: Harness) -> None:
     assert len(subscriber.take_publish()[3]) == 64
     sender.publish("t", properties=many)
     sender.refused(0x97)
-    client = RawClient(harness)
+    client = in_memory(harness)
     client.connect("q", properties=many)
     client.not_accepted(0x97)
-    client = RawClient(harness)
+    client = in_memory(harness)
     client.connect("q", properties=few, will=("t", b""), will_properties=m.user("k", "v"))
     client.not_accepted(0x97)
     subscriber.expect()
@@ -227,7 +228,7 @@ def test_cve_2023_3592_malformed_wills_leave_nothing(harness: Harness) -> None:
 
     def attack() -> int:
         for data in wrong * 40:
-            client = RawClient(harness)
+            client = in_memory(harness)
             client.send(data)
             assert client.wire.closed
         harness.clock.logged.clear()
@@ -250,7 +251,7 @@ def test_cve_2019_11779_and_2026_95844_levels_beyond_count(harness: Harness) -> 
     assert m.body(client.take_one())[-1] == 0x11
     client.publish(deep, b"", 1, 3)
     client.refused(0x90)
-    other = RawClient(harness)
+    other = in_memory(harness)
     other.connect("w", will=(deep[:60000], b""))
     other.not_accepted(0x90)
 
@@ -346,7 +347,7 @@ def test_cve_2021_28166_every_packet_in_every_phase(broker_harness: Any, phase: 
             continue
         never = harness.clock.event()
         recorder.answer("on_connect", never if phase is Phase.DECIDING else None)
-        client = RawClient(harness)
+        client = in_memory(harness)
         if phase is Phase.CHALLENGED:
             client.connect("c", properties=m.auth_method("x"))
             assert client.take_one()[0] == 0xF0
@@ -363,7 +364,7 @@ def test_cve_2021_28166_every_packet_in_every_phase(broker_harness: Any, phase: 
         for frame in m.frames(data):
             assert frame[0] >> 4 not in (1, 8, 10, 12)
         never.set(None)
-        client.leave()
+        client.close()
     assert not harness.broker.connections
 
 
@@ -384,7 +385,7 @@ def test_cve_2023_28366_packet_ids_are_bounded(broker_harness: Any) -> None:
     for _ in range(2):
         old.send(*(m.publish("t", b"x", 2, number, level=4) for number in range(1, 2000)))
     assert len(harness.broker.sessions["old"].received or ()) == 1999
-    old.leave()
+    old.close()
     assert "old" not in harness.broker.sessions
 
 
@@ -581,10 +582,10 @@ def test_cve_2016_9877_absent_and_empty_passwords_are_told_apart(broker_harness:
         harness.connect("c", version, username="u", password=b"right")
         harness.connect("c", version, username="u", password=b"right").disconnect()
     harness.connect("c", 5, password=b"", expect=0x87)
-    lenient = RawClient(harness, 3)
+    lenient = in_memory(harness, 3)
     lenient.connect("c", flags=0xC2)  # MQTT 3.1: flags of fields that are left out
     lenient.not_accepted(5)
-    method = RawClient(harness)
+    method = in_memory(harness)
     method.connect("c", properties=m.auth_method(""))
     method.not_accepted(0x8C)
 

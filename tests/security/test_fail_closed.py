@@ -13,6 +13,7 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from attacks import SECRET, TOKEN, check_entries
+from byteclient import over_tcp
 from hookmq.config.model import load, loads
 from hookmq.config.plugins import build
 from hookmq.model.errors import ConfigError
@@ -283,9 +284,8 @@ def test_serve_opens_nothing_when_something_is_wrong(tmp_path: Path) -> None:
 
 def code_of(port: int, data: bytes) -> int:
     """Return the code of the CONNACK."""
-    with socket.create_connection(("127.0.0.1", port), 60) as sock:
-        sock.sendall(data)
-        answer = sock.recv(100)
+    with over_tcp(port) as client:
+        answer = client.send(data).frame()
     assert answer[0] == 0x20
     return answer[3]
 

@@ -5,12 +5,12 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from attacks import at_rest
+from bytememory import in_memory, join
 from hookmq.config.model import loads
 from hookmq.model.client import Scope
 from hookmq.model.errors import ConfigError
 from hookmq.mqtt.packets import Puback
 from hookmq_testing import DurableStore, Harness, SlowStore, will
-from rawclient import RawClient, join
 
 MEGABYTE = 1 << 20
 TENANT = Scope(name="a", mount_point="a/")
@@ -94,7 +94,7 @@ def test_what_is_put_before_a_topic_does_not_make_it_too_long(harness: Harness) 
         client = join(harness, scope=TENANT)
         client.publish(topic, b"x", retain=retain)
         client.refused(0x90)
-        refused = RawClient(harness, scope=Scope(mount_point="a/", connect_bytes=100_000))
+        refused = in_memory(harness, scope=Scope(mount_point="a/", connect_bytes=100_000))
         refused.connect("w", will=(topic, b""))
         refused.not_accepted(0x90)
     client = join(harness, scope=TENANT)

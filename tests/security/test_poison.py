@@ -11,12 +11,13 @@ import mqtt5
 import mqttbytes as m
 import pytest
 from attacks import HOSTILE_NAMES, at_rest
+from byteclient import ByteClient
+from bytememory import in_memory, join
 from hookmq.mqtt.packets import Pingresp, Publish
 from hookmq_testing import Harness
 from hookmq_testing.decoder import Decoder
 from hypothesis import given
 from hypothesis import strategies as st
-from rawclient import RawClient, join
 
 TEXTS = (
     b"", b"a", b"a/b", "größe".encode(), "\ufeff".encode(), "\U0010ffff".encode(), "\ufffe".encode(), b"\x01\x1f",
@@ -67,7 +68,7 @@ class Room:
         self.marker = join(harness, "marker")
         self.received: list[list[Publish]] = [[] for _ in self.subscribers]
 
-    def attack(self, sender: RawClient, *packets: bytes) -> None:
+    def attack(self, sender: ByteClient, *packets: bytes) -> None:
         """Send hostile packets."""
         if not sender.wire.closed:
             sender.send(*packets)
@@ -101,7 +102,7 @@ class Room:
             assert [type(p) for p in self.decoders[number].feed(client.take())] == [Pingresp]
 
 
-def sender_of(harness: Harness, name: str, level: int = 5) -> RawClient:
+def sender_of(harness: Harness, name: str, level: int = 5) -> ByteClient:
     client = join(harness, name, level)
     client.take()
     return client
@@ -116,7 +117,7 @@ def test_every_property_and_text(harness: Harness, qos: int) -> None:
     for number, packet in enumerate(packets):
         sender = sender_of(harness, f"s{number}")
         room.attack(sender, packet)
-        sender.leave()
+        sender.close()
         if number % 20 == 0:
             room.check()
     room.check()
@@ -128,7 +129,7 @@ def test_every_text_of_older_clients(harness: Harness) -> None:
     for level, text, qos in itertools.product((3, 4), TEXTS, (0, 1, 2)):
         sender = sender_of(harness, "s", level)
         room.attack(sender, m.publish(text, b"x", qos, 1, level=level, retain=True))
-        sender.leave()
+        sender.close()
         harness.advance(10)
     room.check()
     again = join(harness, "later")  # gets what was retained
@@ -144,11 +145,11 @@ def test_every_will(harness: Harness) -> None:
     for number, (text, properties) in enumerate(
         [(t, b"") for t in TEXTS] + [(b"w", p) for p in every_property()]
     ):
-        client = RawClient(harness)
+        client = in_memory(harness)
         client.connect(
             f"w{number}", will=(text, b"x"), will_properties=properties, will_qos=number % 3
         )
-        client.leave()
+        client.close()
         harness.advance(1)
     harness.advance(100_000)
     room.check()
@@ -159,12 +160,12 @@ def test_hostile_names_everywhere(broker_harness: Callable[..., Harness]) -> Non
     harness = broker_harness(config={"broker": {"text": "tolerant"}})
     room = Room(harness)
     for name in HOSTILE_NAMES:
-        sender = RawClient(harness)
+        sender = in_memory(harness)
         sender.connect(name, username=name[:60])
         topic = name if not set(name) & set("+#") else "t"
         properties = m.user(name, name) + m.content_type(name) + m.response_topic(topic)
         room.attack(sender, m.publish(topic, name.encode(), 1, 1, properties=properties))
-        sender.leave()
+        sender.close()
         room.check()
     assert len(room.received[0]) > 2 * len(HOSTILE_NAMES) - 5
 
@@ -209,5 +210,5 @@ def test_two_senders(steps: list[Any]) -> None:
             room.attack(senders[which], bytes((first,)) + data[1:])
         room.check()
         for sender in senders:
-            sender.leave()
+            sender.close()
         assert at_rest(harness)["fan_outs"] == 0

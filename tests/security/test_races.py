@@ -10,11 +10,12 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from attacks import at_rest
+from byteclient import ByteClient
+from bytememory import in_memory
 from hookmq.broker.connection import Phase
 from hookmq.mqtt.packets import Connack, Disconnect, Puback, Publish
 from hookmq.plugin import Accept, Allow, Challenge, Deny
 from hookmq_testing import Harness, HookRecorder, SlowStore, will
-from rawclient import RawClient
 
 PHASES = (
     "new",
@@ -50,9 +51,9 @@ class Stage:
         self.pending.append(held)
         self.recorder.answer(hook, *[held] * times, None)
 
-    def bring(self, phase: str, name: str = "same") -> RawClient:
+    def bring(self, phase: str, name: str = "same") -> ByteClient:
         """Return a client in a given phase."""
-        client = RawClient(self.harness)
+        client = in_memory(self.harness)
         durable = m.session_expiry(1000)
         will_ = ("w", b"x") if phase in ("will", "open") else None
         if phase in ("deciding", "will"):
@@ -127,7 +128,7 @@ def test_the_end_in_every_phase(phase: str, how: str) -> None:
     harness = stage.harness
     client = stage.bring(phase)
     if how == "reset":
-        client.leave()
+        client.close()
     elif how == "disconnect":
         client.send(m.disconnect())
     elif how == "protocol error":
@@ -141,7 +142,7 @@ def test_the_end_in_every_phase(phase: str, how: str) -> None:
         assert told == ([] if phase == "committing" else [True])
         stage.release()
         assert told == [True]
-        RawClient(harness).ends()
+        in_memory(harness).ends()
     stage.end()
 
 
@@ -155,7 +156,7 @@ def test_a_reload_while_a_client_connects_grants_nothing(waits: str) -> None:
             old.answer("on_connect", held)
         else:
             old.answer("authorize", held)
-        raw = RawClient(harness)
+        raw = in_memory(harness)
         raw.connect("c", will=("w", b"x"))
         raw.send(m.subscribe(1, ("secret", 1)), m.publish("secret", b"x", 1, 2))
         new = HookRecorder("on_connect", "authorize", id="new")
@@ -166,7 +167,7 @@ def test_a_reload_while_a_client_connects_grants_nothing(waits: str) -> None:
         assert not any(frame[0] == 0x90 and frame[-1] < 0x80 for frame in frames)
         assert not any(frame[0] == 0x40 and len(frame) == 4 for frame in frames)
         assert harness.broker.state.router.match("secret") == []
-        raw.leave()
+        raw.close()
         assert harness.metrics.messages_delivered == 0
 
 

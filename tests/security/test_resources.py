@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import mqttbytes as m
 import pytest
 from attacks import PAYLOAD, SECRET, check_entries
+from byteclient import ByteClient, SocketTransport, over_tcp
 from serving import WAIT, Served, serving
 
 MEGABYTE = 1 << 20
@@ -41,9 +41,9 @@ class Target:
     def __init__(self, served: Served) -> None:
         self.served = served
         self.port = served.ports["tcp"]
-        self.witness = Peer(self.port).join("witness")
+        self.witness = over_tcp(self.port).join("witness")
         self.witness.send(m.subscribe(1, ("witness", 1)))
-        assert self.witness.read()[0] == 0x90
+        assert self.witness.frame()[0] == 0x90
         self.count = 0
         self.before = self.counters()
 
@@ -77,7 +77,7 @@ class Target:
         for _ in range(3):
             self.count += 1
             self.witness.send(m.publish("witness", b"%d" % self.count, 1, 1))
-            frames = [self.witness.read(), self.witness.read()]
+            frames = [self.witness.frame(), self.witness.frame()]
             got = next(frame for frame in frames if frame[0] >> 4 == 3)
             assert got.endswith(b"%d" % self.count)
             self.witness.send(m.puback(int.from_bytes(got[11:13], "big")))
@@ -92,72 +92,6 @@ class Target:
     def close(self) -> None:
         """Close the well-behaved client."""
         self.witness.close()
-
-
-class Peer:
-    """A blocking client that exchanges bytes."""
-
-    def __init__(self, port: int, buffer: int = 0) -> None:
-        self.sock = socket.socket()
-        if buffer:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        self.sock.settimeout(WAIT)
-        self.sock.connect(("127.0.0.1", port))
-        self.data = b""
-
-    def join(self, name: str, **options: Any) -> "Peer":
-        """Connect and assert that the broker accepts."""
-        self.send(m.connect(name, **options))
-        frame = self.read()
-        assert frame[:1] == b"\x20"
-        assert frame[3] == 0
-        return self
-
-    def send(self, *packets: bytes) -> None:
-        """Send all packets."""
-        self.sock.sendall(b"".join(packets))
-
-    def offer(self, data: bytes) -> None:
-        """Send as much as the broker accepts without blocking."""
-        self.sock.setblocking(False)
-        try:
-            while data:
-                data = data[self.sock.send(data) :]
-        except OSError:
-            pass
-        self.sock.settimeout(WAIT)
-
-    def read(self) -> bytes:
-        """Return the next packet."""
-        while True:
-            if len(self.data) >= 2:
-                at, size, shift = 1, 0, 0
-                while at < len(self.data):
-                    size |= (self.data[at] & 127) << shift
-                    shift += 7
-                    at += 1
-                    if self.data[at - 1] < 128:
-                        break
-                if len(self.data) >= at + size:
-                    frame, self.data = self.data[: at + size], self.data[at + size :]
-                    return frame
-            more = self.sock.recv(65536)
-            assert more, "the broker closed"
-            self.data += more
-
-    def ends(self) -> bytes:
-        """Return the bytes that arrive until the broker closes the connection."""
-        try:
-            while more := self.sock.recv(65536):
-                self.data += more
-        except ConnectionError:
-            pass
-        self.sock.close()
-        return self.data
-
-    def close(self) -> None:
-        """Close the connection without DISCONNECT."""
-        self.sock.close()
 
 
 Attack = Callable[[Target], None]
@@ -183,9 +117,9 @@ def attack(
         check_entries(served.log)
 
 
-def peers(target: Target, count: int) -> Iterator[Peer]:
+def peers(target: Target, count: int) -> Iterator[ByteClient]:
     for _ in range(count):
-        yield Peer(target.port)
+        yield over_tcp(target.port)
 
 
 def slow_connects(target: Target) -> None:
@@ -196,7 +130,7 @@ def slow_connects(target: Target) -> None:
         peer.send(data[: number % (len(data) - 1)])
     target.well()
     for peer in waiting:
-        assert peer.ends() == b""
+        peer.ends()
 
 
 def flood(target: Target) -> None:
@@ -211,11 +145,11 @@ def announced_and_never_sent(target: Target) -> None:
     """Announce large packets without sending them, before and after CONNECT."""
     waiting = []
     for number in range(100):
-        peer = Peer(target.port)
+        peer = over_tcp(target.port)
         peer.send(b"\x10" + m.varint(60_000 if number % 2 else 268_435_455))
         waiting.append(peer)
     for number in range(100):
-        peer = Peer(target.port).join(f"big{number}")
+        peer = over_tcp(target.port).join(f"big{number}")
         peer.send(b"\x32" + m.varint(MEGABYTE - 10))
         waiting.append(peer)
     target.well()
@@ -258,23 +192,23 @@ def levels_and_properties(target: Target) -> None:
         m.publish("t", PAYLOAD, 1, 1, properties=m.user("k" * 65_535, "v" * 65_535) * 7),
     ]  # fmt: skip
     for bomb in bombs * 3:
-        peer = Peer(target.port).join("bomber")
+        peer = over_tcp(target.port).join("bomber")
         peer.offer(bomb)
         target.well()
         peer.close()
-    early = Peer(target.port)
+    early = over_tcp(target.port)
     early.offer(m.connect("c", properties=m.user("", "") * 10_000))
-    early.ends()
+    early.rest()
 
 
 def ids(target: Target) -> None:
     """Use all packet ids at QoS 2 without completing them, and acknowledge ids that were never used."""
-    greedy = Peer(target.port).join("greedy", level=4)
+    greedy = over_tcp(target.port, 4).join("greedy")
     for start in range(1, 65_536, 1000):
         numbers = range(start, min(start + 1000, 65_536))
         greedy.send(*(m.publish("ids", b"", 2, number, level=4) for number in numbers))
         for _ in numbers:
-            greedy.read()
+            greedy.frame()
     greedy.send(
         *(make(number) for make in (m.puback, m.pubrec, m.pubcomp) for number in range(1, 2000))
     )
@@ -286,31 +220,31 @@ def never_acknowledging(target: Target) -> None:
     """Connect durable subscribers that never acknowledge messages and then leave forever."""
     lazy = []
     for number in range(20):
-        peer = Peer(target.port).join(f"lazy{number}", properties=m.session_expiry(1000))
+        peer = over_tcp(target.port).join(f"lazy{number}", properties=m.session_expiry(1000))
         peer.send(m.subscribe(1, ("load/#", 1)))
-        peer.read()
+        peer.frame()
         lazy.append(peer)
-    sender = Peer(target.port).join("sender")
+    sender = over_tcp(target.port).join("sender")
     for number in range(600):
         sender.send(m.publish(f"load/{number}", PAYLOAD + bytes(20_000), 1, 1))
-        sender.read()
+        sender.frame()
         if number % 100 == 0:
             target.well()
     assert target.counters()["queue_bytes"] <= 64 * MEGABYTE
     for number, peer in enumerate(lazy):
         peer.close()
-        Peer(target.port).join(f"lazy{number}").close()
+        over_tcp(target.port).join(f"lazy{number}").close()
     sender.close()
 
 
 def never_reading(target: Target) -> None:
     """Connect subscribers that do not read, under load from many publishers and with retained messages."""
-    senders = [Peer(target.port).join(f"sender{number}") for number in range(4)]
+    senders = [over_tcp(target.port).join(f"sender{number}") for number in range(4)]
     for number in range(30):
         senders[0].send(m.publish(f"kept/{number}", bytes(500_000), retain=True))
     deaf = []
     for number in range(30):
-        peer = Peer(target.port, buffer=4096).join(f"deaf{number}")
+        peer = ByteClient(SocketTransport(target.port, buffer=4096)).join(f"deaf{number}")
         peer.send(m.subscribe(1, ("load/#", number % 2), ("kept/#", number % 2)))
         deaf.append(peer)
     target.well()
@@ -327,7 +261,7 @@ def never_reading(target: Target) -> None:
     for number in range(30):
         senders[0].send(m.publish(f"kept/{number}", b"", retain=True))
     senders[0].send(m.PINGREQ)
-    while senders[0].read() != m.PINGRESP:
+    while senders[0].frame() != m.PINGRESP:
         pass
     senders[0].close()
 
@@ -339,9 +273,9 @@ def rejected(target: Target) -> None:
         m.connect("c", will=("t", PAYLOAD), will_properties=m.alias(1)), m.publish("t"), b"\x10\xff\xff\xff\xff\x01",
     ]  # fmt: skip
     for number in range(3400):
-        peer = Peer(target.port)
+        peer = over_tcp(target.port)
         peer.send(wrong[number % len(wrong)])
-        peer.ends()
+        peer.rest()
     target.well()
 
 
@@ -391,7 +325,7 @@ def test_no_descriptors_left(tmp_path: Path, loop: str) -> None:
             peer.close()
         resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, limits)
         target.recovers()
-        Peer(target.port).join("later").close()
+        over_tcp(target.port).join("later").close()
         target.recovers()
         refused = [entry for entry in served.log if entry["event"] == "listener.accept_failed"]
         assert len(refused) <= 10

@@ -8,11 +8,12 @@ from typing import Any
 
 import mqttbytes as m
 from attacks import PAYLOAD, SECRET, at_rest, check_silence, spoken
+from byteclient import ByteClient
+from bytememory import in_memory
 from hookmq.plugin import Context, Plugin, hookimpl
 from hookmq_testing import Harness, SlowStore
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from rawclient import RawClient
 
 IDS = ("a", "b", "a\u0300")
 
@@ -132,16 +133,16 @@ def run(steps: list[Any], waits: bool, slow: bool) -> None:
         plugin.clock = harness.clock if waits else None
         store.slow = slow
         before = at_rest(harness)
-        clients: dict[int, RawClient] = {}
+        clients: dict[int, ByteClient] = {}
         for what, which, value in steps:
             event(what)
             client = clients.get(which)
             if what == "send":
                 if client is None or client.wire.closed:
-                    client = clients[which] = RawClient(harness, value[0])
+                    client = clients[which] = in_memory(harness, value[0])
                 client.send(value[1])
             elif what == "join":
-                client = clients[which] = RawClient(harness, value)
+                client = clients[which] = in_memory(harness, value)
                 client.connect(IDS[which % len(IDS)])
             elif what == "time":
                 harness.advance(which)
@@ -154,7 +155,7 @@ def run(steps: list[Any], waits: bool, slow: bool) -> None:
             elif what == "reload":
                 harness.reload({"broker": {"max_qos": 2 - which % 2}})
             elif client is not None and what == "drop":
-                client.leave()
+                client.close()
             elif client is not None:
                 client.wire.block() if value else client.wire.unblock()
             online = [

@@ -284,22 +284,24 @@ def take(buffer: bytearray) -> list[tuple[int, bytes]]:
     return found
 
 
+def first_frame(data: bytes | bytearray) -> bytes:
+    """Return the packet at the beginning of `data`, with its header; nothing if it is incomplete."""
+    size = 0
+    for digits, byte in enumerate(data[1:5], 1):
+        size |= (byte & 127) << 7 * (digits - 1)
+        if byte < 128:
+            end = 1 + digits + size
+            return bytes(data[:end]) if len(data) >= end else b""
+    return b""
+
+
 def take_frames(buffer: bytearray) -> list[bytes]:
     """Remove the complete packets from the start of `buffer`. Return them with their headers."""
     found: list[bytes] = []
-    while True:
-        size = digits = 0
-        for digits, byte in enumerate(buffer[1:5], 1):
-            size |= (byte & 127) << 7 * (digits - 1)
-            if byte < 128:
-                break
-        else:
-            return found
-        end = 1 + digits + size
-        if len(buffer) < end:
-            return found
-        found.append(bytes(buffer[:end]))
-        del buffer[:end]
+    while first := first_frame(buffer):
+        found.append(first)
+        del buffer[: len(first)]
+    return found
 
 
 def body(frame: bytes) -> bytes:

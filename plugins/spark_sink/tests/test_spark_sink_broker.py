@@ -19,7 +19,7 @@ import aiomqtt
 import mqttbytes as m
 import pytest
 from brokercut.lines import kind, packet_id, reason
-from byteclient import ByteClient
+from byteclient import ByteClient, over_tcp
 from hookmq_spark_sink import block
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
@@ -117,7 +117,7 @@ def test_a_full_stream_refuses_and_other_topics_go_on(tmp_path: Path) -> None:
         tmp_path, max_bytes=65536, retention_bytes=0, segment_size=4096, consumers=["etl"]
     )
     with serving("-c", config) as served:
-        line = ByteClient(served.ports["tcp"])
+        line = over_tcp(served.ports["tcp"])
         line.send(m.connect("dev"))
         assert kind(line.frame()) == 2
         codes = []
@@ -135,7 +135,7 @@ def test_a_full_stream_refuses_and_other_topics_go_on(tmp_path: Path) -> None:
 
 def test_a_reader_process_that_dies_is_started_again(tmp_path: Path) -> None:
     with serving("-c", write(tmp_path)) as served:
-        line = ByteClient(served.ports["tcp"])
+        line = over_tcp(served.ports["tcp"])
         line.send(m.connect("dev"))
         line.frame()
         line.send(m.publish("t/a", b"1", 1, 1))
@@ -214,7 +214,7 @@ class Publisher:
 
     def run(self, port: int, messages: int) -> None:
         """Publish `messages` messages. The last ones are not awaited."""
-        line = ByteClient(port)
+        line = over_tcp(port)
         clean = not self.sent
         line.send(m.connect(self.name, clean=clean, properties=m.session_expiry(3600)))
         assert kind(line.frame()) == 2

@@ -16,7 +16,7 @@ from zlib import crc32
 import mqttbytes as m
 import pytest
 from brokercut.lines import kind, packet_id, reason
-from byteclient import ByteClient
+from byteclient import ByteClient, over_tcp
 from hookmq_spark_sink import block
 from serving import HOOKMQ, Served, serving
 
@@ -50,7 +50,7 @@ def config(tmp_path: Path, *streams: dict[str, Any], **broker: Any) -> str:
 
 
 def connected(served: Served, name: str = "dev") -> ByteClient:
-    line = ByteClient(served.ports["tcp"])
+    line = over_tcp(served.ports["tcp"])
     line.send(m.connect(name))
     assert kind(line.frame()) == 2
     return line

@@ -12,7 +12,7 @@ from typing import Any
 
 import mqttbytes as m
 import pytest
-from byteclient import client5
+from byteclient import over_tcp
 from crashing import crashing
 from hookmq.plugin import ClientRecord, Message, StoreError
 from hookmq.storage_api import CommitId, PutRetained, PutSession, SessionRecord
@@ -236,9 +236,11 @@ def test_a_disk_that_fails_ends_the_broker(
     monkeypatch.setenv("LD_PRELOAD", str(failing))
     monkeypatch.setenv("FAILING", str(flag))
     with crashing(tmp_path) as broker:
-        with client5(broker.port, "reader", 600) as reader:
-            reader.subscribe("kept", 1, level=5)
-        with client5(broker.port, "sender") as sender, client5(broker.port, "idle") as idle:
+        with over_tcp(broker.port) as reader:
+            reader.join("reader", properties=m.session_expiry(600)).subscribe(("kept", 1))
+        with over_tcp(broker.port) as sender, over_tcp(broker.port) as idle:
+            sender.join("sender")
+            idle.join("idle")
             for number in range(1, 21):
                 sender.tell(m.publish("kept", b"%d" % number, 1, number), m.puback(number))
             flag.write_text(f"{call} {error}")
@@ -254,7 +256,8 @@ def test_a_disk_that_fails_ends_the_broker(
         assert "the store failed" in broker.served.errors[-1]
         flag.unlink()
         broker.start()
-        with client5(broker.port, "reader", 600, present=True) as reader:
+        with over_tcp(broker.port) as reader:
+            reader.join("reader", present=True, clean=False, properties=m.session_expiry(600))
             for number in range(1, 21):
                 _, topic, packet_id, _, payload = m.split_publish(reader.frame())
                 assert (topic, payload) == (b"kept", b"%d" % number)

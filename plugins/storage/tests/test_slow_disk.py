@@ -9,10 +9,10 @@ import signal
 from pathlib import Path
 
 import mqttbytes as m
-from byteclient import CONNACK, PRESENT, client
+from byteclient import over_tcp
+from bytememory import join
 from crashing import crashing
 from hookmq_testing import DurableStore, Harness, SlowStore
-from rawclient import RawClient
 
 ROUNDS = 50
 
@@ -27,39 +27,34 @@ def round_of(name: str, number: int) -> tuple[bytes, bytes]:
 def test_in_memory_with_a_slow_store() -> None:
     store = SlowStore(DurableStore(), slow=False)
     with Harness(store=store) as harness:
-        away = RawClient(harness, 4).connect("away", clean=False)
-        away.arrived = b""
+        away = join(harness, "away", 4, clean=False)
         away.subscribe(("kept", 1))
         away.send(m.packet(0xE0))
-        clients = {name: RawClient(harness, 4).connect(name) for name in ("one", "two")}
+        clients = {name: join(harness, name, 4) for name in ("one", "two")}
         for name, client in clients.items():
-            assert client.arrived == CONNACK
-            client.arrived = b""
             client.subscribe((f"live/{name}", 0))
         store.slow = True
         for number in range(1, ROUNDS + 1):
             for name, client in clients.items():
                 sent, expected = round_of(name, number)
-                client.send(sent)
-                assert client.arrived == expected
-                client.arrived = b""
+                client.send(sent).expect(expected)
         assert store.committing
         store.slow = False
         store.finish()
         harness.settle()
         acknowledged = b"".join(m.puback(number) for number in range(1, ROUNDS + 1))
         for client in clients.values():
-            assert client.arrived == acknowledged
+            client.expect(acknowledged)
 
 
 def test_a_real_broker_whose_writer_stands_still(tmp_path: Path) -> None:
     with crashing(tmp_path) as broker:
-        with client(broker.port, "away", clean=False) as away:
-            away.subscribe("kept", 1)
-        with client(broker.port, "one") as one, client(broker.port, "two") as two:
+        with over_tcp(broker.port, 4) as away:
+            away.join("away", clean=False).subscribe(("kept", 1))
+        with over_tcp(broker.port, 4) as one, over_tcp(broker.port, 4) as two:
             clients = {"one": one, "two": two}
             for name, each in clients.items():
-                each.subscribe(f"live/{name}", 0)
+                each.join(name).subscribe((f"live/{name}", 0))
             writer = broker.writer()
             os.kill(writer, signal.SIGSTOP)
             for number in range(1, ROUNDS + 1):
@@ -68,7 +63,8 @@ def test_a_real_broker_whose_writer_stands_still(tmp_path: Path) -> None:
             os.kill(writer, signal.SIGCONT)
             for each in clients.values():
                 each.get(b"".join(m.puback(n) for n in range(1, ROUNDS + 1)))
-        with client(broker.port, "away", clean=False, connack=PRESENT) as away:
+        with over_tcp(broker.port, 4) as away:
+            away.join("away", clean=False, present=True)
             numbers = [number for number in range(1, ROUNDS + 1) for _ in clients]
             away.get(
                 b"".join(

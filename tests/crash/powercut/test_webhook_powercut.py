@@ -16,7 +16,7 @@ from typing import Any
 import mqttbytes as m
 import pytest
 from brokercut.runs import _free, broker
-from byteclient import CONNACK, ByteClient
+from byteclient import CONNACK, over_tcp
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing import Harness, make_plugin
 from hookmq_webhook.config import OutboxConfig
@@ -108,7 +108,7 @@ def record(
             drain = "0s" if life < lives - 1 else "60s"
             config.write_text(CONFIG.format(folder=recorder.folder, port=port, drain=drain))
             with broker(config, {**recorder.environ, **(environ or {})}) as served:
-                clients = {name: ByteClient(served.ports["tcp"]) for name in CLIENTS}
+                clients = {name: over_tcp(served.ports["tcp"]) for name in CLIENTS}
                 for name, client in clients.items():
                     client.tell(m.connect(name, level=4), CONNACK)
                 for _ in range(messages // lives):

@@ -1,46 +1,14 @@
-"""Connections to a restarted broker: a `ByteClient`, or a client in memory on a virtual clock."""
-
-from collections import deque
-from typing import Protocol
+"""Connections in memory to a restarted broker, and fields of packets."""
 
 import mqttbytes as m
+from byteclient import ByteClient
+from bytememory import MemoryTransport
 from hookmq_testing import Harness
-from rawclient import RawClient
 
 
-class Line(Protocol):
-    """The interface of one connection."""
-
-    def send(self, *packets: bytes) -> object:
-        """Send packets."""
-
-    def frame(self) -> bytes:
-        """Return the next packet. Raises AssertionError if none comes or the connection ends."""
-
-    def close(self) -> None:
-        """Close the connection without DISCONNECT."""
-
-
-class MemoryLine(RawClient):
-    """A connection to a broker in a harness."""
-
-    def __init__(self, harness: Harness) -> None:
-        super().__init__(harness)
-        self._frames: deque[bytes] = deque()
-
-    def frame(self) -> bytes:
-        """Return the next packet, as `Line.frame` does."""
-        if not self._frames:
-            self._frames.extend(self.take_frames())
-        if not self._frames:
-            self.harness.advance(1.0)
-            self._frames.extend(self.take_frames())
-        assert self._frames, "nothing came" + (", the connection is closed" * self.wire.closed)
-        return self._frames.popleft()
-
-    def close(self) -> None:
-        """Close the connection without DISCONNECT."""
-        self.leave()
+def memory_line(harness: Harness) -> ByteClient:
+    """Connect to the broker of a harness. A call that waits advances its clock by one second."""
+    return ByteClient(MemoryTransport(harness, patience=1.0))
 
 
 def kind(frame: bytes) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import mqttbytes as m
 from brokercut.lines import kind, packet_id
 from brokercut.memory import Memory, Sent, mark, number_of
-from byteclient import ByteClient
+from byteclient import ByteClient, over_tcp
 from serving import WAIT
 
 WINDOW: Final = 16
@@ -124,7 +124,7 @@ class Load:
             self.gone(name)
 
     def _poll(self, timeout: float) -> None:
-        wires = {wire.socket: name for name, wire in self._wires.items() if not wire.closed}
+        wires = {wire: name for name, wire in self._wires.items() if not wire.closed}
         if not wires:
             return
         ready, _, _ = select.select(list(wires), [], [], timeout)
@@ -145,7 +145,7 @@ class Load:
         """Connect a client and wait for CONNACK."""
         self.mark("up", name, clean)
         self._ready.discard(name)
-        self._wires[name] = ByteClient(self.port)
+        self._wires[name] = over_tcp(self.port)
         properties = KEPT + (m.receive_maximum(20) if name == "online" else b"")
         self._send(name, m.connect(name, clean=clean, properties=properties, **options))
         self._wait(lambda: name in self._ready)

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Final
 
 import mqttbytes as m
-from brokercut.lines import Line, kind, packet_id, reason
+from brokercut.lines import kind, packet_id, reason
 from brokercut.load import FILTERS, KEPT, RETAINED, publish
 from brokercut.memory import Memory, Reader, Sent, number_of
+from byteclient import ByteClient
 
-Open = Callable[[], Line]
+Open = Callable[[], ByteClient]
 END: Final = 1_000_000
 """Messages with numbers from here on mark the end of a queue."""
 _NOT_FOUND: Final = 0x92
@@ -35,7 +36,7 @@ class Visit:
             return []
         return [name for name in ("reader", "online", "anew") if self._reader(name)]
 
-    def connect(self, name: str, clean: bool = False) -> tuple[Line, bool]:
+    def connect(self, name: str, clean: bool = False) -> tuple[ByteClient, bool]:
         """Connect. Return the connection and whether the broker has the session."""
         line = self.open()
         line.send(m.connect(name, clean=clean, properties=KEPT))
@@ -75,7 +76,7 @@ class Visit:
         line.close()
         return True
 
-    def _finish(self, line: Line, waiting: dict[int, Sent]) -> None:
+    def _finish(self, line: ByteClient, waiting: dict[int, Sent]) -> None:
         acked = {id for id, sent in waiting.items() if sent.number in self.memory.acked}
         while waiting:
             frame = line.frame()
@@ -113,7 +114,7 @@ class Visit:
         self._compare(name, reader, filter)
         return True
 
-    def _read(self, line: Line, reader: Reader, filter: str, qos: int) -> None:
+    def _read(self, line: ByteClient, reader: Reader, filter: str, qos: int) -> None:
         ends = {END + 2} if filter == "k/#" else {END + 1}
         repeated = set(reader.open.values())
         while ends or reader.ids:
@@ -189,7 +190,7 @@ class Visit:
             )
         line.close()
 
-    def _retained_at(self, line: Line, topic: str) -> int:
+    def _retained_at(self, line: ByteClient, topic: str) -> int:
         """Return the number of the retained message of `topic`, or 0 if there is none. The message retained at ``end``
         marks the end.
         """
@@ -206,7 +207,7 @@ class Visit:
             assert payload == self.memory.sent[found].payload, f"{topic} has other bytes"
 
 
-def wills(line: Line) -> None:
+def wills(line: ByteClient) -> None:
     """Assert that the wills of clients that did not return reach a subscriber after their delay."""
     frame = line.frame()
     assert kind(frame) == 3, f"not a will: {frame.hex(' ')}"

@@ -12,11 +12,11 @@ from random import Random
 from typing import Final
 
 import mqttbytes as m
-from brokercut.lines import Line, MemoryLine, kind
+from brokercut.lines import kind, memory_line
 from brokercut.load import WILL_DELAY, Load
 from brokercut.memory import Memory
 from brokercut.promises import Visit, wills
-from byteclient import ByteClient
+from byteclient import ByteClient, over_tcp
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing import Harness
 from powercut.recording import Check, Cut, Recorder, Recording, Report, cut
@@ -122,14 +122,14 @@ def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
     memory = Memory(marks)
     # A will and an expiry are as far away as they were then, however long it takes to come to this cut.
     with _harness(folder, memory.time or time.time()) as harness:
-        empty = Visit(memory, lambda: MemoryLine(harness)).check()
+        empty = Visit(memory, lambda: memory_line(harness)).check()
         harness.settle()
         store = harness.broker.store
         assert isinstance(store, SQLiteStore)
         _nothing_is_left(store, empty)
         willing = memory.readers.get("willing")
         if willing is not None and willing.known:
-            line = MemoryLine(harness)
+            line = memory_line(harness)
             line.send(m.connect("late") + m.subscribe(1, ("k/will", 1)))
             while kind(line.frame()) != 9:
                 pass
@@ -170,11 +170,11 @@ def for_real(config: Path) -> Check:
     """Check a cut with ``hookmq serve`` and real connections."""
 
     def check(folder: Path, marks: list[bytes], cut: Cut) -> None:
-        lines: list[Line] = []
+        lines: list[ByteClient] = []
         with broker(config) as served:
 
-            def open() -> Line:
-                line = ByteClient(served.ports["tcp"])
+            def open() -> ByteClient:
+                line = over_tcp(served.ports["tcp"])
                 lines.append(line)
                 return line
 

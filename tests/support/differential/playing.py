@@ -7,10 +7,11 @@ do.
 import select
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, Self
 
 import mqttbytes as m
-from byteclient import ByteClient
+from byteclient import ByteClient, SocketTransport
 from differential.telling import Teller, arranged
 
 PATIENCE = 60.0
@@ -23,28 +24,27 @@ class Client(ByteClient):
     """A connection whose received packets are recorded as text."""
 
     def __init__(self, port: int, teller: Teller) -> None:
-        super().__init__(port)
+        super().__init__(SocketTransport(port), teller.level)
         self.teller = teller
         self.lines: list[str] = []
         self.pings = 0
         """PINGREQs not answered yet."""
         self.asked = 0
         """How many of them are the script's own, and not of a barrier."""
-        self.accepted = False
+        self.let_in = False
 
-    def send(self, *packets: bytes) -> None:
+    def send(self, *packets: bytes) -> Self:
         """Send packets. A closed connection is only detected on reading."""
-        try:
+        with suppress(OSError):
             super().send(*packets)
-        except OSError:
-            pass
+        return self
 
     def until(self, done: Callable[[], bool], patience: float = PATIENCE) -> bool:
         """Receive until `done()` or the end of the connection. Return False on a timeout."""
         limit = time.monotonic() + patience
         while not (self.closed or done()):
             left = limit - time.monotonic()
-            if left <= 0 or not select.select([self.socket], [], [], left)[0]:
+            if left <= 0 or not select.select([self], [], [], left)[0]:
                 return False
             for frame in self.read():
                 self._took(frame)
@@ -54,7 +54,7 @@ class Client(ByteClient):
 
     def ask(self) -> None:
         """Send PINGREQ, if the client was accepted."""
-        if self.accepted and not self.closed:
+        if self.let_in and not self.closed:
             self.send(m.PINGREQ)
             self.pings += 1
 
@@ -67,12 +67,12 @@ class Client(ByteClient):
         """Wait for the answer to PINGREQ or, before the client is accepted, to CONNECT."""
         if self.closed:
             return
-        if self.accepted:
+        if self.let_in:
             if not self.until(lambda: self.pings == 0):
                 self.lines.append("silence")
                 self.close()
         else:
-            assert self.until(lambda: self.accepted), f"neither accepted nor refused: {self.lines}"
+            assert self.until(lambda: self.let_in), f"neither accepted nor refused: {self.lines}"
 
     def _took(self, frame: bytes) -> None:
         if frame == m.PINGRESP:
@@ -82,7 +82,7 @@ class Client(ByteClient):
                 self.lines.append("PINGRESP")
             return
         if frame[0] == 0x20 and frame[3] == 0:
-            self.accepted = True
+            self.let_in = True
         self.lines.append(self.teller.tell(frame))
 
 
@@ -184,7 +184,7 @@ class Play:
     def _collect(self, twice: bool) -> None:
         # The end of a connection has its consequences a little after its last byte.
         for _ in range(2 if twice else 1):
-            there = [client for client in self.clients.values() if client.accepted]
+            there = [client for client in self.clients.values() if client.let_in]
             for client in there:
                 client.ask()
             for client in there:

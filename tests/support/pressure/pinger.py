@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import mqttbytes as m
+from byteclient import over_tcp
 
 SUPPORT = Path(__file__).parents[1]
 PAUSE = 0.005
@@ -27,17 +27,14 @@ PAUSE = 0.005
 def _ping(port: int, process: int) -> list[float]:
     path = Path(f"/proc/{process}/schedstat")
     seen: list[float] = []
-    with socket.create_connection(("127.0.0.1", port)) as link:
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.sendall(m.connect("pinger", level=4))
-        link.recv(4)
+    with over_tcp(port, 4) as client:
+        client.join("pinger")
         print("ready", flush=True)
         while not select.select([sys.stdin], [], [], PAUSE)[0]:
             before = int(path.read_text().split()[0])
-            link.sendall(m.PINGREQ)
-            link.recv(2)
+            client.tell(m.PINGREQ, m.PINGRESP)
             seen.append((int(path.read_text().split()[0]) - before) / 1e9)
-        link.sendall(m.disconnect())
+        client.send(m.disconnect())
         time.sleep(PAUSE)
     return seen
 

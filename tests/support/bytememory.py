@@ -1,0 +1,88 @@
+"""Connections in memory for `byteclient.ByteClient`, to the broker of a harness."""
+
+import io
+from typing import Any
+
+import mqttbytes as m
+import pytest
+from byteclient import ByteClient
+from hookmq.broker import PacketReader
+from hookmq.model.client import Peer, Scope
+from hookmq_testing import Harness, MemoryWire
+
+LEVELS = pytest.mark.parametrize("level", [4, 5])
+"""Runs a test for both MQTT 3.1.1 and 5.0."""
+
+
+class MemoryTransport:
+    """A connection to the broker of `harness`. `wait` advances the clock by `patience` seconds."""
+
+    def __init__(self, harness: Harness, scope: Scope | None = None, patience: float = 0.0) -> None:
+        self._harness = harness
+        self._patience = patience
+        self._arrived = b""
+        self.wire = MemoryWire(harness.clock, self._took, lambda: None)
+        peer = Peer("192.0.2.7", 1024, "memory")
+        self.connection: PacketReader = harness.broker.accept(self.wire, peer, scope or Scope())
+        self.wire.connection = self.connection
+
+    def _took(self, data: bytes) -> None:
+        self._arrived += data
+
+    @property
+    def closed(self) -> bool:
+        """See `byteclient.Transport`."""
+        return self.wire.closed
+
+    @property
+    def open(self) -> bool:
+        """See `byteclient.Transport`."""
+        return not self.wire.closed and not self.wire.closing
+
+    def send(self, data: bytes) -> None:
+        """See `byteclient.Transport`."""
+        self.wire.send(data)
+        self._harness.settle()
+
+    def offer(self, data: bytes) -> None:
+        """See `byteclient.Transport`. The broker takes everything."""
+        self.send(data)
+
+    def poll(self) -> bytes:
+        """See `byteclient.Transport`. The broker finishes its work first."""
+        self._harness.settle()
+        data, self._arrived = self._arrived, b""
+        return data
+
+    def wait(self) -> bytes:
+        """See `byteclient.Transport`."""
+        if self._patience:
+            self._harness.advance(self._patience)
+        return self.poll()
+
+    def close(self) -> None:
+        """See `byteclient.Transport`."""
+        self.wire.lose()
+        self._harness.settle()
+
+    def fileno(self) -> int:
+        """See `byteclient.Transport`."""
+        raise io.UnsupportedOperation("a connection in memory has no descriptor")
+
+
+def in_memory(harness: Harness, level: int = 5, scope: Scope | None = None) -> ByteClient:
+    """Connect to the broker of a harness, without sending anything."""
+    return ByteClient(MemoryTransport(harness, scope), level)
+
+
+def join(
+    harness: Harness,
+    client_id: m.Field = "c",
+    level: int = 5,
+    *,
+    present: bool = False,
+    scope: Scope | None = None,
+    **options: Any,
+) -> ByteClient:
+    """Connect a client and assert that it is accepted. `options` are those of `mqttbytes.connect`."""
+    return in_memory(harness, level, scope).join(client_id, present=present, **options)
