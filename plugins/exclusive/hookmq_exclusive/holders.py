@@ -1,0 +1,61 @@
+"""Who holds which exclusive topic."""
+
+from dataclasses import dataclass
+from typing import Final
+
+UNCONFIRMED: Final = 10.0
+"""Seconds after which a subscription that was allowed, but not made, no longer holds its topic."""
+
+
+@dataclass(slots=True)
+class Holder:
+    """The client that holds a topic. `since` is monotonic seconds; `confirmed` is False until it has subscribed."""
+
+    client_id: str
+    since: float
+    confirmed: bool = False
+
+
+class Holders:
+    """The holders by topic. It is a cache: the broker's subscriptions decide."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[str, Holder] = {}
+        self._by_client: dict[str, set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_topic)
+
+    def holder(self, topic: str) -> Holder | None:
+        """Return who holds `topic`, or None."""
+        return self._by_topic.get(topic)
+
+    def take(self, topic: str, client_id: str, now: float, confirmed: bool = False) -> None:
+        """Let a client hold `topic` instead of any other client."""
+        before = self._by_topic.get(topic)
+        if before is not None:
+            self.release(topic, before.client_id)
+        self._by_topic[topic] = Holder(client_id, now, confirmed)
+        self._by_client.setdefault(client_id, set()).add(topic)
+
+    def confirm(self, topic: str, client_id: str) -> None:
+        """Note that the client has subscribed."""
+        holder = self._by_topic.get(topic)
+        if holder is not None and holder.client_id == client_id:
+            holder.confirmed = True
+
+    def release(self, topic: str, client_id: str) -> None:
+        """Free `topic` if this client holds it."""
+        holder = self._by_topic.get(topic)
+        if holder is None or holder.client_id != client_id:
+            return
+        del self._by_topic[topic]
+        topics = self._by_client[client_id]
+        topics.discard(topic)
+        if not topics:
+            del self._by_client[client_id]
+
+    def release_all(self, client_id: str) -> None:
+        """Free all topics of a client whose session has ended."""
+        for topic in self._by_client.pop(client_id, ()):
+            del self._by_topic[topic]
