@@ -7,9 +7,10 @@ from hookmq.model.client import ClientInfo, ClientRecord, Peer, Scope
 
 class Publisher:
     """A client as `authorize` sees it for its retained messages. `uses` is the number of those messages, and `id` the
-    publisher's number in the store. `rights` counts possible changes of its permissions."""
+    publisher's number in the store. `recorded` says whether it has a record there. `rights` counts possible changes of
+    its permissions."""
 
-    __slots__ = ("client", "id", "key", "rights", "size", "uses")
+    __slots__ = ("client", "id", "key", "recorded", "rights", "size", "uses")
 
     def __init__(self, client: ClientInfo, id: int, key: bytes, size: int) -> None:
         self.client = client
@@ -18,6 +19,7 @@ class Publisher:
         self.size = size
         self.rights = 0
         self.uses = 0
+        self.recorded = False
 
 
 class Publishers:
@@ -55,7 +57,9 @@ class Publishers:
         """Add a publisher loaded from the store."""
         text = repr(_lasting(record)).encode()
         key = blake2b(text, digest_size=16).digest()
-        self._hold(self._make(record, key, len(text), id))
+        loaded = self._make(record, key, len(text), id)
+        loaded.recorded = True
+        self._hold(loaded)
         self._next = max(self._next, id + 1)
 
     def get(self, id: int) -> Publisher | None:

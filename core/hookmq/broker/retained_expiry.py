@@ -50,15 +50,18 @@ class Kept(Outgoing):
 
     `rights` is the sum of `Publishers.rights` and `Publisher.rights` when `authorize` was last asked about the message.
     It is negative if the message was denied, and 0 if `authorize` was never asked. The verdict holds `until` this time
-    on the monotonic clock. `asking` lists the sessions that wait for a verdict.
+    on the monotonic clock. `asking` lists the sessions that wait for a verdict. A `volatile` message has no record.
     """
 
-    __slots__ = ("asking", "expiry", "publisher", "rights", "until")
+    __slots__ = ("asking", "expiry", "publisher", "rights", "until", "volatile")
 
-    def __init__(self, message: Message, publisher: Publisher | None = None) -> None:
+    def __init__(
+        self, message: Message, publisher: Publisher | None = None, volatile: bool = False
+    ) -> None:
         super().__init__(message)
         self.expiry: Expiry | None = None
         self.publisher = publisher
+        self.volatile = volatile
         self.rights = 0
         self.until = inf
         self.asking: list[Session] | None = None

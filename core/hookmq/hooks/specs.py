@@ -74,11 +74,22 @@ class BrokerHandle(Protocol):
         qos: int = 0,
         retain: bool = False,
         properties: Properties = EMPTY,
+        *,
+        as_client: ClientInfo | None = None,
+        volatile: bool = False,
     ) -> None:
         """Publish a message with the origin ``plugin:ID``. Returns at once.
 
         The message passes through every hook except `authorize` and this plugin's own `on_publish`. A refusal is counted,
         logged and reported to `on_dropped`. Raises PluginError for an invalid topic or QoS.
+
+        With `as_client`, the message is that client's, which may be offline: `authorize` is asked, all hooks see
+        this client, and `Message.sender` is its client id. `topic` includes its mount point. The client's rate limit
+        does not apply.
+
+        With `retain` and `volatile`, the message is retained without a record in the store: a restart forgets it, and
+        the message that it replaces. Use this for values that are published again, such as statistics. Without
+        `retain`, `volatile` changes nothing.
         """
 
     def publish_and_wait(
@@ -88,6 +99,9 @@ class BrokerHandle(Protocol):
         qos: int = 0,
         retain: bool = False,
         properties: Properties = EMPTY,
+        *,
+        as_client: ClientInfo | None = None,
+        volatile: bool = False,
     ) -> Awaitable[int]:
         """Publish like `publish`, wait for the commit, and return the number of matching subscriptions and journals.
 
@@ -99,8 +113,7 @@ class BrokerHandle(Protocol):
     ) -> Awaitable[Allow | Deny]:
         """Ask all plugins, including this one, whether `client` may perform `action` on `topic`.
 
-        Call this before you publish on behalf of a client: `publish` itself does not authorize. If all plugins abstain,
-        ``authz.default`` decides.
+        `publish` itself asks only with `as_client`. If all plugins abstain, ``authz.default`` decides.
 
         `action` is PUBLISH, SUBSCRIBE or WILL. For SUBSCRIBE, `topic` is a filter and may start with ``$share/``.
         Plugins see `message` with its topic set to `topic`. If you pass None, they see an empty QoS 0 message. The client

@@ -3,14 +3,17 @@
 from collections.abc import Awaitable
 from functools import partial
 
+from hookmq.broker.handlers.session_owner import same_owner
 from hookmq.broker.plugin_api.base import HandleBase
 from hookmq.broker.publish.pipeline import PublishPipeline, PublishResult
 from hookmq.hooks.recursion import DEPTH, at_depth
+from hookmq.model.client import ClientInfo
 from hookmq.model.errors import PluginError
 from hookmq.model.events import Direction, DropReason
 from hookmq.model.message import Message
 from hookmq.model.runtime import Promise
 from hookmq.mqtt.properties import EMPTY, In, Properties
+from hookmq.session.session import Session
 
 
 class Publishing(HandleBase):
@@ -25,11 +28,14 @@ class Publishing(HandleBase):
         qos: int = 0,
         retain: bool = False,
         properties: Properties = EMPTY,
+        *,
+        as_client: ClientInfo | None = None,
+        volatile: bool = False,
     ) -> None:
         """Publish with the origin ``plugin:ID``, in a later turn. A refused message is counted, logged and reported to
         `on_dropped`. Raises PluginError for an invalid argument."""
-        message = self._message(topic, payload, qos, retain, properties)
-        self._on_loop(partial(self._send, message, None))
+        message = self._message(topic, payload, qos, retain, properties, as_client, volatile)
+        self._on_loop(partial(self._send, message, as_client, volatile, None))
 
     def publish_and_wait(
         self,
@@ -38,22 +44,34 @@ class Publishing(HandleBase):
         qos: int = 0,
         retain: bool = False,
         properties: Properties = EMPTY,
+        *,
+        as_client: ClientInfo | None = None,
+        volatile: bool = False,
     ) -> Awaitable[int]:
         """Publish, and return an awaitable for the number of recipients once the message is committed. The message is
         sent even if nothing awaits it. Awaiting raises PluginError if the message was refused."""
         self._only_on_loop("publish_and_wait()")
         result = self._state.runtime.promise()
-        self._send(self._message(topic, payload, qos, retain, properties), result)
+        message = self._message(topic, payload, qos, retain, properties, as_client, volatile)
+        self._send(message, as_client, volatile, result)
         return result
 
     def _message(
-        self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: Properties,
+        client: ClientInfo | None,
+        volatile: bool,
     ) -> Message:
         state = self._state
         self._check_types(
             "publish",
             ("topic", topic, str), ("QoS", qos, int), ("payload", payload, bytes), ("retain", retain, bool),
-            ("properties", properties, Properties),
+            ("properties", properties, Properties), ("as_client", client, ClientInfo | None),
+            ("volatile", volatile, bool),
         )  # fmt: skip
         self._check_topic(topic, "publish")
         if qos not in (0, 1, 2):
@@ -66,18 +84,20 @@ class Publishing(HandleBase):
             qos,
             retain,
             properties.only(In.WILL) if properties is not EMPTY else EMPTY,
-            None,
+            None if client is None else client.client_id,
             "plugin:" + self._plugin,
             now,
             None if interval is None else now + interval,
         )
 
-    def _send(self, message: Message, result: Promise | None) -> None:
+    def _send(
+        self, message: Message, client: ClientInfo | None, volatile: bool, result: Promise | None
+    ) -> None:
         state = self._state
         depth = DEPTH.get() + 1
         if depth > state.settings.broker.publish_depth:
             # This limit ends loops of plugins that respond to each other's messages.
-            state.dropped(message, None, DropReason.DEPTH, Direction.IN, self._plugin)
+            state.dropped(message, client, DropReason.DEPTH, Direction.IN, self._plugin)
             self.log("warning", "publish.too_deep", topic=message.topic)
             if result is not None:
                 result.set_exception(PluginError(self._plugin, "plugins answer in a loop"))
@@ -97,8 +117,24 @@ class Publishing(HandleBase):
                 result.set_result(outcome.matched)
 
         def begin() -> None:
-            run = PublishPipeline(state, state.chains(""), message, done, skip=self._plugin)
+            run = PublishPipeline(
+                state,
+                state.chains("" if client is None else client.listener),
+                message,
+                done,
+                client=client,
+                sender=None if client is None else self._session_of(client),
+                skip=self._plugin,
+            )
+            run.volatile = volatile
             at_depth(depth, run.start)
             state.writes.schedule()
 
         state.runtime.call_soon(begin)
+
+    def _session_of(self, client: ClientInfo) -> Session | None:
+        """Return the session of `client`, unless it belongs to another client by now."""
+        session = self._state.sessions.get(client.client_id)
+        if session is None or not same_owner(self._state, session.client, client):
+            return None
+        return session

@@ -38,13 +38,15 @@ def publish(
     client: ClientInfo | None,
     allowed: float | None,
     without: tuple[BoundedJournal, ...] = (),
+    volatile: bool = False,
 ) -> int:
     """Deliver `message` along `route`, the current route of its topic. Return how many recipients match.
 
     Every message passes through here once it is authorized and transformed. `acknowledgement` will wait for the last
     slice, unless fan-out is asynchronous, and for deliveries to start under back-pressure. The caller waits for the
     commit. `client` is the publisher, or None if it is not a client. Its permission holds for `allowed` seconds; None
-    means without limit. Journals in `without` have no room and do not get the message.
+    means without limit. Journals in `without` have no room and do not get the message. A `volatile` message is retained
+    without a record.
     """
     outgoing = Outgoing(message)
     collecting = state.collecting
@@ -53,7 +55,7 @@ def publish(
     ):
         _serve_slice(state, [collecting], collecting.kept, _ALL)
     if message.retain:  # [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
-        set_retained(state, message, client, allowed)
+        set_retained(state, message, client, allowed, volatile)
     for journal in route.journals:
         if journal not in without:
             state.committer.journal(journal, message)
@@ -73,7 +75,6 @@ def publish(
     if waiter is not None:
         waiter.met()
     if "on_published" in state.observed:
-        client = sender.client if sender is not None else None
         state.observe("on_published", client, message, route.matched)
     return route.matched
 

@@ -95,6 +95,7 @@ class PublishPipeline:
         "skip",
         "state",
         "step",
+        "volatile",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +126,8 @@ class PublishPipeline:
         """Seconds for which the permission holds; None means without limit."""
         self.before: Callable[[], None] | None = None
         """Called once the message is accepted, before fan-out, so that the source's records join the same batch."""
+        self.volatile = False
+        """Whether the message is retained without a record, so that a restart forgets it."""
         self.result: PublishResult | None = None
         self.returned = False
         """Whether `run` has returned, so that the result goes to `done`."""
@@ -323,6 +326,7 @@ class PublishPipeline:
             self.client,
             self.allowed,
             without,
+            self.volatile,
         )
         if not result.matched:
             result.code = ReasonCode.NO_MATCHING_SUBSCRIBERS

@@ -20,13 +20,17 @@ _SKIPPED: Final = 32
 
 
 def set_retained(
-    state: BrokerState, message: Message, client: ClientInfo | None, allowed: float | None
+    state: BrokerState,
+    message: Message,
+    client: ClientInfo | None,
+    allowed: float | None,
+    volatile: bool = False,
 ) -> bool:
     """Retain `message` for its topic, or clear the topic if its payload is empty [MQTT-3.3.1-5 to 7] [MQTT311-3.3.1-5,
     3.3.1-7, 3.3.1-10, 3.3.1-11]. Return False if there is no room for the message.
 
     `client` is the publisher, or None if it is not a client. Its permission holds for `allowed` seconds; None means
-    without limit.
+    without limit. A `volatile` message is held in memory only, and the record of the message that it replaces is removed.
     """
     topic = message.topic
     limits = state.settings.broker
@@ -37,7 +41,7 @@ def set_retained(
         return True
     publisher = None if client is None else state.publishers.find(client)
     freed = known.size if known is not None else 0
-    kept = Kept(message, publisher)
+    kept = Kept(message, publisher, volatile)
     more = kept.size if publisher is None or publisher.uses else kept.size + publisher.size
     if (known is None and len(state.retained) >= limits.max_retained) or (
         state.retained_bytes - freed + more > limits.max_retained_bytes
@@ -49,10 +53,18 @@ def set_retained(
         kept.rights = state.publishers.rights + publisher.rights
         if allowed is not None:
             kept.until = state.runtime.now() + allowed
-    if publisher is not None and not publisher.uses:
-        state.committer.add(PutPublisher(publisher.id, publisher.client.record()), publisher.size)
-    hold(state, kept)
-    state.committer.add(PutRetained(message, 0 if publisher is None else publisher.id), kept.size)
+    if volatile:
+        if known is not None and not known.volatile:
+            state.committer.add(DropRetained(topic))  # a restart must not bring it back
+        hold(state, kept)
+    else:
+        if publisher is not None and not publisher.recorded:
+            publisher.recorded = True
+            record = PutPublisher(publisher.id, publisher.client.record())
+            state.committer.add(record, publisher.size)
+        hold(state, kept)
+        number = 0 if publisher is None else publisher.id
+        state.committer.add(PutRetained(message, number), kept.size)
     state.observe_retained(topic, message)
     return True
 
@@ -126,7 +138,8 @@ def _clear_slice(
 def _clear(state: BrokerState, topic: str, known: Kept) -> None:
     state.retained.delete(topic)
     _release(state, known)
-    state.committer.add(DropRetained(topic))
+    if not known.volatile:
+        state.committer.add(DropRetained(topic))
     state.observe_retained(topic, None)
 
 
@@ -139,4 +152,6 @@ def _release(state: BrokerState, known: Kept) -> None:
     publisher = known.publisher
     if publisher is not None and state.publishers.let_go(publisher):
         state.retained_bytes -= publisher.size
-        state.committer.add(DropPublisher(publisher.id))
+        if publisher.recorded:
+            publisher.recorded = False
+            state.committer.add(DropPublisher(publisher.id))

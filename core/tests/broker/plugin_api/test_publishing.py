@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hookmq.hooks.verdicts import Deny, Drop
+from hookmq.model.client import ClientInfo, Scope
 from hookmq.model.errors import PluginError
 from hookmq.model.events import DropReason
 from hookmq.model.message import Message
@@ -141,6 +142,8 @@ def test_what_mqtt_does_not_know_is_refused_at_once(
         ({"payload": "text"}, "payload is str, not bytes"),
         ({"retain": 1}, "retain is int, not bool"),
         ({"properties": {}}, "properties is dict, not Properties"),
+        ({"as_client": "one"}, "as_client is str, not "),
+        ({"volatile": 1}, "volatile is int, not bool"),
     ],
 )
 def test_what_is_of_another_type_is_refused_at_once(
@@ -243,3 +246,182 @@ def test_a_hook_may_wait_for_what_it_publishes(harness: Harness, mine: HookRecor
     mine.answer("on_publish", lambda message: copy(message))
     pub.publish("t", b"x", 1, expect=0)
     assert [(m.topic, m.payload) for m in sub.messages] == [("copy/t", b""), ("t", b"1")]
+
+
+# --- for a client -------------------------------------------------------------------------------------------------------
+
+
+def client_of(harness: Harness, client_id: str = "one") -> ClientInfo:
+    return harness.broker.sessions[client_id].client
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_as_a_client(
+    harness: Harness, mine: HookRecorder, other: HookRecorder, online: bool
+) -> None:
+    one, sub = harness.connect("one", session_expiry_interval=60), harness.connect("sub")
+    one.subscribe("t", no_local=True)
+    sub.subscribe("t")
+    client = client_of(harness)
+    if not online:
+        one.disconnect()
+    other.clear()
+    broker = harness.handle("mine")
+    assert harness.clock.run(broker.publish_and_wait("t", b"x", as_client=client)) == 2
+    sub.expect_message("t", b"x")
+    assert not mine.calls()  # its own on_publish is skipped all the same
+    for hook in ("authorize", "on_publish", "on_published"):
+        (call,) = other.calls(hook)
+        assert call.client is client
+        message: Message = call.message
+        assert (message.sender, message.origin) == ("one", "plugin:mine")
+    if not online:
+        one.reconnect()
+    one.expect_nothing()  # no-local
+
+
+def test_as_a_client_that_may_not(harness: Harness, other: HookRecorder) -> None:
+    one, sub = harness.connect("one"), harness.connect("sub")
+    sub.subscribe("#")
+    other.answer("authorize", Deny(rule="line 3"))
+    client = client_of(harness)
+    broker = harness.handle("mine")
+    with pytest.raises(PluginError, match="refused: not authorized"):
+        harness.clock.run(broker.publish_and_wait("t", b"x", as_client=client))
+    with pytest.raises(PluginError, match="refused"):
+        harness.clock.run(broker.publish_and_wait("$SYS/x", b"x", as_client=client))
+    sub.expect_nothing()
+    dropped = [(call.client, call.why.reason) for call in other.calls("on_dropped")]
+    assert dropped == [(client, DropReason.DENIED)] * 2
+    denied = harness.logged("authz.denied")
+    assert denied[0]["client_id"] == "one"
+    assert [line["plugin"] for line in harness.logged("publish.refused")] == ["mine", "mine"]
+    assert not one.closed
+
+
+def test_another_clients_session_is_not_the_sender(
+    broker_harness: Make, mine: HookRecorder
+) -> None:
+    """The client left, and another user took its client id."""
+    harness = broker_harness(plugins=[mine])
+    one = harness.connect("one", username="ann")
+    client = client_of(harness)
+    one.disconnect()
+    two = harness.connect("one", username="bob")
+    two.subscribe("t", no_local=True)
+    harness.handle("mine").publish("t", b"x", as_client=client)
+    two.expect_message("t", b"x")
+
+
+def test_the_mount_point_belongs_to_the_topic(broker_harness: Make, mine: HookRecorder) -> None:
+    harness = broker_harness(plugins=[mine])
+    sub = harness.connect("sub")
+    sub.subscribe("#")
+    harness.connect("one", scope=Scope("tenants", "a/"))
+    harness.handle("mine").publish("a/t", b"x", as_client=client_of(harness))
+    sub.expect_message("a/t", b"x")
+
+
+# --- volatile -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store() -> SlowStore:
+    return SlowStore(DurableStore(), slow=False)
+
+
+@pytest.fixture
+def durable(broker_harness: Make, mine: HookRecorder, store: SlowStore) -> Harness:
+    return broker_harness(plugins=[mine], store=store)
+
+
+def retained(harness: Harness) -> list[bytes]:
+    """What a new subscriber gets."""
+    late = harness.connect("late")
+    late.subscribe("t")
+    harness.settle()
+    found = [message.payload for message in late.messages]
+    late.disconnect()
+    return found
+
+
+@pytest.mark.parametrize("as_client", [True, False])
+def test_volatile_messages_are_retained_without_a_record(
+    durable: Harness, store: SlowStore, as_client: bool
+) -> None:
+    durable.connect("one")
+    client = client_of(durable) if as_client else None
+    broker = durable.handle("mine")
+    for payload in (b"1", b"2", b"3"):
+        broker.publish("t", payload, retain=True, as_client=client, volatile=True)
+    assert retained(durable) == [b"3"]
+    broker.publish("t", b"", retain=True, volatile=True)
+    assert retained(durable) == []
+    broker.publish("t", b"4", retain=True, as_client=client, volatile=True)
+    durable.settle()
+    assert store.records() == []
+    durable.restart()
+    assert retained(durable) == []
+    assert durable.broker.state.retained_bytes == 0
+
+
+def test_a_volatile_message_that_expires_leaves_no_record(
+    durable: Harness, store: SlowStore
+) -> None:
+    properties = Properties(message_expiry_interval=5)
+    durable.handle("mine").publish("t", b"1", retain=True, properties=properties, volatile=True)
+    assert retained(durable) == [b"1"]
+    durable.advance(10)
+    assert retained(durable) == []
+    assert store.records() == []
+
+
+def test_the_record_of_the_message_that_it_replaces_goes(
+    durable: Harness, store: SlowStore
+) -> None:
+    durable.connect("pub").publish("t", b"old", 1, retain=True)
+    durable.handle("mine").publish("t", b"new", retain=True, volatile=True)
+    assert retained(durable) == [b"new"]
+    durable.restart()
+    assert retained(durable) == []
+
+
+def test_a_later_message_with_a_record_replaces_it(durable: Harness, store: SlowStore) -> None:
+    """Of the same publisher too: its record is written with the first message that needs it."""
+    pub = durable.connect("pub")
+    client = client_of(durable, "pub")
+    broker = durable.handle("mine")
+    broker.publish("t", b"1", retain=True, as_client=client, volatile=True)
+    broker.publish("u", b"1", retain=True, as_client=client, volatile=True)
+    durable.settle()
+    pub.publish("t", b"2", 1, retain=True)
+    assert retained(durable) == [b"2"]
+    durable.restart()
+    assert retained(durable) == [b"2"]
+    (publisher,) = durable.broker.state.publishers._by_id.values()
+    assert publisher.uses == 1
+
+
+def test_replacing_and_clearing_leaves_no_publisher(durable: Harness, store: SlowStore) -> None:
+    pub = durable.connect("pub")
+    client = client_of(durable, "pub")
+    pub.publish("t", b"1", 1, retain=True)
+    broker = durable.handle("mine")
+    broker.publish("t", b"2", retain=True, as_client=client, volatile=True)
+    broker.publish("t", b"", retain=True)
+    durable.settle()
+    inner = store.inner
+    assert isinstance(inner, DurableStore)
+    assert (inner.retained, inner.publishers) == ({}, {})
+
+
+def test_volatile_changes_nothing_else(durable: Harness) -> None:
+    away = durable.connect("away", session_expiry_interval=60)
+    away.subscribe("t", 1)
+    away.disconnect()
+    durable.handle("mine").publish("t", b"x", 1, volatile=True)
+    durable.settle()
+    durable.restart()
+    away.reconnect()
+    away.expect_message("t", b"x")
+    assert retained(durable) == []
