@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
+from hookmq.hooks.clients import ClientHandle, ClientRequest, Delivery
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
 from hookmq.hooks.specs import HOOK_API, OBSERVERS, BrokerHandle, hookimpl
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits
 from hookmq.model.client import Certificate, ClientInfo, ClientRecord, Peer, Scope
-from hookmq.model.errors import BindError, ConfigError, PluginError, StoreError
+from hookmq.model.errors import BindError, ConfigError, ConnectRefused, PluginError, StoreError
 from hookmq.model.events import (
     Action,
     Direction,
@@ -219,12 +220,16 @@ __all__ = [
     "Cancel",
     "Certificate",
     "Challenge",
+    "ClientHandle",
     "ClientInfo",
     "ClientRecord",
+    "ClientRequest",
     "CommandGroup",
     "ConfigError",
     "Connect",
+    "ConnectRefused",
     "Context",
+    "Delivery",
     "DeliveryLimit",
     "Deny",
     "Direction",

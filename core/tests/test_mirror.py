@@ -19,6 +19,7 @@ UNTESTED = {
         "exports names; test_public_api.py checks them",
     ),
     "cli/__main__.py": "one call; test_main.py starts it as a process",
+    "hooks/clients.py": "protocols and fields; broker/plugin_client.py implements them",
     "hooks/registries.py": "protocols",
     "model/runtime.py": "protocols; testing and server/asyncio_runtime.py implement them",
     "model/settings.py": "fields, whose bounds the tests of config read",

@@ -11,13 +11,14 @@ from hookmq.broker.dispatch import DISPATCH
 from hookmq.broker.handlers.session_open import apply_rate_limits, shared_encoding
 from hookmq.broker.packet_reader import PacketReader
 from hookmq.broker.plugin_api import PluginBroker
+from hookmq.broker.plugin_connection import PluginConnection
 from hookmq.broker.publish.retained import expire
 from hookmq.broker.recovery import recover
 from hookmq.broker.retained_expiry import Expiries
 from hookmq.broker.sessions.lifecycle import detach
 from hookmq.broker.sessions.revocation import revoke
 from hookmq.broker.state import BrokerState
-from hookmq.hooks.instance import PluginInstance
+from hookmq.hooks.instance import KeptState, PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.specs import BrokerHandle
@@ -59,6 +60,7 @@ class Broker:
             metrics or Metrics(),
             _plugin_brokers,
         )
+        state.open_client = self._open_client
         state.expiries = Expiries(runtime, state.deadlines, partial(expire, state))
         self.state = state
         self.metrics = state.metrics
@@ -112,8 +114,29 @@ class Broker:
     def accept(self, wire: Wire, peer: Peer, scope: Scope) -> PacketReader:
         """Return a new connection from `peer` on the listener of `scope`. Above the connection limit, close it at
         once."""
+        connection = PacketReader(self.state, wire, peer, scope, DISPATCH, self._on_end)
+        self._admit(connection, peer, scope)
+        return connection
+
+    def _open_client(self, plugin: PluginInstance, peer: Peer, scope: Scope) -> PluginConnection:
+        """Return a new connection for a client of `plugin`. It ends with the plugin, as if its network had failed."""
+        kept = plugin.kept
+        if not kept.farewells:
+            kept.farewells.append(partial(self._end_clients, kept))
+        connection = PluginConnection(
+            self.state, plugin.id, kept, peer, scope, DISPATCH, self._on_end
+        )
+        self._admit(connection, peer, scope)
+        return connection
+
+    def _end_clients(self, owner: KeptState) -> None:
+        for connection in list(self.connections):
+            if isinstance(connection, PluginConnection) and connection.owner is owner:
+                connection.closed("the plugin has ended")
+        self.state.writes.schedule()
+
+    def _admit(self, connection: ClientConnection, peer: Peer, scope: Scope) -> None:
         state = self.state
-        connection = PacketReader(state, wire, peer, scope, DISPATCH, self._on_end)
         full = len(self.connections) >= state.settings.broker.max_connections
         if state.draining or full:
             state.metrics.connections_refused += 1
@@ -122,7 +145,6 @@ class Broker:
             connection.end(DisconnectReason(ReasonCode.SERVER_BUSY, EndedBy.SERVER))
         else:
             self.connections[connection] = connection
-        return connection
 
     def _report_full(self, peer: Peer, scope: Scope) -> None:
         """Log and report a refused connection, at most once a second, because anyone can cause any number of them. The

@@ -12,6 +12,7 @@ for a limited time.
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from math import inf
@@ -32,7 +33,17 @@ from hookmq.mqtt.decoder import decode, decode_publish
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.framing import legal_headers, refuse_header
-from hookmq.mqtt.packets import Connack, Disconnect, Packet, Puback, Publish, Pubrec
+from hookmq.mqtt.packet_limits import LARGEST_PACKET
+from hookmq.mqtt.packets import (
+    Connack,
+    Disconnect,
+    Packet,
+    Puback,
+    Publish,
+    Pubrec,
+    Suback,
+    Unsuback,
+)
 from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.mqtt.reason_codes import PacketType, ReasonCode, clamp, v3_connack
 from hookmq.routing.route import CachedPublish, Route
@@ -40,9 +51,6 @@ from hookmq.routing.subscription_tree import LONG_TOPIC
 from hookmq.session.inflight import PACKET_IDS, PUBACK, PUBREC, Acknowledgement
 from hookmq.session.session import QUEUEING, ConnectionView, Session
 from hookmq.session.topic_aliases import TopicAliases
-
-LARGEST_PACKET: Final = 268435460
-"""The size in bytes of the largest packet that MQTT allows."""
 
 
 class Phase(IntEnum):
@@ -148,6 +156,7 @@ class ClientConnection(ConnectionView):
         self.problem_information = True
         self.goodbye = False
         """Whether the client sent DISCONNECT: nothing may follow it [MQTT-3.14.4-1] [MQTT311-3.14.4-2]."""
+        self.in_process = False
         self.reading = True
         """Whether bytes from the client are read; see `stop_reading`."""
         self.keep_alive = 0.0
@@ -177,7 +186,8 @@ class ClientConnection(ConnectionView):
         self.rest: bytes | None = None
         self.rest_at = 0
         """The start of the next packet in `rest`, the bytes received for a later turn."""
-        self.memo: dict[bytes, CachedPublish] = NO_MEMO
+        self.memo: dict[bytes | str, CachedPublish] = NO_MEMO
+        """The topics that may take the fast path: as bytes, or as text for a plugin's client."""
         self.decisions: Decisions | None = None
         self.decision: Cancel | None = None
         """Cancels the decision for which `waiting` is set."""
@@ -243,6 +253,19 @@ class ClientConnection(ConnectionView):
     def send_packet(self, packet: Packet) -> None:
         """Encode `packet` and send it."""
         self.send(encode(packet, self.version))
+
+    def opened(self, present: bool) -> None:
+        """Do what the client's kind of connection needs after CONNACK. `present` is its Session Present flag."""
+
+    def put_reply(self, packet: Suback | Unsuback, reason: str, answer: Acknowledgement) -> None:
+        """Make `answer` send `packet`, with `reason` as its Reason String if the client wants one and it fits."""
+        answer.data = encode(packet, self.version)
+        # [MQTT-3.1.2-29]
+        if self.version == 5 and reason and self.problem_information:
+            properties = packet.properties.replace(reason_string=reason)
+            with_reason = encode(replace(packet, properties=properties), 5)
+            if len(with_reason) <= self.max_packet_size:  # [MQTT-3.9.2-1, 3.9.2-2]
+                answer.data = with_reason
 
     def flush(self) -> None:
         """Write this turn's bytes now: nothing may follow a DISCONNECT [MQTT-3.14.4-1]."""
@@ -482,7 +505,7 @@ class ClientConnection(ConnectionView):
                 and "on_published" not in state.observed
             )
             raw = raw and route.volatile and not (qos == 2 and session.durable)
-        key = topic.encode()
+        key: bytes | str = topic if self.in_process else topic.encode()
         if len(key) <= LONG_TOPIC and self._make_room_to_remember(key):
             publish_limit = (
                 self.rate_limiter.publish_limit(route.topic)
@@ -493,7 +516,7 @@ class ClientConnection(ConnectionView):
                 0x30 | qos << 1, route, self.version == 5, raw, publish_limit, durable
             )
 
-    def _make_room_to_remember(self, topic: bytes) -> bool:
+    def _make_room_to_remember(self, topic: bytes | str) -> bool:
         """Return whether one more fast path may be remembered, after dropping this connection's oldest one if
         needed."""
         state = self.state
@@ -805,7 +828,7 @@ class ClientConnection(ConnectionView):
             session.will = None
 
 
-NO_MEMO: Final[dict[bytes, CachedPublish]] = {}
+NO_MEMO: Final[dict[bytes | str, CachedPublish]] = {}
 
 
 _PASS_WHILE_WAITING: Final = frozenset(

@@ -7,7 +7,7 @@ each turn.
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from hookmq.broker.fan_out_job import FanOutJob
 from hookmq.broker.parked_publishes import Parking
@@ -20,7 +20,7 @@ from hookmq.hooks.instance import PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.recursion import at_depth
 from hookmq.hooks.specs import OBSERVERS, BrokerHandle
-from hookmq.model.client import ClientInfo
+from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.cursors import Cursors
 from hookmq.model.events import Action, Direction, Dropped, DropReason
 from hookmq.model.message import Message
@@ -124,6 +124,8 @@ class BrokerState:
         self.counters: Callable[[], dict[str, float]]  # set by `Broker`, which has some of them
         self.publishers = Publishers()
         self.expiries: Expiries  # set by `Broker`, which can clear a message
+        self.open_client: Callable[[PluginInstance, Peer, Scope], Any]
+        """Opens a connection for a plugin client; set by `Broker`."""
         if store is None:
             store = hooks.provide_store(settings) or MemoryStore(runtime.token(8))
         self.store = store

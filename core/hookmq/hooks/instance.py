@@ -127,14 +127,27 @@ class PluginInstance:
 
 
 class KeptState:
-    """State kept as long as the plugin object exists: counters, queue, and whether the plugin was started and is
-    ready."""
+    """State kept as long as the plugin object exists: counters, queue, whether the plugin was started, is ready or has
+    left."""
 
-    __slots__ = ("hiding", "queue", "ready", "started", "stats")
+    __slots__ = ("callbacks", "farewells", "hiding", "left", "queue", "ready", "started", "stats")
 
     def __init__(self, plugin_id: str) -> None:
         self.stats: dict[str, HookStats] = {}
         self.hiding = HookStats(plugin_id, "hides_username")
+        self.callbacks = HookStats(plugin_id, "client")
+        """Failures of the functions that the plugin's clients call."""
+        self.left = False
+        """Whether the plugin is disabled or has been shut down."""
+        self.farewells: list[Callable[[], None]] = []
+        """Called once when the plugin is disabled or has been shut down."""
         self.queue: Any = None
         self.started = False
         self.ready = False
+
+    def leave(self) -> None:
+        """Call the `farewells`: the plugin object will not be used again."""
+        self.left = True
+        farewells, self.farewells = self.farewells, []
+        for call in farewells:
+            call()

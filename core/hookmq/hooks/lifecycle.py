@@ -94,7 +94,12 @@ def shutdown(
         for one in started:
             one.kept.started = one.kept.ready = False
         left = max(0.0, deadline - runtime.now())
-        each(hooks, "on_shutdown", (left,), started, done, deadline)
+        each(hooks, "on_shutdown", (left,), started, ended, deadline)
+
+    def ended() -> None:
+        for one in leaving:
+            one.kept.leave()
+        done()
 
     settle()
 

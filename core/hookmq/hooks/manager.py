@@ -90,8 +90,10 @@ class Hooks:
         self.runtime = runtime
         for instance in self.plugins:
             if handle is not None and instance.broker is None:
+                instance.kept.farewells.clear()  # of another broker, if there was one
                 instance.broker = handle(instance)
             instance.kept.hiding.bind(runtime.now, runtime.log, runtime.logs)
+            instance.kept.callbacks.bind(runtime.now, runtime.log, runtime.logs)
             for found in self.registry.values():
                 for one in found:
                     if one.instance is instance:
@@ -118,6 +120,9 @@ class Hooks:
                 instance.disabled = why
         if self.runtime is not None:
             self._compile()
+        for instance in self.plugins:
+            if instance.id == plugin_id:
+                instance.kept.leave()
 
     def instance(self, plugin_id: str) -> PluginInstance | None:
         """Return the plugin with this id, or None."""

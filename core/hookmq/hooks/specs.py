@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 import pluggy
 
+from hookmq.hooks.clients import ClientHandle, ClientRequest
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.rate_limit import RateLimiter
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
@@ -106,6 +107,14 @@ class BrokerHandle(Protocol):
         """Publish like `publish`, wait for the commit, and return the number of matching subscriptions and journals.
 
         Raises PluginError if the message was refused, or if called in a thread.
+        """
+
+    def connect(self, request: ClientRequest) -> Awaitable[ClientHandle]:
+        """Connect a plugin client: a client of the broker without a socket, for a device that does not speak MQTT.
+
+        Every plugin decides on it as on any other client, including this one: `on_connect`, `authorize` and the rest.
+        Awaiting raises ConnectRefused with the reason code if it is not accepted. Raises PluginError for an invalid
+        request, if the plugin has been disabled or shut down, or if called in a thread.
         """
 
     def authorize(

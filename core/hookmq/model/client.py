@@ -56,7 +56,7 @@ class Peer(NamedTuple):
     host: str
     port: int = 0
     transport: str = "tcp"
-    """``tcp``, ``tls``, ``ws``, ``wss``, ``unix`` or ``memory``."""
+    """``tcp``, ``tls``, ``ws``, ``wss``, ``unix``, ``memory`` or ``plugin``."""
     certificate: Certificate | None = None
 
     def __str__(self) -> str:

@@ -4,6 +4,7 @@
 - ProtocolError: a client violated the MQTT protocol; has the reason code to send
 - ConfigError: the configuration is invalid; has file, line, column and a hint
 - PluginError: a plugin could not be loaded, or misbehaved
+- ConnectRefused: a plugin client was not accepted
 - PluginNotFound
 - BindError: a listener could not be opened
 - StoreError: durable state could not be read or written
@@ -12,6 +13,7 @@ Any other exception raised by HookMQ is a bug.
 """
 
 from hookmq.mqtt.errors import HookMQError
+from hookmq.mqtt.reason_codes import ReasonCode
 
 
 class ConfigError(HookMQError):
@@ -61,6 +63,15 @@ class PluginError(HookMQError):
 
     def __str__(self) -> str:
         return f"plugin {self.plugin!r}: {self.message}"
+
+
+class ConnectRefused(PluginError):
+    """A plugin client was not accepted. `code` is the reason code of its CONNACK, `reason` an explanation or empty."""
+
+    def __init__(self, plugin: str, code: ReasonCode, reason: str = "") -> None:
+        super().__init__(plugin, f"the client was refused: {reason or code.text} (0x{code:02X})")
+        self.code = code
+        self.reason = reason
 
 
 class PluginNotFound(PluginError):

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
+LARGEST_PACKET: Final = 268_435_460
+"""The size in bytes of the largest packet that MQTT allows."""
+
 
 @dataclass(frozen=True, slots=True)
 class PacketLimits:
@@ -14,7 +17,7 @@ class PacketLimits:
     - `strict_text`: whether control characters and non-characters in strings fail with 0x81.
     """
 
-    max_packet_size: int = 268_435_460
+    max_packet_size: int = LARGEST_PACKET
     max_user_properties: int = 64
     max_filters: int = 1024
     strict_text: bool = False

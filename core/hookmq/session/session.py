@@ -30,11 +30,13 @@ class ConnectionView:
     """
 
     __slots__ = (
-        "alias_maximum", "aliases", "delivers", "delivery_limit", "max_packet_size", "problem_information",
-        "wire", "writable",
+        "alias_maximum", "aliases", "delivers", "delivery_limit", "in_process", "max_packet_size",
+        "problem_information", "wire", "writable",
     )  # fmt: skip
 
     wire: Wire
+    in_process: bool
+    """Whether the client is a plugin's, in this process: it gets deliveries (`arrive`) instead of bytes."""
     max_packet_size: int
     problem_information: bool
     delivers: bool
@@ -49,6 +51,10 @@ class ConnectionView:
 
     def disconnect(self, code: ReasonCode, reason: str = "") -> None:
         """Send the reason to an MQTT 5 client and close the connection."""
+        raise NotImplementedError
+
+    def arrive(self, delivery: Delivery, dup: bool) -> None:
+        """Take a message, if the client is `in_process`. `dup` is true if it was sent before."""
         raise NotImplementedError
 
     def rechain(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hookmq.hooks.instance import HookOptions, PluginInstance
+from hookmq.hooks.instance import HookOptions, KeptState, PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.specs import SPECS
 from hookmq.model.errors import PluginError
@@ -44,3 +44,14 @@ def test_timeouts_of_a_plugin_that_do_not_fit(
 ) -> None:
     with pytest.raises(PluginError, match=words):
         bound(make("wrong", timeouts=timeouts, on_publish=lambda self: None))
+
+
+def test_what_a_plugin_leaves_behind_is_called_once() -> None:
+    kept = KeptState("a")
+    told: list[str] = []
+    kept.farewells += [lambda: told.append("one"), lambda: told.append("two")]
+    assert not kept.left
+    kept.leave()
+    kept.leave()
+    assert kept.left
+    assert told == ["one", "two"]

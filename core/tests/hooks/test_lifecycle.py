@@ -243,6 +243,23 @@ def test_a_kept_plugin_is_started_once_and_ended_once(
     ]
 
 
+def test_a_plugin_leaves_after_on_shutdown(
+    story: Story, bound: Bound, instance: MakeInstance
+) -> None:
+    first = bound(story.plugin("a"), story.plugin("b"))
+    first.startup(story.done)
+    for one in first.plugins:
+        one.kept.farewells.append(lambda name=one.id: story.told.append(("left", name)))  # type: ignore[misc]
+    kept, _ = first.plugins
+    second = bound(kept.with_entry(kept.entry))
+    story.told.clear()
+    first.shutdown(10.0, story.done, successor=second)
+    assert story.told == [("on_shutdown", "b"), ("left", "b"), ()]
+    second.disable("a", "it broke")
+    assert story.told[3:] == [("left", "a")]
+    assert kept.kept.left
+
+
 def test_a_leaving_plugin_ends_after_its_calls_in_flight(
     story: Story, bound: Bound, make: Make, client: ClientInfo
 ) -> None:

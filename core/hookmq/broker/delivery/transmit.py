@@ -16,6 +16,7 @@ from hookmq.model.events import Action, Direction, DropReason
 from hookmq.model.message import Message
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.encoder import encode_publish_parts
+from hookmq.mqtt.packet_limits import LARGEST_PACKET
 from hookmq.mqtt.properties import EMPTY
 from hookmq.mqtt.property_section import encode_properties
 from hookmq.session.inflight import PACKET_IDS, PUBREL, Delivery, Outgoing, take_packet_id
@@ -99,8 +100,11 @@ def transmit(state: BrokerState, session: Session, delivery: Delivery, stored: b
     if connection.delivery_limit is not None:
         connection.delivery_limit.sent()
     if delivery.qos == 0:
-        session.out += (head, tail)
-        state.writes.put(session, size)
+        if connection.in_process:
+            connection.arrive(delivery, False)
+        else:
+            session.out += (head, tail)
+            state.writes.put(session, size)
         if stored and delivery.seq:
             state.committer.add(Dequeue(session.owner, delivery.seq))
         if "on_delivered" in state.observed:
@@ -118,8 +122,11 @@ def transmit(state: BrokerState, session: Session, delivery: Delivery, stored: b
         if delivery.qos == 2:
             _send_after_commit(state, session, delivery, head, tail)
             return
-    session.out += (head, PACKET_IDS[number], tail)
-    state.writes.put(session, size)
+    if connection.in_process:
+        connection.arrive(delivery, False)
+    else:
+        session.out += (head, PACKET_IDS[number], tail)
+        state.writes.put(session, size)
     if delivery.waiter is not None:
         release_publisher(state, delivery)
 
@@ -149,6 +156,10 @@ def _send_after_commit(
     def send() -> None:
         if session.generation == generation and session.inflight.get(number) is delivery:
             delivery.sent_at = state.runtime.now()
+            connection = session.connection
+            if connection is not None and connection.in_process:
+                connection.arrive(delivery, False)
+                return
             session.out += (head, PACKET_IDS[number], tail)
             state.writes.put(session, len(head) + len(tail) + 2)
 
@@ -219,17 +230,23 @@ def retransmit(state: BrokerState, session: Session, delivery: Delivery) -> None
         return
     state.work += 1
     size = 4
+    connection = session.connection
+    if delivery.released and connection is not None and connection.in_process:
+        connection.arrive(delivery, True)
+        return
     if delivery.released:  # [MQTT-4.3.3-6]: after PUBREC only PUBREL is resent
         session.out += (PUBREL, PACKET_IDS[number])
     else:
         head, tail = encode_for(state, session, delivery)
         size = len(head) + len(tail) + 2
         state.work += size >> 12
-        connection = session.connection
         if connection is not None and size > connection.max_packet_size:
             del session.inflight[number]
             take_back_alias(session, delivery.outgoing.message)
             drop(state, session, delivery, DropReason.TOO_LARGE, stored=True)
+            return
+        if connection is not None and connection.in_process:
+            connection.arrive(delivery, True)
             return
         # [MQTT-3.3.1-1] [MQTT311-3.3.1-1]
         session.out += (bytes((head[0] | _DUP,)) + head[1:], PACKET_IDS[number], tail)
@@ -256,11 +273,18 @@ def identifiers_of(subscription: Subscription) -> tuple[int, ...]:
 
 def encode_for(state: BrokerState, session: Session, delivery: Delivery) -> tuple[bytes, bytes]:
     """Return (head, tail) of the PUBLISH for this client; the packet id, if any, goes between them. It is encoded once
-    for all clients that can share the encoding."""
+    for all clients that can share the encoding. Both are empty for a plugin's client that limits no packet size."""
     outgoing = delivery.outgoing
     message = outgoing.message
     client = session.client
     connection = session.connection
+    if (
+        connection is not None
+        and connection.in_process
+        and connection.max_packet_size == LARGEST_PACKET
+    ):
+        state.work += outgoing.size >> 12
+        return b"", b""
     five = client.version == 5
     remaining = -1
     if five and message.expires_at is not None:

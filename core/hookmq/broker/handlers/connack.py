@@ -2,9 +2,10 @@
 
 from math import inf
 
-from hookmq.broker.connection import LARGEST_PACKET, ClientConnection
+from hookmq.broker.connection import ClientConnection
 from hookmq.model.client import ClientInfo
 from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packet_limits import LARGEST_PACKET
 from hookmq.mqtt.packets import Connack, Connect
 from hookmq.mqtt.properties import Properties
 from hookmq.mqtt.reason_codes import ReasonCode

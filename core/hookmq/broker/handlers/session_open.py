@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from hookmq.broker.connection import LARGEST_PACKET, ClientConnection, Phase
+from hookmq.broker.connection import ClientConnection, Phase
 from hookmq.broker.delivery.deliver import drain_queue
 from hookmq.broker.delivery.transmit import update_write_state
 from hookmq.broker.handlers.connack import FOREVER, connack, seconds
@@ -27,6 +27,7 @@ from hookmq.hooks.verdicts import Accept, Deny, Limits
 from hookmq.model.client import ClientInfo, json_value
 from hookmq.model.events import Action, EndedBy, SessionEvent
 from hookmq.model.message import Will
+from hookmq.mqtt.packet_limits import LARGEST_PACKET
 from hookmq.mqtt.packets import Connect
 from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.mqtt.reason_codes import ReasonCode
@@ -262,7 +263,8 @@ def shared_encoding(connection: ClientConnection, session: Session) -> int:
     """Return the version (3 or 5) of the encoded packets that the client can share with others, or 0 if it cannot."""
     state = connection.state
     if (
-        connection.scope.mount_point
+        connection.in_process
+        or connection.scope.mount_point
         or connection.alias_maximum
         or connection.max_packet_size < state.largest_packet + _GROWTH
         or (session.durable and state.settings.session.queue_qos0)
@@ -293,6 +295,7 @@ def session_opened(
     session.state = IDLE if connection.writable and not session.paused else QUEUEING
     # [MQTT-3.1.4-5, 3.2.0-2] [MQTT311-3.1.4-4]
     connection.send(connack(connection, client, session.expiry, connect, present))
+    connection.opened(present)
     connection.connect = _without_secrets(connect)
     connection.seen = state.runtime.now()
     connection.watch_keep_alive()

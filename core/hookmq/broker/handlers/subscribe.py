@@ -6,7 +6,6 @@ The filters of a SUBSCRIBE are handled one after the other, as if each had its o
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -21,7 +20,6 @@ from hookmq.broker.state import BrokerState
 from hookmq.hooks.verdicts import Deny
 from hookmq.model.events import Action
 from hookmq.model.subscription import Subscription
-from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.packets import Packet, Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe
 from hookmq.mqtt.primitives import encode_varint
@@ -148,17 +146,10 @@ class Subscribing:
     def _answer(self) -> None:
         connection = self.connection
         # [MQTT-2.2.1-6, 3.8.4-2, 3.8.4-6, 3.8.4-7, 3.9.3-1] [MQTT311-2.3.1-7, 3.8.4-2, 3.8.4-5, 3.9.3-1]
-        packet = Suback(self.packet.packet_id, tuple(self.codes))
-        data = encode(packet, connection.version)
-        # [MQTT-3.1.2-29]
-        if connection.version == 5 and self.reason and connection.problem_information:
-            properties = packet.properties.replace(reason_string=self.reason)
-            with_reason = encode(replace(packet, properties=properties), 5)
-            if len(with_reason) <= connection.max_packet_size:  # [MQTT-3.9.2-1, 3.9.2-2]
-                data = with_reason
-        answer = Acknowledgement(connection.release, data)
+        answer = Acknowledgement(connection.release)
         if self.retained:
             answer.then = self._send_retained
+        connection.put_reply(Suback(self.packet.packet_id, tuple(self.codes)), self.reason, answer)
         _send_answer(connection, answer, self.session.durable)
         if self.session.groups:
             drain_queue(self.state, self.session)  # messages may wait for a member with room
@@ -296,6 +287,6 @@ def on_unsubscribe(connection: ClientConnection, packet: Packet) -> None:
     for text in packet.filters:  # [MQTT-3.10.4-6, 3.11.3-1] [MQTT311-3.10.4-6]
         known = remove(state, session, text)
         codes.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
-    data = encode(Unsuback(packet.packet_id, tuple(codes)), connection.version)
-    changed = state.committer.added != added
-    _send_answer(connection, Acknowledgement(connection.release, data), changed)
+    answer = Acknowledgement(connection.release)
+    connection.put_reply(Unsuback(packet.packet_id, tuple(codes)), "", answer)
+    _send_answer(connection, answer, state.committer.added != added)

@@ -22,10 +22,11 @@ class HandleBase:
     """The broker and one plugin's id. In other threads, calls without a result are passed to the event loop, and calls
     that need the broker's state raise PluginError."""
 
-    __slots__ = ("_plugin", "_state")
+    __slots__ = ("_instance", "_plugin", "_state")
 
     def __init__(self, state: BrokerState, instance: PluginInstance) -> None:
         self._state = state
+        self._instance = instance
         self._plugin = instance.id
 
     def _only_on_loop(self, name: str) -> None:

@@ -15,7 +15,7 @@ from hookmq.hooks.specs import BrokerHandle
 from hookmq.model.errors import PluginError
 from hookmq.model.events import Action
 from hookmq.model.settings import AuthSettings, AuthzSettings, BrokerSettings, Settings
-from hookmq.plugin import Accept, Context, Message, Plugin, hookimpl
+from hookmq.plugin import Accept, ClientRequest, Context, Message, Plugin, hookimpl
 from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq.storage.records import CommitId
 from hookmq_testing import Harness, HookRecorder
@@ -32,6 +32,7 @@ HANDED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
 REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("publish_and_wait()", lambda broker: broker.publish_and_wait("answer", b"x")),
     ("authorize()", lambda broker: broker.authorize(None, Action.PUBLISH, "t")),  # type: ignore[arg-type]
+    ("connect()", lambda broker: broker.connect(ClientRequest())),
     ("disconnect()", lambda broker: broker.disconnect("c")),
     ("end_session()", lambda broker: broker.end_session("c")),
     ("subscribe()", lambda broker: broker.subscribe("c", "t")),

@@ -1,0 +1,340 @@
+"""A plugin's client, as the plugin sees it. It checks what the plugin passes, as the decoder checks a client's bytes."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from hookmq.broker.connection import Phase
+from hookmq.broker.plugin_connection import PluginConnection
+from hookmq.broker.plugin_delivery import EACH, PluginDelivery
+from hookmq.broker.plugin_mailbox import Done, Waiting
+from hookmq.hooks.recursion import DEPTH
+from hookmq.model.client import ClientInfo
+from hookmq.model.events import Direction, DisconnectReason, DropReason
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.packets import Disconnect, Subscribe, SubscribeRequest, Unsubscribe
+from hookmq.mqtt.primitives import Reader, decode_utf8
+from hookmq.mqtt.properties import EMPTY, In, Properties
+from hookmq.mqtt.property_section import check_response_topic, encode_section, read_properties
+from hookmq.mqtt.reason_codes import CLIENT_DISCONNECT, ReasonCode
+from hookmq.mqtt.topics import validate_topic
+
+_EMPTY: Final = EMPTY
+_SUCCESS: Final = ReasonCode.SUCCESS
+_HEADER: Final = 16
+"""More than the bytes of a PUBLISH without its topic and payload, if it has no properties."""
+
+
+class Messages:
+    """The messages of a plugin client, one after the other; see `hookmq.hooks.clients.ClientHandle.messages`."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: PluginConnection) -> None:
+        self._connection = connection
+
+    def __aiter__(self) -> "Messages":
+        return self
+
+    async def __anext__(self) -> PluginDelivery:
+        connection = self._connection
+        connection.only_on_loop("messages()")
+        while not connection.inbox or connection.stopped:
+            if connection.over is not None:
+                raise StopAsyncIteration
+            if connection.reader is None or connection.reader.done():
+                connection.reader = connection.state.runtime.promise()
+            await connection.reader
+        return connection.next()
+
+
+class PluginClient:
+    """A plugin's client; see `hookmq.hooks.clients.ClientHandle`.
+
+    Arguments are `Any`: compiled code would raise TypeError for a wrong one, not PluginError.
+    """
+
+    __slots__ = ("_checked", "_connection", "_section")
+
+    def __init__(self, connection: PluginConnection) -> None:
+        self._connection = connection
+        self._checked: Properties = _EMPTY
+        """The properties that were checked last: a plugin often publishes with the same."""
+        self._section = 0
+
+    @property
+    def client_id(self) -> str:
+        """The client id."""
+        return self.info.client_id
+
+    @property
+    def session_present(self) -> bool:
+        """Whether the client resumed a session."""
+        return self._connection.present
+
+    @property
+    def connected(self) -> bool:
+        """Whether the client has not ended."""
+        return self._connection.phase is Phase.OPEN and not self._connection.leaving
+
+    @property
+    def info(self) -> ClientInfo:
+        """The client as hooks see it."""
+        client = self._connection.client
+        assert client is not None
+        return client
+
+    @property
+    def on_message(self) -> Callable[[Any], None] | None:
+        """What is called with each message."""
+        return self._connection.on_message
+
+    @on_message.setter
+    def on_message(self, call: Callable[[Any], None] | None) -> None:
+        connection = self._connection
+        connection.only_on_loop("on_message")
+        connection.on_message = call
+        connection.schedule()
+
+    @property
+    def on_end(self) -> Callable[[DisconnectReason], None] | None:
+        """What is called when the client has ended."""
+        return self._connection.on_over
+
+    @on_end.setter
+    def on_end(self, call: Callable[[DisconnectReason], None] | None) -> None:
+        connection = self._connection
+        connection.only_on_loop("on_end")
+        connection.on_over = call
+        if connection.over is not None:
+            connection.schedule()
+
+    def publish(
+        self,
+        topic: Any,
+        payload: Any,
+        qos: Any = 0,
+        retain: Any = False,
+        properties: Any = EMPTY,
+    ) -> Awaitable[ReasonCode]:
+        """Publish a message and return an awaitable for the reason code of its acknowledgement."""
+        promise = self._open("publish()").state.runtime.promise()
+        self._publish(topic, payload, qos, retain, properties, Waiting(promise))
+        return promise
+
+    def publish_later(
+        self,
+        topic: Any,
+        payload: Any,
+        qos: Any = 0,
+        retain: Any = False,
+        properties: Any = EMPTY,
+        done: Any = None,
+    ) -> None:
+        """Publish a message. `done` gets the reason code of its acknowledgement."""
+        self._open("publish_later()")
+        self._publish(topic, payload, qos, retain, properties, done)
+
+    def _publish(
+        self, topic: Any, payload: Any, qos: Any, retain: Any, properties: Any, done: Done | None
+    ) -> None:
+        connection = self._connection
+        if (
+            type(topic) is not str
+            or topic not in connection.memo
+            or type(payload) is not bytes
+            or len(payload) + 4 * len(topic) + _HEADER > connection.limits.max_packet_size
+            or type(qos) is not int
+            or qos not in (0, 1)
+            or retain is not False
+            or properties is not _EMPTY
+        ):
+            properties = self._check(topic, payload, qos, retain, properties)
+        size = len(payload) + len(topic) + EACH
+        if (
+            connection.pending
+            and connection.pending_bytes + size
+            > connection.state.settings.broker.max_held_inbound_bytes
+        ):
+            raise connection.error(
+                f"the client {self.client_id!r} has {connection.pending_bytes} bytes that wait to be published: "
+                "await what it has published, or wait for its `done`"
+            )
+        depth = DEPTH.get() + 1
+        if depth > connection.state.settings.broker.publish_depth:
+            # This limit ends loops of plugins that respond to each other's messages.
+            connection.state.dropped(
+                None, connection.client, DropReason.DEPTH, Direction.IN, connection.plugin
+            )
+            raise connection.error("plugins publish in response to each other in a loop")
+        connection.pending_bytes += size
+        connection.pending.append((topic, payload, qos, retain, properties, done, depth))
+        if not connection.scheduled:
+            connection.schedule()
+
+    def subscribe(
+        self,
+        filter: Any,
+        qos: Any = 0,
+        *,
+        no_local: Any = False,
+        retain_as_published: Any = False,
+        retain_handling: Any = 0,
+        identifier: Any = None,
+    ) -> Awaitable[ReasonCode]:
+        """Subscribe and return an awaitable for the code of the SUBACK."""
+        connection = self._open("subscribe()")
+        self._check_type("subscribe", "the filter", filter, str)
+        self._check_range("subscribe", "the QoS", qos, 2)
+        self._check_range("subscribe", "retain_handling", retain_handling, 2)
+        given = EMPTY
+        if identifier is not None:
+            self._check_range("subscribe", "the identifier", identifier, 268435455, 1)
+            if not connection.offered.subscription_identifiers_available:
+                raise connection.error(
+                    "cannot subscribe: the broker has no subscription identifiers"
+                )
+            given = Properties(subscription_identifier=(identifier,))
+        request = SubscribeRequest(
+            filter, qos, bool(no_local), bool(retain_as_published), retain_handling
+        )
+        return self._request("subscribe", filter, request, given)
+
+    def unsubscribe(self, filter: Any) -> Awaitable[ReasonCode]:
+        """Unsubscribe and return an awaitable for the code of the UNSUBACK."""
+        self._open("unsubscribe()")
+        self._check_type("unsubscribe", "the filter", filter, str)
+        return self._request("unsubscribe", filter, None, EMPTY)
+
+    def _request(
+        self, what: str, filter: str, request: SubscribeRequest | None, given: Properties
+    ) -> Awaitable[ReasonCode]:
+        connection = self._connection
+        limits = connection.limits
+        try:
+            text = decode_utf8(filter.encode(), "the filter", limits.strict_text)
+        except (ProtocolError, UnicodeEncodeError) as error:
+            raise connection.error(f"cannot {what}: {error}") from None
+        if not 0 < len(text.encode()) <= 65535:
+            raise connection.error(f"cannot {what}: the filter needs 1 to 65,535 bytes")
+        if len(connection.owed) >= 60000:
+            raise connection.error(f"cannot {what}: too many requests wait for an answer")
+        promise = connection.state.runtime.promise()
+        number = connection.number(Waiting(promise))
+        connection.pending_bytes += EACH
+        if request is None:
+            connection.pending.append(Unsubscribe(number, (filter,)))
+        else:
+            connection.pending.append(Subscribe(number, (request,), given))
+        connection.schedule()
+        return promise
+
+    def messages(self) -> Messages:
+        """Iterate over the messages."""
+        connection = self._connection
+        connection.only_on_loop("messages()")
+        if connection.on_message is not None:
+            raise connection.error("messages() and on_message exclude each other")
+        return Messages(connection)
+
+    def pause(self) -> None:
+        """Take no messages until `resume`."""
+        self._connection.only_on_loop("pause()")
+        self._connection.set_stopped(True)
+
+    def resume(self) -> None:
+        """Take messages again."""
+        self._connection.only_on_loop("resume()")
+        self._connection.set_stopped(False)
+
+    def disconnect(
+        self, code: Any = _SUCCESS, *, will: Any = False, session_expiry: Any = None
+    ) -> None:
+        """Disconnect, after everything that was published before."""
+        connection = self._connection
+        connection.only_on_loop("disconnect()")
+        if connection.phase is not Phase.OPEN or connection.leaving:
+            return
+        if code not in CLIENT_DISCONNECT:
+            raise connection.error(f"cannot disconnect: a client may not send the code {code!r}")
+        if will and code == _SUCCESS:
+            code = ReasonCode.DISCONNECT_WITH_WILL
+        given = EMPTY
+        if session_expiry is not None:
+            self._check_range("disconnect", "session_expiry", session_expiry, 0xFFFFFFFF)
+            session = connection.session
+            if session_expiry and session is not None and not session.expiry:
+                raise connection.error("cannot disconnect: session_expiry was 0 in connect()")
+            given = Properties(session_expiry_interval=session_expiry)
+        connection.pending_bytes += EACH
+        connection.leaving = True
+        connection.pending.append(Disconnect(int(code), given))
+        connection.schedule()
+
+    # --- checks ----------------------------------------------------------------------------------------------------
+
+    def _open(self, name: str) -> PluginConnection:
+        """Return the connection. Raise PluginError in a thread, and if the client has ended."""
+        connection = self._connection
+        if not connection.state.runtime.on_loop():
+            connection.only_on_loop(name)
+        if connection.phase is not Phase.OPEN or connection.leaving:
+            raise connection.ended()
+        return connection
+
+    def _check_type(self, what: str, name: str, given: object, kind: type) -> None:
+        if not isinstance(given, kind):
+            raise self._connection.error(
+                f"cannot {what}: {name} is {type(given).__name__}, not {kind.__name__}"
+            )
+
+    def _check_range(self, what: str, name: str, given: Any, most: int, least: int = 0) -> None:
+        self._check_type(what, name, given, int)
+        if not least <= given <= most:
+            raise self._connection.error(
+                f"cannot {what}: {name} is {given!r}, not {least} to {most}"
+            )
+
+    def _check(
+        self, topic: Any, payload: Any, qos: Any, retain: Any, properties: Any
+    ) -> Properties:
+        """Check a message as the decoder checks a PUBLISH. Return its properties, without those for one hop."""
+        connection = self._connection
+        for name, given, kind in (
+            ("the topic", topic, str), ("the payload", payload, bytes), ("retain", retain, bool),
+            ("properties", properties, Properties),
+        ):  # fmt: skip
+            self._check_type("publish", name, given, kind)
+        offered = connection.offered
+        self._check_range("publish", "the QoS", qos, offered.max_qos)
+        if retain and not offered.retain_available:
+            raise connection.error("cannot publish: the broker has no retained messages")
+        limits = connection.limits
+        levels = connection.state.settings.broker.max_topic_levels
+        try:
+            validate_topic(topic, levels)
+            decode_utf8(topic.encode(), "the topic", limits.strict_text)
+            if connection.scope.mount_point:
+                validate_topic(connection.scope.mount_point + topic, levels)
+            if properties is _EMPTY:
+                section = 1
+            elif properties is self._checked:
+                section = self._section
+            else:
+                kept = properties.only(In.WILL)
+                raw = encode_section(kept, In.PUBLISH)
+                reader = Reader(raw, 0, limits.strict_text)
+                check_response_topic(
+                    read_properties(reader, In.PUBLISH, limits.max_user_properties)
+                )
+                properties = self._checked = kept
+                section = self._section = len(raw)
+        except (ProtocolError, ValueError, TypeError, AttributeError) as error:
+            raise connection.error(f"cannot publish: {error}") from None
+        size = 2 + len(topic.encode()) + (2 if qos else 0) + section + len(payload)
+        size += 2 if size < 128 else 3 if size < 16384 else 4 if size < 2097152 else 5
+        if size > limits.max_packet_size:
+            raise connection.error(
+                f"cannot publish: the packet of {size} bytes exceeds {limits.max_packet_size}"
+            )
+        checked: Properties = properties
+        return checked

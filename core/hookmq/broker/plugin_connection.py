@@ -1,0 +1,356 @@
+"""A plugin client's connection: packets go in and out as objects, without bytes and without a socket.
+
+    publish, subscribe -> `pending` -> the handler of each packet type -> reason codes -> `results`
+    deliveries -> `inbox` -> `on_message`, or `PluginClient.messages`
+
+What the plugin sends waits in `pending` for the next turn, so that no hook is entered twice. `plugin_mailbox` has the
+other direction.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from hookmq.broker.connection import ClientConnection, Phase, Table
+from hookmq.broker.delivery.deliver import drain_queue
+from hookmq.broker.plugin_delivery import EACH
+from hookmq.broker.plugin_mailbox import Done, PluginMailbox
+from hookmq.broker.publish.fan_out import publish
+from hookmq.broker.state import BrokerState
+from hookmq.hooks.instance import KeptState
+from hookmq.hooks.recursion import at_depth
+from hookmq.model.client import Peer, Scope
+from hookmq.model.events import DisconnectReason, EndedBy
+from hookmq.model.message import make_message
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.packets import (
+    Connect,
+    Disconnect,
+    Publish,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    new_publish,
+)
+from hookmq.mqtt.properties import EMPTY, Properties
+from hookmq.mqtt.reason_codes import PacketType, ReasonCode, clamp
+from hookmq.session.inflight import Acknowledgement
+from hookmq.storage.records import DropReceived
+
+_EMPTY: Final = EMPTY
+_READ_WORK: Final = 256
+"""Steps (`BrokerState.work`) that the client's packets may cause in one turn."""
+_PUBACK: Final = PacketType.PUBACK
+
+
+Publishing = tuple[str, bytes, int, bool, Properties, Done | None, int]
+"""A PUBLISH that waits: topic, payload, QoS, retain, properties, what gets the reason code, depth of recursion."""
+
+
+class PluginConnection(PluginMailbox):
+    """A plugin client's connection."""
+
+    __slots__ = (
+        "last_number", "leaving", "on_accepted", "owed", "pending", "pending_bytes", "present",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: BrokerState,
+        plugin: str,
+        owner: KeptState,
+        peer: Peer,
+        scope: Scope,
+        table: Table,
+        on_end: Callable[[ClientConnection, DisconnectReason], None],
+    ) -> None:
+        super().__init__(state, plugin, owner, peer, scope, table, on_end)
+        self.present = False
+        """The Session Present flag of CONNACK."""
+        self.pending: deque[Publishing | Subscribe | Unsubscribe | Disconnect] = deque()
+        """Packets of the client that wait for the next turn, for a decision, or for Receive Maximum."""
+        self.pending_bytes = 0
+        self.owed: dict[int, Done | None] = {}
+        """What gets the reason code of each packet in progress, by packet id."""
+        self.last_number = 0
+        self.on_accepted: Callable[[], None] | None = None
+        self.leaving = False
+        """Whether the client has asked to be disconnected."""
+
+    # --- what the plugin calls -------------------------------------------------------------------------------------
+
+    def start(self, packet: Connect) -> None:
+        """Handle the client's CONNECT."""
+        if self.phase is not Phase.NEW:
+            return
+        try:
+            self.table[Phase.NEW, PacketType.CONNECT](self, packet)
+        except ProtocolError as error:
+            self.fail(error)
+        except Exception as error:
+            self._internal(error)
+
+    def number(self, done: Done | None) -> int:
+        """Return a free packet id. `done` gets the reason code for it."""
+        received = self.session.received if self.session is not None else None
+        number = self.last_number
+        while True:
+            number = number + 1 if number < 65535 else 1
+            if number not in self.owed and (received is None or number not in received):
+                break
+        self.last_number = number
+        self.owed[number] = done
+        return number
+
+    # --- what the broker calls -------------------------------------------------------------------------------------
+
+    def opened(self, present: bool) -> None:
+        """Tell the plugin that its client is accepted."""
+        self.present = present
+        session = self.session
+        if session is not None and session.received:
+            # QoS 2 publishes that an earlier connection of the session left unfinished: nobody will release them.
+            if session.durable and self.state.recording:
+                for number in session.received:
+                    self.state.committer.add(DropReceived(session.client_id, number))
+            session.received.clear()
+        self.carried = 0
+        if self.on_accepted is not None:
+            self.on_accepted()
+
+    def put_reply(self, packet: Suback | Unsuback, reason: str, answer: Acknowledgement) -> None:
+        """Make `answer` pass the reason code to the plugin, before what follows SUBACK."""
+        then = answer.then
+
+        def settle() -> None:
+            self._settle(packet.packet_id, ReasonCode(packet.codes[0]))
+            if then is not None:
+                then()
+
+        answer.then = settle
+
+    def acknowledge(
+        self,
+        packet: Publish,
+        code: ReasonCode,
+        reason: str,
+        relies: bool,
+        acknowledgement: Acknowledgement | None,
+    ) -> None:
+        """Pass the reason code of a publish to the plugin, when PUBACK or PUBREC would be sent."""
+        qos = packet.qos
+        code = clamp(_PUBACK, code)
+        if qos == 0:
+            self._settle(packet.packet_id, code)
+            return
+        if acknowledgement is None:
+            acknowledgement = Acknowledgement(self.release)
+        acknowledgement.publishes = int(qos == 1)
+        acknowledgement.then = partial(self._answered, packet.packet_id, qos, code)
+        if relies:
+            acknowledgement.hold()
+            self.state.committer.after_commit(acknowledgement.met)
+        self.answer(acknowledgement)
+
+    def release(self) -> None:
+        """Pass on the reason codes that are ready. Then continue with packets that waited for Receive Maximum."""
+        super().release()
+        if self.pending:
+            self.schedule()
+
+    def go_on(self) -> None:
+        """Continue with the packets that waited for a decision."""
+        self.waiting = False
+        self.decision = None
+        self.go_on_reading()
+        if self.pending:
+            self.schedule()
+
+    def _read_on(self) -> None:
+        self.schedule()
+
+    def closed(self, error: str = "") -> None:
+        """End the connection as a network failure would. If the client is leaving, what it sent before comes first."""
+        if not self.leaving:
+            super().closed(error)
+
+    def end(self, reason: DisconnectReason) -> None:
+        """End the connection, once, and tell the plugin in the next turn."""
+        if self.phase is Phase.CLOSED:
+            return
+        normal = reason.by is EndedBy.CLIENT and reason.code is ReasonCode.SUCCESS
+        session = self.session
+        mine = session is not None and session.connection is self
+        will = mine and session is not None and session.will is not None and not normal
+        super().end(reason)
+        self.over = DisconnectReason(reason.code, reason.by, will, reason.error)
+        self.lost = [done for done in self.owed.values() if done is not None]
+        for one in self.pending:
+            if isinstance(one, tuple) and one[5] is not None:
+                self.lost.append(one[5])
+        self.pending.clear()
+        self.owed.clear()
+        if reason.by is EndedBy.CLIENT:
+            self.inbox.clear()
+        self.schedule()
+
+    # --- one turn --------------------------------------------------------------------------------------------------
+
+    def take_turn(self) -> None:
+        self.scheduled = False
+        while self.pending and self._may_read():
+            first = self.pending[0]
+            depth = first[6] if isinstance(first, tuple) else 1
+            if not at_depth(depth, self._guarded_read, depth):
+                break
+        if self.results or self.lost:
+            self.call_back()
+        if self.inbox and not self.stopped:
+            self.hand_out()
+        if self.freed:
+            self.freed = False
+            session = self.session
+            if session is not None and self.phase is Phase.OPEN:
+                self.state.guarded(partial(drain_queue, self.state, session))
+                self.state.writes.schedule()
+        if self.over is not None and not self.scheduled:
+            self.say_over(self.over)
+
+    def _may_read(self) -> bool:
+        return self.phase is Phase.OPEN and self.reading and not self.waiting
+
+    def _guarded_read(self, depth: int) -> bool:
+        try:
+            return self._read(depth)
+        except ProtocolError as error:
+            self.fail(error)
+        except Exception as error:
+            self._internal(error)
+        return False
+
+    def _read(self, depth: int) -> bool:
+        """Handle pending packets of this depth. Return whether packets of another depth follow."""
+        state = self.state
+        pending = self.pending
+        enough = state.work + _READ_WORK
+        state.writes.schedule()
+        while pending and self._may_read():
+            if state.work > enough:
+                self.schedule()
+                return False
+            one = pending[0]
+            state.work += 1
+            if not isinstance(one, tuple):
+                pending.popleft()
+                self.pending_bytes -= EACH
+                self._take_request(one)
+                continue
+            if one[6] != depth:
+                return True
+            if one[2] and self._window_is_full():
+                return False  # `release` continues
+            pending.popleft()
+            self.pending_bytes -= len(one[0]) + len(one[1]) + EACH
+            if not self._forward(one):
+                self._take_publish(one)
+        return False
+
+    def _window_is_full(self) -> bool:
+        received = self.session.received if self.session is not None else None
+        return self.unacknowledged + (len(received) if received else 0) >= self.receive_maximum
+
+    def _take_request(self, packet: Subscribe | Unsubscribe | Disconnect) -> None:
+        if isinstance(packet, Disconnect):
+            kind = PacketType.DISCONNECT
+        else:
+            kind = PacketType.SUBSCRIBE if isinstance(packet, Subscribe) else PacketType.UNSUBSCRIBE
+        self.table[Phase.OPEN, kind](self, packet)
+
+    def _take_publish(self, one: Publishing) -> None:
+        topic, payload, qos, retain, properties, done, _ = one
+        number = self.number(done)
+        # The Remaining Length, for rate limits by bytes; properties count roughly.
+        self.size = len(topic.encode()) + len(payload) + (5 if qos else 3)
+        if properties is not _EMPTY:
+            self.size += properties.extent()
+        packet = new_publish(topic, payload, qos, retain, False, number, properties)
+        self.table[Phase.OPEN, PacketType.PUBLISH](self, packet)
+
+    def _forward(self, one: Publishing) -> bool:
+        """Publish a message whose authorization and route are cached. Return False if the handler must process it."""
+        topic, payload, qos, retain, properties, done, _ = one
+        cached = self.memo.get(topic)
+        if (
+            cached is None
+            or not cached.route.valid
+            or cached.header != 0x30 | qos << 1
+            or qos == 2
+            or retain
+            or properties is not _EMPTY
+            or not self.state.shortcuts
+        ):
+            return False
+        state = self.state
+        route = cached.route
+        if route.bounded and state.parking.without_room(route.bounded):
+            return False
+        if route.large and state.collecting is not None:
+            return False
+        if cached.publish_limit is not None and not cached.publish_limit.take(
+            len(topic.encode()) + len(payload) + (5 if qos else 3)
+        ):
+            return False
+        session = self.session
+        assert session is not None
+        state.metrics.messages_received += 1
+        message = make_message(
+            topic,
+            payload,
+            qos,
+            False,
+            _EMPTY,
+            session.client_id,
+            "client",
+            state.runtime.time(),
+            None,
+        )
+        committer = state.committer
+        added = committer.added
+        acknowledgement = Acknowledgement(self.release, b"", 1) if qos else None
+        matched = publish(state, route, message, session, acknowledgement, session.client, None)
+        code = ReasonCode.SUCCESS if matched else ReasonCode.NO_MATCHING_SUBSCRIBERS
+        if acknowledgement is not None:
+            if committer.added != added:
+                acknowledgement.hold()
+                committer.after_commit(acknowledgement.met)
+            if acknowledgement.left or self.answers:
+                acknowledgement.then = partial(self._settle, self.number(done), code)
+                self.answer(acknowledgement)
+                return True
+        if done is not None:
+            self.results.append((done, code))
+        return True
+
+    def _answered(self, number: int, qos: int, code: ReasonCode) -> None:
+        """Complete a QoS 1 publish, or release the packet id of a QoS 2 publish first, as PUBREL does."""
+        session = self.session
+        if qos == 2 and code < 0x80 and session is not None and session.received is not None:
+            session.received.discard(number)
+            if session.durable and self.state.recording:
+                self.state.committer.add(DropReceived(session.client_id, number))
+                answer = Acknowledgement(self.release)
+                answer.then = partial(self._settle, number, code)
+                answer.hold()
+                self.state.committer.after_commit(answer.met)
+                self.state.writes.schedule()
+                self.answer(answer)
+                return
+        self._settle(number, code)
+
+    def _settle(self, number: int, code: ReasonCode) -> None:
+        done = self.owed.pop(number, None)
+        if done is not None:
+            self.results.append((done, code))
+            self.schedule()

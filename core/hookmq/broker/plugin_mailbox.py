@@ -1,0 +1,250 @@
+"""What a plugin client receives: messages, reason codes and its end. It gets them in turns of its own.
+
+No plugin code runs in the middle of a fan-out: a message waits in `inbox`, a reason code in `results`, until the next
+turn calls the plugin's functions.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from hookmq.broker.connection import ClientConnection, Phase, Table
+from hookmq.broker.delivery.completion import acknowledged
+from hookmq.broker.plugin_delivery import EACH, PluginDelivery
+from hookmq.broker.state import BrokerState
+from hookmq.hooks.instance import KeptState
+from hookmq.model.client import Peer, Scope
+from hookmq.model.errors import PluginError
+from hookmq.model.events import DisconnectReason
+from hookmq.model.runtime import Promise
+from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.session.inflight import Delivery
+
+_HANDED_OUT: Final = 256
+"""Messages that `on_message` gets in one turn. The rest waits for the next turn, so that no client delays others."""
+
+
+class NoWire:
+    """The transport of a plugin client: there is none."""
+
+    def write(self, data: bytes) -> None:
+        """Do nothing. The packets that the client must see arrive as objects."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def abort(self) -> None:
+        """Do nothing."""
+
+    def pause_reading(self) -> None:
+        """Do nothing: `ClientConnection.reading` says whether pending packets are taken."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
+
+_NO_WIRE: Final = NoWire()
+
+
+class Waiting:
+    """Gives a reason code to what awaits `promise`, or PluginError if the client ends first."""
+
+    __slots__ = ("promise",)
+
+    def __init__(self, promise: Promise) -> None:
+        self.promise = promise
+
+
+Done = Callable[[ReasonCode], None] | Waiting
+
+
+class PluginMailbox(ClientConnection):
+    """The part of a plugin client's connection that calls the plugin. `plugin` is the plugin's id, `owner` its
+    state."""
+
+    __slots__ = (
+        "freed", "full", "inbox", "inbox_bytes", "lost", "on_message", "on_over", "over", "owner", "plugin", "reader",
+        "results", "scheduled", "stopped",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: BrokerState,
+        plugin: str,
+        owner: KeptState,
+        peer: Peer,
+        scope: Scope,
+        table: Table,
+        on_end: Callable[[ClientConnection, DisconnectReason], None],
+    ) -> None:
+        super().__init__(state, _NO_WIRE, peer, scope, table, on_end)
+        self.in_process = True
+        self.plugin = plugin
+        self.owner = owner
+        self.inbox: deque[PluginDelivery] = deque()
+        """Messages that wait for the client to read them."""
+        self.inbox_bytes = 0
+        self.results: list[tuple[Done, ReasonCode]] = []
+        """Reason codes that the plugin has yet to get."""
+        self.lost: list[Done] = []
+        """What awaited a reason code when the connection ended."""
+        self.on_message: Callable[[Any], None] | None = None
+        self.on_over: Callable[[DisconnectReason], None] | None = None
+        self.over: DisconnectReason | None = None
+        """How the connection ended."""
+        self.reader: Promise | None = None
+        """Set by a coroutine that waits for a message."""
+        self.scheduled = False
+        self.stopped = False
+        """Whether the client has paused."""
+        self.full = False
+        """Whether more waits in `inbox` than the client may leave unread."""
+        self.freed = False
+        """Whether acknowledgements made room in the window."""
+
+    def take_turn(self) -> None:
+        """Handle what the client has sent, and call the plugin's functions."""
+        raise NotImplementedError
+
+    def only_on_loop(self, name: str) -> None:
+        """Raise PluginError in a thread."""
+        if not self.state.runtime.on_loop():
+            raise self.error(f"{name} is for the event loop, and this is a thread")
+
+    def error(self, text: str) -> PluginError:
+        """Return the error for a wrong call."""
+        return PluginError(self.plugin, text)
+
+    def schedule(self) -> None:
+        """Run `take_turn` in the next turn."""
+        if not self.scheduled:
+            self.scheduled = True
+            self.state.runtime.call_soon(self.take_turn)
+
+    def set_stopped(self, stopped: bool) -> None:
+        """Take no messages while `stopped`."""
+        self.stopped = stopped
+        self._update_writable()
+        if not stopped:
+            self.schedule()
+
+    def take_acknowledgement(self, delivery: Delivery, code: ReasonCode) -> None:
+        """Complete a QoS 1 or 2 delivery. QoS 2 needs no PUBREC and PUBREL: no packet can be lost on the way."""
+        session = self.session
+        if self.phase is not Phase.OPEN or session is None:
+            return
+        number = delivery.packet_id
+        if session.inflight.get(number) is not delivery:
+            return
+        acknowledged(self.state, session, number, code)
+        if session.queued or session.resend or session.backlog or session.groups:
+            self.freed = True
+            self.schedule()
+
+    def arrive(self, delivery: Delivery, dup: bool) -> None:
+        """Take a message for the client. Complete one that an earlier connection of the session has received."""
+        session = self.session
+        assert session is not None
+        if delivery.released:
+            acknowledged(self.state, session, delivery.packet_id, 0)
+            return
+        message = delivery.outgoing.message
+        mount = self.scope.mount_point
+        if mount:
+            message = message.replace(topic=message.topic.removeprefix(mount))
+        self.inbox.append(PluginDelivery(self, delivery, message, dup))
+        self.inbox_bytes += delivery.weight + EACH
+        if not self.full and self.inbox_bytes > self.state.writes.room:
+            self.full = True
+            self._update_writable()
+        if not self.scheduled:
+            self.schedule()
+
+    def send(self, data: bytes) -> None:
+        """Do nothing: see `NoWire.write`."""
+
+    def watch_keep_alive(self) -> None:
+        """Stop the deadline of CONNECT: the process keeps its own clients alive."""
+        self.due.cancel()
+
+    def call_back(self) -> None:
+        """Pass on the reason codes."""
+        results, self.results = self.results, []
+        for done, code in results:
+            if not isinstance(done, Waiting):
+                self._call("done", partial(done, code))
+            elif not done.promise.done():  # else the caller has stopped waiting
+                done.promise.set_result(code)
+        lost, self.lost = self.lost, []
+        for done in lost:
+            if not isinstance(done, Waiting):
+                self._call("done", partial(done, ReasonCode.UNSPECIFIED_ERROR))
+            elif not done.promise.done():
+                done.promise.set_exception(self.ended())
+
+    def ended(self) -> PluginError:
+        """Return the error for a call after the end."""
+        over = self.over
+        client_id = self.client.client_id if self.client is not None else ""
+        why = f": {over.error or over.code.text}" if over is not None else ""
+        return self.error(f"the client {client_id!r} has ended{why}")
+
+    def hand_out(self) -> None:
+        """Pass on messages, as many as one turn may have."""
+        inbox = self.inbox
+        left = _HANDED_OUT
+        while inbox and not self.stopped:
+            call = self.on_message
+            if call is None or not left:
+                break
+            left -= 1
+            delivery = self.next()
+            try:
+                call(delivery)
+            except Exception as error:
+                self._blame("on_message", error)
+        if self.reader is not None and inbox and not self.stopped:
+            self._wake()
+        elif inbox and self.on_message is not None and not self.stopped:
+            self.schedule()
+
+    def next(self) -> PluginDelivery:
+        """Take the next message out of the inbox."""
+        delivery = self.inbox.popleft()
+        self.inbox_bytes -= delivery.weight
+        if self.full and self.inbox_bytes * 2 <= self.state.writes.room:
+            self.full = False
+            self._update_writable()
+        return delivery
+
+    def _wake(self) -> None:
+        reader, self.reader = self.reader, None
+        if reader is not None and not reader.done():
+            reader.set_result(None)
+
+    def _update_writable(self) -> None:
+        if self.phase is Phase.CLOSED:
+            return
+        wanted = not self.stopped and not self.full
+        if wanted and not self.writable:
+            self.resume_writing()
+        elif self.writable and not wanted:
+            self.pause_writing()
+
+    def say_over(self, over: DisconnectReason) -> None:
+        """Tell the plugin how its client has ended."""
+        self._wake()
+        call, self.on_over = self.on_over, None
+        if call is not None:
+            self._call("on_end", partial(call, over))
+
+    def _call(self, name: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self._blame(name, error)
+
+    def _blame(self, name: str, error: Exception) -> None:
+        """Count and log a failure of the plugin's function."""
+        self.owner.callbacks.failed(f"{name}: {error!r}", cause=error)

@@ -1,0 +1,175 @@
+"""Plugin clients: clients that a plugin opens in the broker's process, for devices that do not speak MQTT."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hookmq.model.client import ClientInfo, Peer
+from hookmq.model.events import DisconnectReason
+from hookmq.model.message import Message, Will
+from hookmq.mqtt.properties import EMPTY, Properties
+from hookmq.mqtt.reason_codes import ReasonCode
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """What a plugin client connects with: the fields of an MQTT 5 CONNECT, for `BrokerHandle.connect`.
+
+    - `client_id`: empty for one that the broker assigns.
+    - `session_expiry`: seconds that the session outlives the client; 0xFFFFFFFF for ever.
+    - `will`: published if the client ends without `ClientHandle.disconnect`.
+    - `receive_maximum`: QoS 1 and 2 messages that may be unacknowledged at once, 1 to 65535. ``session.max_inflight``
+      also limits it.
+    - `listener`: the listener that plugins and logs see. Plugins with ``listeners:`` are called only if they name it.
+      Empty for the plugin id.
+    - `mount_point`: prefix of all topics and filters of the client, as for a listener.
+    - `peer`: the address that plugins and logs see. None for one without an address.
+    - `properties`: further CONNECT properties, such as `user_property` and `maximum_packet_size`.
+    """
+
+    client_id: str = ""
+    username: str | None = None
+    password: bytes | None = field(default=None, repr=False)
+    clean_start: bool = True
+    session_expiry: int = 0
+    will: Will | None = None
+    receive_maximum: int = 65535
+    listener: str = ""
+    mount_point: str = ""
+    peer: Peer | None = None
+    properties: Properties = EMPTY
+
+
+class Delivery(Protocol):
+    """A message for a plugin client."""
+
+    @property
+    def message(self) -> Message:
+        """The message, with its topic as the client sees it: without the mount point."""
+
+    @property
+    def qos(self) -> int:
+        """The QoS of the delivery: the lower of the message's and the subscription's."""
+
+    @property
+    def retain(self) -> bool:
+        """The RETAIN flag of the delivery: whether it was retained when the client subscribed."""
+
+    @property
+    def dup(self) -> bool:
+        """Whether the message may have been delivered before."""
+
+    @property
+    def identifiers(self) -> tuple[int, ...]:
+        """The identifiers of the subscriptions that matched."""
+
+    def acknowledge(self, code: ReasonCode = ReasonCode.SUCCESS) -> None:
+        """Acknowledge a QoS 1 or 2 message, so that the broker forgets it. Returns at once.
+
+        The record joins the batch of this turn: it is committed together with everything else that the plugin does in
+        this turn. With a `code` of 0x80 or above, the client refuses the message, which is counted as dropped.
+
+        Does nothing at QoS 0, if called again, and once the client has ended. Raises PluginError in a thread.
+        """
+
+
+class ClientHandle(Protocol):
+    """A plugin client, as `BrokerHandle.connect` returns it.
+
+    To the broker and to all plugins, it is a client with MQTT 5, without keep alive. It needs no bytes and no socket.
+    Call it only on the event loop: every method raises PluginError in a thread, and after the client has ended.
+
+    The client ends if you disconnect it, if another client takes over its client id, if a plugin or the broker
+    disconnects it, and if the broker stops. If its plugin is disabled, removed or made anew by a reload, it ends as if
+    its network had failed: its will is published.
+    """
+
+    on_message: Callable[[Delivery], None] | None
+    """Called with each message, in order, in a later turn. Until it is set, messages wait as for a client that does
+    not read. It must not block. If it raises, the failure is logged and the message is not acknowledged."""
+
+    on_end: Callable[[DisconnectReason], None] | None
+    """Called once when the client has ended; at once if it had ended before this was set."""
+
+    @property
+    def client_id(self) -> str:
+        """The client id, also if the broker assigned it."""
+
+    @property
+    def session_present(self) -> bool:
+        """Whether the client resumed a session."""
+
+    @property
+    def info(self) -> ClientInfo:
+        """The client as hooks see it."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the client has not ended. May be read after the end."""
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties = EMPTY,
+    ) -> Awaitable[ReasonCode]:
+        """Publish a message. The result is the reason code of its PUBACK or PUBCOMP, once that would be sent: after the
+        commit. A QoS 0 message is done when it was routed. It is sent even if nothing awaits the result.
+
+        Codes of 0x80 and above are refusals. Awaiting raises PluginError if the client ends first: the message may or
+        may not have been published. Raises PluginError for an invalid message, such as one that exceeds
+        ``broker.max_packet_size``, and if more than ``broker.max_held_inbound_bytes`` wait to be published.
+        """
+
+    def publish_later(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties = EMPTY,
+        done: Callable[[ReasonCode], None] | None = None,
+    ) -> None:
+        """Publish like `publish`, without an awaitable, which costs less. `done` gets the reason code in a later turn;
+        UNSPECIFIED_ERROR if the client ends first. Raises PluginError like `publish`."""
+
+    def subscribe(
+        self,
+        filter: str,
+        qos: int = 0,
+        *,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
+        identifier: int | None = None,
+    ) -> Awaitable[ReasonCode]:
+        """Subscribe, and return the code of the SUBACK: the granted QoS, or a refusal of 0x80 or above.
+
+        Awaiting raises PluginError if the client ends first. Raises PluginError for an argument out of range."""
+
+    def unsubscribe(self, filter: str) -> Awaitable[ReasonCode]:
+        """Unsubscribe, and return the code of the UNSUBACK: SUCCESS or NO_SUBSCRIPTION_EXISTED."""
+
+    def messages(self) -> AsyncIterator[Delivery]:
+        """Iterate over the messages, instead of `on_message`: ``async for delivery in client.messages()``. The loop ends
+        with the client. Messages that wait for the loop are bounded, as for a client that reads slowly."""
+
+    def pause(self) -> None:
+        """Take no messages until `resume`. The broker queues them, within the bounds of ``session:``."""
+
+    def resume(self) -> None:
+        """Take messages again."""
+
+    def disconnect(
+        self,
+        code: ReasonCode = ReasonCode.SUCCESS,
+        *,
+        will: bool = False,
+        session_expiry: int | None = None,
+    ) -> None:
+        """Disconnect, after everything that was published before. Returns at once.
+
+        The will is discarded if `code` is SUCCESS, unless `will` is true. `session_expiry` changes the session expiry.
+        Does nothing if the client has ended."""
