@@ -27,7 +27,7 @@ from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
 from hookmq.hooks.specs import HOOK_API, OBSERVERS, BrokerHandle, hookimpl
-from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits
+from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled, Limits
 from hookmq.model.client import Certificate, ClientInfo, ClientRecord, Peer, Scope
 from hookmq.model.errors import BindError, ConfigError, ConnectRefused, PluginError, StoreError
 from hookmq.model.events import (
@@ -239,6 +239,7 @@ __all__ = [
     "DropReason",
     "Dropped",
     "EndedBy",
+    "Handled",
     "HookMQError",
     "HttpRouter",
     "InflightMessage",

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from hookmq.hooks.async_calls import FAILED, Failed, Waiting, failure, nonsense
 from hookmq.hooks.chain import Calls, HookImplementation, cacheable, narrow
-from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits, least
+from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled, Limits, least
 from hookmq.model.message import Message
 from hookmq.model.runtime import Cancel, Runtime
 from hookmq.model.subscription import Subscription
@@ -256,14 +256,14 @@ def run_transform(
     calls: Calls,
     client: Any,
     value: Message | Subscription,
-    done: Callable[[Message | Subscription | Deny | Drop, str], None],
+    done: Callable[[Message | Subscription | Deny | Drop | Handled, str], None],
     skip: str = "",
 ) -> Cancel | None:
     """Pass a message (`on_publish`, `on_will`) or a subscription (`on_subscribe`) through a chain.
 
-    Each plugin sees the previous plugin's result. Deny and Drop end the chain. The plugin with the id `skip` published
-    the message and is not called. A failure is Deny 0x83, or is ignored if `on_error` is ``pass``. `done` receives the
-    id of the plugin that ended the chain, or of the last plugin that replaced the value.
+    Each plugin sees the previous plugin's result. Deny, Drop and Handled end the chain. The plugin with the id `skip`
+    published the message and is not called. A failure is Deny 0x83, or is ignored if `on_error` is ``pass``. `done`
+    receives the id of the plugin that ended the chain, or of the last plugin that replaced the value.
 
     Plugins cannot raise the QoS. A message's sender, origin and time of arrival are restored. A subscription's
     `filter` must not change.
@@ -317,11 +317,13 @@ def _transform(
         kind = type(answer)
         if answer is None or answer is value:
             stats.abstain += 1
-        elif kind is Deny or (kind is Drop and call.hook != "on_subscribe"):
+        elif kind is Deny or (kind in _DISPOSED and call.hook != "on_subscribe"):
             if kind is Deny:
                 stats.deny += 1
-            else:
+            elif kind is Drop:
                 stats.drop += 1
+            else:
+                stats.handled += 1
             done(answer, call.plugin_id)
             return None
         else:
@@ -452,6 +454,8 @@ def _wrong_qos(old: int, new: Any) -> str:
 
 
 _SETTLED: Final[frozenset[type]] = frozenset(
-    {type(None), Accept, Allow, Challenge, Deny, Drop, Message, Subscription, Failed}
+    {type(None), Accept, Allow, Challenge, Deny, Drop, Handled, Message, Subscription, Failed}
 )
 """Result types that are never awaitable."""
+_DISPOSED: Final[frozenset[type]] = frozenset({Drop, Handled})
+"""Result types that end the way of a message, which is acknowledged all the same."""

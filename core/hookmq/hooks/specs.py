@@ -18,7 +18,7 @@ from hookmq.hooks.clients import ClientHandle, ClientRequest
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.rate_limit import RateLimiter
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
-from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop
+from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action, DisconnectReason, Dropped, SessionEvent
 from hookmq.model.message import Message
@@ -429,11 +429,13 @@ class Specs:
         None for SUBSCRIBE. `subscription` is None for PUBLISH and WILL.
         """
 
-    @_transform(1.0, ("replace", "drop", "deny", "abstain"), ("deny", "pass"), "topic", hot=True)
+    @_transform(
+        1.0, ("replace", "drop", "handled", "deny", "abstain"), ("deny", "pass"), "topic", hot=True
+    )
     def on_publish(
         self, client: ClientInfo | None, message: Message, broker: BrokerHandle
-    ) -> Message | Drop | Deny | None:
-        """Change, drop or deny an incoming message. `client` is None if the broker or a plugin publishes."""
+    ) -> Message | Drop | Handled | Deny | None:
+        """Change, drop, take over or deny an incoming message. `client` is None if the broker or a plugin publishes."""
 
     @_transform(1.0, ("replace", "deny", "abstain"), ("deny",), "filter")
     def on_subscribe(
@@ -447,11 +449,11 @@ class Specs:
     ) -> Message | Drop | None:
         """Change or drop a message that is about to be sent to a subscriber. Must be synchronous."""
 
-    @_transform(1.0, ("replace", "drop", "deny", "abstain"), ("deny",), "topic")
+    @_transform(1.0, ("replace", "drop", "handled", "deny", "abstain"), ("deny",), "topic")
     def on_will(
         self, client: ClientInfo, message: Message, broker: BrokerHandle
-    ) -> Message | Drop | Deny | None:
-        """Change, drop or deny a will that is about to be published."""
+    ) -> Message | Drop | Handled | Deny | None:
+        """Change, drop, take over or deny a will that is about to be published."""
 
     @_observe()
     def on_session(self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle) -> None:

@@ -42,6 +42,7 @@ class HookStats:
     challenge: int = 0
     replace: int = 0
     drop: int = 0
+    handled: int = 0
     error: int = 0
     timeout: int = 0
     seconds: float = 0.0

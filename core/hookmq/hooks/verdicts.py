@@ -1,6 +1,7 @@
 """The values that a hook may return. In every hook, None abstains: the plugin leaves the decision to others.
 
-Deny refuses and notifies the client. Drop discards the message but acknowledges it. A new Message or Subscription
+Deny refuses and notifies the client. Drop discards the message but acknowledges it. Handled acknowledges a message that
+the plugin takes over. A new Message or Subscription
 replaces the old one. Accept and Allow consent. Verdicts are immutable, so a plugin may reuse the same object.
 """
 
@@ -174,6 +175,25 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Handled:
+    """Take over the message (`on_publish`, `on_will`): the plugin answers for it from now on.
+
+    The broker acknowledges it with `code`, once everything that this turn recorded is committed. It neither routes nor
+    retains the message, calls no later plugin, and does not count it as dropped. A code of 0x80 or above raises
+    ValueError; use Deny instead."""
+
+    code: ReasonCode = ReasonCode.SUCCESS
+
+    def __post_init__(self) -> None:
+        code = _reason(self.code)
+        if code.failed:
+            raise ValueError(
+                f"{code.text} is a failure: use Deny to refuse, Handled to acknowledge"
+            )
+        object.__setattr__(self, "code", code)
+
+
+@dataclass(frozen=True, slots=True)
 class Challenge:
     """Continue enhanced authentication (`on_auth`): send AUTH 0x18 with `data` [MQTT-4.12.0-2]."""
 
@@ -191,4 +211,4 @@ def least(first: Any, second: Any) -> Any:
     return first if second is None or first <= second else second
 
 
-__all__ = ["Accept", "Allow", "Challenge", "Deny", "Drop", "Limits"]
+__all__ = ["Accept", "Allow", "Challenge", "Deny", "Drop", "Handled", "Limits"]

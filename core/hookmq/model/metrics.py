@@ -13,9 +13,9 @@ class Metrics:
 
     __slots__ = (
         "authz_cache_hits", "authz_cache_misses", "bytes_received", "bytes_sent", "connections_accepted",
-        "connections_refused", "dropped", "keep_alive_timeouts", "messages_delivered", "messages_received",
-        "packets_received", "protocol_errors", "receive_maximum_exceeded", "sessions_created", "sessions_expired",
-        "sessions_resumed", "takeovers", "watchdog_blocked", "wills_published", "writes",
+        "connections_refused", "dropped", "keep_alive_timeouts", "messages_delivered", "messages_handled",
+        "messages_received", "packets_received", "protocol_errors", "receive_maximum_exceeded", "sessions_created",
+        "sessions_expired", "sessions_resumed", "takeovers", "watchdog_blocked", "wills_published", "writes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -28,6 +28,7 @@ class Metrics:
         self.packets_received = 0
         self.messages_received = 0
         self.messages_delivered = 0
+        self.messages_handled = 0
         self.bytes_received = 0
         self.bytes_sent = 0
         self.writes = 0
@@ -66,6 +67,7 @@ HELP: Final[Mapping[str, str]] = {
     "packets_received": "MQTT packets received.",
     "messages_received": "PUBLISH packets received.",
     "messages_delivered": "PUBLISH packets sent to clients, without retransmissions.",
+    "messages_handled": "Messages that a plugin took over.",
     "bytes_received": "Bytes received from clients.",
     "bytes_sent": "Bytes sent to clients.",
     "writes": "Writes to connections; all packets of one turn are one write.",

@@ -7,7 +7,7 @@ import pytest
 from hookmq.hooks.call import run_auth, run_authorize, run_connect, run_deliver, run_transform
 from hookmq.hooks.chain import HookImplementation, any_contains, any_matches, any_overlaps
 from hookmq.hooks.stats import HookStats
-from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits
+from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled, Limits
 from hookmq.model.events import Action
 from hookmq.model.message import Message
 from hookmq.model.subscription import Subscription
@@ -479,8 +479,8 @@ def test_each_sees_what_the_one_before_made(bench: Bench, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async", "thread"])
-@pytest.mark.parametrize("verdict", [Drop(), BANNED])
-def test_drop_and_deny_end_it(bench: Bench, way: str, verdict: Any) -> None:
+@pytest.mark.parametrize("verdict", [Drop(), Handled(), BANNED])
+def test_drop_handled_and_deny_end_it(bench: Bench, way: str, verdict: Any) -> None:
     functions = {
         "a": lambda client, message: verdict,
         "b": lambda client, message: pytest.fail("it was asked"),

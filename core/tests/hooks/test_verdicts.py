@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Limits, least
+from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled, Limits, least
 from hookmq.mqtt.reason_codes import ReasonCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode as PahoReasonCode
@@ -43,6 +43,8 @@ def test_drop_refuses_what_is_no_success(code: Any) -> None:
         (Limits, {"queue_messages": 1.5}),
         (Limits, {"max_packet_size": True}),
         (Challenge, {"data": "text"}),
+        (Handled, {"code": ReasonCode.QUOTA_EXCEEDED}),
+        (Handled, {"code": "0"}),
     ],
 )
 def test_verdicts_check_what_they_are_given(kind: Any, given: Any) -> None:

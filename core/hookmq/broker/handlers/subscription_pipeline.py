@@ -13,7 +13,7 @@ from hookmq.broker.sessions.subscriptions import subscribe
 from hookmq.broker.state import BrokerState
 from hookmq.hooks.call import run_transform
 from hookmq.hooks.chain import narrow
-from hookmq.hooks.verdicts import Allow, Deny, Drop
+from hookmq.hooks.verdicts import Allow, Deny, Drop, Handled
 from hookmq.model.events import Action
 from hookmq.model.message import Message
 from hookmq.model.runtime import Cancel
@@ -189,7 +189,7 @@ class SubscriptionPipeline:
             self._add(subscription)
             return
 
-        def changed(result: Message | Subscription | Deny | Drop, by: str) -> None:
+        def changed(result: Message | Subscription | Deny | Drop | Handled, by: str) -> None:
             if self._done is None:
                 return  # cancelled
             if isinstance(result, Deny):

@@ -13,7 +13,7 @@ from hookmq.broker.publish.fan_out import publish
 from hookmq.broker.state import BrokerState
 from hookmq.hooks.call import run_transform
 from hookmq.hooks.chain import Calls, Chains, narrow
-from hookmq.hooks.verdicts import Allow, Deny, Drop
+from hookmq.hooks.verdicts import Allow, Deny, Drop, Handled
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action, Direction, DropReason
 from hookmq.model.message import Message
@@ -253,7 +253,7 @@ class PublishPipeline:
         # Call all of them or none: a plugin may move the message to a topic that only another plugin is narrowed to.
         return calls if calls and narrow(calls, topic) else ()
 
-    def _transformed(self, result: Message | Subscription | Deny | Drop, by: str) -> None:
+    def _transformed(self, result: Message | Subscription | Deny | Drop | Handled, by: str) -> None:
         self.step = None
         if self.cancelled:
             return
@@ -268,6 +268,9 @@ class PublishPipeline:
                 self.before()  # for its source, the message was accepted
             outcome.relies = self.state.committer.added != added
             self._end(outcome)
+            return
+        if isinstance(result, Handled):
+            self._handled(result)
             return
         assert isinstance(result, Message)
         before, self.message = self.message, result
@@ -284,6 +287,15 @@ class PublishPipeline:
         else:
             # A plugin moved the message to another topic, which needs permission too.
             self._authorize(self._authorized_again)
+
+    def _handled(self, verdict: Handled) -> None:
+        """End here: a plugin has taken over the message. What it recorded in this turn must be committed first."""
+        self.state.metrics.messages_handled += 1
+        outcome = PublishResult(verdict.code, matched=0)
+        outcome.relies = True
+        if self.before is not None:
+            self.before()
+        self._end(outcome)
 
     def _authorized_again(self, verdict: Allow | Deny, by: str) -> None:
         if not self._refused(verdict, by):
