@@ -1,0 +1,79 @@
+"""Implement the `sys_topics` plugin: the broker's statistics as retained messages below ``$SYS``."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from hookmq.plugin import (
+    BrokerHandle,
+    ConfigError,
+    Context,
+    Plugin,
+    Seconds,
+    Timer,
+    hookimpl,
+    setting,
+)
+from importlib_metadata import version
+
+from hookmq_sys_topics.values import Values
+
+PREFIX: Final = "$SYS/broker/"
+
+
+@dataclass(frozen=True)
+class SysTopicsConfig:
+    """Settings of `use: sys_topics`."""
+
+    interval: Seconds = setting(10.0, "time between two updates", minimum=1, maximum=86400)
+
+    def __post_init__(self) -> None:
+        if not self.interval > 0:
+            raise ConfigError(f"interval: expected a time above 0, found {self.interval!r}")
+
+
+class SysTopicsPlugin(Plugin):
+    """Publish each changed value every `interval`. The messages are retained in memory only.
+
+    Clients cannot publish below ``$SYS``: the broker itself refuses this. Access rules decide who may subscribe.
+    """
+
+    Config = SysTopicsConfig
+    config: SysTopicsConfig
+
+    def __init__(self, config: SysTopicsConfig, context: Context) -> None:
+        super().__init__(config, context)
+        self._published: dict[str, str] = {}
+        self._timer: Timer | None = None
+
+    @hookimpl
+    async def on_startup(self, broker: BrokerHandle) -> None:
+        """Begin to measure."""
+        self._broker = broker
+        self._values = Values(broker.now())
+
+    @hookimpl
+    async def on_ready(self, broker: BrokerHandle) -> None:
+        """Publish the first values, and the others at intervals."""
+        broker.publish(
+            PREFIX + "version",
+            f"hookmq version {version('hookmq')}".encode(),
+            0,
+            True,
+            volatile=True,
+        )
+        self._publish()
+
+    @hookimpl
+    async def on_shutdown(self) -> None:
+        """Stop publishing."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _publish(self) -> None:
+        broker = self._broker
+        for topic, text in self._values.update(broker.counters(), broker.now()):
+            if self._published.get(topic) != text:
+                self._published[topic] = text
+                broker.publish(PREFIX + topic, text.encode(), 0, True, volatile=True)
+        self._timer = broker.runtime.call_later(self.config.interval, self._publish)
