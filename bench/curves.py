@@ -62,37 +62,38 @@ def _plugged(count: int) -> Scenario:
 CURVES = (
     Curve(
         "subscriptions",
-        "Cost of a message by subscriptions held",
+        "Cost of a message by number of subscriptions",
         "subscriptions, three of four with wildcards",
-        "flat: a message visits the filters that could match it and no other",
+        "flat, because a lookup visits only the filters that could match the message",
         (10, 100, 1000, 10_000, 100_000, 1_000_000),
         lambda value: _with(filters=value),
         lambda value: 30 + value // 1000,
     ),
     Curve(
         "connections",
-        "Cost of a message by connections held",
+        "Cost of a message by number of connections",
         "idle connections",
-        "flat: a connection that says nothing costs memory and nothing else",
+        "flat, because an idle connection costs only memory",
         (10, 100, 1000, 10_000, 19_000, 50_000),
         lambda value: _with(idle=value),
         lambda value: 30 + value,
     ),
     Curve(
         "retained",
-        "Cost of fetching a retained message by messages held",
-        "retained messages, all fetched by one subscriber after the other",
-        "flat: a fetch visits what its filter could match, and each message once",
+        "Cost of fetching a retained message by number of messages",
+        "retained messages, all fetched by one subscriber after another",
+        "flat, because a fetch visits each topic that its filter could match once",
         (1000, 10_000, 100_000, 1_000_000),
         lambda value: _with(mode="retained", topics=value),
     ),
     Curve(
         "fan-out",
-        "Cost of a delivery by subscribers of the topic",
+        "Cost of a delivery by number of subscribers",
         "subscribers, one publisher, QoS 0, W10",
-        "flat: a message is encoded once for all, and each further subscriber costs one delivery. A fan-out to more "
-        "than 1,000 subscribers is cut into slices, one for each turn, so that others are served in between. Messages "
-        "of the topic then no longer leave in one write, and each delivery costs a system call",
+        "flat, because a message is encoded once for all subscribers, and each additional subscriber costs one delivery. "
+        "A fan-out to more than 1,000 subscribers is divided into slices, one for each turn, so that other clients are "
+        "served in between. The topic's messages are then no longer sent in one write, and each delivery costs a "
+        "system call",
         (1, 10, 100, 1000, 10_000),
         lambda value: _with(topology="all", pubs=1, subs=value, window=10),
         lambda value: 30 + value,
@@ -101,15 +102,16 @@ CURVES = (
         "payload",
         "Cost of a message by its size",
         "bytes of payload",
-        "a constant and a part linear in the bytes: they are copied a fixed number of times",
+        "a constant plus a linear part, because the bytes are copied a fixed number of times",
         (16, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20),
         scenarios.sized,
     ),
     Curve(
         "plugins",
-        "Cost of a message by plugins that look at it",
+        "Cost of a message by plugins called for it",
         "plugins with a hook of one line in on_publish",
-        "linear from the first one on: each is called once for each message. Without any, messages take the fast path",
+        "linear from the first plugin on, because each plugin is called once per message. Without plugins, messages "
+        "take the fast path",
         (0, 1, 2, 5, 10),
         _plugged,
         ours_only=True,
@@ -157,7 +159,7 @@ def measure(
         if value < options.least or (options.most and value > options.most):
             continue
         if curve.descriptors(value) + 100 > limit:
-            reason = f"needs {curve.descriptors(value) + 100} open files of one process, the limit is {limit}"
+            reason = f"a process would need {curve.descriptors(value) + 100} open files, but the limit is {limit}"
             say(f"{curve.name:14}{value:>9} left out: {reason}")
             ours = [name for name in names if name.startswith("hookmq")]
             held = {name: keeps(name, value) for name in ours if curve.name == "connections"}

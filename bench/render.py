@@ -53,8 +53,8 @@ def conditions(document: dict[str, Any]) -> str:
         f" {options['runs']} x {options['seconds']:g} s. {versions}."
         + (f" Left out: {left}." if left else "")
         + (
-            f" **In {disturbed} of {len(found)} rows other work had a core for more than a tenth of the time: those"
-            " figures are noise.**"
+            f" **In {disturbed} of {len(found)} rows, other work used a core for more than a tenth of the time. Ignore"
+            " those figures.**"
             if disturbed
             else ""
         )
@@ -176,10 +176,10 @@ def curves(document: dict[str, Any]) -> tuple[str, dict[str, str]]:
                 made = svg.Point(point["value"], point["cost"], point["least"], point["most"])
                 lines.setdefault(named(point["broker"]), []).append(made)
             elif "left_out" in point:
-                notes.append(f"{point['value']:,}: not measured, {point['left_out']}.")
+                notes.append(f"The value {point['value']:,} was not measured: {point['left_out']}.")
                 notes += [
-                    f"Without sockets {named(broker)} keeps {held['kib_each']:.2f} KiB for each of"
-                    f" {point['value']:,}, {held['rss_mib']:,.0f} MiB in all."
+                    f"Without sockets, {named(broker)} needs {held['kib_each']:.2f} KiB for each of {point['value']:,}"
+                    f" connections, {held['rss_mib']:,.0f} MiB in total."
                     for broker, held in point.get("held", {}).items()
                 ]
             else:
@@ -187,7 +187,7 @@ def curves(document: dict[str, Any]) -> tuple[str, dict[str, str]]:
                     f"{point['value']:,}, {named(point['broker'])}: void, {point['void'][0]}."
                 )
         plots[f"{curve['name']}.svg"] = svg.chart(
-            curve["title"], curve["x"], "CPU µs for each", lines, order
+            curve["title"], curve["x"], "CPU µs each", lines, order
         )
         held = _memory(curve)
         parts.append(
@@ -222,13 +222,13 @@ def spark(document: dict[str, Any]) -> str:
     }
     alone = rates["storage alone"][0]
     publishing = grid(
-        ["QoS 1, synced", "messages/s", "CPU µs each", "to the first row"],
+        ["QoS 1, synced", "messages/s", "CPU µs each", "ratio to the first row"],
         [
             [name, f"{rate:,.0f}", f"{used:.1f}", f"{rate / alone:.2f}"]
             for name, (rate, used) in rates.items()
         ],
     )
-    publishing += "\n\nGoal: the sink at least 0.8 of the storage plugin alone."
+    publishing += "\n\nGoal: at least 0.8 times the rate of the storage plugin alone."
     reading = grid(
         ["readers of the whole stream", "p99 of PUBLISH to PUBACK, ms (each run)"],
         [
@@ -237,7 +237,7 @@ def spark(document: dict[str, Any]) -> str:
         ],
     )
     got = statistics.median(document["records_per_second"])
-    reading += f"\n\nThe two readers got {got:,.0f} records/s together."
+    reading += f"\n\nTogether, the two readers read {got:,.0f} records/s."
     found = document["spark"]["rows_per_second"]
     [rows] = found["rows"]
     medians = {name: statistics.median(found[name]) for name in ("log", "files")}
@@ -252,9 +252,8 @@ def spark(document: dict[str, Any]) -> str:
         ],
     )
     ratio = medians["log"] / medians["files"]
-    tables += (
-        f"\n\nThat is {ratio:.2f} of Spark's own source. Goals: 500,000 rows/s, and 1.0 of it."
-    )
+    tables += f"\n\nThat is {ratio:.2f} times the rate of Spark's own source. "
+    tables += "The goals are 500,000 rows/s and a ratio of 1.0."
     late = grid(
         ["PUBLISH to table, 5,000 msg/s", "p50 ms", "p99 ms", "batches"],
         [

@@ -11,14 +11,14 @@ INTRODUCTION = """\
 This page is generated from the help of the commands, and a test keeps it up to date. Installed plugins may add commands
 (`register_cli` in [Hooks](hooks.md)); `hookmq --help` lists them.
 
-The options of `pub`, `sub` and `rr` mean what they mean for mosquitto_pub, mosquitto_sub and mosquitto_rr. These are not
-supported: `--proxy`, `--psk`, `--psk-identity`, `--tls-alpn`, `--tls-engine`, `--tls-engine-kpass-sha1`, `--keyform`,
-`--pretty` and `--tls-use-os-certs` (use `--tls`); `--random-filter` and `--remove-retained` of mosquitto_sub; `-R` of
-mosquitto_rr.
+The options of `pub`, `sub` and `rr` have the same meaning as in mosquitto_pub, mosquitto_sub and mosquitto_rr. These
+are not supported: `--proxy`, `--psk`, `--psk-identity`, `--tls-alpn`, `--tls-engine`, `--tls-engine-kpass-sha1`,
+`--keyform`, `--pretty` and `--tls-use-os-certs` (use `--tls`); `--random-filter` and `--remove-retained` of
+mosquitto_sub; `-R` of mosquitto_rr.
 
 On a terminal, `sub` and `rr` escape control characters, characters that change the direction of text, and bytes that are
-not UTF-8: they print `\\x1b`, for example. A message cannot drive the terminal. Tabs and line ends in a payload are kept.
-A file or a pipe gets the bytes unchanged. JSON escapes such characters everywhere.
+not UTF-8: they print `\\x1b`, for example. A message therefore cannot control the terminal. Tabs and line ends in a
+payload are kept. A file or a pipe gets the bytes unchanged. JSON output always escapes such characters.
 """
 
 

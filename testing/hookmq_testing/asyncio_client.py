@@ -1,4 +1,6 @@
-"""A client over a network connection, for tests of a real broker. `client.MemoryClient` needs neither."""
+"""A client with a network connection, for tests of a real broker. `client.MemoryClient` needs no network and no broker
+process.
+"""
 
 import asyncio
 import contextlib
@@ -39,17 +41,17 @@ from hookmq_testing.packets import (
 )
 
 WAIT: Final = 60.0
-"""Seconds that a call waits for the broker. Only a test that fails waits so long."""
+"""Seconds that a call waits for the broker. Only failing tests wait this long."""
 RETRY: Final = 0.05
 """Seconds between two attempts of `AsyncioClient.stay_connected`."""
 FAILURE: Final = 0x80
-"""Reason codes from here on are failures."""
+"""Reason codes from this value up are failures."""
 
 P = TypeVar("P")
 
 
 class _Link(asyncio.Protocol):
-    """One connection of a client: decodes what arrives, and writes the answers to one read at once."""
+    """One connection of a client. It decodes incoming packets, and writes all responses to one read at once."""
 
     def __init__(self, client: "AsyncioClient") -> None:
         self.client = client
@@ -106,7 +108,7 @@ class _Link(asyncio.Protocol):
 
 
 class AsyncioClient:
-    """One client and its session state, over one connection after the other. The arguments are those of CONNECT, as for
+    """One client and its session state, over a series of connections. The arguments are those of CONNECT, as for
     `Harness.connect`.
 
         client = await AsyncioClient("one").connect(port)
@@ -116,17 +118,17 @@ class AsyncioClient:
         client.disconnect()
 
     Calls that wait raise ConnectionError if the connection ends, TimeoutError after 60 seconds, and AssertionError if
-    the broker violates MQTT. Use `LoopThread` to call the client from a test that blocks.
+    the broker violates MQTT. Use `LoopThread` to call the client from a blocking test.
 
     A QoS 1 or 2 message is in flight until its final acknowledgement arrives. If the broker still has the session when
-    the client connects again, the client sends what is in flight once more; otherwise it gives it up. At most
-    `max_inflight` messages are in flight, and at most the broker's Receive Maximum. More messages wait in `queued`, and
-    so do those published while the client is offline.
+    the client reconnects, the client resends messages in flight; otherwise, it discards them. The number of messages in
+    flight is limited by `max_inflight` and the broker's Receive Maximum. Further messages, and messages published while
+    the client is offline, wait in `queued`.
 
-    Messages are added to `messages`, or given to `on_message`. With `auto_ack`, the client acknowledges each message;
-    otherwise, `ack` does. The client always answers PUBREL. A QoS 2 message that arrives again is not taken again.
-    `on_packet` sees every packet before it is handled, and `on_acknowledged` gets each published message with its final
-    acknowledgement. `unread` holds all other packets until `expect` takes them.
+    Received messages are added to `messages`, or passed to `on_message`. With `auto_ack`, the client acknowledges each
+    message; otherwise, the test calls `ack`. The client always answers PUBREL. It ignores repeated QoS 2 messages.
+    `on_packet` is called with every packet before it is handled, and `on_acknowledged` with each published message and
+    its final acknowledgement. `unread` holds all other packets until `expect` takes them.
     """
 
     def __init__(
@@ -270,7 +272,7 @@ class AsyncioClient:
         return await self.connect(expect=expect, **self._address)
 
     async def stay_connected(self, port: int, host: str = "127.0.0.1", **options: Any) -> None:
-        """Connect again whenever there is no connection, until this call is cancelled. Take it for a task."""
+        """Reconnect whenever there is no connection, until this call is cancelled. Run it as a task."""
         while True:
             if self._link is None:
                 with contextlib.suppress(OSError):
@@ -387,7 +389,7 @@ class AsyncioClient:
         await self.expect(Pingresp)
 
     def ack(self, message: Publish, code: int = 0, **properties: Any) -> None:
-        """Acknowledge a message with PUBACK or PUBREC, if the client does not do so by itself."""
+        """Acknowledge a message with PUBACK or PUBREC. Only needed without `auto_ack`."""
         given = Properties(**properties)
         if message.qos == 1:
             self.send(Puback(message.packet_id, code, given))
@@ -397,8 +399,9 @@ class AsyncioClient:
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     async def until(self, done: Callable[[], bool], seconds: float = WAIT) -> bool:
-        """Wait until `done` returns True, over any number of connections. Return False after `seconds`. Raises
-        AssertionError if the broker violates MQTT, and what a callback raised."""
+        """Wait until `done` returns True, even across several connections. Return False after `seconds`. Raises
+        AssertionError if the broker violates MQTT, and any exception that a callback raised.
+        """
         try:
             async with asyncio.timeout(None if seconds == float("inf") else seconds):
                 while not done():
@@ -421,8 +424,9 @@ class AsyncioClient:
         return self.messages.popleft()
 
     async def expect(self, kind: type[P], seconds: float = WAIT) -> P:
-        """Take the first unread packet of type `kind`. This is not for PUBLISH and not for acknowledgements of what the
-        client sent."""
+        """Take the first unread packet of type `kind`. PUBLISH packets and acknowledgements of the client's own packets
+        are never unread.
+        """
 
         def arrived() -> bool:
             return any(isinstance(packet, kind) for packet in self.unread)

@@ -1,4 +1,4 @@
-"""An event loop in a thread, so that a test that blocks can use `AsyncioClient`."""
+"""An event loop in a thread, so that blocking tests can use `AsyncioClient`."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """A running event loop. As a context manager, it ends the loop and cancels what still runs in it.
+    """A running event loop. As a context manager, it cancels all running tasks and ends the loop at exit.
 
     with LoopThread() as thread:
         client = thread.run(AsyncioClient("one").connect(port))
@@ -27,7 +27,9 @@ class LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T], seconds: float = 2 * WAIT) -> T:
-        """Run a coroutine in the loop, wait for it, and return its result. Raises what it raises, or TimeoutError."""
+        """Run a coroutine in the loop, wait for it, and return its result. Raises the coroutine's exception, or
+        TimeoutError.
+        """
         future = self.start(coroutine)
         try:
             return future.result(seconds)
@@ -40,7 +42,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Call a function in the loop, wait for it, and return its result. Raises what it raises."""
+        """Call a function in the loop, wait for it, and return its result. Raises the function's exception."""
 
         async def called() -> T:
             return function(*arguments, **named)
@@ -48,7 +50,7 @@ class LoopThread:
         return self.run(called())
 
     def close(self) -> None:
-        """Cancel what runs, and end the loop and its thread."""
+        """Cancel all running tasks, and end the loop and its thread."""
         if self._loop.is_closed():
             return
         self.run(self._cancel())

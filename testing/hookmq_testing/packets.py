@@ -1,4 +1,6 @@
-"""What the clients of the kit share: they build requests, answer deliveries, resolve topic aliases and print packets."""
+"""Functions that both clients of the kit use: build requests, answer deliveries, resolve topic aliases and print
+packets.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -18,7 +20,7 @@ from hookmq.mqtt.properties import BY_ID, EMPTY, Properties
 from hookmq.mqtt.reason_codes import ReasonCode
 
 Filters = str | SubscribeRequest | Iterable[str | tuple[str, int] | SubscribeRequest]
-"""One filter, or several, each alone, with its QoS, or as a `SubscribeRequest`."""
+"""One filter, or several. Each is a string, a pair of a filter and its QoS, or a `SubscribeRequest`."""
 
 
 def make_properties(
@@ -72,13 +74,13 @@ def answer_to(packet: Packet) -> Packet | None:
 
 
 class TopicAliases:
-    """The topic aliases that the broker set on one connection."""
+    """The topic aliases that the broker has set on one connection."""
 
     def __init__(self) -> None:
         self._topics: dict[int, str] = {}
 
     def resolve(self, packet: Publish) -> Publish:
-        """Return `packet` with its topic. Raises AssertionError if the broker uses an alias before it sets it."""
+        """Return `packet` with its topic. Raises AssertionError if the broker uses an alias that it has not set."""
         alias = packet.properties.topic_alias
         if alias is None:
             return packet

@@ -64,7 +64,7 @@ def instance_of(plugin: Plugin, **entry: Any) -> PluginInstance:
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:
-    """Return the field's default. A value equal to the default would be left out of a file."""
+    """Return the field's default. A value equal to the default would be omitted from a file."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default

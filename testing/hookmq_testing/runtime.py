@@ -262,7 +262,7 @@ class VirtualRuntime:
         return not self._in_thread and threading.get_ident() == self._loop_thread
 
     def call_threadsafe(self, call: Callable[[], None]) -> None:
-        """Run `call` in the next turn. May be called from any thread of the test."""
+        """Run `call` in the next turn. May be called from any thread in the test."""
         self._enqueue(call)
 
     def call_later(self, delay: float, call: Callable[[], None]) -> VirtualTimer:
@@ -318,7 +318,7 @@ class VirtualRuntime:
         return cancel
 
     def _takes(self) -> float:
-        """Return the duration of one half of a blocking call, in seconds."""
+        """Return the duration of half of a blocking call, in seconds."""
         draw = self._pace.random()
         slow = _SLOW if self._pace.randrange(_SLOW_ONE_IN) == 0 else 1
         return self._blocking * slow * draw / 2

@@ -110,7 +110,7 @@ class DurableStore:
         done(page)
 
     def close(self, done: Callable[[], None]) -> None:
-        """Call `done`. There is nothing to close."""
+        """Call `done`. There is nothing to release."""
         done()
 
     def _in_order(self, owner: str) -> list[Enqueue]:
@@ -182,8 +182,9 @@ class SlowStore:
         self._done: Committed | None = None
 
     def finish(self, all: bool = True) -> None:
-        """Finish the waiting commit and, with `all`, any commits that follow from it. Call `Harness.settle` or an
-        `expect` afterwards."""
+        """Finish the waiting commit and, with `all`, any commits that it triggers. Call `Harness.settle` or an `expect`
+        afterwards.
+        """
         while self._done is not None:
             records, done = self.committing or (), self._done
             self.committing = self._done = None

@@ -32,13 +32,14 @@ PAGE = ROOT / "docs" / "reference" / "conformance.md"
 INTRO = """\
 # Conformance
 
-Every normative statement of MQTT 5.0 and MQTT 3.1.1 that a server can keep or break has a test. A test speaks bytes
-written by hand, not by HookMQ's codec, and looks at the bytes that come back, at their order, and at whether the
-connection ends. Statements that bind clients are here as well, where a test can break them and see what the broker does.
+Every normative statement of MQTT 5.0 and MQTT 3.1.1 that a server can keep or break has a test. The tests send bytes
+written by hand, without HookMQ's codec. They check the bytes of the answer, the order of packets, and whether the
+connection ends. The page also lists statements that bind clients, if a test can break them and check the broker's
+reaction.
 
 `make conformance` runs the tests, prints where in the source each statement is enforced, and writes this page. The
-statements are told in our words. Ids that begin with `MQTT-` are those of MQTT 5.0, with `MQTT311-` those of 3.1.1. The
-tests are in `tests/conformance`.
+statements are paraphrased. Ids starting with `MQTT-` belong to MQTT 5.0, and ids starting with `MQTT311-` to 3.1.1.
+The tests are in `tests/conformance`.
 """
 
 
@@ -119,7 +120,7 @@ def page(
     parts += [
         "",
         "## Edge cases\n",
-        "What implementations are found to get wrong, or to decide differently.\n",
+        "Cases in which implementations have bugs or differ in behavior.\n",
         "| Case | In our words | Tests | Result |\n|---|---|---|---|",
     ]
     for number, text in edges().items():
@@ -141,7 +142,7 @@ def _summary(listed: list[Statement], tests: Covered, results: Results) -> str:
         rows.append(f"| {title} | {total} | {len(ours)} | {len(tested)} | {passed} |")
     rows.append("")
     rows.append(
-        "The other statements tell clients what to do, and no server can see whether they do it.\n"
+        "The other statements bind only clients, and a server cannot tell whether a client follows them.\n"
     )
     return "\n".join(rows)
 

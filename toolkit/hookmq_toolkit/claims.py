@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 MAX_DOTS: Final = 32
-"""Names with more dots than this are only looked up whole."""
+"""Names with more dots than this are looked up only as a whole."""
 MISSING: Final = object()
-"""What `find_claim` returns if no claim has the name."""
+"""The result of `find_claim` if no claim has the name."""
 
 
 def find_claim(claims: Mapping[str, Any], name: str) -> Any:

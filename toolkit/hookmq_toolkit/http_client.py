@@ -140,13 +140,13 @@ class HttpLimits:
     max_answer: int
     """Largest accepted response, in bytes."""
     max_parallel: int
-    """Most requests in progress at once."""
+    """Maximum number of requests in progress at the same time."""
     max_waiting: int
-    """Most requests waiting for a turn; further requests fail at once."""
+    """Maximum number of requests waiting for a turn. Further requests fail at once."""
     deadline: float | None = None
     """Time limit for the whole call, including waiting and retries. None limits only each attempt."""
     retries: int = 0
-    """How many times a failed request is retried."""
+    """Maximum number of retries of a failed request."""
     retry_delay: float = 0.0
     """Approximate wait before the first retry; doubles with each further retry."""
 
@@ -194,7 +194,7 @@ class HttpService:
         await self.session.close()
 
     async def exchange(self, request: HttpRequest) -> HttpAnswer:
-        """Make one attempt. Subclasses override this to authenticate requests. Raises what `send` raises."""
+        """Make one attempt. Subclasses override this to authenticate requests. Raises the same errors as `send`."""
         return await send(self.session, request, self.limits.max_answer)
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:

@@ -1,4 +1,4 @@
-"""Go through a long listing of the broker, one page per turn of the event loop."""
+"""Visit all items of a long listing from the broker, one page per turn of the event loop."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,9 +21,10 @@ def visit_all(
 ) -> None:
     """Call `visit` with every item of a listing, then call `done` once.
 
-    `fetch` takes a cursor and returns the page there, such as ``lambda cursor: broker.sessions(cursor)``. The first page
-    is visited before this call returns. Each further page takes a turn of its own, so that a million sessions do not
-    block the event loop. Items may come and go meanwhile. What `fetch` or `visit` raises ends the visit.
+    `fetch` takes a cursor and returns the page there, such as ``lambda cursor: broker.sessions(cursor)``. The first
+    page is visited before this call returns. Each further page takes a turn of its own, so that a million sessions do
+    not block the event loop. Items may be added or removed meanwhile. An exception from `fetch` or `visit` ends the
+    visit.
     """
 
     def visit_page(cursor: str) -> None:

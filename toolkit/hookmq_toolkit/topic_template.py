@@ -43,9 +43,9 @@ class TopicTemplate:
     def fill(self, values: Mapping[str, str], parts: Mapping[str, str] | None = None) -> str:
         """Return the filled topic or topic filter.
 
-        `parts` are texts that replace ``${NAME}`` as they are, several levels too, and precede the claims. Raises
-        ValueError if a value is missing, if one of `values` is no single topic level, or if a variable would make the
-        first level start with ``$``.
+        `parts` contains texts that replace ``${NAME}`` unchanged. They may span several levels, and take precedence
+        over claims. Raises ValueError if a value is missing, if one of `values` is not a single topic level, or if a
+        variable would make the first level start with ``$``.
         """
 
         def value(found: re.Match[str]) -> str:

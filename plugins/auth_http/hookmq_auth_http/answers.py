@@ -1,6 +1,6 @@
 """Parse the service's responses, for each contract.
 
-A response that is not understood completely is `Unusable`. Such a response decides nothing, and never allows anything.
+A response that cannot be parsed completely is `Unusable`. It decides nothing and never allows anything.
 """
 
 import json
@@ -33,7 +33,9 @@ class Answer(NamedTuple):
     keep: float | None = None
     """Number of seconds for which the response is valid, or None if the service does not specify it."""
     bare: bool = False
-    """True if only the status denies, as from a gateway during an incident. The client must not lose state then."""
+    """True if only the status denies, as in a response from a gateway during an outage. The client must not lose state
+    then.
+    """
 
 
 Read = Callable[[int, bytes], Answer]

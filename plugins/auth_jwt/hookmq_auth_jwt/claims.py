@@ -20,11 +20,11 @@ _LIMITS: Final = frozenset(Limits.__slots__)
 _MAX_LIMIT: Final = (1 << 32) - 1
 _MAX_IDENTITY: Final = 1024
 _COMPILED: Final = 256
-"""Most compiled permissions that are cached; the source of each is at most as long as a token."""
+"""Maximum number of compiled permissions to cache. Each is compiled from text no longer than a token."""
 
 
 class Checker:
-    """The checks that one configuration asks for. Raises ConfigError for invalid templates."""
+    """The checks that a configuration requires. Raises ConfigError for invalid templates."""
 
     __slots__ = (
         "_audience",

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from hookmq_auth_jwt.refusal import Refused
 
 MAX_DEPTH: Final = 16
-"""Most levels of nesting in the header and claims."""
+"""Maximum depth of nesting in the header and claims."""
 _TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _ALPHABET: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 _MAX_KID: Final = 256

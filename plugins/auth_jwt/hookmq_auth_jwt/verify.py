@@ -15,7 +15,7 @@ from hookmq_auth_jwt.sources import Source, UrlSource
 from hookmq_auth_jwt.token import Token, parse
 
 MAX_TRIES: Final = 8
-"""Most keys to try for a token that names no key."""
+"""Maximum number of keys to try for a token that names no key."""
 
 
 class Verified(NamedTuple):

@@ -1,6 +1,6 @@
 """Password hashes: supported schemes, cost limits, verification and creation.
 
-A hash is recognised by its complete form. Its cost is checked before any computation, so that a file cannot make the
+A hash is recognized by its complete form. Its cost is checked before any computation, so that a file cannot make the
 broker spend minutes or gigabytes on one login. No error message contains a hash or a password.
 """
 
@@ -23,7 +23,7 @@ MAX_TEXT: Final = 512
 MAX_PASSWORD: Final = 4096
 """Longest password for any scheme, in bytes."""
 MAX_MEMORY: Final = 256 << 20
-"""Most memory that verifying one password may take, in bytes."""
+"""Maximum memory for verifying one password, in bytes."""
 MAX_ITERATIONS: Final = 5_000_000
 MAX_BCRYPT: Final = 14
 MAX_SHA512_ROUNDS: Final = 2_000_000
@@ -49,7 +49,7 @@ class Argon2:
 
 @dataclass(frozen=True, slots=True)
 class Hash:
-    """A recognised hash within the cost limits. `cost` holds the scheme's parameters."""
+    """A recognized hash within the cost limits. `cost` holds the scheme's parameters."""
 
     text: str = field(repr=False)
     scheme: str

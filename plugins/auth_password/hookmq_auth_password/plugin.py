@@ -79,7 +79,7 @@ class AuthPasswordPlugin(Plugin):
 
     @property
     def hashed(self) -> tuple[int, float]:
-        """How many passwords were hashed, and how many seconds that took."""
+        """Number of passwords hashed so far, and the total time in seconds."""
         return (self._pool.finished, self._pool.seconds) if self._pool is not None else (0, 0.0)
 
     @property

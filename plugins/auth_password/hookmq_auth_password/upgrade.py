@@ -14,7 +14,7 @@ from hookmq_auth_password.hashes import Argon2, Format, Hash, make, read
 from hookmq_auth_password.pool import Pool
 
 MAX_WAITING = 1000
-"""Most new hashes that may wait to be written."""
+"""Maximum number of new hashes that may wait to be written."""
 Written = Callable[[dict[str, tuple[Hash, Hash]], "tuple[FileStamp, FileStamp] | None"], None]
 
 

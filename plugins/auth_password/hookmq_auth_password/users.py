@@ -63,7 +63,7 @@ def bad_name(name: str) -> str:
 
 
 class Users:
-    """Users by name. Names are not normalised: "é" as one code point and "é" as two are different users."""
+    """Users by name. Names are not normalized: "é" as one code point and "é" as two are different users."""
 
     __slots__ = ("_argon2", "_by_name", "_decoys", "schemes")
 

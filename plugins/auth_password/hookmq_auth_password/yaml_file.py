@@ -19,7 +19,7 @@ HEAD: Final = "version: 1\nusers:\n"
 _TOP: Final = ("version", "users")
 _KEYS: Final = ("hash", "groups", "claims", "enabled")
 _MOST: Final = 20
-"""Most mistakes that are reported for one file."""
+"""Maximum number of mistakes reported for one file."""
 
 
 def load(text: str, source: str) -> list[User]:

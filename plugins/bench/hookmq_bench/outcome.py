@@ -1,4 +1,4 @@
-"""What each process reports: samples during the run, and an account at the end."""
+"""The reports of each process: samples during the run, and an account at the end."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -57,7 +57,7 @@ class FlowSum:
 
 @dataclass(slots=True)
 class Account:
-    """What one process did. `sent` and `unacked` are by publisher, `flows` is by publisher key. `unsent` counts
+    """The results of one process. `sent` and `unacked` are by publisher, `flows` is by publisher key. `unsent` counts
     messages that were due but never sent.
 
     Add `offset` to a monotonic time to get the corresponding stamp time.

@@ -1,6 +1,6 @@
 """Draw SVG plots: lines over time, and bars over a logarithmic axis. They need no fonts, scripts or other files.
 
-Colours are CSS classes. The page's style sheet defines them for light and dark mode.
+Colors are CSS classes. The page's style sheet defines them for light and dark mode.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ RIGHT: Final = 12
 TOP: Final = 10
 BOTTOM: Final = 30
 POINTS: Final = 300
-"""The most points drawn for one line."""
+"""Maximum number of points drawn for one line."""
 
 
 class Line(NamedTuple):

@@ -1,4 +1,6 @@
-"""What every process in a run shares: an event loop, a pipe to the parent, and code to manage many connections."""
+"""The parts that all processes in a run share: an event loop, a pipe to the parent, and code to manage many
+connections.
+"""
 
 import asyncio
 import contextlib

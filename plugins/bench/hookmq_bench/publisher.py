@@ -10,9 +10,9 @@ from hookmq_bench.plan import STAMP, Plan
 from hookmq_bench.tally import Tally
 
 UNBOUNDED: Final = 10_000
-"""The most messages written in one turn if there is no window."""
+"""Maximum number of messages written in one turn if there is no window."""
 BURST: Final = 1 << 20
-"""The most payload bytes written in one turn. Only after the turn can the transport pause the publisher."""
+"""Maximum number of payload bytes written in one turn. Only after the turn can the transport pause the publisher."""
 _PUBREL: Final = b"\x62\x02"
 
 
@@ -33,7 +33,7 @@ class Publisher(Connection):
         self.running = False
         self.sent = 0
         self.quota = 0
-        """The most messages to send, or 0 for no limit."""
+        """Maximum number of messages to send, or 0 for no limit."""
         self.unacked: dict[int, int] = {}
         self.arrivals = 0
         self._copies = max(1, plan.copies)

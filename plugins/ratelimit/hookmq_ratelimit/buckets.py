@@ -16,11 +16,11 @@ from hookmq.plugin import Promise, Runtime, Timer
 from hookmq_ratelimit.settings import Limit
 
 SLACK: Final = 1e-3
-"""The fraction of a token that rounding may lose."""
+"""Fraction of a token that may be lost to rounding."""
 TINY: Final = 1e-9
 """Seconds that count as zero."""
 AT_ONCE: Final = 256
-"""Most waiting messages served in one slice."""
+"""Maximum number of waiting messages to serve in one slice."""
 LAPSE: Final = 60.0
 """Seconds after which an undecided attempt is abandoned. Its connection has ended, and its tokens are not returned."""
 

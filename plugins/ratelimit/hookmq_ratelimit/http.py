@@ -8,7 +8,7 @@ from hookmq.plugin import HttpRouter, Runtime
 from hookmq_ratelimit.bans import Banned, Bans
 
 MOST: Final = 1000
-"""Most bans in one response."""
+"""Maximum number of bans in one response."""
 
 
 class Banning(Protocol):

@@ -26,7 +26,7 @@ from hookmq_ratelimit.buckets import Allowance, Bucket, Cell, Clock
 
 _NEVER: Final = -inf
 _REMEMBERED: Final = 64
-"""Most tolls that one client's rate limiter caches."""
+"""Maximum number of tolls to cache for one client."""
 Go = Callable[[LimitExceeded | None], None]
 
 

@@ -117,7 +117,7 @@ class RewritePlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the number of rewritten topics."""
+        """Add the metric that counts rewritten topics."""
         registry.counter(
             "rewrite_rewritten_total",
             "Topics and topic filters that were rewritten, by action.",

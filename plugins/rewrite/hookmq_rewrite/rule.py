@@ -1,4 +1,4 @@
-"""One rewrite rule: the topics it applies to, and the topic or topic filter that it makes."""
+"""One rewrite rule: the topics to which it applies, and the topic or topic filter that it produces."""
 
 import re
 from collections.abc import Mapping
@@ -34,11 +34,11 @@ class Rule:
 
 
 class CompiledRule:
-    """A rule that is ready to use.
+    """A compiled rule.
 
     `place` names the rule in messages, such as ``rules[0]``. `result` is a topic filter that matches every topic the
-    rule can make. `variables` are the placeholders that need the client: ``%c``, ``%u`` and claims. Raises ConfigError
-    for a rule that can never work.
+    rule can produce. `variables` are the placeholders with values that depend on the client: ``%c``, ``%u`` and claims.
+    Raises ConfigError for a rule that can never work.
     """
 
     __slots__ = (
@@ -99,9 +99,10 @@ class CompiledRule:
         return "/".join(levels)
 
     def apply(self, topic: str, values: Mapping[str, str]) -> str | None:
-        """Return what the rule makes of a topic or topic filter, or None if it does not apply.
+        """Return the rewritten topic or topic filter, or None if the rule does not apply.
 
-        `values` has the texts of `variables`. Raises ValueError if one of them is missing or is no single level.
+        `values` contains the texts of `variables`. Raises ValueError if one of them is missing or is not a single
+        level.
         """
         if not Plugin.contains(self.filter, topic):
             return None

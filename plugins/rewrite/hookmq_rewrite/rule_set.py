@@ -1,4 +1,4 @@
-"""All rewrite rules together: refuse loops, and rewrite until no rule applies."""
+"""Apply a set of rewrite rules until no rule applies. Sets that could loop are refused."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,7 +8,7 @@ from hookmq_toolkit.topic_template import overlap
 from hookmq_rewrite.rule import CompiledRule, Rule, RuleAction
 
 Values = Callable[[Sequence[str]], Mapping[str, str]]
-"""Return the values of a rule's variables for the client at hand."""
+"""Return the values of a rule's variables for the current client."""
 
 
 class RuleSet:
@@ -31,7 +31,7 @@ class RuleSet:
         """Return the topic or topic filter after all rules.
 
         The first rule that applies rewrites it, and then the rules are tried again with the result. Returns `topic`
-        itself if no rule applies. Raises ValueError if a rule applies but cannot be filled in.
+        itself if no rule applies. Raises ValueError if a rule applies but a value is missing.
         """
         rules = self._by_action[action]
         again = True

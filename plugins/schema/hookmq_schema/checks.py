@@ -1,7 +1,7 @@
 """Checks of payloads: UTF-8, JSON, JSON Schema, Avro and Protobuf.
 
-A check is a function of a payload. It returns '' for a valid payload, and otherwise the reason in a few words. The
-reason names a place in the payload but quotes none of its content, since clients and logs see it.
+A check is a function of a payload. It returns '' for a valid payload, and otherwise a short reason. The reason gives a
+position in the payload but never quotes its content, because reasons are sent to clients and logged.
 """
 
 import json
@@ -22,7 +22,7 @@ from referencing.exceptions import Unresolvable
 
 Check = Callable[[bytes], str]
 LONGEST_PATH: Final = 100
-"""Characters of a place in a payload that a reason may have."""
+"""Maximum length of a position in a reason, in characters."""
 
 
 def check_utf8(payload: bytes) -> str:
@@ -58,7 +58,7 @@ def check_json(payload: bytes) -> str:
 
 
 def json_schema(text: bytes) -> Check:
-    """Return a check by a JSON Schema, draft 3 to 2020-12. Raises ConfigError for an invalid schema.
+    """Return a check against a JSON Schema, draft 3 to 2020-12. Raises ConfigError for an invalid schema.
 
     The schema must be complete: references to other files or hosts are refused, and nothing is downloaded.
     """
@@ -118,10 +118,10 @@ def _refuse_foreign(schema: Any) -> None:
 
 
 def avro(text: bytes) -> Check:
-    """Return a check of payloads that are one Avro value in binary encoding, without a header.
+    """Return a check that a payload is one Avro value in binary encoding, without a header.
 
-    Raises ConfigError for an invalid schema, and for one that lets a short payload cause unbounded work: a type that
-    contains itself, or an array of values that take no bytes.
+    Raises ConfigError for an invalid schema. Also refuses schemas that let a short payload cause unbounded work: types
+    that contain themselves, and arrays of values that take no bytes.
     """
     document, problem = _parse_json(text)
     if problem:
@@ -145,7 +145,7 @@ def avro(text: bytes) -> Check:
 
 
 class _AvroBounds:
-    """Computes how many bytes a value of an Avro type takes at least."""
+    """Computes the minimum encoded size of Avro types, in bytes."""
 
     _SIZES: Final = {"null": 0, "float": 4, "double": 8}
 
@@ -153,7 +153,7 @@ class _AvroBounds:
         self._named: dict[str, Any] = {}
 
     def least(self, schema: Any, inside: tuple[str, ...]) -> int:
-        """Return the number. `inside` has the names of the types around this one. Raises ConfigError."""
+        """Return the minimum size. `inside` contains the names of the enclosing types. Raises ConfigError."""
         if isinstance(schema, list):
             return 1 + min((self.least(one, inside) for one in schema), default=0)
         if isinstance(schema, str):
@@ -182,11 +182,11 @@ class _AvroBounds:
 
 
 def protobuf(descriptors: bytes, message: str, unknown_fields: bool) -> Check:
-    """Return a check of payloads that are one Protobuf message.
+    """Return a check that a payload is one Protobuf message.
 
     `descriptors` is a FileDescriptorSet, as ``protoc --include_imports --descriptor_set_out`` writes it. `message` is
-    the full name of the type. Without `unknown_fields`, a payload with fields that the type lacks is invalid. Raises
-    ConfigError if the type cannot be made.
+    the full name of the type. Without `unknown_fields`, a payload with fields that the type does not define is invalid.
+    Raises ConfigError if the type cannot be built.
     """
     files = FileDescriptorSet()
     pool = DescriptorPool()

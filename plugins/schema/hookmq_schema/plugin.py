@@ -1,4 +1,4 @@
-"""Implement the `schema` plugin: refuse, drop or tag messages whose payload is not what their topic requires."""
+"""Implement the `schema` plugin: refuse, drop or tag messages with invalid payloads."""
 
 from functools import partial
 from pathlib import Path
@@ -162,7 +162,7 @@ class SchemaPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the number of checked messages."""
+        """Add the metric that counts checked messages."""
         registry.counter(
             "schema_checked_total",
             "Checked messages, by rule and result.",

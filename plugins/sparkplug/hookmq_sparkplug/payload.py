@@ -29,7 +29,7 @@ _PAYLOAD: Final = _payload_class()
 
 
 def with_timestamp(payload: bytes, seconds: float) -> bytes | None:
-    """Return the payload with another timestamp, or None if it is no Protobuf message. `seconds` is epoch time."""
+    """Return the payload with a new timestamp, or None if it is not a Protobuf message. `seconds` is epoch time."""
     found: Any = _PAYLOAD()
     try:
         found.ParseFromString(payload)

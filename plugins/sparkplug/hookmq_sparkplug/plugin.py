@@ -43,9 +43,10 @@ class SparkplugConfig:
 
 
 class SparkplugPlugin(Plugin):
-    """Publish birth certificates as retained messages, and stamp deaths.
+    """Publish birth certificates as retained messages, and set the timestamps of death certificates.
 
-    List this plugin after those that refuse messages in `on_publish`, so that no refused birth is published.
+    List this plugin after plugins that refuse messages in `on_publish`. Otherwise, it also publishes birth certificates
+    that are then refused.
     """
 
     Config = SparkplugConfig
@@ -61,7 +62,9 @@ class SparkplugPlugin(Plugin):
     def on_publish(
         self, client: ClientInfo | None, message: Message, broker: BrokerHandle
     ) -> Deny | None:
-        """Publish a birth certificate again below ``$sparkplug/certificates/``. Refuse such a topic to clients."""
+        """Publish a copy of a birth certificate below ``$sparkplug/certificates/``. Refuse clients' messages below that
+        topic.
+        """
         topic = message.topic
         if topic.startswith(self._prefix):
             levels = topic.split("/")
@@ -93,7 +96,7 @@ class SparkplugPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the numbers of certificates."""
+        """Add the metrics that count certificates."""
         registry.counter(
             "sparkplug_births_total", "Birth certificates published as retained messages.",
             lambda: self.births,

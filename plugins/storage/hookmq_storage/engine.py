@@ -136,8 +136,8 @@ class Engine:
     def commit(self, operations: Iterable[Operation]) -> int:
         """Commit a batch, all or nothing, and return the commit's number.
 
-        Raises sqlite3.Error if the commit fails, or StoreError if the files were replaced. What is on the disk is then
-        unknown, and you may only call `abandon`.
+        Raises sqlite3.Error if the commit fails, or StoreError if the files were replaced. The contents of the disk are
+        then unknown, and only `abandon` may be called.
         """
         plan = reduce(operations)
         db = self.db
@@ -177,8 +177,9 @@ class Engine:
         )
 
     def _still_there(self) -> None:
-        """Raise StoreError if the files or their folder were removed or replaced. The next start would not find what is
-        written to the open files."""
+        """Raise StoreError if the files or their folder were removed or replaced. The next start would not find data
+        written to the open files.
+        """
         found = _identity(self._path), _identity(self._wal)
         if found != self._files:
             if self._files[1] is None and None not in found and found[0] == self._files[0]:

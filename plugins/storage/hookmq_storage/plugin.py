@@ -26,7 +26,7 @@ from hookmq_storage.store import SQLiteStore
 
 @dataclass(frozen=True)
 class StorageConfig:
-    """Where the broker's state is stored, and what an acknowledgement survives."""
+    """The location of the broker's stored state, and the durability of acknowledged messages."""
 
     path: Path = field(
         default_factory=partial(default_folder, "storage", cure=CURE),
@@ -62,7 +62,7 @@ class StoragePlugin(Plugin):
 
     @property
     def durability(self) -> Durability:
-        """Return what an acknowledgement survives."""
+        """Return the configured durability of acknowledged messages."""
         return self.config.durability
 
     @property

@@ -39,7 +39,7 @@ _IDLE: Final = 30.0
 _DUTY: Final = 0.05
 """Seconds to spend on commits between two slices of sweeping."""
 _REST: Final = 512
-"""Most log pages to move between two commits: 2 MiB."""
+"""Maximum number of log pages to move between two commits: 2 MiB."""
 _MOST: Final = 8
 """The log may grow to this multiple of `limits.wal` while a checkpoint runs."""
 

@@ -103,19 +103,21 @@ _SUBSCRIPTION: Final = (
     Field("share", _NAME, "name of the shared subscription", False),
     Field("qos", _QOS, "granted QoS"),
     Field("no_local", _BOOL, "true if the client does not receive its own messages"),
-    Field("retain_as_published", _BOOL, "true if RETAIN is kept in deliveries"),
+    Field("retain_as_published", _BOOL, "true if deliveries keep the RETAIN flag of the publish"),
     Field(
-        "retain_handling", {"type": "integer", "enum": [0, 1, 2]}, "when retained messages are sent"
+        "retain_handling",
+        {"type": "integer", "enum": [0, 1, 2]},
+        "whether a subscription is sent retained messages: 0 always, 1 only if it is new, 2 never",
     ),
     Field("identifier", {"type": "integer", "minimum": 1}, "subscription identifier", False),
 )
 _MESSAGE: Final = (
     Field("topic", _NAME, "topic of the message"),
     Field("qos", _QOS, "QoS of the message"),
-    Field("retain", _BOOL, "true if it was published with RETAIN"),
+    Field("retain", _BOOL, "true if the message was published with RETAIN"),
     Field("origin", _NAME, "client, will, or plugin:ID"),
-    Field("received_at", _TIME, "time at which the broker received it"),
-    Field("expires_at", _TIME, "time at which it expires", False),
+    Field("received_at", _TIME, "time at which the broker received the message"),
+    Field("expires_at", _TIME, "time at which the message expires", False),
     Field("content_type", _TEXT, "content type set by the publisher", False),
     Field(
         "payload_format_indicator",
@@ -125,22 +127,32 @@ _MESSAGE: Final = (
     ),
     Field("response_topic", _TEXT, "topic for a response", False),
     Field("correlation_data", _BASE64, "data that a response must repeat", False),
-    Field("user_properties", _PAIRS, "[name, value] in the publisher's order", False),
+    Field("user_properties", _PAIRS, "pairs [name, value], in the publisher's order", False),
 )
 _PUBLISHER: Final = (
-    Field("client_id", _TEXT, "publisher; absent for the broker and plugins", False),
-    Field("username", _TEXT, "user name of the publisher, while it is online", False),
-    Field("identity", _TEXT, "identity of the publisher, while it is online", False),
-    Field("listener", _NAME, "listener of the publisher, while it is online", False),
+    Field(
+        "client_id",
+        _TEXT,
+        "client id of the publisher; absent for messages from the broker or a plugin",
+        False,
+    ),
+    Field("username", _TEXT, "user name of the publisher, if it is still connected", False),
+    Field("identity", _TEXT, "identity of the publisher, if it is still connected", False),
+    Field("listener", _NAME, "listener of the publisher, if it is still connected", False),
 )
 _RECEIVER: Final = (
     *_WHO,
-    Field("sender", _TEXT, "publisher; absent for the broker and plugins", False),
+    Field(
+        "sender",
+        _TEXT,
+        "client id of the publisher; absent for messages from the broker or a plugin",
+        False,
+    ),
 )
 _DELIVERED: Final = (
     *_RECEIVER,
     *(one._replace(help="QoS of the delivery") if one.name == "qos" else one for one in _MESSAGE),
-    Field("publish_qos", _QOS, "QoS with which it was published"),
+    Field("publish_qos", _QOS, "QoS with which the message was published"),
 )
 
 
@@ -153,9 +165,9 @@ _KINDS: Final = (
         "A client was accepted.",
         (
             *_CLIENT,
-            Field("clean_start", _BOOL, "true if it requested a new session"),
+            Field("clean_start", _BOOL, "true if the client requested a new session"),
             Field("keep_alive", _COUNT, "keep alive in seconds"),
-            Field("session_present", _BOOL, "true if it resumed its session"),
+            Field("session_present", _BOOL, "true if the client resumed its session"),
         ),
         client=True,
     ),
@@ -167,7 +179,7 @@ _KINDS: Final = (
             *_CLIENT,
             *_REFUSED,
             Field("by", _one_of(*EndedBy), "side that ended the connection"),
-            Field("will", _BOOL, "true if its will is published, now or later"),
+            Field("will", _BOOL, "true if the client's will is published, now or after its delay"),
             Field("error", _TEXT, "description of the error", False),
             Field("connected_seconds", _SECONDS, "duration of the connection"),
         ),
@@ -176,7 +188,7 @@ _KINDS: Final = (
     Kind(
         "client.auth_failed",
         "on_auth_failed",
-        "A client was refused at CONNECT, or when it authenticated again.",
+        "A client was refused at CONNECT or at reauthentication.",
         (
             *(field for field in _CLIENT if field.name not in ("identity", "version")),
             Field(
@@ -198,7 +210,7 @@ _KINDS: Final = (
             *_REFUSED,
             Field("action", _one_of(*Action), "denied action"),
             Field("topic", _TEXT, "topic, or filter of a subscription"),
-            Field("rule", _NAME, "plugin, rule of a plugin, or setting that denied it"),
+            Field("rule", _NAME, "plugin, rule of a plugin, or setting that denied the action"),
         ),
         client=True,
         topic=True,
@@ -222,7 +234,7 @@ _KINDS: Final = (
     Kind(
         "session.ended",
         "on_session",
-        f"{_SESSION}ended with its connection, or by a clean start.",
+        f"{_SESSION}ended because its connection ended, or because the client started a new session.",
         _CLIENT,
         client=True,
     ),
@@ -237,7 +249,7 @@ _KINDS: Final = (
     Kind(
         "subscription.removed",
         "on_unsubscribed",
-        "A subscription ended: by UNSUBSCRIBE, by revocation, or with its session.",
+        "A subscription ended: by UNSUBSCRIBE, by revocation, or because its session ended.",
         (*_WHO, *_SUBSCRIPTION),
         client=True,
         topic=True,
@@ -245,7 +257,7 @@ _KINDS: Final = (
     Kind(
         "message.published",
         "provide_journal, on_published",
-        "A message was accepted. This includes wills and messages of plugins.",
+        "A message was accepted. Wills and messages from plugins are included.",
         (*_PUBLISHER, *_MESSAGE),
         client=True,
         topic=True,
@@ -276,8 +288,14 @@ _KINDS: Final = (
         (
             *(field._replace(always=False) for field in _RECEIVER),
             Field("reason", _one_of(*DropReason), "reason of the drop"),
-            Field("direction", _one_of("in", "out"), "into the broker, or out of it"),
-            Field("detail", _TEXT, "plugin, limit or shared subscription concerned", False),
+            Field(
+                "direction",
+                _one_of("in", "out"),
+                "in: on its way into the broker; out: on its way to a subscriber",
+            ),
+            Field(
+                "detail", _TEXT, "plugin, limit or shared subscription that caused the drop", False
+            ),
             *_MESSAGE,
         ),
         client=True,
@@ -303,7 +321,7 @@ _KINDS: Final = (
     Kind(
         "will.published",
         "on_published",
-        "The will of a client was published. message.published is sent as well.",
+        "The will of a client was published. The event message.published is also sent.",
         (_PUBLISHER[0]._replace(always=True), *_MESSAGE),
         client=True,
         topic=True,
@@ -318,10 +336,10 @@ _KINDS: Final = (
     Kind(
         "broker.stopping",
         "on_shutdown",
-        "The broker stops, or this plugin was removed from the configuration.",
+        "The broker is stopping, or this plugin was removed from the configuration.",
         (
             Field("version", _NAME, "version of HookMQ"),
-            Field("seconds", _SECONDS, "time limit of the stop"),
+            Field("seconds", _SECONDS, "time limit of the shutdown"),
         ),
     ),
     Kind(
@@ -332,7 +350,7 @@ _KINDS: Final = (
             Field(
                 "changed",
                 {"type": "array", "items": _NAME},
-                "changed settings of broker, session, auth and authz",
+                "changed settings in the sections broker, session, auth and authz",
             ),
         ),
     ),
@@ -343,24 +361,24 @@ _KINDS: Final = (
         (
             *(field._replace(always=False) for field in _WHO),
             Field("plugin", _NAME, "plugin id"),
-            Field("limit", _NAME, "limit"),
-            Field("outcome", _NAME, "outcome: throttled, refused, dropped, ..."),
-            Field("per", _NAME, "what the limit is counted per, such as client"),
-            Field("key", _TEXT, "the client, user or address that exceeded it"),
+            Field("limit", _NAME, "name of the limit"),
+            Field("outcome", _NAME, "consequence, such as throttled, refused or dropped"),
+            Field("per", _NAME, "scope of the limit, such as client"),
+            Field("key", _TEXT, "client, user or address that exceeded the limit"),
         ),
         client=True,
     ),
     Kind(
         "ratelimit.banned",
         "on_event",
-        "A client, user or address was banned for a while.",
+        "A client, user or address was banned temporarily.",
         (
             *(field._replace(always=False) for field in _WHO),
             Field("plugin", _NAME, "plugin id"),
             Field("kind", _NAME, "client, user or ip"),
-            Field("name", _TEXT, "the client, user or address"),
+            Field("name", _TEXT, "banned client, user or address"),
             Field("seconds", _SECONDS, "duration of the ban"),
-            Field("why", _NAME, "flapping, or the limit that was exceeded too often"),
+            Field("why", _NAME, "reason: flapping, or the limit that was exceeded too often"),
         ),
         client=True,
     ),
@@ -375,7 +393,7 @@ Events that other plugins emit with `BrokerHandle.emit` have names and fields of
 OTHER: Final = Kind(
     "PLUGIN.EVENT",
     "on_event",
-    "An event of another plugin, under the name that the plugin gave it.",
+    "An event from another plugin, under the name chosen by that plugin.",
     (
         *(field._replace(always=False) for field in _WHO),
         Field("plugin", _NAME, "plugin id"),
@@ -389,7 +407,7 @@ PAYLOAD: Final = (
     Field(
         "payload_format",
         _one_of("json", "text", "base64", "omitted"),
-        "form of the payload: json and text are in payload, base64 is in payload_base64",
+        "form of the payload: in payload (json, text), or in payload_base64 (base64)",
     ),
     Field("payload", {}, "payload as a JSON value or as text", False),
     Field("payload_base64", _BASE64, "payload in base64", False),

@@ -16,42 +16,44 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 HEAD: Final = """\
 # Webhook events
 
-This page lists the events that the plugin `webhook` sends. `python -m hookmq_webhook.reference` writes it from the
-plugin's table. The distribution has a JSON Schema of each event's `data`. `hookmq webhook schema message.published`
-prints one.
+This page lists the events that the plugin `webhook` sends. `python -m hookmq_webhook.reference` generates it from the
+plugin's catalog. The distribution includes a JSON Schema for each event's `data`. The command
+`hookmq webhook schema message.published` prints one of them.
 
-In a CloudEvent the type has the prefix `hookmq.`: `hookmq.message.published`. In the plain envelope it has no prefix.
-Optional fields are marked "may be left out". `filters.fields` leaves out others; the schemas describe whole events.
-New versions may add fields. Existing fields keep their names and meanings.
+In a CloudEvent, the type has the prefix `hookmq.`, as in `hookmq.message.published`. In the plain envelope, the type
+has no prefix. Optional fields are marked "optional". The setting `filters.fields` can remove further fields; the
+schemas describe complete events. New versions may add fields. Existing fields keep their names and meanings.
 
 ## The envelope
 
 | attribute | plain | |
 |---|---|---|
 | `specversion` | | `1.0` |
-| `id` | `id` | `EPOCH-SEQUENCE`: the same at every attempt and after a restart; no other event has it |
-| `source` | `source` | the key `source` of the plugin |
-| `type` | `type` | as below |
-| `subject` | | the topic, else the client id, of events that are about one |
-| `time` | `time` | when it happened: RFC 3339, UTC, microseconds |
-| `sequence` | `sequence` | counts the events of an epoch from 0; twenty digits, in the plain envelope a number |
-| `epoch` | `epoch` | of what the sequence counts: the outbox, or (`best_effort`) one start of the broker |
-| `traceparent` | `traceparent` | the publisher's user property of that name, if it is one of W3C Trace Context |
-| `datacontenttype` | | `application/json`, unless `content: payload` says otherwise |
-| `data`, `data_base64` | `data` | the fields below |
+| `id` | `id` | `EPOCH-SEQUENCE`: unique to the event, and the same for every attempt and after a restart |
+| `source` | `source` | value of the plugin's setting `source` |
+| `type` | `type` | event type from this page |
+| `subject` | | topic of the event or, if the event has no topic, its client id; absent if it has neither |
+| `time` | `time` | time of the event, in RFC 3339 format, in UTC, with microseconds |
+| `sequence` | `sequence` | number of the event in its epoch, from 0; in a CloudEvent, a string of twenty digits |
+| `epoch` | `epoch` | id of the numbering: one for each outbox or, with `best_effort`, for each run of the broker |
+| `traceparent` | `traceparent` | the publisher's user property of that name, if it is valid W3C Trace Context |
+| `datacontenttype` | | `application/json`; with `content: payload`, the content type of the payload |
+| `data`, `data_base64` | `data` | fields of the event |
 
-The sequence has no gaps, but events of different keys may overtake each other. A receiver therefore sees gaps that
-close later. If a gap stays, the event was given up or dropped, or the plugin is still trying to send it.
+Sequence numbers have no gaps, but events with different keys may arrive out of order. A receiver may therefore see
+gaps that close later. If a gap remains, the event was dropped, or the plugin is still trying to send it.
 
 ## Payloads
 
-Events of messages also have these fields:
+Events about messages also have these fields:
 
 {payload}
-With `payload: auto`, a payload is JSON if its content type says so. Without a content type, an object or array is
-JSON. `json` tries all payloads. Some JSON is not readable for every receiver: a number beyond a double, half a
-surrogate pair, or more than 64 levels. Such a payload, or one that is not JSON, is text. A payload that is not UTF-8
-is base64. `text` and `base64` always use that form; `none` leaves payloads out.
+With `payload: auto`, a payload is sent as JSON if its content type is JSON. A payload without a content type is sent
+as JSON if it is an object or an array. With `payload: json`, the plugin tries to parse every payload as JSON.
+
+Some receivers cannot read numbers outside the range of a double, unpaired surrogates, or more than 64 levels of
+nesting. The plugin sends such payloads as text, and so it does with payloads that are not JSON. Payloads that are not
+UTF-8 are sent in base64. The values `text` and `base64` always choose that form; `none` omits payloads.
 """
 
 
@@ -107,10 +109,10 @@ def page() -> str:
         parts.append(_section(kind))
     parts.append("## Other plugins\n")
     parts.append(
-        f"{OTHER.help} Name it in `events`; a name with a dot is accepted if no event above has its prefix.\n"
+        f"{OTHER.help} List its name in `events`; a name with a dot is accepted if no event above has the same prefix.\n"
     )
     parts.append(_table(OTHER.fields))
-    parts.append("The data also has all fields that the plugin sends.\n")
+    parts.append("The data also contains all fields that the plugin sends.\n")
     return "\n".join(parts)
 
 
@@ -127,9 +129,9 @@ def _section(kind: Kind) -> str:
 
 
 def _table(fields: tuple[Field, ...]) -> str:
-    lines = ["| field | is | |", "|---|---|---|"]
+    lines = ["| field | type | description |", "|---|---|---|"]
     for field in fields:
-        left_out = "" if field.always else "; may be left out"
+        left_out = "" if field.always else "; optional"
         lines.append(f"| `{field.name}` | {_type(field)} | {field.help}{left_out} |")
     return "\n".join(lines) + "\n"
 

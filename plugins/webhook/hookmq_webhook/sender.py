@@ -22,7 +22,7 @@ from hookmq_webhook.requests import Requests
 
 AGENT: Final = "hookmq-webhook"
 _AFTER: Final = frozenset({429, 503})
-"""Statuses for which the Retry-After header is honoured."""
+"""Statuses for which the Retry-After header is honored."""
 _MOVED: Final = frozenset({307, 308})
 
 

@@ -9,7 +9,7 @@ from hookmq.plugin import Action, ConfigError
 from hookmq_toolkit.rules.rule import Rule, check_rule
 
 MAX_LISTED: Final = 1000
-"""The most rules that `rules_from_lists` accepts by default."""
+"""Maximum number of rules that `rules_from_lists` accepts by default."""
 _PUBLISH: Final = frozenset({Action.PUBLISH, Action.WILL})
 _SUBSCRIBE: Final = frozenset({Action.SUBSCRIBE, Action.DELIVER})
 _ALL: Final = _PUBLISH | _SUBSCRIBE

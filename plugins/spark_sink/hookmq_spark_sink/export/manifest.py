@@ -17,7 +17,7 @@ from hookmq_spark_sink.export.places import Place
 FOLDER: Final = "_manifest"
 FORMAT: Final = 1
 MOST: Final = 1000
-"""Most files in one manifest. A new manifest then begins, so that writing it remains fast."""
+"""Maximum number of files in one manifest. A new manifest then begins, so that writing it remains fast."""
 _NAME: Final = re.compile(r"(\d{6,})\.json")
 
 

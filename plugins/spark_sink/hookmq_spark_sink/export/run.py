@@ -24,7 +24,7 @@ from hookmq_spark_sink.reading import Unavailable
 EVERY: Final = 1.0
 """Seconds between two rounds."""
 LONGEST: Final = 60.0
-"""Most seconds to wait before retrying a target that failed."""
+"""Maximum number of seconds to wait before retrying a target that failed."""
 GAPS: Final = 3
 """Exit code if messages were removed before they were exported."""
 
