@@ -84,7 +84,10 @@ def test_a_curve_names_points_that_were_not_measured() -> None:
     }
     text, plots = render.curves({"curves": [curve]})  # fmt: skip
     assert "The value 50,000 was not measured" in text
-    assert "Without sockets, HookMQ pure needs 2.47 KiB for each of 50,000 connections, 149 MiB in total" in text
+    assert (
+        "Without sockets, HookMQ pure needs 2.47 KiB for each of 50,000 connections, 149 MiB in total"
+        in text
+    )
     assert "HookMQ pure 40 MiB, 2.50 KiB each" in text
     assert list(plots) == ["connections.svg"]
 

@@ -255,7 +255,7 @@ class ClientConnection(ConnectionView):
         self.send(encode(packet, self.version))
 
     def opened(self, present: bool) -> None:
-        """Do what the client's kind of connection needs after CONNACK. `present` is its Session Present flag."""
+        """Do the work after CONNACK that depends on the kind of connection. `present` is the Session Present flag."""
 
     def put_reply(self, packet: Suback | Unsuback, reason: str, answer: Acknowledgement) -> None:
         """Make `answer` send `packet`, with `reason` as its Reason String if the client wants one and it fits."""
@@ -545,7 +545,9 @@ class ClientConnection(ConnectionView):
             self._go_on_sending()
 
     def may_send(self) -> bool:
-        """Return whether the rate limit permits one more message now. If not, drain the queue as soon as it does."""
+        """Return whether the rate limit permits one more message now. If not, drain the queue once the rate limit
+        permits it.
+        """
         delivery_limit = self.delivery_limit
         if delivery_limit is None or delivery_limit.ready():
             return True

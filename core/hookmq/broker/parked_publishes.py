@@ -1,8 +1,9 @@
 """Publishes that wait for room in a journal.
 
-A full journal cannot hold what an acknowledgement would confirm. MQTT 5.0 clients get a reason code. MQTT 3.x has no
-such code, and most 3.x clients resend a PUBLISH only after they reconnect. So their acknowledgements wait here until
-there is room. Each journal gets its publishes in order: none is journaled before an older one.
+A full journal cannot store a message that an acknowledgement would confirm. MQTT 5.0 clients then receive a reason
+code. MQTT 3.x has no such code, and most 3.x clients resend a PUBLISH only after they reconnect. Their acknowledgements
+therefore wait here until there is room. Each journal receives its publishes in order: none is journaled before an older
+one.
 """
 
 from collections import OrderedDict
@@ -86,7 +87,7 @@ class Parking:
         return ()
 
     def park(self, one: Parked) -> bool:
-        """Let `one` wait. Return False if too many bytes already wait."""
+        """Add `one` to the waiting publishes. Return False if too many bytes already wait."""
         if self.bytes + one.size > self.max_bytes:
             return False
         self.bytes += one.size

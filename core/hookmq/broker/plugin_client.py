@@ -1,4 +1,4 @@
-"""A plugin's client, as the plugin sees it. It checks what the plugin passes, as the decoder checks a client's bytes."""
+"""The handle of a plugin client. It checks the plugin's arguments, as the decoder checks bytes from other clients."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -21,11 +21,11 @@ from hookmq.mqtt.topics import validate_topic
 _EMPTY: Final = EMPTY
 _SUCCESS: Final = ReasonCode.SUCCESS
 _HEADER: Final = 16
-"""More than the bytes of a PUBLISH without its topic and payload, if it has no properties."""
+"""An upper bound on the size in bytes of a PUBLISH without properties, topic and payload."""
 
 
 class Messages:
-    """The messages of a plugin client, one after the other; see `hookmq.hooks.clients.ClientHandle.messages`."""
+    """An iterator over a plugin client's messages; see `hookmq.hooks.clients.ClientHandle.messages`."""
 
     __slots__ = ("_connection",)
 
@@ -73,7 +73,7 @@ class PluginClient:
 
     @property
     def connected(self) -> bool:
-        """Whether the client has not ended."""
+        """Whether the client is still connected."""
         return self._connection.phase is Phase.OPEN and not self._connection.leaving
 
     @property
@@ -85,7 +85,7 @@ class PluginClient:
 
     @property
     def on_message(self) -> Callable[[Any], None] | None:
-        """What is called with each message."""
+        """The function that is called with each message."""
         return self._connection.on_message
 
     @on_message.setter
@@ -97,7 +97,7 @@ class PluginClient:
 
     @property
     def on_end(self) -> Callable[[DisconnectReason], None] | None:
-        """What is called when the client has ended."""
+        """The function that is called when the connection of the client has ended."""
         return self._connection.on_over
 
     @on_end.setter
@@ -130,7 +130,7 @@ class PluginClient:
         properties: Any = EMPTY,
         done: Any = None,
     ) -> None:
-        """Publish a message. `done` gets the reason code of its acknowledgement."""
+        """Publish a message. `done` is called with the reason code of the acknowledgement."""
         self._open("publish_later()")
         self._publish(topic, payload, qos, retain, properties, done)
 
@@ -229,7 +229,7 @@ class PluginClient:
         return promise
 
     def messages(self) -> Messages:
-        """Iterate over the messages."""
+        """Return an iterator over the messages."""
         connection = self._connection
         connection.only_on_loop("messages()")
         if connection.on_message is not None:
@@ -237,19 +237,19 @@ class PluginClient:
         return Messages(connection)
 
     def pause(self) -> None:
-        """Take no messages until `resume`."""
+        """Receive no messages until `resume` is called."""
         self._connection.only_on_loop("pause()")
         self._connection.set_stopped(True)
 
     def resume(self) -> None:
-        """Take messages again."""
+        """Receive messages again."""
         self._connection.only_on_loop("resume()")
         self._connection.set_stopped(False)
 
     def disconnect(
         self, code: Any = _SUCCESS, *, will: Any = False, session_expiry: Any = None
     ) -> None:
-        """Disconnect, after everything that was published before."""
+        """Disconnect after all messages published earlier have been sent."""
         connection = self._connection
         connection.only_on_loop("disconnect()")
         if connection.phase is not Phase.OPEN or connection.leaving:
@@ -273,7 +273,7 @@ class PluginClient:
     # --- checks ----------------------------------------------------------------------------------------------------
 
     def _open(self, name: str) -> PluginConnection:
-        """Return the connection. Raise PluginError in a thread, and if the client has ended."""
+        """Return the connection. Raise PluginError if the client has ended, or if called in a thread."""
         connection = self._connection
         if not connection.state.runtime.on_loop():
             connection.only_on_loop(name)
@@ -297,7 +297,9 @@ class PluginClient:
     def _check(
         self, topic: Any, payload: Any, qos: Any, retain: Any, properties: Any
     ) -> Properties:
-        """Check a message as the decoder checks a PUBLISH. Return its properties, without those for one hop."""
+        """Check a message as the decoder checks a PUBLISH. Return its properties, without those that apply to one
+        connection.
+        """
         connection = self._connection
         for name, given, kind in (
             ("the topic", topic, str), ("the payload", payload, bytes), ("retain", retain, bool),

@@ -1,10 +1,10 @@
-"""A plugin client's connection: packets go in and out as objects, without bytes and without a socket.
+"""A plugin client's connection, which passes packets as objects instead of bytes over a socket.
 
     publish, subscribe -> `pending` -> the handler of each packet type -> reason codes -> `results`
     deliveries -> `inbox` -> `on_message`, or `PluginClient.messages`
 
-What the plugin sends waits in `pending` for the next turn, so that no hook is entered twice. `plugin_mailbox` has the
-other direction.
+Packets from the plugin wait in `pending` until the next turn, so that no hook is called recursively. `plugin_mailbox`
+implements the other direction.
 """
 
 from collections import deque
@@ -41,12 +41,14 @@ from hookmq.storage.records import DropReceived
 
 _EMPTY: Final = EMPTY
 _READ_WORK: Final = 256
-"""Steps (`BrokerState.work`) that the client's packets may cause in one turn."""
+"""Maximum number of steps (`BrokerState.work`) that the client's packets may cause in one turn."""
 _PUBACK: Final = PacketType.PUBACK
 
 
 Publishing = tuple[str, bytes, int, bool, Properties, Done | None, int]
-"""A PUBLISH that waits: topic, payload, QoS, retain, properties, what gets the reason code, depth of recursion."""
+"""A waiting PUBLISH: topic, payload, QoS, retain, properties, the function to call with the reason code, depth of
+recursion.
+"""
 
 
 class PluginConnection(PluginMailbox):
@@ -93,7 +95,7 @@ class PluginConnection(PluginMailbox):
             self._internal(error)
 
     def number(self, done: Done | None) -> int:
-        """Return a free packet id. `done` gets the reason code for it."""
+        """Return a free packet id. `done` will be called with the reason code for this id."""
         received = self.session.received if self.session is not None else None
         number = self.last_number
         while True:
@@ -107,7 +109,7 @@ class PluginConnection(PluginMailbox):
     # --- what the broker calls -------------------------------------------------------------------------------------
 
     def opened(self, present: bool) -> None:
-        """Tell the plugin that its client is accepted."""
+        """Notify the plugin that its client was accepted."""
         self.present = present
         session = self.session
         if session is not None and session.received:
@@ -121,7 +123,7 @@ class PluginConnection(PluginMailbox):
             self.on_accepted()
 
     def put_reply(self, packet: Suback | Unsuback, reason: str, answer: Acknowledgement) -> None:
-        """Make `answer` pass the reason code to the plugin, before what follows SUBACK."""
+        """Make `answer` pass the reason code to the plugin, before any messages that follow SUBACK."""
         then = answer.then
 
         def settle() -> None:
@@ -139,7 +141,7 @@ class PluginConnection(PluginMailbox):
         relies: bool,
         acknowledgement: Acknowledgement | None,
     ) -> None:
-        """Pass the reason code of a publish to the plugin, when PUBACK or PUBREC would be sent."""
+        """Pass the reason code of a publish to the plugin, at the point where PUBACK or PUBREC would be sent."""
         qos = packet.qos
         code = clamp(_PUBACK, code)
         if qos == 0:
@@ -155,7 +157,7 @@ class PluginConnection(PluginMailbox):
         self.answer(acknowledgement)
 
     def release(self) -> None:
-        """Pass on the reason codes that are ready. Then continue with packets that waited for Receive Maximum."""
+        """Pass on the reason codes that are ready. Then continue with packets that waited because of Receive Maximum."""
         super().release()
         if self.pending:
             self.schedule()
@@ -172,12 +174,14 @@ class PluginConnection(PluginMailbox):
         self.schedule()
 
     def closed(self, error: str = "") -> None:
-        """End the connection as a network failure would. If the client is leaving, what it sent before comes first."""
+        """End the connection as after a network failure. If the client is disconnecting, handle its earlier packets
+        first.
+        """
         if not self.leaving:
             super().closed(error)
 
     def end(self, reason: DisconnectReason) -> None:
-        """End the connection, once, and tell the plugin in the next turn."""
+        """End the connection, once, and notify the plugin in the next turn."""
         if self.phase is Phase.CLOSED:
             return
         normal = reason.by is EndedBy.CLIENT and reason.code is ReasonCode.SUCCESS

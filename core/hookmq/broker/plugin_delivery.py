@@ -1,4 +1,4 @@
-"""A message on its way to a plugin client."""
+"""Messages that are delivered to a plugin client."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hookmq.broker.plugin_mailbox import PluginMailbox
 
 EACH: Final = 64
-"""Bytes that a waiting packet or message counts in addition to its content."""
+"""Bytes to count for each waiting packet or message in addition to its content."""
 
 
 class PluginDelivery:
@@ -38,12 +38,12 @@ class PluginDelivery:
 
     @property
     def identifiers(self) -> tuple[int, ...]:
-        """The identifiers of the subscriptions that matched."""
+        """The identifiers of the matching subscriptions."""
         return self._delivery.identifiers
 
     @property
     def weight(self) -> int:
-        """The bytes that the message counts while it waits for the client."""
+        """The number of bytes to count for the message while it waits for the client."""
         return self._delivery.weight + EACH
 
     def acknowledge(self, code: ReasonCode = ReasonCode.SUCCESS) -> None:

@@ -1,7 +1,7 @@
-"""What a plugin client receives: messages, reason codes and its end. It gets them in turns of its own.
+"""Pass messages, reason codes and the end of the connection to a plugin client.
 
-No plugin code runs in the middle of a fan-out: a message waits in `inbox`, a reason code in `results`, until the next
-turn calls the plugin's functions.
+The plugin's functions are called in turns of their own, never in the middle of a fan-out. Until the next turn, messages
+wait in `inbox` and reason codes in `results`.
 """
 
 from collections import deque
@@ -22,14 +22,16 @@ from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.inflight import Delivery
 
 _HANDED_OUT: Final = 256
-"""Messages that `on_message` gets in one turn. The rest waits for the next turn, so that no client delays others."""
+"""Maximum number of messages passed to `on_message` in one turn. The rest wait for the next turn, so that no client
+delays others.
+"""
 
 
 class NoWire:
-    """The transport of a plugin client: there is none."""
+    """The transport of a plugin client, which does nothing."""
 
     def write(self, data: bytes) -> None:
-        """Do nothing. The packets that the client must see arrive as objects."""
+        """Do nothing. The client's packets are passed as objects."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -38,7 +40,7 @@ class NoWire:
         """Do nothing."""
 
     def pause_reading(self) -> None:
-        """Do nothing: `ClientConnection.reading` says whether pending packets are taken."""
+        """Do nothing. `ClientConnection.reading` controls whether pending packets are handled."""
 
     def resume_reading(self) -> None:
         """Do nothing."""
@@ -48,7 +50,7 @@ _NO_WIRE: Final = NoWire()
 
 
 class Waiting:
-    """Gives a reason code to what awaits `promise`, or PluginError if the client ends first."""
+    """Sets the result of `promise` to a reason code, or to a PluginError if the client ends first."""
 
     __slots__ = ("promise",)
 
@@ -60,8 +62,9 @@ Done = Callable[[ReasonCode], None] | Waiting
 
 
 class PluginMailbox(ClientConnection):
-    """The part of a plugin client's connection that calls the plugin. `plugin` is the plugin's id, `owner` its
-    state."""
+    """The part of a plugin client's connection that calls the plugin. `plugin` is the plugin id, and `owner` the
+    plugin's state.
+    """
 
     __slots__ = (
         "freed", "full", "inbox", "inbox_bytes", "lost", "on_message", "on_over", "over", "owner", "plugin", "reader",
@@ -104,16 +107,16 @@ class PluginMailbox(ClientConnection):
         """Whether acknowledgements made room in the window."""
 
     def take_turn(self) -> None:
-        """Handle what the client has sent, and call the plugin's functions."""
+        """Handle the client's packets, and call the plugin's functions."""
         raise NotImplementedError
 
     def only_on_loop(self, name: str) -> None:
-        """Raise PluginError in a thread."""
+        """Raise PluginError if called in a thread."""
         if not self.state.runtime.on_loop():
             raise self.error(f"{name} is for the event loop, and this is a thread")
 
     def error(self, text: str) -> PluginError:
-        """Return the error for a wrong call."""
+        """Return the error for an invalid call."""
         return PluginError(self.plugin, text)
 
     def schedule(self) -> None:
@@ -123,14 +126,14 @@ class PluginMailbox(ClientConnection):
             self.state.runtime.call_soon(self.take_turn)
 
     def set_stopped(self, stopped: bool) -> None:
-        """Take no messages while `stopped`."""
+        """Deliver no messages while `stopped` is true."""
         self.stopped = stopped
         self._update_writable()
         if not stopped:
             self.schedule()
 
     def take_acknowledgement(self, delivery: Delivery, code: ReasonCode) -> None:
-        """Complete a QoS 1 or 2 delivery. QoS 2 needs no PUBREC and PUBREL: no packet can be lost on the way."""
+        """Complete a QoS 1 or 2 delivery. QoS 2 needs no PUBREC and PUBREL, because no packet can be lost."""
         session = self.session
         if self.phase is not Phase.OPEN or session is None:
             return
@@ -143,7 +146,9 @@ class PluginMailbox(ClientConnection):
             self.schedule()
 
     def arrive(self, delivery: Delivery, dup: bool) -> None:
-        """Take a message for the client. Complete one that an earlier connection of the session has received."""
+        """Add a message to the inbox. If an earlier connection of the session received it, complete the delivery
+        instead.
+        """
         session = self.session
         assert session is not None
         if delivery.released:
@@ -162,14 +167,14 @@ class PluginMailbox(ClientConnection):
             self.schedule()
 
     def send(self, data: bytes) -> None:
-        """Do nothing: see `NoWire.write`."""
+        """Do nothing; see `NoWire.write`."""
 
     def watch_keep_alive(self) -> None:
-        """Stop the deadline of CONNECT: the process keeps its own clients alive."""
+        """Stop the deadline for CONNECT. Plugin clients have no keep alive."""
         self.due.cancel()
 
     def call_back(self) -> None:
-        """Pass on the reason codes."""
+        """Pass on the reason codes to the functions that wait for them."""
         results, self.results = self.results, []
         for done, code in results:
             if not isinstance(done, Waiting):
@@ -184,14 +189,14 @@ class PluginMailbox(ClientConnection):
                 done.promise.set_exception(self.ended())
 
     def ended(self) -> PluginError:
-        """Return the error for a call after the end."""
+        """Return the error for a call after the client has ended."""
         over = self.over
         client_id = self.client.client_id if self.client is not None else ""
         why = f": {over.error or over.code.text}" if over is not None else ""
         return self.error(f"the client {client_id!r} has ended{why}")
 
     def hand_out(self) -> None:
-        """Pass on messages, as many as one turn may have."""
+        """Pass messages to the plugin, within the limit for one turn."""
         inbox = self.inbox
         left = _HANDED_OUT
         while inbox and not self.stopped:
@@ -210,7 +215,7 @@ class PluginMailbox(ClientConnection):
             self.schedule()
 
     def next(self) -> PluginDelivery:
-        """Take the next message out of the inbox."""
+        """Remove the next message from the inbox and return it."""
         delivery = self.inbox.popleft()
         self.inbox_bytes -= delivery.weight
         if self.full and self.inbox_bytes * 2 <= self.state.writes.room:
@@ -233,7 +238,7 @@ class PluginMailbox(ClientConnection):
             self.pause_writing()
 
     def say_over(self, over: DisconnectReason) -> None:
-        """Tell the plugin how its client has ended."""
+        """Tell the plugin why its client has ended."""
         self._wake()
         call, self.on_over = self.on_over, None
         if call is not None:

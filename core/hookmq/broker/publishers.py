@@ -90,7 +90,7 @@ class Publishers:
         return found
 
     def changed(self, client_id: str | None) -> None:
-        """Have `authorize` asked again about messages from `client_id`, or from all clients if it is None."""
+        """Require a new `authorize` decision for messages from `client_id`, or from all clients if it is None."""
         if client_id is None:
             self.rights += 1
             return

@@ -56,8 +56,9 @@ class ChosenPlugin(NamedTuple, Generic[Kind]):
 
 
 class ChosenConfig(NamedTuple, Generic[Kind]):
-    """What a plugin's command sees of a configuration: its name for messages, the names of its MQTT listeners, and the
-    plugins of one class."""
+    """The part of a configuration that a plugin's command uses: its name for messages, the names of its MQTT listeners,
+    and the plugins of one class.
+    """
 
     source: str
     listeners: tuple[str, ...]

@@ -18,7 +18,7 @@ SURVIVES: Final = {
     "os": "survives the end of the process, not a power cut",
     "group": "survives a power cut",
 }
-"""What the broker's state survives at each durability."""
+"""The events that the broker's state survives, by durability."""
 
 
 @dataclass(frozen=True, slots=True)

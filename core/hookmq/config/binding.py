@@ -32,7 +32,7 @@ from hookmq.config.yaml_document import YamlNode, scalar
 from hookmq.model.errors import ConfigError
 
 FAILED: Final = object()
-"""What `ConfigBinder.bind` returns after it recorded a problem."""
+"""The result of `ConfigBinder.bind` after it has recorded a problem."""
 
 _SECRET_KEYS: Final = (
     "password", "passwd", "secret", "token", "passphrase", "api_key", "apikey", "auth_key", "private_key",

@@ -1,7 +1,7 @@
-"""What a plugin sees of the broker's state: pages of immutable snapshots.
+"""Pages and snapshots of the broker's state, as plugins receive them.
 
-A snapshot shows one moment. It does not change when the broker does, and it does not keep a session alive. Times are
-epoch seconds, sizes are bytes, intervals are seconds.
+A snapshot is immutable. It shows the state at one moment, and does not keep a session alive. Times are epoch seconds,
+sizes are bytes, intervals are seconds.
 """
 
 from dataclasses import dataclass

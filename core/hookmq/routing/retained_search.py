@@ -1,7 +1,7 @@
-"""Searches for retained messages that continue in a later call.
+"""Searches for retained messages that continue in later calls.
 
-A search holds its place in the index, which may change meanwhile: see `RetainedIndex.scan`. It can only go forward. The
-number of open searches is limited, because nobody has to finish one.
+A search keeps its position in the index, although the index may change; see `RetainedIndex.scan`. It only moves
+forward. The number of open searches is limited, because a caller may never finish one.
 """
 
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from typing import Final, Generic, TypeVar
 V = TypeVar("V")
 
 MAX_SEARCHES: Final = 32
-"""The most searches that stay open. Another one ends the one that was not used for the longest time."""
+"""Maximum number of open searches. Beyond it, a new search ends the least recently used one."""
 
 
 class RetainedSearch(Generic[V]):
-    """One search. `number` identifies it, and `page` counts the pages that were read."""
+    """One search. `number` identifies it, and `page` is the number of pages read."""
 
     __slots__ = ("number", "page", "steps")
 
@@ -26,7 +26,7 @@ class RetainedSearch(Generic[V]):
 
 
 class RetainedSearches(Generic[V]):
-    """The open searches, the one used last at the end."""
+    """The open searches, least recently used first."""
 
     __slots__ = ("_last", "_open")
 
@@ -43,7 +43,7 @@ class RetainedSearches(Generic[V]):
         return RetainedSearch(self._last, steps)
 
     def keep(self, search: RetainedSearch[V]) -> None:
-        """Keep a search open for its next page. End the oldest one if there are too many."""
+        """Keep a search open for its next page. End the least recently used search if there are too many."""
         search.page += 1
         self._open[search.number] = search
         if len(self._open) > MAX_SEARCHES:

@@ -21,7 +21,9 @@ class OpenTransport(Protocol):
         """Close at once."""
 
     def retire(self) -> None:
-        """Close because the listener closes. Do nothing if the broker knows the connection: it closes it."""
+        """Close because the listener is closing. Do nothing if the broker knows the connection, because the broker will
+        close it.
+        """
 
 
 class ListenerConnections:

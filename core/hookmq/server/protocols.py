@@ -19,7 +19,7 @@ class ConnectionHandler(Protocol):
 
     @property
     def accepted(self) -> bool:
-        """True once the client is accepted. `Scope.connect_bytes` then no longer limits what it sends."""
+        """True once the client is accepted. `Scope.connect_bytes` then no longer limits its bytes."""
 
     def feed(self, data: bytes) -> None:
         """Process bytes received from the peer."""
@@ -39,7 +39,7 @@ AcceptConnection = Callable[[Wire, Peer, Scope], ConnectionHandler]
 
 
 class Broker(Protocol):
-    """What `Server` needs of the broker in order to start, feed and drain it."""
+    """The operations that `Server` needs from the broker."""
 
     on_failure: Callable[[str], None] | None
     """Called once with the reason if a commit fails. After that, nothing is acknowledged."""

@@ -117,9 +117,10 @@ class Server:
             await listener.open(sockets.pop(settings.name, None))
 
     def use(self, extensions: PluginExtensions) -> None:
-        """Install what plugins add to the server. Call it before `start` and at each reload.
+        """Install the additions of plugins to the server. Call this before `start` and at each reload.
 
-        Listener types apply to listeners opened later. HTTP routes, metrics and the watchdog's code owners apply at once.
+        Listener types apply to listeners opened later. HTTP routes, metrics and the watchdog's code owners apply at
+        once.
         """
         self._types = extensions.types
         self._watchdog.owner = extensions.owner

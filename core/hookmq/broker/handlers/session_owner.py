@@ -14,7 +14,7 @@ def id_in_use(state: BrokerState, session: Session) -> bool:
 
 
 def voucher(client: ClientInfo, by: str) -> str:
-    """Return what authenticated `client`, in the format of `ClientInfo.vouched_by`.
+    """Return the plugin or listener that authenticated `client`, in the format of `ClientInfo.vouched_by`.
 
     `by` is the plugin that accepted the client, or ''. If the listener takes the user name from the certificate, the
     listener itself counts.

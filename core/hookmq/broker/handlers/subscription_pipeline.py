@@ -2,7 +2,7 @@
 
     check -> authorize -> on_subscribe -> [filter changed? authorize again] -> subscribe and record
 
-A check or a verdict refuses the subscription with a `Deny`, and nothing has changed.
+If a check or a verdict refuses the subscription, the result is a `Deny`, and nothing changes.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,9 @@ from hookmq.session.session import Session
 from hookmq.storage.records import PutSubscription
 
 Decided = Callable[[Subscription | Deny, str, bool], None]
-"""``decided(result, by, late)``: the subscription as it was made, or why it was refused. `by` is the plugin that
-decided. `late` is true unless `SubscriptionPipeline.run` is still running."""
+"""The callback ``decided(result, by, late)``. `result` is the granted subscription, or a Deny. `by` is the id of the
+plugin that decided. `late` is true unless `SubscriptionPipeline.run` is still running.
+"""
 
 
 def check(
@@ -39,8 +40,9 @@ def check(
     identifier: int | None,
     bridge: bool,
 ) -> Subscription | Deny:
-    """Return the subscription that `request` asks for, below the mount point of the client's listener. Return a Deny if
-    the filter is invalid or not available, or if the session has no room for it."""
+    """Return the subscription for `request`, with the mount point of the client's listener. Return a Deny if the filter
+    is invalid or not available, or if the session has no room for another subscription.
+    """
     limits = state.settings.broker
     mount = session.client.scope.mount_point
     filter = request.filter
@@ -71,7 +73,7 @@ def check(
 
 
 def unavailable(offered: BrokerSettings, filter: str) -> ReasonCode | None:
-    """Return the reason code if no client may subscribe to such a filter, else None."""
+    """Return the reason code if the broker does not offer subscriptions with such a filter, otherwise None."""
     if not offered.shared_available and filter.startswith(SHARE_PREFIX):
         return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
     if not offered.wildcard_available and has_wildcard(filter):
@@ -96,11 +98,11 @@ def _excess(state: BrokerState, session: Session, filter: str) -> str:
 
 
 class SubscriptionPipeline:
-    """Makes subscriptions of one session, one after the other.
+    """Makes the subscriptions of one session, one after another.
 
-    `connection` is the client's connection if the client itself subscribes: its decisions are then remembered. A plugin
-    that subscribes passes None, and its id as `skip`, because its own `on_subscribe` is not called. With `asks`,
-    `authorize` is asked first.
+    `connection` is the client's connection if the client itself subscribes; decisions are then cached. A plugin that
+    subscribes passes None, and its id as `skip`, because its own `on_subscribe` is not called. If `asks` is true,
+    `authorize` is called first.
     """
 
     __slots__ = (
@@ -133,7 +135,7 @@ class SubscriptionPipeline:
             step()
 
     def run(self, subscription: Subscription, done: Decided) -> None:
-        """Make `subscription`, and call `done` with the result, now or when the plugins have decided."""
+        """Make `subscription`, and call `done` with the result, either now or after the plugins have decided."""
         self._done = done
         if self._asks:
             self._authorize(subscription, self._transform)

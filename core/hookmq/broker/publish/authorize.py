@@ -62,8 +62,8 @@ def authorize(
 ) -> Cancel | None:
     """Call `done` with the verdict and the id of the plugin that gave it.
 
-    If the verdict is there at once, return None after the call. Otherwise return what cancels the wait; `done` is called
-    later.
+    If the verdict is available at once, return None after the call. Otherwise return a function that cancels the wait;
+    `done` is called later.
 
     The `topic` of a subscription is its filter without ``$share/NAME/``: permission for ``home/#`` covers every share
     name. `decisions` remembers verdicts; pass None to remember nothing. An undecided verdict is never remembered.
@@ -102,7 +102,7 @@ def authorize(
 def remember(
     state: BrokerState, decisions: Decisions, key: Key, verdict: Allow | Deny, by: str
 ) -> None:
-    """Remember a verdict for as long as it allows, within the bound per connection."""
+    """Remember a verdict for the duration that it specifies, within the limit per connection."""
     limit = state.settings.broker.authz_cache
     if not limit or decisions.forgotten or len(key[1]) > LONG_TOPIC:
         return
