@@ -1,10 +1,10 @@
-"""List the plugins of a configuration, or all installed ones, and explain which of them run for a hook."""
+"""List the plugins of a configuration or all installed ones, explain which run for a hook, or write a new plugin."""
 
 import argparse
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hookmq.cli.config_args import add_source, config_of
 from hookmq.model.errors import ConfigError
@@ -16,28 +16,51 @@ EXAMPLES = """\
 actions:
   list           the plugins of the configuration, in the order in which they are called (default)
   explain HOOK   the plugins called for a hook, with their order and timeouts
+  new NAME       write the project of a new plugin, with tests and workflows
 
 examples:
   hookmq plugins --installed
   hookmq plugins -c hookmq.yaml
-  hookmq plugins explain authorize -c hookmq.yaml"""
+  hookmq plugins explain authorize -c hookmq.yaml
+  hookmq plugins new doorbell --kind observe --author 'Ada Lovelace <ada@example.org>'"""
+
+KINDS: Final = ("decide", "transform", "observe", "provide", "gateway")
+"""The kinds of plugins that `new` can write."""
+_NEW: Final = ("kind", "directory", "author", "licence")
+"""Options of `new`."""
+GROUP: Final = "hookmq.new_plugin"
+"""The group of the entry point that writes a project. hookmq-testing has it, to keep the core small."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("action", nargs="?", choices=("list", "explain"), default="list")
-    parser.add_argument("hook", nargs="?", help="explain: the hook, such as authorize")
+    parser.add_argument("action", nargs="?", choices=("list", "explain", "new"), default="list")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        help="explain: the hook, such as authorize; new: the name of the plugin, such as doorbell",
+    )
     add_source(parser)
     parser.add_argument("--installed", action="store_true", help="list all installed plugins")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add = parser.add_argument_group("new").add_argument
+    add("--kind", choices=KINDS, help="what the plugin does at first; required")
+    add("--directory", metavar="DIR", help="folder to write, new or empty (default: hookmq-NAME)")
+    add("--author", metavar="NAME", help="author, such as 'Ada Lovelace <ada@example.org>'")
+    add("--licence", metavar="ID", help="Apache-2.0 (default), BSD-3-Clause or MIT")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the plugins, or explain a hook."""
+    """List the plugins, explain a hook, or write a new plugin."""
+    if arguments.action == "new":
+        return _new(arguments)
+    for option in _NEW:
+        if getattr(arguments, option) is not None:
+            raise ConfigError(f"--{option} is for `hookmq plugins new`")
     if arguments.action == "explain":
         return _explain(arguments)
-    if arguments.hook is not None:
-        raise ConfigError(f"unexpected argument {arguments.hook!r}")
+    if arguments.name is not None:
+        raise ConfigError(f"unexpected argument {arguments.name!r}")
     if arguments.installed:
         rows = _installed()
         empty = "no plugins are installed"
@@ -45,6 +68,32 @@ def run(arguments: argparse.Namespace) -> int:
         rows = _configured(_hooks(arguments))
         empty = "the configuration has no plugins; --installed lists those you can add"
     _print(rows, arguments.json, empty)
+    return 0
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    import importlib_metadata
+
+    from hookmq.mqtt.errors import HookMQError
+
+    if arguments.name is None:
+        raise ConfigError("a name for the plugin is required", hint="hookmq plugins new doorbell")
+    if arguments.kind is None:
+        raise ConfigError("--kind is required", hint=", ".join(KINDS))
+    found = list(importlib_metadata.entry_points(group=GROUP, name="create"))
+    if not found:
+        raise HookMQError(
+            "`hookmq plugins new` needs hookmq-testing, which is not installed "
+            "(in a checkout: uv pip install ./testing)"
+        )
+    given = {
+        name: getattr(arguments, name) for name in _NEW if getattr(arguments, name) is not None
+    }
+    folder, written = found[0].load()(arguments.name, **given)
+    print(f"wrote {len(written)} files to {folder}:")
+    for path in written:
+        print(f"  {path}")
+    print(f"next: cd {folder}, then follow README.md, section Development")
     return 0
 
 
@@ -110,12 +159,12 @@ def _explain(arguments: argparse.Namespace) -> int:
     from hookmq.config.diagnostics import nearest
     from hookmq.hooks.specs import SPECS
 
-    if arguments.hook is None:
+    if arguments.name is None:
         raise ConfigError("a hook is required", hint=", ".join(SPECS))
-    spec = SPECS.get(arguments.hook)
+    spec = SPECS.get(arguments.name)
     if spec is None:
-        hint = nearest(arguments.hook, list(SPECS))
-        raise ConfigError(f"unknown hook {arguments.hook!r}", hint=hint)
+        hint = nearest(arguments.name, list(SPECS))
+        raise ConfigError(f"unknown hook {arguments.name!r}", hint=hint)
     rows = [dataclasses.asdict(row) for row in _hooks(arguments).explain(spec.name)]
     if not arguments.json:
         timeout = "" if spec.timeout is None else f", must answer within {spec.timeout:g} s"

@@ -176,6 +176,7 @@ class RateLimiters(RateLimiter):
         self._limiters = tuple(limiters)
         self._limits: dict[tuple[PublishLimit, ...], _PublishLimits] = {}
         limits = [one.delivery_limit for one in limiters if one.delivery_limit is not None]
+        self.delivery_limit = None
         if limits:
             self.delivery_limit = limits[0] if len(limits) == 1 else _DeliveryLimits(limits)
 

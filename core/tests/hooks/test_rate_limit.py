@@ -404,3 +404,18 @@ def test_an_alias_counts_as_the_topic_it_stands_for(broker_harness: Callable[...
     client.publish(topic, topic_alias=1)
     client.publish("", topic_alias=1)
     assert min(gate.taken) >= 1000
+
+
+def test_two_rate_limiters_without_a_limit_on_deliveries_limit_none() -> None:
+    class Publishes(RateLimiter):
+        def publish_limit(self, topic: str) -> PublishLimit:
+            return gates.setdefault(topic, Gate())
+
+    gates: dict[str, Gate] = {}
+    plugins = [Metering(Publishes(), "first"), Metering(Publishes(), "second")]
+    with Harness(plugins) as harness:
+        client = harness.connect("one")
+        client.subscribe("#")
+        gates.setdefault("a", Gate()).tokens = 2
+        client.publish("a", b"x")
+        client.expect_message("a", b"x")
