@@ -3,7 +3,6 @@ process.
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -127,8 +126,9 @@ class AsyncioClient:
 
     Received messages are added to `messages`, or passed to `on_message`. With `auto_ack`, the client acknowledges each
     message; otherwise, the test calls `ack`. The client always answers PUBREL. It ignores repeated QoS 2 messages.
-    `on_packet` is called with every packet before it is handled, and `on_acknowledged` with each published message and
-    its final acknowledgement. `unread` holds all other packets until `expect` takes them.
+    `on_packet` is called with every packet before it is handled, `on_acknowledged` with each published message and its
+    final acknowledgement, and `on_closed` when a connection has ended. `unread` holds all other packets until `expect`
+    takes them.
     """
 
     def __init__(
@@ -147,6 +147,7 @@ class AsyncioClient:
         on_packet: Callable[[Packet], None] | None = None,
         on_message: Callable[[Publish], None] | None = None,
         on_acknowledged: Callable[[Publish, Packet], None] | None = None,
+        on_closed: Callable[[], None] | None = None,
         **more: Any,
     ) -> None:
         self.connect_packet = Connect(
@@ -165,6 +166,7 @@ class AsyncioClient:
         self.on_packet = on_packet
         self.on_message = on_message
         self.on_acknowledged = on_acknowledged
+        self.on_closed = on_closed
         self.connack: Connack | None = None
         """The CONNACK of this connection, or of the last one; None before it arrives."""
         self.messages: deque[Publish] = deque()
@@ -184,7 +186,8 @@ class AsyncioClient:
         self._packet_id = 0
         self._link: _Link | None = None
         self._address: dict[str, Any] = {}
-        self._error: Exception | None = None
+        self.error: Exception | None = None
+        """What dropped the last connection: an AssertionError if the broker violated MQTT, or what a callback raised."""
         self._news = asyncio.Event()
 
     # --- state -------------------------------------------------------------------------------------------------------
@@ -237,7 +240,11 @@ class AsyncioClient:
         cannot be made or ends before CONNACK.
         """
         await self.open(port, host, **options)
-        await self._require(lambda: self.connack is not None, "CONNACK")
+        try:
+            await self._require(lambda: self.connack is not None, "CONNACK")
+        except BaseException:  # cancelled, for example
+            self.drop()
+            raise
         assert self.connack is not None
         if expect is not None:
             self._check(self.connack, expect)
@@ -252,7 +259,7 @@ class AsyncioClient:
         assert self._link is None, f"{self} is already connected"
         self._address = {"host": None if "sock" in options else host, "port": port, **options}
         self.connack = None
-        self._error = None
+        self.error = None
         self.unread.clear()
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: _Link(self), **self._address)
@@ -275,8 +282,13 @@ class AsyncioClient:
         """Reconnect whenever there is no connection, until this call is cancelled. Run it as a task."""
         while True:
             if self._link is None:
-                with contextlib.suppress(OSError):
+                try:
                     await self.connect(port, host, expect=None, **options)
+                except ConnectionError:
+                    pass
+                except Exception as error:
+                    self._failed(error)
+                    raise
                 if not self.connected:
                     await asyncio.sleep(RETRY)
                     continue
@@ -405,8 +417,8 @@ class AsyncioClient:
         try:
             async with asyncio.timeout(None if seconds == float("inf") else seconds):
                 while not done():
-                    if self._error is not None:
-                        raise self._error
+                    if self.error is not None:
+                        raise self.error
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
@@ -452,8 +464,8 @@ class AsyncioClient:
         link = self._link
         if not await self.until(lambda: done() or link is None or self._link is not link, seconds):
             raise TimeoutError(self._text(wanted))
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         if not done():
             raise ConnectionResetError(self._text(wanted))
 
@@ -476,9 +488,11 @@ class AsyncioClient:
         if self._link is link:
             self._link = None
             self._changed()
+            if self.on_closed is not None:
+                self.on_closed()
 
     def _failed(self, error: Exception) -> None:
-        self._error = error
+        self.error = error
 
     def _changed(self) -> None:
         self._news.set()
@@ -521,13 +535,14 @@ class AsyncioClient:
 
     def _acknowledgement(self, packet: Puback | Pubrec | Pubcomp) -> None:
         number = packet.packet_id
-        if number not in self.inflight:
+        message = self.inflight.get(number)
+        if message is None or not isinstance(packet, self._due(message)):
             self.unread.append(packet)
             return
         if isinstance(packet, Pubrec) and packet.code < FAILURE:
             self._released.add(number)
             return
-        message = self.inflight.pop(number)
+        del self.inflight[number]
         self._released.discard(number)
         self.acknowledged += 1
         if number in self._awaited:
@@ -535,6 +550,12 @@ class AsyncioClient:
         if self.on_acknowledged is not None:
             self.on_acknowledged(message, packet)
         self._send_queued()
+
+    def _due(self, message: Publish) -> Any:
+        """Return the types of acknowledgement that a message may get next."""
+        if message.qos == 1:
+            return Puback
+        return (Pubrec, Pubcomp) if message.packet_id in self._released else Pubrec
 
     def _resume(self, present: bool) -> None:
         if not present:

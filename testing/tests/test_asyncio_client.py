@@ -230,6 +230,39 @@ async def test_a_connection_that_cannot_be_made(script: Script) -> None:
         await opening
 
 
+async def test_a_cancelled_call_leaves_no_connection(script: Script) -> None:
+    client = AsyncioClient("c")
+    opening = asyncio.create_task(client.connect(script.port))
+    await script.take(Connect)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await client.wait_closed()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_an_acknowledgement_of_another_kind(script: Script, qos: int) -> None:
+    """PUBCOMP finishes a message of QoS 2 after its PUBREC, and nothing but PUBACK one of QoS 1."""
+    client = AsyncioClient("c")
+    await script.accept(client)
+    client.send_publish("t", b"", qos)
+    number = (await script.take(Publish)).packet_id
+    wrong = Pubcomp(number) if qos == 2 else Pubrec(number)
+    script.send(wrong)
+    assert await client.expect(type(wrong)) == wrong
+    assert (list(client.inflight), client.acknowledged) == ([number], 0)
+    await leave(client)
+
+
+async def test_the_end_is_reported(script: Script) -> None:
+    ends: list[bool] = []
+    client = AsyncioClient("c", on_closed=lambda: ends.append(client.closed))
+    await script.accept(client)
+    assert ends == []
+    await leave(client)
+    assert ends == [True]
+
+
 async def test_a_broker_that_violates_mqtt_is_found_out(script: Script) -> None:
     client = AsyncioClient("c")
     await script.accept(client)

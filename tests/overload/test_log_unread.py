@@ -22,8 +22,8 @@ CLIENTS = 600
 async def come_and_go(port: int) -> None:
     for number in range(CLIENTS):
         client = await connect(port, f"client-{number}")
-        client.leave()
-        await client.closed.wait()
+        client.disconnect()
+        await client.wait_closed()
 
 
 def test_clients_are_served_while_the_log_is_unread(tmp_path: Path) -> None:

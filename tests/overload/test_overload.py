@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from pressure.client import connect
+from pressure.client import connect, subscribe
 from pressure.overload import BODY, MEMORY, Outcome, pressed
 from pressure.scenarios import SCENARIOS
 from pressure.target import target
@@ -29,9 +29,9 @@ async def test_broken_promises_are_reported(tmp_path: Path) -> None:
         async with witness(broker.port) as lost:
             pass
         stays = await connect(broker.port, "stays", clean=False)
-        await stays.subscribe("kept")
+        await subscribe(stays, "kept")
         for _ in range(20_000):
-            stays.publish("kept", BODY, 1)
+            stays.send_publish("kept", BODY, 1)
         stays.drop()
     assert lost.well
     assert any("memory grew" in sentence for sentence in outcome.broken)

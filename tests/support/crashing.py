@@ -3,15 +3,12 @@
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
+from hookmq.mqtt.packets import Connack, Packet, Publish
+from hookmq_testing import AsyncioClient, LoopThread
 from ports import free_port
 from serving import HOOKMQ, WAIT, Served
 
@@ -40,11 +37,26 @@ class Crashing:
         self.served: Served | None = None
         self._reader: threading.Thread | None = None
         self.clients: list[Client] = []
+        self._thread: LoopThread | None = None
 
     @property
     def process(self) -> "subprocess.Popen[str]":
         assert self.served is not None
         return self.served.process
+
+    @property
+    def thread(self) -> LoopThread:
+        """The event loop of the clients. It runs from its first use until `leave`."""
+        if self._thread is None:
+            self._thread = LoopThread()
+        return self._thread
+
+    def leave(self) -> None:
+        """Close all clients."""
+        for client in self.clients:
+            client.close()
+        if self._thread is not None:
+            self._thread.close()
 
     def start(self) -> None:
         """Start the broker and wait until it listens."""
@@ -114,110 +126,70 @@ def crashing(folder: Path, durability: str = "group", more: str = "") -> Iterato
     try:
         yield made
     finally:
-        for client in made.clients:
-            client.close()
+        made.leave()
         if made.process.poll() is None:
             made.kill()
 
 
 class Client:
-    """A paho client with a persistent session. It reconnects by itself and resends unacknowledged messages."""
+    """A client with a persistent session, for tests that block. It reconnects and resends by itself."""
 
-    def __init__(self, broker: Crashing, name: str, clean: bool = False) -> None:
-        self.name = name
+    def __init__(self, broker: Crashing, name: str) -> None:
         self.got: list[tuple[str, bytes, bool]] = []
         self.acked: list[int] = []
-        """Numbers of what was published, as they were acknowledged."""
+        """The numbers of the acknowledged messages, in the order of their acknowledgements."""
         self.present: list[bool] = []
-        self.changed = threading.Condition()
+        """The Session Present flag of each connection."""
         self._numbers: dict[int, int] = {}
-        self._early: set[int] = set()
-        """Acknowledged before `publish` returned."""
-        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=mqtt.MQTTv5)
-        self.client.max_inflight_messages_set(40)
-        self.client.max_queued_messages_set(0)
-        self.client.reconnect_delay_set(0.05, 0.2)  # type: ignore[arg-type]
-        # paho prepares its messages for a new connection at every attempt, and from the second on it takes one whose
-        # PUBREL it sent for one to publish again [MQTT-4.3.3-6]: so only the first attempt after a connection may.
-        self._prepare = self.client._messages_reconnect_reset_out
-        self._prepared = False
-        setattr(self.client, "_messages_reconnect_reset_out", self._prepare_once)  # noqa: B010
+        self._thread = broker.thread
+        self._mqtt = AsyncioClient(
+            name,
+            clean_start=False,
+            session_expiry_interval=3600,
+            max_inflight=40,
+            on_packet=self._packet,
+            on_message=lambda one: self.got.append((one.topic, one.payload, one.retain)),
+            on_acknowledged=self._acknowledged,
+        )
+        self._staying = self._thread.start(self._mqtt.stay_connected(broker.port))
         broker.clients.append(self)
-        self.client.on_connect = self._connected
-        self.client.on_publish = self._acknowledged
-        self.client.on_message = self._message
-        properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = 0 if clean else 3600
-        self.client.connect("127.0.0.1", broker.port, clean_start=clean, properties=properties)
-        self.client.loop_start()
-        # paho goes on with CONNACK after `on_connect`: what is published meanwhile it sends and counts twice, and may
-        # wait for ever for room. An answer to something else says that it is done.
         self.back(0)
 
-    def wait(self, until: Any) -> None:
-        """Wait until `until()` is true."""
-        with self.changed:
-            assert self.changed.wait_for(until, WAIT), f"{until} within {WAIT} s"
+    def wait(self, until: Callable[..., object]) -> None:
+        """Wait until `until()` is true. It is called in the client's thread."""
+        done = self._thread.run(self._mqtt.until(lambda: bool(until()), WAIT))
+        assert done, f"{until} within {WAIT} s"
 
     def back(self, times: int) -> None:
-        """Wait until the client has connected more than `times` times and has resent its messages in flight.
-
-        Paho sends new messages as soon as it is connected, so a message published earlier would overtake the resent
-        ones.
-        """
+        """Wait until the client has connected more than `times` times and has resent its messages in flight."""
         self.wait(lambda: len(self.present) > times)
-        self.subscribe(f"none/{self.name}", 0)
 
     def subscribe(self, filter: str, qos: int) -> None:
         """Subscribe and wait for the SUBACK."""
-        granted = threading.Event()
-        self.client.on_subscribe = lambda *_: granted.set()
-        self.client.subscribe(filter, qos)
-        assert granted.wait(WAIT)
+        assert self._thread.run(self._mqtt.subscribe(filter, qos)).codes == (qos,)
 
     def publish(self, number: int, topic: str, qos: int, retain: bool = False) -> None:
-        """Publish a message whose payload is `number`."""
-        # Not within the lock: paho calls `_acknowledged` within one of its own, which publishing takes as well.
-        info = self.client.publish(topic, b"%d" % number, qos, retain)
-        with self.changed:
-            self._numbers[info.mid] = number
-            if info.mid in self._early:
-                self._early.remove(info.mid)
-                self._note(info.mid)
+        """Publish a message whose payload is `number`. QoS 0 needs a connection."""
+
+        def publish() -> None:
+            packet_id = self._mqtt.send_publish(topic, b"%d" % number, qos, retain)
+            if packet_id:
+                self._numbers[packet_id] = number
+
+        self._thread.call(publish)
 
     def close(self) -> None:
         """Disconnect."""
-        self.client.disconnect()
-        self.client.loop_stop()
-        # paho leaves the pair of sockets by which it wakes itself to the garbage collector.
-        self.client._reset_sockets()
+        self._staying.cancel()
+        self._thread.call(self._mqtt.disconnect)
+        self._thread.run(self._mqtt.wait_closed())
 
-    def _prepare_once(self) -> None:
-        if not self._prepared:
-            self._prepared = True
-            self._prepare()
+    def _packet(self, packet: Packet) -> None:
+        if isinstance(packet, Connack) and not packet.code:
+            self.present.append(packet.session_present)
 
-    def _connected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
-        with self.changed:
-            self._prepared = False
-            self.present.append(flags.session_present)
-            self.changed.notify_all()
-
-    def _acknowledged(self, client: Any, data: Any, mid: int, code: Any, properties: Any) -> None:
-        with self.changed:
-            if mid in self._numbers:
-                self._note(mid)
-            else:
-                self._early.add(mid)
-
-    def _note(self, mid: int) -> None:
-        self.acked.append(self._numbers.pop(mid))
-        self.changed.notify_all()
-
-    def _message(self, client: Any, data: Any, message: mqtt.MQTTMessage) -> None:
-        with self.changed:
-            self.got.append((message.topic, bytes(message.payload), message.retain))
-            self.changed.notify_all()
+    def _acknowledged(self, message: Publish, answer: Packet) -> None:
+        self.acked.append(self._numbers.pop(message.packet_id))
 
 
 __all__ = ["Client", "Crashing", "crashing", "free_port"]

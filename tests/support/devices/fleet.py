@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
-import mqttbytes as m
-from killing.client import GONE, OK, Publisher
+from hookmq.mqtt.packets import Packet, Pubrec
+from killing.client import OK, Publisher
 from killing.ledger import Ledger, Stream
 
 TOPICS: Final = 3
@@ -39,25 +39,20 @@ class Topic(Stream):
 class Device(Publisher):
     """A client that publishes on its topics in turn. The broker owns a message once it has sent PUBACK or PUBREC."""
 
-    def _send(self, stream: Stream, index: int, number: int, dup: bool) -> None:
+    def send(self, stream: Stream, index: int) -> int:
+        """Send a message of a topic and return its packet id."""
         assert isinstance(stream, Topic)
-        self._write(
-            m.publish(
-                stream.topic,
-                stream.body(index),
-                stream.qos,
-                number,
-                dup=dup,
-                properties=m.user("message-id", stream.message_id(index)),
-            )
+        named = ("message-id", stream.message_id(index))
+        return self.mqtt.send_publish(
+            stream.topic, stream.body(index), stream.qos, user_property=(named,)
         )
 
-    def acknowledged(self, kind: int, number: int, code: int) -> None:
-        """Handle an acknowledgement, as `Client.acknowledged` does."""
-        found = self._inflight.get(number)
-        if kind == 5 and found is not None and (code < OK or code == GONE):
-            found[0].acknowledge(found[1])
-        super().acknowledged(kind, number, code)
+    def _packet(self, packet: Packet) -> None:
+        if isinstance(packet, Pubrec) and packet.code < OK:
+            found = self._unfinished.get(packet.packet_id)
+            if found is not None:
+                found[0].acknowledge(found[1])
+        super()._packet(packet)
 
 
 class Fleet:

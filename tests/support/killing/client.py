@@ -1,14 +1,13 @@
 """Clients of MQTT 3.1.1 and 5.0 that keep their sessions over any number of connections.
 
-The clients implement session resumption explicitly. They resend unacknowledged PUBLISH packets with DUP, and PUBREL
-after a PUBREC, in their original order [MQTT-4.4.0-1]. They accept the packet id of a QoS 2 message again only after
-its PUBREL [MQTT-4.3.3-10]. If the broker has lost a session, the client counts that and starts a new one. Its
-unfinished messages then count neither as acknowledged nor as lost.
+`AsyncioClient` resumes a session as the standard requires. If the broker has lost a session, the client here counts that
+and starts a new one. Its unfinished messages then count neither as acknowledged nor as lost.
 """
 
-import asyncio
+from dataclasses import replace
 
-import mqttbytes as m
+from hookmq.mqtt.packets import Connack, Disconnect, Packet, Puback, Publish
+from hookmq_testing import AsyncioClient, will
 
 from killing.ledger import Counts, Ledger, Seen, Stream
 
@@ -25,209 +24,98 @@ Will = tuple[str, bytes, int, int]
 """Topic, payload, QoS and delay in seconds."""
 
 
-class Client(asyncio.Protocol):
+class Client:
     """A client with a persistent session or, if `clean`, without one."""
 
-    def __init__(self, ledger: Ledger, name: str, level: int = 5, clean: bool = False) -> None:
+    def __init__(
+        self, ledger: Ledger, name: str, level: int = 5, clean: bool = False, window: int = 65535
+    ) -> None:
         self.ledger = ledger
         self.name = name
-        self.level = level
         self.clean = clean
         self.known = False
-        """Whether a broker said that it has our session: CONNACK came."""
-        self.connected = False
-        """From CONNACK to the end of the connection."""
-        self._transport: asyncio.Transport | None = None
-        self._in = bytearray()
-        self._out: list[bytes] = []
-        self._answers: dict[tuple[int, int], asyncio.Future[bytes]] = {}
-        self._received: set[int] = set()
-        """QoS 2 packet ids that came and were not released."""
-        self._number = 40_000
-        """For SUBSCRIBE; publishers stay below."""
+        """Whether a broker has accepted the client before, and has its session."""
+        self.mqtt = AsyncioClient(
+            name,
+            level,
+            clean,
+            session_expiry_interval=EXPIRY if level == 5 and not clean else None,
+            max_inflight=window,
+            on_packet=self._packet,
+            on_message=self._message,
+            on_acknowledged=self.acknowledged,
+            on_closed=ledger.changed,
+        )
 
     @property
     def counts(self) -> Counts:
         """Return the counts of the run."""
         return self.ledger.counts
 
-    # connecting
+    @property
+    def connected(self) -> bool:
+        """Return whether the broker has accepted the connection and it has not ended."""
+        return self.mqtt.connected
 
-    async def connect(self, port: int, will: Will | None = None) -> bool:
+    async def connect(self, port: int, last: Will | None = None) -> bool:
         """Connect. Return False if the broker is killed meanwhile and CONNACK does not arrive."""
-        assert self._transport is None
-        loop = asyncio.get_running_loop()
+        made = None
+        if last is not None:
+            topic, payload, qos, delay = last
+            made = will(topic, payload, qos, delay=delay if self.mqtt.version == 5 else None)
+        self.mqtt.connect_packet = replace(self.mqtt.connect_packet, will=made)
         try:
-            await loop.create_connection(lambda: self, "127.0.0.1", port)
-        except OSError:
-            return False
-        properties = b""
-        if self.level == 5 and not self.clean:
-            properties = m.session_expiry(EXPIRY)
-        delay = m.will_delay(will[3]) if will and self.level == 5 else b""
-        waiting = self._wait(2, 0)
-        self._write(
-            m.connect(
-                self.name,
-                level=self.level,
-                clean=self.clean,
-                properties=properties,
-                will=will[:2] if will else None,
-                will_qos=will[2] if will else 0,
-                will_properties=delay,
-            )
-        )
-        self._flush()
-        if await _answer(waiting) is None or not self.connected:
+            await self.mqtt.connect(port, expect=None)
+        except ConnectionError:
             await self.ended()
-            return False
-        return True
-
-    def _connack(self, body: bytes) -> None:
-        if body[1]:
-            self._refused("CONNACK", body[1])
-            self.abort()
-            return
-        self.connected = True
-        present = bool(body[0] & 1)
-        if self.known and not self.clean:
-            self.counts.returns += 1
-            if not present:
-                self.counts.sessions_lost += 1
-        self.known = True
-        if not present:
-            self._received.clear()
-            self.forget()
-        self.resume()
-
-    def resume(self) -> None:
-        """Resume messages in flight after CONNACK."""
-
-    def forget(self) -> None:
-        """Forget the session, because the broker has none."""
+        return self.connected
 
     def abort(self) -> None:
         """Close the connection without DISCONNECT."""
-        if self._transport is not None:
-            self._transport.abort()
+        self.mqtt.drop()
 
     def disconnect(self) -> None:
         """Send DISCONNECT and close the connection."""
-        if self._transport is not None:
-            if self.connected:
-                self._write(m.disconnect())
-                self._flush()
-            self._transport.close()
+        self.mqtt.disconnect()
 
     async def ended(self, seconds: float = 30) -> None:
-        """Wait until the connection is closed."""
-        assert await self.ledger.until(lambda: self._transport is None, seconds), self.name
+        """Wait until the connection is closed. Raises what was wrong with it."""
+        assert await self.ledger.until(lambda: self.mqtt.closed, seconds), self.name
+        if self.mqtt.error is not None:
+            raise self.mqtt.error
 
     async def subscribe(self, *filters: str, qos: int = 2) -> bool:
         """Subscribe. Return whether SUBACK arrived."""
-        self._number += 1
-        number = self._number
-        waiting = self._wait(9, number)
-        requests = [(name, qos) for name in filters]
-        self._write(m.subscribe(number, *requests, level=self.level))
-        self._flush()
-        body = await _answer(waiting)
-        if body is None:
+        try:
+            codes = (await self.mqtt.subscribe(filters, qos)).codes
+        except ConnectionError:
             return False
-        codes = body[-len(filters) :]
         if any(code >= OK for code in codes):
             self._refused("SUBACK", max(codes))
             return False
         return True
 
-    # the connection
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport. Called by asyncio."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Reset the connection's state. Called by asyncio."""
-        self._transport = None
-        self.connected = False
-        self._in.clear()
-        self._out.clear()
-        answers, self._answers = self._answers, {}
-        for one in answers.values():
-            if not one.done():
-                one.cancel()
+    def _packet(self, packet: Packet) -> None:
+        if isinstance(packet, Connack):
+            self._connack(packet)
+        elif isinstance(packet, Disconnect):
+            self._refused("DISCONNECT", packet.code)
         self.ledger.changed()
 
-    def data_received(self, data: bytes) -> None:
-        """Process received bytes. Called by asyncio."""
-        self._in += data
-        for first, body in m.take(self._in):
-            self._packet(first, body)
-        self._flush()
-        self.ledger.changed()
-
-    def _packet(self, first: int, body: bytes) -> None:
-        kind = first >> 4
-        if kind == 3:
-            self._publish(first, body)
+    def _connack(self, packet: Connack) -> None:
+        if packet.code:
+            self._refused("CONNACK", packet.code)
             return
-        number = int.from_bytes(body[:2], "big")
-        if kind == 6:
-            self._received.discard(number)
-            self._write(m._acknowledgement(0x70, number, None, b""))
-        elif kind in (4, 5, 7):
-            code = body[2] if self.level == 5 and len(body) > 2 else 0
-            self.acknowledged(kind, number, code)
-        elif kind == 2:
-            self._connack(body)
-            self._tell(2, 0, body)
-        elif kind == 9:
-            self._tell(kind, number, body)
-        elif kind == 14:
-            self._refused("DISCONNECT", body[0] if body else 0)
+        if self.known and not self.clean:
+            self.counts.returns += 1
+            if not packet.session_present:
+                self.counts.sessions_lost += 1
+        self.known = True
+        if not packet.session_present:
+            self.forget()
 
-    def _publish(self, first: int, body: bytes) -> None:
-        qos = first >> 1 & 3
-        size = int.from_bytes(body[:2], "big")
-        topic = body[2 : 2 + size].decode()
-        pos = 2 + size
-        new = True
-        if qos:
-            number = int.from_bytes(body[pos : pos + 2], "big")
-            pos += 2
-            if qos == 1:
-                self._write(b"\x40\x02" + number.to_bytes(2, "big"))
-            else:
-                new = number not in self._received
-                self._received.add(number)
-                self._write(b"\x50\x02" + number.to_bytes(2, "big"))
-        if self.level == 5:
-            # Properties of less than 128 bytes: none of these clients asks for more.
-            pos += 1 + body[pos]
-        if new:
-            self.message(topic, body[pos:], bool(first & 1))
-
-    def _write(self, data: bytes) -> None:
-        self._out.append(data)
-
-    def _flush(self) -> None:
-        if self._out and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(self._out))
-        self._out.clear()
-
-    def _wait(self, kind: int, number: int) -> "asyncio.Future[bytes]":
-        made: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        if self._transport is None:
-            made.cancel()
-        else:
-            self._answers[kind, number] = made
-        return made
-
-    def _tell(self, kind: int, number: int, body: bytes) -> None:
-        waiting = self._answers.pop((kind, number), None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(body)
+    def _message(self, packet: Publish) -> None:
+        self.message(packet.topic, packet.payload, packet.retain)
 
     def _refused(self, packet: str, code: int) -> None:
         if code == SHUTTING_DOWN or (
@@ -238,19 +126,14 @@ class Client(asyncio.Protocol):
         if len(self.ledger.refusals) < 20:
             self.ledger.refusals.append(f"{self.name}: {packet} 0x{code:02X}")
 
-    # what becomes of it
+    def forget(self) -> None:
+        """Forget the session, because the broker has none."""
 
     def message(self, topic: str, payload: bytes, retain: bool) -> None:
         """Handle a message."""
 
-    def acknowledged(self, kind: int, number: int, code: int) -> None:
-        """Handle a PUBACK, PUBREC or PUBCOMP."""
-
-
-async def _answer(waiting: "asyncio.Future[bytes]") -> bytes | None:
-    done, _ = await asyncio.wait([waiting], timeout=60)
-    assert done, "no answer within 60 s"
-    return None if waiting.cancelled() else waiting.result()
+    def acknowledged(self, message: Publish, answer: Packet) -> None:
+        """Handle the last acknowledgement of a message."""
 
 
 class Publisher(Client):
@@ -259,76 +142,53 @@ class Publisher(Client):
     def __init__(
         self, ledger: Ledger, name: str, streams: list[Stream], level: int, window: int = 20
     ) -> None:
-        super().__init__(ledger, name, level)
+        super().__init__(ledger, name, level, window=window)
         self.streams = streams
         self.window = window
         self.allowed = 0
         self.sent = 0
-        self._inflight: dict[int, tuple[Stream, int, bool]] = {}
-        """By packet id, in the order of sending: stream, number, and whether PUBREC came."""
+        self._unfinished: dict[int, tuple[Stream, int]] = {}
+        """The stream and number of each message in flight, by packet id."""
 
     @property
     def idle(self) -> bool:
         """Return whether all allowed messages are sent and acknowledged."""
-        return self.sent >= self.allowed and not self._inflight
+        return self.sent >= self.allowed and not self._unfinished
+
+    async def connect(self, port: int, last: Will | None = None) -> bool:
+        """Connect, resend the messages in flight, and continue."""
+        connected = await super().connect(port, last)
+        self._fill()
+        return connected
 
     def allow(self, count: int) -> None:
         """Allow the client to send `count` more messages."""
         self.allowed += count
-        if self.connected:
-            self._fill()
-            self._flush()
-
-    def resume(self) -> None:
-        """Resend messages in flight after CONNACK."""
-        for number, (stream, index, released) in self._inflight.items():
-            if released:
-                self._write(m._acknowledgement(0x62, number, None, b""))
-            else:
-                self._send(stream, index, number, dup=True)
         self._fill()
 
     def forget(self) -> None:
         """Forget the messages in flight."""
-        self._inflight.clear()
+        self._unfinished.clear()
 
     def _fill(self) -> None:
-        while len(self._inflight) < self.window and self.sent < self.allowed:
+        while self.connected and len(self._unfinished) < self.window and self.sent < self.allowed:
             stream = self.streams[self.sent % len(self.streams)]
             self.sent += 1
-            number = self.sent % 30_000 + 1
             index = stream.next()
             self.counts.published += 1
-            self._inflight[number] = stream, index, False
-            self._send(stream, index, number, dup=False)
+            self._unfinished[self.send(stream, index)] = stream, index
 
-    def _send(self, stream: Stream, index: int, number: int, dup: bool) -> None:
-        self._write(
-            m.publish(
-                stream.topic,
-                stream.body(index),
-                stream.qos,
-                number,
-                level=self.level,
-                retain=stream.retained,
-                dup=dup,
-            )
-        )
+    def send(self, stream: Stream, index: int) -> int:
+        """Send a message of a stream and return its packet id."""
+        return self.mqtt.send_publish(stream.topic, stream.body(index), stream.qos, stream.retained)
 
-    def acknowledged(self, kind: int, number: int, code: int) -> None:
-        """Handle a PUBACK, PUBREC or PUBCOMP."""
-        found = self._inflight.get(number)
-        if found is None:
-            return  # of a session that is gone
-        stream, index, released = found
+    def acknowledged(self, message: Publish, answer: Packet) -> None:
+        """Record the last acknowledgement of a message."""
+        stream, index = self._unfinished.pop(message.packet_id)
+        code = getattr(answer, "code", 0)
         if code >= OK and code != GONE:
-            self._refused("PUBACK" if kind == 4 else "PUBREC", code)
-            del self._inflight[number]
-        elif kind == 5:
-            self._inflight[number] = stream, index, True
-            self._write(m._acknowledgement(0x62, number, None, b""))
-        elif released or kind == 4:
-            del self._inflight[number]
+            self._refused("PUBACK" if isinstance(answer, Puback) else "PUBREC", code)
+        else:
             stream.acknowledge(index)
             self.counts.acknowledged += 1
         self._fill()

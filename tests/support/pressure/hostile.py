@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import mqttbytes as m
+from hookmq.mqtt.packets import Disconnect
+from hookmq_testing import AsyncioClient
 
 from pressure.overload import MEGABYTE, MEMORY, Outcome, pressed
 from pressure.pinger import pinger
@@ -49,51 +51,36 @@ CONFIG = MEMORY.replace("broker: {", "broker: {hold_timeout: 5s, ", 1)
 
 
 class Attacker:
-    """An accepted MQTT 5 connection that sends bytes and never reads the answers."""
+    """An MQTT 5 client that sends bytes and does not read the answers."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.sent = 0
-
-    @property
-    def open(self) -> bool:
-        """Return whether the broker has not closed the connection."""
-        return not self.writer.transport.is_closing()
+    def __init__(self, client: AsyncioClient) -> None:
+        self.client = client
 
     async def send(self, data: bytes, patience: float = 0.5) -> None:
-        """Send as many bytes as the broker accepts within `patience` seconds."""
-        if not self.open:
-            return
-        self.sent += len(data)
-        self.writer.write(data)
+        """Send as many bytes as the broker takes within `patience` seconds."""
         with contextlib.suppress(TimeoutError, ConnectionError):
-            await asyncio.wait_for(self.writer.drain(), patience)
+            self.client.raw(data)
+            await self.client.drain(patience)
 
     def drop(self) -> None:
         """Close the connection without DISCONNECT."""
-        self.writer.transport.abort()
+        self.client.drop()
 
 
-async def attacker(port: int, name: str, **options: object) -> Attacker:
-    """Connect an attacker that reads CONNACK and nothing more."""
+async def attacker(port: int, name: str, **options: Any) -> Attacker:
+    """Connect a client that stops reading after CONNACK. `options` are those of `AsyncioClient`."""
     link = socket.socket()
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVES)
     link.setblocking(False)
     await asyncio.get_running_loop().sock_connect(link, ("127.0.0.1", port))
-    reader, writer = await asyncio.open_connection(sock=link, limit=1024)
-    data = m.connect(name, **options)  # type: ignore[arg-type]
-    made = Attacker(reader, writer)
+    client = await AsyncioClient(name, **options).connect(sock=link)
+    client.pause()
+    made = Attacker(client)
     _MADE.append(made)
-    made.sent = len(data)
-    writer.write(data)
-    answer = await reader.readexactly(2)
-    await reader.readexactly(answer[1])
     return made
 
 
 _MADE: list[Attacker] = []
-"""All attackers, which are disconnected at the end."""
 
 
 def overlapping(levels: int) -> Iterator[str]:
@@ -173,7 +160,7 @@ async def amplification(folder: Path, seconds: float, scale: float) -> Outcome:
             broker.highest = 0
             victim = await attacker(broker.port, "victim")
             await victim.send(m.subscribe(1, ("t/#", 0), ("own", 1)))
-            one = await attacker(broker.port, "hostile", properties=m.session_expiry(60))
+            one = await attacker(broker.port, "hostile", session_expiry_interval=60)
             await one.send(m.subscribe(1, ("own", 1)))
             before = (await asyncio.to_thread(broker.metrics))["bytes_sent_total", ""]
             data = make()
@@ -201,9 +188,9 @@ async def _forget_retained(port: int) -> None:
     topics = [f"many/{n}" for n in range(20)] + [f"r/{n}" for n in range(20_000)] + ["r/one"]
     topics += [f"{DEEP}/{n}" for n in range(2000)]
     await one.send(b"".join(m.publish(topic, retain=True) for topic in topics), 30)
-    one.writer.write(m.disconnect())
-    await one.writer.drain()
-    await one.reader.read()
+    one.client.send(Disconnect())
+    one.client.resume()
+    await one.client.wait_closed()
 
 
 # --- several at once ----------------------------------------------------------------------------------------------------
@@ -247,7 +234,7 @@ async def _retained(port: int) -> None:
 
 
 async def _groups(port: int) -> None:
-    one = await attacker(port, "groups", properties=m.session_expiry(60))
+    one = await attacker(port, "groups", session_expiry_interval=60)
     await one.send(_subscriptions((f"$share/g{n}/g" for n in range(5000)), 1), 10)
     other = await attacker(port, "groups-p")
     while True:

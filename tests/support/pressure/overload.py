@@ -15,9 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from aiohttp import web
+from hookmq.mqtt.packets import Publish
+from hookmq_testing import AsyncioClient
 from serving import WAIT
 
-from pressure.client import Client, connect
+from pressure.client import connect, subscribe
 from pressure.target import Target, target
 from pressure.witness import Seen, witness
 
@@ -121,7 +123,7 @@ async def for_a_time(seconds: float, turn: Callable[[], Awaitable[None]]) -> Non
 
 
 async def _blast(
-    client: Client,
+    client: AsyncioClient,
     topic: str,
     qos: int,
     seconds: float,
@@ -136,14 +138,14 @@ async def _blast(
 
     async def turn() -> None:
         nonlocal sent
-        await client.writable.wait()
+        await client.drain()
         if window:
             await client.until(lambda: sent - client.acknowledged < window, 60)
-        if client.closed.is_set():
+        if client.closed:
             raise AssertionError("a publisher was thrown out")
         room = min(64, window - (sent - client.acknowledged)) if window else 64
         for _ in range(room):
-            client.publish(topic, BODY, qos)
+            client.send_publish(topic, BODY, qos)
         sent += room
         await asyncio.sleep(0)
 
@@ -155,7 +157,7 @@ async def _blast(
     return sent
 
 
-async def _settled(broker: Target, clients: list[Client], due: int) -> None:
+async def _settled(broker: Target, clients: list[AsyncioClient], due: int) -> None:
     """Wait until `due` messages have been received or counted as dropped, and then until no more arrive for a while."""
 
     def received() -> int:
@@ -174,16 +176,16 @@ async def flood(folder: Path, seconds: float, scale: float) -> Outcome:
     async with pressed(folder, outcome) as broker:
         readers = [await connect(broker.port, f"reader-{n}") for n in range(4)]
         for reader in readers:
-            await reader.subscribe("flood", qos=0)
+            await subscribe(reader, "flood", qos=0)
         writers = [await connect(broker.port, f"writer-{n}") for n in range(8)]
         sent = sum(await asyncio.gather(*(_blast(one, "flood", 0, seconds) for one in writers)))
         for writer in writers:
-            writer.leave()
-        await asyncio.gather(*(writer.closed.wait() for writer in writers))
+            writer.disconnect()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers))
         await _settled(broker, readers, sent * len(readers))
         received = sum(reader.received for reader in readers)
         for reader in readers:
-            reader.leave()
+            reader.disconnect()
     dropped = sum(outcome.drops.values())
     outcome.numbers = {"sent": sent, "received": received, "dropped": dropped}
     outcome.expect(
@@ -199,23 +201,21 @@ async def slow_readers(folder: Path, seconds: float, scale: float) -> Outcome:
     async with pressed(folder, outcome) as broker:
         readers = [await connect(broker.port, f"slow-{n}") for n in range(20)]
         for reader in readers:
-            await reader.subscribe("slow", qos=1)
-            assert reader.transport is not None
-            reader.transport.pause_reading()
+            await subscribe(reader, "slow", qos=1)
+            reader.pause()
         writers = [await connect(broker.port, f"writer-{n}") for n in range(4)]
         each = await asyncio.gather(*(_blast(one, "slow", 1, seconds, 100) for one in writers))
         sent = sum(each)
         for writer, count in zip(writers, each, strict=True):
             # Who leaves with a PUBACK unread resets the connection, and what the broker had not read of it is lost.
             await writer.until(partial(_acknowledged, writer, count))
-            writer.leave()
+            writer.disconnect()
         for reader in readers:
-            assert reader.transport is not None
-            reader.transport.resume_reading()
+            reader.resume()
         await _settled(broker, readers, sent * len(readers))
         received = sum(reader.received for reader in readers)
         for reader in readers:
-            reader.leave()
+            reader.disconnect()
     dropped = sum(outcome.drops.values())
     outcome.numbers = {"sent": sent, "received": received, "dropped": dropped}
     outcome.expect(dropped > 0, "nothing was dropped: that was no overload")
@@ -226,15 +226,15 @@ async def slow_readers(folder: Path, seconds: float, scale: float) -> Outcome:
     return outcome
 
 
-def _acknowledged(client: Client, count: int) -> bool:
+def _acknowledged(client: AsyncioClient, count: int) -> bool:
     return client.acknowledged >= count
 
 
-async def _served(client: Client, messages: int = 20) -> bool:
+async def _served(client: AsyncioClient, messages: int = 20) -> bool:
     """Return whether messages that the client publishes to itself are acknowledged and delivered."""
     for _ in range(messages):
         came, acknowledged = client.received + 1, client.acknowledged + 1
-        client.publish("bystander", BODY, 1)
+        client.send_publish("bystander", BODY, 1)
         if not await client.until(
             lambda came=came, acknowledged=acknowledged: (  # type: ignore[misc]
                 client.received >= came and client.acknowledged >= acknowledged
@@ -253,13 +253,13 @@ async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
     )
     async with pressed(folder, outcome, config=config) as broker:
         keeper = await connect(broker.port, "keeper", clean=False)
-        await keeper.subscribe("kept", qos=1)
+        await subscribe(keeper, "kept", qos=1)
         keeper.drop()
-        await keeper.closed.wait()
+        await keeper.wait_closed()
         (disk,) = broker.children()
         writers = [await connect(broker.port, f"writer-{n}") for n in range(8)]
         bystander = await connect(broker.port, "bystander")
-        await bystander.subscribe("bystander", qos=1)
+        await subscribe(bystander, "bystander", qos=1)
         # They go on until the disk does: whoever acknowledged without it would go on acknowledging.
         enough = asyncio.Event()
         blasts = [
@@ -279,22 +279,22 @@ async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
         finally:
             enough.set()
             os.kill(disk, signal.SIGCONT)
-        bystander.leave()
+        bystander.disconnect()
         each = await asyncio.gather(*blasts)
         sent = sum(each)
         for one, count in zip(writers, each, strict=True):
             await one.until(partial(_acknowledged, one, count))
-            one.leave()
+            one.disconnect()
         acknowledged = sum(one.acknowledged for one in writers)
         outcome.expect(acknowledged == sent, f"{sent - acknowledged} were never acknowledged")
         dropped = sum((await asyncio.to_thread(broker.dropped)).values())
         keeper = await connect(broker.port, "keeper", clean=False)
-        outcome.expect(keeper.present, "the session was not kept")
+        outcome.expect(keeper.session_present, "the session was not kept")
         await keeper.until(lambda: keeper.received + dropped >= acknowledged, 60)
         received = keeper.received
-        keeper.leave()
+        keeper.disconnect()
         keeper = await connect(broker.port, "keeper", clean=True)
-        keeper.leave()
+        keeper.disconnect()
     outcome.numbers = {"sent": sent, "received": received, "dropped": dropped}
     outcome.expect(
         received + dropped == acknowledged,
@@ -324,10 +324,11 @@ async def slow_plugin(folder: Path, seconds: float, scale: float) -> Outcome:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    came: dict[bytes, list[int]] = {}
+    came: dict[str, list[int]] = {}
 
-    def message(topic: bytes, payload: bytes, qos: int) -> None:
-        came.setdefault(topic.split(b"/")[1], []).append(int(topic.split(b"/")[2]))
+    def message(message: Publish) -> None:
+        _, index, number = message.topic.split("/")
+        came.setdefault(index, []).append(int(number))
 
     try:
         config = CONFIG.format(
@@ -335,16 +336,16 @@ async def slow_plugin(folder: Path, seconds: float, scale: float) -> Outcome:
         )
         async with pressed(folder, outcome, config=config) as broker:
             reader = await connect(broker.port, "reader", message)
-            await reader.subscribe("slow/#", qos=1)
+            await subscribe(reader, "slow/#", qos=1)
             writers = [await connect(broker.port, f"writer-{n}") for n in range(50)]
             for index, writer in enumerate(writers):
                 for number in range(each):
-                    writer.publish(f"slow/{index}/{number}", BODY, 1)
+                    writer.send_publish(f"slow/{index}/{number}", BODY, 1)
             for writer in writers:
                 await writer.until(lambda w=writer: w.acknowledged >= each, 240)  # type: ignore[misc]
             await reader.until(lambda: reader.received >= each * len(writers))
             for client in (reader, *writers):
-                client.leave()
+                client.disconnect()
     finally:
         await runner.cleanup()
     sent = each * len(writers)
@@ -371,27 +372,27 @@ async def storm(folder: Path, seconds: float, scale: float) -> Outcome:
     count = int(STORM * scale)
     places = asyncio.Semaphore(1000)
 
-    async def arrive(broker: Target, number: int) -> Client:
+    async def arrive(broker: Target, number: int) -> AsyncioClient:
         async with places:
             client = await connect(broker.port, f"storm-{number}", clean=False)
-            if not client.present:
-                await client.subscribe(f"storm/{number}")
+            if not client.session_present:
+                await subscribe(client, f"storm/{number}")
             return client
 
     async with pressed(folder, outcome, growth=GROWTH + count * 16384) as broker:
         for turn in range(3):
             clients = await asyncio.gather(*(arrive(broker, n) for n in range(count)))
             outcome.expect(
-                sum(client.present for client in clients) == (count if turn else 0),
-                f"turn {turn}: {sum(client.present for client in clients)} found their session",
+                sum(client.session_present for client in clients) == (count if turn else 0),
+                f"turn {turn}: {sum(client.session_present for client in clients)} found their session",
             )
             for client in clients:
                 client.drop()
-            await asyncio.gather(*(client.closed.wait() for client in clients))
+            await asyncio.gather(*(client.wait_closed() for client in clients))
         for number in range(count):
             async with places:
                 client = await connect(broker.port, f"storm-{number}", clean=True)
-                client.leave()
+                client.disconnect()
         outcome.numbers = {"connected": 4 * count}
     outcome.expect(not outcome.drops, f"dropped: {outcome.drops}")
     return outcome

@@ -13,9 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median_low
 
-import mqttbytes as m
+from hookmq_testing import AsyncioClient
+from hookmq_testing import will as make_will
 
-from pressure.client import Client, connect
+from pressure.client import connect, subscribe
 from pressure.overload import MEGABYTE, STORAGE
 from pressure.target import Target, target
 
@@ -59,46 +60,46 @@ class Soak:
 async def clean(port: int, name: str) -> None:
     """Subscribe, publish to itself and leave."""
     client = await connect(port, name)
-    await client.subscribe(f"soak/{name}", f"soak/{name}/+", f"$share/g/soak/{name}")
+    await subscribe(client, f"soak/{name}", f"soak/{name}/+", f"$share/g/soak/{name}")
     for qos in (0, 1):
-        client.publish(f"soak/{name}", b"x" * 100, qos)
+        client.send_publish(f"soak/{name}", b"x" * 100, qos)
     assert await client.until(lambda: client.received >= 4 and client.acknowledged >= 1)
-    client.leave()
-    await client.closed.wait()
+    client.disconnect()
+    await client.wait_closed()
 
 
 async def durable(port: int, name: str) -> None:
     """Create a session, publish to it while it is offline, resume it and end it."""
     client = await connect(port, name, clean=False)
-    await client.subscribe(f"soak/{name}")
+    await subscribe(client, f"soak/{name}")
     client.drop()
     sender = await connect(port, f"{name}-s")
     for _ in range(10):
-        sender.publish(f"soak/{name}", b"x" * 200, 1)
+        sender.send_publish(f"soak/{name}", b"x" * 200, 1)
     assert await sender.until(lambda: sender.acknowledged >= 10)
-    sender.leave()
+    sender.disconnect()
     client = await connect(port, name, clean=False)
-    assert client.present
+    assert client.session_present
     assert await client.until(lambda: client.received >= 10)
-    client.leave()
-    await client.closed.wait()
+    client.disconnect()
+    await client.wait_closed()
     client = await connect(port, name)
-    client.leave()
-    await client.closed.wait()
+    client.disconnect()
+    await client.wait_closed()
 
 
 async def will(port: int, name: str) -> None:
     """Publish a retained will and clear it."""
     got: list[bytes] = []
-    watcher = await connect(port, f"{name}-w", lambda topic, payload, qos: got.append(payload))
-    await watcher.subscribe(f"soak/will/{name}")
-    client = await connect(port, name, will=(f"soak/will/{name}", b"gone"), will_retain=True)
+    watcher = await connect(port, f"{name}-w", lambda message: got.append(message.payload))
+    await subscribe(watcher, f"soak/will/{name}")
+    client = await connect(port, name, will=make_will(f"soak/will/{name}", b"gone", 1, True))
     client.drop()
     assert await watcher.until(lambda: got == [b"gone"])
-    watcher.publish(f"soak/will/{name}", b"", 1, retain=True)
+    watcher.send_publish(f"soak/will/{name}", b"", 1, retain=True)
     assert await watcher.until(lambda: watcher.acknowledged >= 1)
-    watcher.leave()
-    await watcher.closed.wait()
+    watcher.disconnect()
+    await watcher.wait_closed()
 
 
 async def expiring(port: int, name: str) -> None:
@@ -106,9 +107,7 @@ async def expiring(port: int, name: str) -> None:
 
     The client uses MQTT 5. One topic has 150 levels, and one is shared by all clients.
     """
-    _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
-    client.write(m.connect(name))
-    assert await client.until(lambda: client.code == 0)
+    client = await connect(port, name, version=5)
     # Of few topics: the broker remembers the routes of topics that nobody subscribes to.
     own = f"soak/retained/{len(name)}/{name[-1]}"
     topics = (own, own + "/x" * 150, "soak/retained/all")
@@ -116,20 +115,20 @@ async def expiring(port: int, name: str) -> None:
     for payload in (b"x" * 100, b"y" * 100, b""):
         for topic in topics:
             sent += 1
-            interval = m.expiry(0xFFFFFFFF - sent)
-            client.write(m.publish(topic, payload, 1, sent, retain=True, properties=interval))
+            interval = 0xFFFFFFFF - sent
+            client.send_publish(topic, payload, 1, True, message_expiry_interval=interval)
     assert await client.until(lambda: client.acknowledged >= sent)
-    client.leave()
-    await client.closed.wait()
+    client.disconnect()
+    await client.wait_closed()
 
 
 async def taken_over(port: int, name: str) -> None:
     """Connect three times with the same client id."""
-    last: Client | None = None
+    last: AsyncioClient | None = None
     for _ in range(3):
         client = await connect(port, name)
         if last is not None:
-            await last.closed.wait()
+            await last.wait_closed()
         last = client
     assert last is not None
     last.drop()
@@ -138,7 +137,7 @@ async def taken_over(port: int, name: str) -> None:
 async def rude(port: int, name: str) -> None:
     """Send part of a packet and disconnect."""
     client = await connect(port, name)
-    client.write(b"\x30\xff\x01abc")
+    client.raw(b"\x30\xff\x01abc")
     client.drop()
 
 

@@ -19,7 +19,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pressure.client import connect
+from hookmq.mqtt.packets import Publish
+
+from pressure.client import connect, subscribe
 
 WAIT = 60.0
 SUPPORT = Path(__file__).parents[1]
@@ -58,14 +60,15 @@ async def _publish(port: int, rate: float) -> Seen:
     due: list[float] = []
     delays: list[float] = []
 
-    def came(topic: bytes, payload: bytes, qos: int) -> None:
-        seen.ordered &= int(payload) == seen.received
+    def came(message: Publish) -> None:
+        number = int(message.payload)
+        seen.ordered &= number == seen.received
         seen.received += 1
-        delays.append(time.perf_counter() - due[int(payload)])
+        delays.append(time.perf_counter() - due[number])
 
     name = f"witness-{os.getpid()}"
     receiver = await connect(port, f"{name}-r", came)
-    await receiver.subscribe(name)
+    await subscribe(receiver, name)
     sender = await connect(port, f"{name}-s")
     print("ready", flush=True)
     ended = asyncio.Event()
@@ -79,7 +82,7 @@ async def _publish(port: int, rate: float) -> Seen:
                 await asyncio.wait_for(ended.wait(), left)
                 break
         due.append(when)
-        sender.publish(name, b"%d" % seen.sent, 1)
+        sender.send_publish(name, b"%d" % seen.sent, 1)
         seen.sent += 1
         seen.backlog = max(seen.backlog, seen.sent - seen.received)
         await asyncio.sleep(0)
@@ -91,8 +94,8 @@ async def _publish(port: int, rate: float) -> Seen:
         delays.sort()
         at = [delays[min(len(delays) - 1, int(len(delays) * part))] * 1e3 for part in (0.5, 0.99)]
         seen.p50, seen.p99, seen.longest = at[0], at[1], delays[-1] * 1e3
-    sender.leave()
-    receiver.leave()
+    sender.disconnect()
+    receiver.disconnect()
     return seen
 
 
