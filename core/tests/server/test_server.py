@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hookmq.model.errors import BindError, ConfigError, StoreError
 from hookmq.model.settings import BrokerSettings, Settings
+from hookmq.model.snapshots import ListenerSnapshot
 from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq.server.server import Server
 from hookmq.server.settings import ListenerSettings, TlsSettings
@@ -56,6 +57,10 @@ async def test_start_serve_and_drain(broker: Any, dial: Any, runtime: Any, log: 
     reader, writer = await dial(addresses["one"])
     connection = await broker.next()
     assert node.state()["connections"] == {"one": 1, "web": 0}
+    assert broker.listeners() == (
+        ListenerSnapshot("one", "tcp", addresses["one"], 1, 100000),
+        ListenerSnapshot("web", "ws", addresses["web"], 0, 100000),
+    )
     stopping = asyncio.create_task(node.stop())
     assert await closed(reader) == b"bye"
     writer.close()

@@ -5,7 +5,7 @@ A page costs the same with ten sessions and with a million: one call examines a 
 
 from collections.abc import Callable, Mapping
 from heapq import nsmallest
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from hookmq.broker.plugin_api.base import HandleBase
 from hookmq.hooks.chain import overlaps
@@ -22,8 +22,6 @@ from hookmq.model.snapshots import (
     make_session_snapshot,
 )
 from hookmq.model.subscription import Subscription
-from hookmq.mqtt.errors import ProtocolError
-from hookmq.mqtt.topics import parse_share, validate_filter
 from hookmq.routing.shared_subscription import SharedSubscription
 from hookmq.session.serial_index import Numbered, SerialIndex
 from hookmq.session.session import Session
@@ -74,7 +72,7 @@ class Inspection(HandleBase):
     def session(self, client_id: str) -> SessionSnapshot | None:
         """Return a session, or None."""
         self._only_on_loop("session()")
-        self._check_texts("session", client_id=client_id)
+        self._check_types("read a session", ("client_id", client_id, str))
         session = self._state.sessions.get(client_id)
         return None if session is None else snapshot(session)
 
@@ -91,11 +89,10 @@ class Inspection(HandleBase):
         """Return a page of the sessions, the oldest first."""
         self._only_on_loop("sessions()")
         check_limit(self._plugin, "sessions", limit)
-        self._check_texts("sessions", client_id=client_id, username=username, listener=listener)
-        if connected is not None and not isinstance(connected, bool):
-            raise PluginError(
-                self._plugin, f"sessions(): connected is {type(connected).__name__}, not bool"
-            )
+        self._check_types(
+            "list sessions", ("client_id", client_id, str), ("username", username, str),
+            ("listener", listener, str), ("connected", False if connected is None else connected, bool),
+        )  # fmt: skip
 
         def wanted(session: Session) -> bool:
             client = session.client
@@ -154,8 +151,10 @@ class Inspection(HandleBase):
         """Return a page of the subscriptions, by session, and within a session in the order of their filters."""
         self._only_on_loop("subscriptions()")
         check_limit(self._plugin, "subscriptions", limit)
-        self._check_texts("subscriptions", client_id=client_id, filter=filter)
-        share, inner = self._parsed("subscriptions", filter) if filter else (None, "")
+        self._check_types(
+            "list subscriptions", ("client_id", client_id, str), ("filter", filter, str)
+        )
+        share, inner = self._parse_filter(filter, "list subscriptions") if filter else (None, "")
         state = self._state
         call, query = "subscriptions", (client_id, filter)
         start, after = 0, ""
@@ -201,22 +200,6 @@ class Inspection(HandleBase):
         """Return the core's metrics by name."""
         self._only_on_loop("counters()")
         return self._state.counters()
-
-    def _check_texts(self, call: str, **texts: Any) -> None:
-        """Raise PluginError for an argument that is not a string."""
-        for name, text in texts.items():
-            if not isinstance(text, str):
-                raise PluginError(
-                    self._plugin, f"{call}(): {name} is {type(text).__name__}, not str"
-                )
-
-    def _parsed(self, call: str, filter: str) -> tuple[str | None, str]:
-        """Return the share name, or None, and the topic filter of a valid filter."""
-        try:
-            validate_filter(filter, self._state.settings.broker.max_topic_levels)
-            return parse_share(filter)
-        except ProtocolError as error:
-            raise PluginError(self._plugin, f"{call}(): {error.detail}") from error
 
 
 def _filters(session: Session, after: str, count: int) -> list[str]:

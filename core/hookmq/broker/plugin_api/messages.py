@@ -11,8 +11,7 @@ from hookmq.model.errors import PluginError
 from hookmq.model.message import Message
 from hookmq.model.runtime import Promise
 from hookmq.model.snapshots import InflightMessage, Page, QueuedMessage
-from hookmq.mqtt.errors import ProtocolError
-from hookmq.mqtt.topics import has_wildcard, parse_share, validate_filter
+from hookmq.mqtt.topics import has_wildcard
 from hookmq.routing.retained_search import RetainedSearches
 from hookmq.session.inflight import VOLATILE_RELEASED, Delivery
 from hookmq.session.session import Session
@@ -166,10 +165,7 @@ class Messages(HandleBase):
     def _resume(self, call: str, client_id: str, cursor: str) -> tuple[Session | None, int]:
         """Return the session, or None, and the place after which the page begins. The position is the session's serial
         number and that place."""
-        if not isinstance(client_id, str):
-            raise PluginError(
-                self._plugin, f"{call}(): client_id is {type(client_id).__name__}, not str"
-            )
+        self._check_types("list messages", ("client_id", client_id, str))
         state = self._state
         session = state.sessions.get(client_id)
         if cursor == "":
@@ -186,12 +182,9 @@ class Messages(HandleBase):
         self._only_on_loop("retained()")
         check_limit(self._plugin, "retained", limit)
         state = self._state
-        try:
-            validate_filter(filter, state.settings.broker.max_topic_levels)
-        except ProtocolError as error:
-            raise PluginError(self._plugin, f"retained(): {error.detail}") from error
-        if parse_share(filter)[0] is not None:
-            raise PluginError(self._plugin, "retained(): a shared subscription matches none")
+        self._check_types("list retained messages", ("filter", filter, str))
+        if self._parse_filter(filter, "list retained messages")[0] is not None:
+            raise self._refusal("list retained messages", f"{filter!r} is a shared subscription")
         searches = state.searches.get(self._plugin)
         if searches is None:
             searches = state.searches[self._plugin] = RetainedSearches()
