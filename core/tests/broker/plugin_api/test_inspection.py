@@ -215,6 +215,7 @@ def test_a_session_that_stays_is_seen_once(steps: list[tuple[str, int]], limit: 
             page = broker.sessions(page.cursor, limit)
             seen += names(page.items)
         assert [name for name in seen if name[0] == "s"] == [f"s{n}" for n in range(6)]
+        assert names(everything(broker.sessions)) == list(harness.broker.sessions)
         assert len(set(seen)) == len(seen)
 
 
