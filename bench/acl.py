@@ -1,4 +1,4 @@
-"""``python -m bench.acl``: what a decision by acl_file costs with 10, 1,000 and 100,000 rules.
+"""``python -m bench.acl``: measure the cost of an acl_file decision with 10, 1,000 and 100,000 rules.
 
 There are two YAML files of each size. In one, all rules apply to everybody, and every tenth rule denies. In the other,
 each rule applies to one user. For comparison, the same decision is made by trying one rule after another. Figures are

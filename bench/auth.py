@@ -1,4 +1,4 @@
-"""``python -m bench.auth``: what checking a password costs.
+"""``python -m bench.auth``: measure the cost of checking a password.
 
 The first table shows how long verifying one password takes with each kind of hash. The second measures a whole broker
 that runs ``hookmq-auth-password``. Clients send CONNECT, wait for CONNACK, send DISCONNECT and close. The table shows

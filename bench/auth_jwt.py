@@ -1,4 +1,4 @@
-"""``python -m bench.auth_jwt``: what checking a token costs.
+"""``python -m bench.auth_jwt``: measure the cost of checking a token.
 
 The first table measures verification in this process: parsing, signature, claims and permissions, with and without an
 ``acl`` claim. The second measures a whole broker over loopback, with and without the plugin. Each client has its own

@@ -1,4 +1,4 @@
-"""``python -m bench.plugins``: what the plugins that authenticate, authorize and limit clients cost.
+"""``python -m bench.plugins``: measure the cost of plugins that authenticate, authorize and limit clients.
 
 ``python -m bench`` includes these three tables of short runs. `bench.auth`, `bench.auth_jwt`, `bench.acl` and
 `bench.ratelimit` measure each plugin in more detail.

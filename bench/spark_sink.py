@@ -1,4 +1,4 @@
-"""``python -m bench.spark_sink``: what storing every message in a stream costs, and what its readers cost.
+"""``python -m bench.spark_sink``: measure the cost of storing every message in a stream, and of reading the stream.
 
 The first table shows QoS 1 publishes a second, acknowledged once they are safe, as measured by ``bench.durable``. The
 rows alternate, and the last column compares each row with the first.

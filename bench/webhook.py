@@ -1,4 +1,4 @@
-"""``python -m bench.webhook``: what a webhook costs a publisher, and how many events a second are delivered.
+"""``python -m bench.webhook``: measure the cost of a webhook for publishers, and the events delivered per second.
 
 Latency: one client publishes at QoS 1 at a steady rate and waits for each PUBACK. The brokers, each in its own process,
 take turns. A *live* service responds immediately, a *dead* service's port is closed, and a *silent* service accepts

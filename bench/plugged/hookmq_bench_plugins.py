@@ -1,4 +1,4 @@
-"""Minimal plugins that show what the hooks themselves cost. Only `python -m bench` uses them."""
+"""Minimal plugins for measuring the cost of the hooks themselves. Only `python -m bench` uses them."""
 
 from hookmq.plugin import Accept, Action, Allow, Connect, Deny, Message, Plugin, hookimpl
 

@@ -153,7 +153,7 @@ def test_every_public_name_has_a_docstring() -> None:
 
 
 def test_every_type_in_a_public_signature_is_public() -> None:
-    """An author can write down the type of every argument, result and attribute without an import from behind."""
+    """A plugin author can annotate every argument, result and attribute without importing private modules."""
     values = {f"{module}.{name}": value for module, name, value in _public()}
     values["hookmq.hooks.specs.Specs"] = Specs
     known = {id(value) for value in values.values()}

@@ -191,7 +191,7 @@ def position(conf: Conf, query: str, sink: DeltaSink | IcebergSink) -> "Position
     state = sink.look()
 
     def noted(log_id: str, partition: int) -> int:
-        """Return the position that the table noted. The query reads files, so its checkpoint has no log offsets."""
+        """Return the position recorded in the table. A query that reads files has no log offsets in its checkpoint."""
         last = None if state is None else state.get(mark(f"{conf.name}.{query}", log_id, partition))
         return 0 if last is None else last + 1
 

@@ -127,8 +127,8 @@ class PluginInstance:
 
 
 class KeptState:
-    """State kept as long as the plugin object exists: counters, queue, whether the plugin was started, is ready or has
-    left."""
+    """State kept as long as the plugin object exists: counters, queue, and whether the plugin was started, is ready or
+    has left."""
 
     __slots__ = ("callbacks", "farewells", "hiding", "left", "queue", "ready", "started", "stats")
 

@@ -12,7 +12,7 @@ from hookmq_testing.runtime import Event, VirtualRuntime
 
 
 class Awaitable:
-    """Counts how often it is closed, and is never awaited."""
+    """An awaitable that is never awaited, and counts how often it is closed."""
 
     def __init__(self) -> None:
         self.closed = 0

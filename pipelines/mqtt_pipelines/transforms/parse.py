@@ -61,7 +61,7 @@ _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """``silver.device:`` the place of the device's name; set one of them."""
+    """``silver.device:`` where to find the device's name. Set one of these keys."""
 
     topic_level: int | None = setting(None, "the topic's level, counted from 0", maximum=65535)
     field: str = setting("", "a field of the payload")
@@ -87,7 +87,7 @@ class Silver:
     """``silver:`` how payloads are read, which messages are duplicates, and how late one may be."""
 
     schema: str = required("the payload's fields in DDL: `celsius double not null, battery int`")
-    device: Device = field(metadata={"help": "the place of the device's name"})
+    device: Device = field(metadata={"help": "where to find the device's name"})
     event_time: EventTime = EventTime()
     message_id: str = setting(
         "message-id", "the user property that identifies a message that is sent again"

@@ -39,7 +39,7 @@ class Lifecycle:
     offline: tuple[str, ...] = setting(("offline",), "payloads that say that the device is offline")
     field: str = setting("", "the JSON field with the status; empty: the whole payload")
     device: Device | None = setting(
-        None, "the place of the device's name in them, if it differs from other messages"
+        None, "where to find the device's name in these messages, if not as in others"
     )
 
     def __post_init__(self) -> None:
@@ -51,9 +51,11 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """``presence:`` the place of the device's name, and the silence after which a device is offline."""
+    """``presence:`` where to find the device's name, and how long a silent device counts as online."""
 
-    device: Device = field(metadata={"help": "the place of the device's name; not a field"})
+    device: Device = field(
+        metadata={"help": "where to find the device's name; `field` is not allowed here"}
+    )
     gap: Seconds = setting(
         300.0, "a device that is silent for longer is offline; 0: only `lifecycle` decides"
     )

@@ -153,7 +153,7 @@ def test_an_attempt_that_leaves_before_the_answer_counts(service: Service) -> No
 
 
 def test_a_slow_answer_gives_back_no_more_than_it_holds(service: Service) -> None:
-    """The token of an attempt that took longer than the window was already restored by time."""
+    """If an attempt takes longer than the window, its token has already been refilled."""
     slow = limited({"what": "auth_failures", "rate": "5/s"})
     with Harness([slow, service]) as harness:
         guess(harness, 0, b"right")

@@ -91,7 +91,7 @@ class Memory:
             self.take(mark)
 
     def reader(self, name: str) -> Reader:
-        """Return the knowledge of a subscriber; create it if needed."""
+        """Return the record of a subscriber, creating it if necessary."""
         found = self.readers.get(name)
         if found is None:
             found = self.readers[name] = Reader()

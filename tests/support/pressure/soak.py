@@ -1,8 +1,8 @@
-"""Clients that connect and disconnect in every way for a long time. No round may leave anything behind.
+"""Clients that connect and disconnect in many different ways for a long time. No round may leave anything behind.
 
-A round consists of some hundreds of clients with their sessions, subscriptions, wills and retained messages. When all
-are gone, the gauges and the number of open descriptors must have their initial values. After the first rounds, which
-fill memory pools, the number of objects and the memory must stay constant.
+A round consists of some hundreds of clients with their sessions, subscriptions, wills and retained messages. After the
+last client has gone, the gauges and the number of open descriptors must have their initial values. The first rounds
+fill memory pools. After these, the number of objects and the memory must stay constant.
 """
 
 import asyncio

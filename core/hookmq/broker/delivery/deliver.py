@@ -169,7 +169,7 @@ def pause(session: Session) -> None:
 
 
 def unpause(state: BrokerState, session: Session) -> None:
-    """Undo one `pause`. After the last one, send what waits."""
+    """Undo one `pause`. After the last one, send the waiting messages."""
     session.paused -= 1
     if not session.paused:
         update_write_state(session)

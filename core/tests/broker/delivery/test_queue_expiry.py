@@ -168,7 +168,7 @@ def test_a_queue_where_all_is_over_makes_room(broker_harness: Make) -> None:
 
 
 def test_twice_or_cut_short(harness: Harness) -> None:
-    """Edge 38: such a property is a protocol error."""
+    """Edge 38: a repeated or truncated expiry interval is an error."""
     for properties in (b"\x02\0\0\0\1\x02\0\0\0\1", b"\x02\0\0\1"):
         client = harness.connect("c")
         body = b"\0\1t" + bytes((len(properties),)) + properties
