@@ -13,7 +13,9 @@ Key = tuple[str, str, str]
 """(kind, name, user): ``("ip", "192.0.2.1", "")``, ``("user", "alice", "")`` or ``("client", client id, user name)``. A
 client id is banned together with its user, so another user's client with the same id is not banned. If the user name in
 CONNECT is not the identity, the keys are ``("identity", identity, "")`` and ``("identity_client", client id,
-identity)``."""
+identity)``. A ban that another plugin requests is for a client id of any user: ``("client_id", client id, "")``."""
+_OF_CLIENTS: Final = frozenset({"client", "identity_client", "client_id"})
+"""The kinds of keys whose name is a client id."""
 EVERY: Final = 1.0
 """Seconds between two searches of a full table for expired bans."""
 
@@ -82,6 +84,15 @@ class Bans:
                 del self._by_key[key]
                 return ban if ban.until > now else None
         return None
+
+    def lift_client(self, name: str, now: float) -> list[Banned]:
+        """Lift every ban of the client id `name`, whatever its user. Return those that had not expired."""
+        found = [
+            ban for ban in self._by_key.values() if ban.key[0] in _OF_CLIENTS and ban.key[1] == name
+        ]
+        for ban in found:
+            del self._by_key[ban.key]
+        return [ban for ban in found if ban.until > now]
 
     def all(self, now: float) -> Iterator[Banned]:
         """Return the bans that have not expired, in any order."""

@@ -1,6 +1,6 @@
 """The plugin that ``use: ratelimit`` creates."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Final
 
@@ -27,6 +27,7 @@ from hookmq_ratelimit.client_keys import ClientKeys, user_of
 from hookmq_ratelimit.exemptions import Exemptions
 from hookmq_ratelimit.limit_table import LimitTable
 from hookmq_ratelimit.login_guard import LoginGuard
+from hookmq_ratelimit.requests import BAN, UNBAN, ban_request, unban_request
 from hookmq_ratelimit.settings import Per, RateLimitConfig, What
 from hookmq_ratelimit.tolls import ByTopic, ClientRateLimiter
 
@@ -173,11 +174,12 @@ class RateLimitPlugin(Plugin):
         if self.free(client):
             return None
         now = self.runtime.now()
-        user = short(client.username or "")
+        user, name = short(client.username or ""), short(client.client_id)
         for key in (
             ("ip", self.table.network(client), ""),
             ("user", user, ""),
-            ("client", short(client.client_id), user),
+            ("client", name, user),
+            ("client_id", name, ""),
         ):
             ban = self.bans.find(key, now)
             if ban is not None:
@@ -285,7 +287,8 @@ class RateLimitPlugin(Plugin):
         """Count a cancelled wait."""
         self.waiting -= 1
 
-    def _ban(self, key: Key, duration: float, why: str, client: ClientInfo) -> None:
+    def _ban(self, key: Key, duration: float, why: str, client: ClientInfo | None) -> None:
+        """Ban `key`, and disconnect `client`, which caused it; None if it is offline."""
         now = self.runtime.now()
         ban = self.bans.add(key, now + duration, why, now)
         broker = self._broker
@@ -295,7 +298,32 @@ class RateLimitPlugin(Plugin):
         fields = {"kind": key[0], "name": key[1], "seconds": duration, "why": why}
         self._log("warning", "ratelimit.banned", **fields)
         broker.emit("ratelimit.banned", client, **fields)
-        self.runtime.call_soon(partial(_disconnect, broker, client))
+        if client is not None:
+            self.runtime.call_soon(partial(_disconnect, broker, client))
+
+    @hookimpl
+    async def on_event(
+        self, event: str, fields: Mapping[str, object], plugin: str, broker: BrokerHandle
+    ) -> None:
+        """Ban or unban a client id because another plugin asks for it."""
+        if event not in (BAN, UNBAN):
+            return
+        if not self._active or self._broker is not broker:
+            self._activate(broker)
+        try:
+            if event == BAN:
+                asked = ban_request(fields)
+                key = ("client_id", short(asked.client_id), "")
+                why = asked.reason or f"plugin {plugin}"
+                self._ban(key, asked.seconds, why, broker.client(asked.client_id))
+            else:
+                now = self.runtime.now()
+                for ban in self.bans.lift_client(short(unban_request(fields)), now):
+                    self._log("info", "ratelimit.unbanned", kind=ban.key[0], name=ban.key[1])
+        except ValueError as error:
+            self._log(
+                "error", "ratelimit.request_refused", request=event, by=plugin, why=str(error)
+            )
 
     def _log(self, level: str, event: str, **fields: object) -> None:
         if self._broker is not None:

@@ -190,7 +190,7 @@ def test_who_breaks_a_limit_again_and_again_is_shut_out(version: int, code: int)
         client.reconnect(expect=code)
         harness.connect("client", version, username="other")  # another's client of that name
         events = [call.event for call in recorder.calls("on_event")]
-        assert events == ["ratelimit.limited", "ratelimit.banned"]
+        assert events == ["ratelimit.limited", "ratelimit.banned", "broker.disconnected"]
         assert dict(recorder.calls("on_event")[1].fields) == {
             "kind": "client", "name": "client", "seconds": 60, "why": "publishes-per-client",
         }  # fmt: skip

@@ -375,7 +375,7 @@ _KINDS: Final = (
         (
             *(field._replace(always=False) for field in _WHO),
             Field("plugin", _NAME, "plugin id"),
-            Field("kind", _NAME, "client, user or ip"),
+            Field("kind", _NAME, "client, user, ip or client_id"),
             Field("name", _TEXT, "banned client, user or address"),
             Field("seconds", _SECONDS, "duration of the ban"),
             Field("why", _NAME, "reason: flapping, or the limit that was exceeded too often"),
