@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal
 
 from hookmq.hooks.clients import ClientHandle, ClientRequest, Delivery
 from hookmq.hooks.metric_registry import MetricRegistry
+from hookmq.hooks.plugin_state import PluginState
 from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
 from hookmq.hooks.specs import HOOK_API, OBSERVERS, BrokerHandle, hookimpl
@@ -256,6 +257,7 @@ __all__ = [
     "Peer",
     "Plugin",
     "PluginError",
+    "PluginState",
     "Promise",
     "Properties",
     "ProtocolError",

@@ -20,6 +20,7 @@ UNTESTED = {
     ),
     "cli/__main__.py": "one call; test_main.py starts it as a process",
     "hooks/clients.py": "protocols and fields; broker/plugin_client.py implements them",
+    "hooks/plugin_state.py": "a protocol; broker/plugin_api/keeping.py implements it",
     "hooks/registries.py": "protocols",
     "model/runtime.py": "protocols; testing and server/asyncio_runtime.py implement them",
     "model/settings.py": "fields, whose bounds the tests of config read",

@@ -70,8 +70,8 @@ class Harness:
     # --- start and stop ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Run `on_startup`, load the store and run `on_ready`. If the start fails, raise its error."""
-        for step in (self.hooks.startup, self.broker.start):
+        """Load the store, run `on_startup` and `on_ready`. If the start fails, raise its error."""
+        for step in (self.broker.load, self.hooks.startup, self.broker.start):
             error = self.wait(step)
             if error is not None:
                 raise error
@@ -87,6 +87,7 @@ class Harness:
             client.auto_ack = False
         self.wait(lambda done: self.broker.drain("", lambda: done(None)), required=False)
         self.wait(lambda done: self.hooks.shutdown(10.0, lambda: done(None)))
+        self.wait(lambda done: self.broker.commit(lambda: done(None)), required=False)
         self.wait(lambda done: self.store.close(lambda: done(None)), required=False)
         for task in list(self.clock.tasks):
             task.cancel()

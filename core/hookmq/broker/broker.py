@@ -13,7 +13,7 @@ from hookmq.broker.packet_reader import PacketReader
 from hookmq.broker.plugin_api import PluginBroker
 from hookmq.broker.plugin_connection import PluginConnection
 from hookmq.broker.publish.retained import expire
-from hookmq.broker.recovery import recover
+from hookmq.broker.recovery import Groups, begin, recover
 from hookmq.broker.retained_expiry import Expiries
 from hookmq.broker.sessions.lifecycle import detach
 from hookmq.broker.sessions.revocation import revoke
@@ -72,6 +72,8 @@ class Broker:
         """Every open connection, oldest first; the values are not used. A set would be ordered by memory address, and
         simulator runs would not be repeatable."""
         self._drained: Callable[[], None] | None = None
+        self._orphans: Groups | None = None
+        """Shared subscriptions without members, once the state has been loaded and until `start`."""
         self._log_full_at = 0.0
         """The earliest time to log again that the connection limit is reached."""
         self._unlogged = 0
@@ -192,19 +194,49 @@ class Broker:
             detach(state, session, not normal)
         self._check_drained()
 
-    def start(self, done: Callable[[BaseException | None], None]) -> None:
+    def load(self, done: Callable[[BaseException | None], None]) -> None:
         """Load the state from the store. Then call `done` with None, or with the StoreError that prevents the broker
-        from starting."""
-        state = self.state
+        from starting.
 
-        def recovered(error: BaseException | None) -> None:
+        Call it once, before plugins start, so that they find the state in `on_startup`. No hook is called.
+        """
+
+        def recovered(error: BaseException | None, orphans: Groups) -> None:
             if error is None:
+                self._orphans = orphans
+                self.state.writes.schedule()
+            done(error)
+
+        recover(self.state, recovered)
+
+    def start(self, done: Callable[[BaseException | None], None]) -> None:
+        """Load the state unless `load` has, and let time pass for it: sessions expire and wills are published. Then
+        call `done` as `load` does. Call it once the plugins have started."""
+
+        def loaded(error: BaseException | None) -> None:
+            orphans, self._orphans = self._orphans, None
+            if error is None and orphans is not None:
+                state = self.state
+                begin(state, orphans)
+                state.plugin_timers.wake()
                 watch_retries(state)
                 watch_expiry(state)
                 state.writes.schedule()
             done(error)
 
-        recover(state, recovered)
+        if self._orphans is None:
+            self.load(loaded)
+        else:
+            loaded(None)
+
+    def commit(self, done: Callable[[], None]) -> None:
+        """Call `done` once everything that was recorded so far is committed, or at once if the store has failed."""
+        state = self.state
+        if state.failed is not None:
+            done()
+        else:
+            state.committer.after_commit(done)
+            state.writes.schedule()
 
     def reload(self, settings: Settings, hooks: Hooks) -> None:
         """Continue with new settings and hooks. Clients stay connected and keep the limits that CONNACK announced.
@@ -239,12 +271,7 @@ class Broker:
         if self._drained is None or self.connections:
             return
         done, self._drained = self._drained, None
-        state = self.state
-        if state.failed is not None:
-            done()
-        else:
-            state.committer.after_commit(done)
-            state.writes.schedule()
+        self.commit(done)
 
 
 def _plugin_brokers(state: BrokerState) -> Callable[[PluginInstance], BrokerHandle]:

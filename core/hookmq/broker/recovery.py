@@ -1,4 +1,4 @@
-"""Rebuild sessions, queues and retained messages from the store when the broker starts."""
+"""Rebuild sessions, queues, retained messages and the state of plugins from the store when the broker starts."""
 
 from collections import deque
 from collections.abc import Callable
@@ -31,6 +31,7 @@ from hookmq.storage.records import (
     PutReceived,
     PutRetained,
     PutSession,
+    PutState,
     PutSubscription,
     Queued,
     QueueSummary,
@@ -44,30 +45,50 @@ _PAGE_BYTES: Final = 1 << 24
 """Entries and bytes to read at a time."""
 
 
-def recover(state: BrokerState, done: Callable[[BaseException | None], None]) -> None:
-    """Load the state from the store. Then call `done` with None, or with the StoreError that prevents the broker from
-    starting."""
+Groups = list[SharedSubscription]
+
+
+def recover(state: BrokerState, done: Callable[[BaseException | None, Groups], None]) -> None:
+    """Load the state from the store. Then call `done` with None and the shared subscriptions that have a queue but no
+    members, or with the StoreError that prevents the broker from starting.
+
+    No hook is called. `begin` starts what may call hooks.
+    """
     try:
         last = state.store.last_commit()
         for journal in state.journals:
             journal.recover(last)
         orphans = _load(state)
     except StoreError as error:
-        done(error)
+        done(error, [])
         return
 
     def loaded(failed: StoreFailed | None) -> None:
         if failed is not None:
-            done(StoreError(failed.reason))
+            done(StoreError(failed.reason), [])
             return
-        for group in orphans:
-            drop_orphaned(state, group)
         for session in state.sessions.values():
             return_shared(state, session)  # no member is online
-        _set_deadlines(state)
-        done(None)
+        state.plugin_states.loaded = True
+        done(None, orphans)
 
     _GroupQueues(state, [*state.groups.values(), *orphans], loaded).load()
+
+
+def begin(state: BrokerState, orphans: Groups) -> None:
+    """Drop the queues of `orphans`, set the deadlines of the sessions that `recover` loaded, and report the state of
+    plugins that are not configured."""
+    configured = {one.id for one in state.hooks.plugins}
+    unused = [
+        name
+        for name, space in state.plugin_states.spaces.items()
+        if space.keys and name not in configured
+    ]
+    if unused:
+        state.runtime.log("info", "plugin.state_unused", plugins=sorted(unused))
+    for group in orphans:
+        drop_orphaned(state, group)
+    _set_deadlines(state)
 
 
 def _load(state: BrokerState) -> list[SharedSubscription]:
@@ -104,6 +125,8 @@ def _load(state: BrokerState) -> list[SharedSubscription]:
                 found.last_seq = max(found.last_seq, item.seq)
                 found.loaded_seq = max(found.loaded_seq, item.seq)
                 found.last_packet_id = item.packet_id
+        elif isinstance(item, PutState):
+            state.plugin_states.load(item)
         elif isinstance(item, QueueSummary):
             queues[item.owner] = item
     for session in state.sessions.values():
@@ -152,10 +175,12 @@ def _load_session(state: BrokerState, kept: SessionRecord) -> None:
 def _set_deadlines(state: BrokerState) -> None:
     now = state.runtime.time()
     for session in list(state.sessions.values()):
-        if session.ended_at is not None:
-            if session.will_at is not None:
+        # A plugin may have used a session in `on_startup`; its deadlines are set already.
+        if session.ended_at is not None and session.connection is None:
+            if session.will_at is not None and session.will_due is None:
                 schedule_will(state, session, max(0.0, session.will_at - now))
-            schedule_end(state, session, max(0.0, session.ended_at + session.expiry - now))
+            if session.expiry_due is None:
+                schedule_end(state, session, max(0.0, session.ended_at + session.expiry - now))
 
 
 class _GroupQueues:

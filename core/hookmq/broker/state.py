@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 
 from hookmq.broker.fan_out_job import FanOutJob
 from hookmq.broker.parked_publishes import Parking
+from hookmq.broker.plugin_state import PluginStates
+from hookmq.broker.plugin_timers import PluginTimers
 from hookmq.broker.publishers import Publishers
 from hookmq.broker.retained_expiry import Expiries, Kept
 from hookmq.broker.timers import TimerQueue
@@ -43,7 +45,7 @@ from hookmq.storage.commit_pause import CommitPause
 from hookmq.storage.group_commit import GroupCommit, entry_of
 from hookmq.storage.memory_store import MemoryStore
 from hookmq.storage.protocols import Journal, Store
-from hookmq.storage.records import Enqueue, PutMessage
+from hookmq.storage.records import Enqueue, PutMessage, PutState, Record
 
 _DENIALS: Final = 1000
 """Number of clients whose denials are counted between two log lines."""
@@ -123,6 +125,7 @@ class BrokerState:
         """Returns the server's listeners. The server sets it."""
         self.counters: Callable[[], dict[str, float]]  # set by `Broker`, which has some of them
         self.publishers = Publishers()
+        self.plugin_states = PluginStates(self._record_plugin_state)
         self.expiries: Expiries  # set by `Broker`, which can clear a message
         self.open_client: Callable[[PluginInstance, Peer, Scope], Any]
         """Opens a connection for a plugin client; set by `Broker`."""
@@ -152,6 +155,8 @@ class BrokerState:
         self.router: SubscriptionTree[Subscriber, Subscription, Route] = SubscriptionTree(
             self.routes.compile, max_levels=settings.broker.max_topic_levels
         )
+        self.plugin_timers = PluginTimers(self, self.writes.schedule)
+        hooks.on_ready_ended = self.plugin_timers.wake
         self.next_message_id = store.next_message_id()
         self.session_bytes = 0
         """Bytes of client data that sessions hold: client ids, user names, wills and filters."""
@@ -203,6 +208,8 @@ class BrokerState:
         self.writes.room = settings.broker.max_write_buffer
         self._set_up_routes()
         self.router.clear_cache()
+        hooks.on_ready_ended = self.plugin_timers.wake
+        self.plugin_timers.wake()
 
     # --- the store -------------------------------------------------------------------------------------------------
 
@@ -225,6 +232,12 @@ class BrokerState:
         return PutMessage(outgoing.id, outgoing.message), entry_of(
             delivery.owner, delivery, outgoing.id
         )
+
+    def _record_plugin_state(self, record: Record) -> None:
+        if self.recording:
+            value = record.value if isinstance(record, PutState) else b""
+            self.committer.add(record, len(value))
+        self.writes.schedule()
 
     def _commit_failed(self, reason: str) -> None:
         # Nothing that waits is ever acknowledged: calling fsync again may report success without writing.

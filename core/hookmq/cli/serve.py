@@ -74,7 +74,7 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     from hookmq.server.server import Server
 
     class PluginServer(Server):
-        """A server that starts plugins before the store is loaded, and calls `on_ready` once all listeners are open."""
+        """A server that starts plugins once the store is loaded, and calls `on_ready` once all listeners are open."""
 
         async def prepare(self) -> None:
             await start_plugins(hooks)
@@ -97,6 +97,11 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
         await live.reread()
         warn([one for one in notices(live.config, live.hooks) if one not in before])
 
+    async def close(started: bool) -> None:
+        if started:
+            await finished(broker.commit)  # the state that plugins kept in `on_shutdown`
+        await finished(broker.store.close)
+
     runtime = AsyncioRuntime()
     broker = Broker(config.settings, runtime, hooks)
     server = PluginServer(broker, config.listeners, runtime, reload=reload)
@@ -108,7 +113,7 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
         seconds = broker.settings.broker.shutdown_timeout
         await finished(lambda done: live.hooks.shutdown(seconds, done))
         try:
-            await asyncio.wait_for(finished(broker.store.close), seconds)
+            await asyncio.wait_for(close(server.phase() != "starting"), seconds)
         except TimeoutError:
             # Changes that a hanging disk has not committed were not acknowledged, so waiting longer is pointless.
             raise StoreError(

@@ -156,6 +156,32 @@ class Waiting:
         at_depth(self._depth, resume, FAILED)
 
 
+def run_alone(
+    runtime: Runtime, call: HookImplementation, args: tuple[Any, ...], done: Callable[[bool], None]
+) -> None:
+    """Run one implementation whose result is ignored. `done` receives whether it succeeded, possibly at once."""
+
+    def ended(answer: Any) -> None:
+        worked = answer is not FAILED
+        if worked:
+            call.stats.ok += 1
+        done(worked)
+
+    if call.blocking:
+        Waiting(runtime).start(call, args, None, -1.0, ended)
+        return
+    began = call.stats.begin()
+    try:
+        answer = call.function(*args)
+    except Exception as error:
+        answer = failure(call, error)
+    if hasattr(type(answer), "__await__"):
+        Waiting(runtime).start(call, args, answer, began, ended)
+        return
+    call.stats.end(began)
+    ended(answer)
+
+
 def words(error: BaseException) -> str:
     """Describe an error in one line."""
     text = str(error)

@@ -127,10 +127,12 @@ class PluginInstance:
 
 
 class KeptState:
-    """State kept as long as the plugin object exists: counters, queue, and whether the plugin was started, is ready or
-    has left."""
+    """State kept as long as the plugin object exists: counters, queue, the hooks it implements, whether the plugin was
+    started, is ready or has left. `ready_ended` is whether `on_ready` has returned, so that timers may be called."""
 
-    __slots__ = ("callbacks", "farewells", "hiding", "left", "queue", "ready", "started", "stats")
+    __slots__ = (
+        "callbacks", "farewells", "hiding", "hooks", "left", "queue", "ready", "ready_ended", "started", "stats",
+    )  # fmt: skip
 
     def __init__(self, plugin_id: str) -> None:
         self.stats: dict[str, HookStats] = {}
@@ -142,8 +144,10 @@ class KeptState:
         self.farewells: list[Callable[[], None]] = []
         """Called once when the plugin is disabled or has been shut down."""
         self.queue: Any = None
+        self.hooks: frozenset[str] = frozenset()
         self.started = False
         self.ready = False
+        self.ready_ended = False
 
     def leave(self) -> None:
         """Call the `farewells`: the plugin object will not be used again."""

@@ -25,6 +25,8 @@ class PluginSet(Protocol):
     plugins: tuple[PluginInstance, ...]
     registry: Registry
     runtime: Runtime | None
+    on_ready_ended: Callable[[], None]
+    """Called whenever a plugin's `on_ready` has returned."""
 
     def disable(self, plugin_id: str, why: str) -> None:
         """Remove a plugin from every chain."""
@@ -53,7 +55,13 @@ def ready(hooks: PluginSet, done: Callable[[], None]) -> None:
     fresh = [one for one in hooks.plugins if not one.kept.ready and not one.disabled]
     for one in fresh:
         one.kept.ready = True
-    each(hooks, "on_ready", (), fresh, done)
+
+    def ended(instance: PluginInstance, error: str) -> bool:
+        instance.kept.ready_ended = True
+        hooks.on_ready_ended()
+        return True
+
+    _Round(hooks, "on_ready", (), fresh, ended, done, None).go()
 
 
 def each(
@@ -92,7 +100,7 @@ def shutdown(
         if dropped:
             runtime.log("warning", "observers.dropped", events=dropped)
         for one in started:
-            one.kept.started = one.kept.ready = False
+            one.kept.started = one.kept.ready = one.kept.ready_ended = False
         left = max(0.0, deadline - runtime.now())
         each(hooks, "on_shutdown", (left,), started, ended, deadline)
 

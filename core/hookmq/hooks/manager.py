@@ -67,6 +67,8 @@ class Hooks:
         self.runtime: Runtime | None = None
         self.delivers = False
         """Whether any plugin decides on deliveries."""
+        self.on_ready_ended: Callable[[], None] = _nothing
+        """Called whenever a plugin's `on_ready` has returned. The broker sets it, to call the plugin's timers."""
         self._chains: dict[str | None, Chains] = {}
         self._named: frozenset[str] = frozenset()
         self._calls: dict[
@@ -127,6 +129,13 @@ class Hooks:
     def instance(self, plugin_id: str) -> PluginInstance | None:
         """Return the plugin with this id, or None."""
         return next((one for one in self.plugins if one.id == plugin_id), None)
+
+    def timer_call(self, plugin_id: str) -> HookImplementation | None:
+        """Return a plugin's implementation of `on_timer`. None if it has none, or is not ready yet."""
+        for instance, call in self._calls.get(("on_timer", None), ()):
+            if instance.id == plugin_id and instance.kept.ready_ended:
+                return call
+        return None
 
     def asks_anew(self) -> bool:
         """Reread every plugin's `authorize_actions`. Return whether they changed; if so, `chains` returns new
@@ -330,6 +339,10 @@ class Hooks:
                 if not one.disabled and serves(one.entry, listener)
             ),
         )
+
+
+def _nothing() -> None:
+    pass
 
 
 def serves(entry: PluginEntry, listener: str | None) -> bool:

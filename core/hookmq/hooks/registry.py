@@ -75,6 +75,7 @@ def register(instances: Sequence[PluginInstance]) -> Registry:
             for name, found in registry.items()
             if any(one.instance is instance for one in found)
         }
+        instance.kept.hooks = frozenset(mine)
         _check_idle(instance)
         _check_timeouts(instance)
         _check_actions(instance, registry["authorize"])

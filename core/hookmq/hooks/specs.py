@@ -16,6 +16,7 @@ import pluggy
 
 from hookmq.hooks.clients import ClientHandle, ClientRequest
 from hookmq.hooks.metric_registry import MetricRegistry
+from hookmq.hooks.plugin_state import PluginState
 from hookmq.hooks.rate_limit import RateLimiter
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled
@@ -303,6 +304,23 @@ class BrokerHandle(Protocol):
         plugins and ``hookmq_build_info`` are not included. Raises PluginError in a thread.
         """
 
+    @property
+    def state(self) -> PluginState:
+        """This plugin's durable keys and values. They are loaded before `on_startup`."""
+
+    def set_timer(self, key: str, at: float, data: bytes = b"") -> Awaitable[None]:
+        """Call this plugin's `on_timer` with `key` and `data` at `at`, in epoch seconds. The awaitable ends after the
+        commit.
+
+        The timer is kept like `state`, with the same limits, and replaces the timer with this key. If it is due while the
+        broker is down, `on_timer` is called after `on_ready`. A hook may set its own key again. Raises PluginError if an
+        argument is invalid, the plugin has no `on_timer`, or in a thread.
+        """
+
+    def cancel_timer(self, key: str) -> Awaitable[bool]:
+        """Delete a timer. The awaitable returns, after the commit, whether it existed. A call that has begun is not
+        stopped, but it is not repeated if it fails. Raises PluginError in a thread."""
+
     def log(self, level: str, event: str, /, **fields: object) -> None:
         """Log `event` with this plugin's id. See `Plugin.log`."""
 
@@ -547,6 +565,11 @@ class Specs:
     def on_ready(self, broker: BrokerHandle) -> None:
         """Called when all listeners are open: once for each plugin object, at startup or after the reload that created
         it."""
+
+    @_lifecycle()
+    def on_timer(self, key: str, data: bytes, broker: BrokerHandle) -> None:
+        """Called when a timer of this plugin is due, or as soon as possible after that. The timer is gone once the hook
+        has returned. If the hook fails, it is called again later. See `BrokerHandle.set_timer`."""
 
     @_lifecycle()
     def on_reload(self, old: Settings, new: Settings) -> None:

@@ -178,6 +178,12 @@ class BrokerSettings:
     on_revoke: Literal["disconnect", "silent"] = setting(
         "disconnect", "what happens to a client when a subscription is revoked"
     )
+    plugin_state_bytes: Size = setting(
+        64 << 20,
+        "bytes of the state of one plugin: keys, values and timers",
+        maximum=512 << 20,
+    )
+    plugin_state_keys: int = setting(100000, "keys and timers in the state of one plugin")
     publish_depth: int = setting(
         4,
         "how many times in a row plugins may respond to a message by publishing another one",

@@ -58,8 +58,11 @@ class Broker(Protocol):
     def accept(self, wire: Wire, peer: Peer, scope: Scope) -> ConnectionHandler:
         """Return the handler for a new transport; see `AcceptConnection`."""
 
+    def load(self, done: Callable[[BaseException | None], None]) -> None:
+        """Load the stored state, then call `done`. No hook is called."""
+
     def start(self, done: Callable[[BaseException | None], None]) -> None:
-        """Load the stored state, then call `done`."""
+        """Let time pass for the loaded state, then call `done`."""
 
     def drain(self, reference: str, done: Callable[[], None]) -> None:
         """Disconnect every client, naming `reference` as the server to use instead. Then commit and call `done`."""

@@ -76,23 +76,17 @@ class Server:
             raise ConfigError(f"two listeners are named {twice[0]!r}")
 
     async def start(self, inherited: Mapping[str, socket.socket] | None = None) -> None:
-        """Start the server: open HTTP listeners, call `prepare`, load the stored state, then open all other listeners.
+        """Start the server: open HTTP listeners, load the stored state, call `prepare`, then open all other listeners.
 
         Meanwhile, HTTP listeners report "starting". A listener uses the socket in `inherited` that has its name. If the
         start fails, nothing remains open, and StoreError, BindError or ConfigError is raised.
         """
-        loaded: asyncio.Future[None] = self._loop.create_future()
-
-        def done(error: BaseException | None = None) -> None:
-            if not loaded.done():
-                loaded.set_exception(error) if error is not None else loaded.set_result(None)
-
         sockets = dict(inherited or {})
         try:
             await self._open([one for one in self._wanted if one.type in HTTP], sockets)
+            await self._finished(self.broker.load)
             await self.prepare()
-            self.broker.start(done)
-            await loaded
+            await self._finished(self.broker.start)
             await self._open([one for one in self._wanted if one.type not in HTTP], sockets)
             self.listeners = {one.name: self.listeners[one.name] for one in self._wanted}
         except BaseException:
@@ -105,8 +99,21 @@ class Server:
         self._watchdog.start()
         self._started = True
 
+    async def _finished(
+        self, step: Callable[[Callable[[BaseException | None], None]], None]
+    ) -> None:
+        """Wait for a step of the broker's start, and raise its error."""
+        ended: asyncio.Future[None] = self._loop.create_future()
+
+        def done(error: BaseException | None) -> None:
+            if not ended.done():
+                ended.set_exception(error) if error is not None else ended.set_result(None)
+
+        step(done)
+        await ended
+
     async def prepare(self) -> None:
-        """Prepare the start, before the broker loads its state. Subclasses with plugins start them here."""
+        """Prepare the start, after the broker has loaded its state. Subclasses with plugins start them here."""
 
     async def _open(
         self, wanted: Sequence[ListenerSettings], sockets: dict[str, socket.socket]

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 from hookmq.broker import Broker
 from hookmq.model.errors import StoreError
+from hookmq.plugin import Context, Message, Plugin, SessionEvent, hookimpl
 from hookmq.storage.protocols import Paged, StoreFailed
-from hookmq_testing import DurableStore, Harness
+from hookmq_testing import DurableStore, Harness, will
 
 Make = Callable[..., Harness]
 
@@ -110,3 +111,37 @@ def test_the_queue_of_a_group_whose_members_are_gone_is_dropped(broker_harness: 
     harness.settle()
     assert not store.queues
     assert harness.broker.state.queued_bytes == 0
+
+
+def test_plugins_start_when_the_state_is_loaded_and_before_time_passes(
+    broker_harness: Make,
+) -> None:
+    """A will that was due long ago is published only once the plugins that decide on it have started."""
+    story: list[str] = []
+
+    class Late(Plugin):
+        @hookimpl
+        async def on_startup(self) -> None:
+            story.append(f"sessions: {len(harness.broker.sessions)}")
+            await harness.clock.sleep(5)
+            story.append("started")
+
+        @hookimpl
+        def on_will(self, message: Message) -> None:
+            story.append(f"will: {message.topic}")
+
+        @hookimpl
+        def on_session(self, event: SessionEvent) -> None:
+            story.append(event.value)
+
+    store = DurableStore()
+    harness = broker_harness(store=store)
+    harness.connect("c", session_expiry_interval=10, will=will("w", b"x", delay=5))
+    harness.settle()
+    # The process ends here.
+    harness = broker_harness([Late(None, Context("late"))], store=store, start=False)
+    harness.advance(100)
+    harness.start()
+    harness.advance(20)
+    assert story[:3] == ["sessions: 1", "started", "will: w"]
+    assert story[-1] == "expired"

@@ -118,8 +118,8 @@ async def test_the_life_of_two_plugins(
     await until("b ready open")
     assert told == [
         "a store True shut", "b store True shut", "a journal [] shut", "b journal [] shut",
-        "a startup shut", "b startup shut", "a metrics shut", "b metrics shut",
-        "a load shut", "a ready open", "b ready open",
+        "a load shut", "a startup shut", "b startup shut", "a metrics shut", "b metrics shut",
+        "a ready open", "b ready open",
     ]  # fmt: skip
     told.clear()
     path.write_text(path.read_text() + "broker: {max_qos: 1}\n")

@@ -4,7 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.hooks.async_calls import FAILED, HeldAwaitable, Waiting, in_thread, refuse, words
+from hookmq.hooks.async_calls import (
+    FAILED,
+    HeldAwaitable,
+    Waiting,
+    in_thread,
+    refuse,
+    run_alone,
+    words,
+)
 from hookmq.hooks.chain import HookImplementation
 from hookmq.hooks.recursion import DEPTH, at_depth
 from hookmq.hooks.stats import HookStats
@@ -115,3 +123,39 @@ def test_a_wrong_answer_is_named_and_an_awaitable_closed(answer: Any, text: str)
 def test_an_error_is_one_line() -> None:
     assert words(ValueError("broken")) == "ValueError: broken"
     assert words(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+def raises() -> None:
+    raise ValueError("no")
+
+
+async def later() -> str:
+    return "ignored"
+
+
+async def later_raises() -> None:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("function", "blocking", "worked"),
+    [
+        (lambda: None, False, True),
+        (lambda: "ignored", False, True),
+        (raises, False, False),
+        (later, False, True),
+        (later_raises, False, False),
+        (lambda: None, True, True),
+        (raises, True, False),
+    ],
+)
+def test_a_call_of_its_own_is_counted_and_told_once(
+    runtime: VirtualRuntime, function: Callable[..., Any], blocking: bool, worked: bool
+) -> None:
+    told: list[bool] = []
+    one = call(function, blocking=blocking)
+    run_alone(runtime, one, (), told.append)
+    runtime.advance(60)
+    assert told == [worked]
+    assert (one.stats.ok, one.stats.error) == (int(worked), int(not worked))
+    assert (one.stats.calls, one.stats.pending) == (1, 0)

@@ -34,6 +34,7 @@ SIGNATURES = [
     "on_event(client, event, fields, plugin, broker)",
     "on_startup(broker)",
     "on_ready(broker)",
+    "on_timer(key, data, broker)",
     "on_reload(old, new)",
     "on_shutdown(broker, deadline)",
     "provide_store(config, broker)",

@@ -115,6 +115,9 @@ class FakeBroker:
         async with asyncio.timeout(60):
             return await self._queue.get()
 
+    def load(self, done: Callable[[BaseException | None], None]) -> None:
+        done(None)
+
     def start(self, done: Callable[[BaseException | None], None]) -> None:
         done(None)
 

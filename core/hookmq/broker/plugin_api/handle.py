@@ -4,13 +4,16 @@ from hookmq.broker.plugin_api.actions import Actions
 from hookmq.broker.plugin_api.authorization import Authorization
 from hookmq.broker.plugin_api.clients import Clients
 from hookmq.broker.plugin_api.inspection import Inspection
+from hookmq.broker.plugin_api.keeping import Keeping
 from hookmq.broker.plugin_api.messages import Messages
 from hookmq.broker.plugin_api.publishing import Publishing
 from hookmq.broker.plugin_api.subscribing import Subscribing
 from hookmq.model.runtime import Runtime
 
 
-class PluginBroker(Publishing, Authorization, Inspection, Messages, Subscribing, Actions, Clients):
+class PluginBroker(
+    Publishing, Authorization, Inspection, Messages, Subscribing, Actions, Clients, Keeping
+):
     """One plugin's handle; see `hookmq.hooks.specs.BrokerHandle`. Each group of members is in its own module."""
 
     __slots__ = ()

@@ -86,6 +86,7 @@ class PublishPipeline:
         "decisions",
         "done",
         "full",
+        "kept",
         "message",
         "patient",
         "plain",
@@ -135,6 +136,8 @@ class PublishPipeline:
         self.cancelled = False
         self.full: tuple[BoundedJournal, ...] = ()
         """Journals that still need the message."""
+        self.kept = -1
+        """The number of changes to the state of plugins before the hooks were called; -1 if none was called."""
         self.patient = False
         """Whether the source retries if no plugin can decide. If so, the message is neither dropped nor reported."""
         self.plain = True
@@ -239,6 +242,7 @@ class PublishPipeline:
             self._accept()
             return
         self.plain = False
+        self.kept = self.state.plugin_states.changes
         step = run_transform(
             self.state.runtime, calls, self.client, self.message, self._transformed, self.skip
         )
@@ -266,7 +270,7 @@ class PublishPipeline:
             added = self.state.committer.added
             if self.before is not None:
                 self.before()  # for its source, the message was accepted
-            outcome.relies = self.state.committer.added != added
+            outcome.relies = self.state.committer.added != added or self._has_kept()
             self._end(outcome)
             return
         if isinstance(result, Handled):
@@ -342,8 +346,12 @@ class PublishPipeline:
         )
         if not result.matched:
             result.code = ReasonCode.NO_MATCHING_SUBSCRIBERS
-        result.relies = committer.added != added
+        result.relies = committer.added != added or self._has_kept()
         return result
+
+    def _has_kept(self) -> bool:
+        """Return whether a plugin changed its state since the hooks were called. The acknowledgement waits for it."""
+        return self.kept >= 0 and self.kept != self.state.plugin_states.changes
 
     def _no_room(self, full: tuple[BoundedJournal, ...]) -> None:
         """Handle a message for journals that are full. At QoS 1, subscribers get it now and the publisher keeps it. A

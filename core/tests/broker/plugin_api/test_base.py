@@ -50,6 +50,9 @@ REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("listeners()", lambda broker: broker.listeners()),
     ("counters()", lambda broker: broker.counters()),
     ("runtime", lambda broker: broker.runtime),
+    ("state", lambda broker: broker.state),
+    ("set_timer()", lambda broker: broker.set_timer("k", 0.0)),
+    ("cancel_timer()", lambda broker: broker.cancel_timer("k")),
 ]
 """Calls that return broker state. They are refused in a thread."""
 FREE: list[tuple[str, Callable[[BrokerHandle], Any]]] = [

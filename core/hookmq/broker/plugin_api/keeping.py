@@ -1,0 +1,166 @@
+"""A plugin keeps state and sets timers."""
+
+import builtins
+from collections.abc import Awaitable
+from functools import partial
+from math import isfinite
+from typing import Any
+
+from hookmq.broker.plugin_api.base import HandleBase
+from hookmq.broker.plugin_state import PluginSpace
+from hookmq.hooks.plugin_state import PluginState
+from hookmq.model.cursors import check_limit
+from hookmq.model.errors import PluginError
+from hookmq.model.runtime import Promise
+from hookmq.model.snapshots import Page
+from hookmq.storage.records import MAX_STATE_KEY
+
+
+def _give(result: Promise, value: Any) -> None:
+    if not result.done():  # else the caller has stopped waiting
+        result.set_result(value)
+
+
+class Keeping(HandleBase):
+    """The part of the handle that keeps state."""
+
+    __slots__ = ()
+
+    @property
+    def state(self) -> PluginState:
+        """Return the plugin's keys and values."""
+        self._only_on_loop("state")
+        return KeptState(self)
+
+    def set_timer(self, key: str, at: float, data: bytes = b"") -> Awaitable[None]:
+        """Set a timer, which survives a restart. See `hookmq.hooks.specs.BrokerHandle.set_timer`."""
+        space = self._space("set_timer()")
+        key = self._key(key, "set_timer()")
+        data = self._bytes(data, "set_timer()", "data")
+        if isinstance(at, bool) or not isinstance(at, int | float) or not isfinite(at):
+            raise PluginError(
+                self._plugin, f"set_timer(): `at` must be a time in epoch seconds, not {at!r}"
+            )
+        if "on_timer" not in self._instance.kept.hooks:
+            raise PluginError(self._plugin, "set_timer(): the plugin does not implement on_timer")
+        state = self._state
+        state.plugin_states.set_timer(space, key, float(at), data, state.settings.broker)
+        self._warn(space)
+        state.plugin_timers.wake()
+        return self._committed(None)
+
+    def cancel_timer(self, key: str) -> Awaitable[bool]:
+        """Delete a timer. The awaitable returns, after the commit, whether it existed."""
+        space = self._space("cancel_timer()")
+        key = self._key(key, "cancel_timer()")
+        existed = self._state.plugin_states.drop_timer(space, key)
+        self._state.plugin_timers.wake()
+        return self._committed(existed)
+
+    def _space(self, call: str) -> PluginSpace:
+        """Return the plugin's space. Raises PluginError in a thread, or before the state has been loaded."""
+        self._only_on_loop(call)
+        states = self._state.plugin_states
+        if not states.loaded:
+            raise PluginError(
+                self._plugin,
+                f"broker.{call}: the state is not loaded yet: use it from on_startup on",
+            )
+        return states.space(self._plugin)
+
+    def _key(self, key: str, call: str) -> str:
+        if not isinstance(key, str):
+            raise PluginError(
+                self._plugin, f"{call}: the key must be str, not {type(key).__name__}"
+            )
+        try:
+            size = len(key.encode())
+        except UnicodeEncodeError as error:
+            raise PluginError(
+                self._plugin, f"{call}: the key is not valid Unicode: {error.reason}"
+            ) from None
+        if size > MAX_STATE_KEY:
+            raise PluginError(
+                self._plugin,
+                f"{call}: the key has {size} bytes: at most {MAX_STATE_KEY} are allowed",
+            )
+        return str.__str__(key)  # a store may not accept subclasses
+
+    def _bytes(self, value: bytes, call: str, what: str) -> bytes:
+        if not isinstance(value, bytes):
+            raise PluginError(
+                self._plugin, f"{call}: {what} must be bytes, not {type(value).__name__}"
+            )
+        return bytes(value)
+
+    def _committed(self, value: Any) -> Promise:
+        """Return a promise of `value` that is fulfilled once this turn is committed."""
+        state = self._state
+        result = state.runtime.promise()
+        # Not a place where the batch may be cut: the message that a hook is called for belongs to the same commit.
+        state.committer.after_commit(partial(_give, result, value), cut=False)
+        state.writes.schedule()
+        return result
+
+    def _warn(self, space: PluginSpace) -> None:
+        """Log, once for each plugin, that its state ends with the process."""
+        if not self._state.store.durable and not space.warned:
+            space.warned = True
+            self.log("warning", "plugin.state_not_durable")
+
+
+class KeptState:
+    """One plugin's keys and values; see `hookmq.hooks.plugin_state.PluginState`."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: Keeping) -> None:
+        self._handle = handle
+
+    @property
+    def keys(self) -> int:
+        """Return the number of keys and timers."""
+        return self._handle._space("state.keys").keys
+
+    def get(self, key: str) -> builtins.bytes | None:
+        """Return the value of a key, or None."""
+        handle = self._handle
+        return handle._space("state.get()").values.get(handle._key(key, "state.get()"))
+
+    def put(self, key: str, value: builtins.bytes) -> Awaitable[None]:
+        """Set a key. The awaitable ends after the commit."""
+        handle = self._handle
+        space = handle._space("state.put()")
+        key = handle._key(key, "state.put()")
+        value = handle._bytes(value, "state.put()", "the value")
+        state = handle._state
+        state.plugin_states.put(space, key, value, state.settings.broker)
+        handle._warn(space)
+        return handle._committed(None)
+
+    def delete(self, key: str) -> Awaitable[bool]:
+        """Delete a key. The awaitable returns, after the commit, whether the key existed."""
+        handle = self._handle
+        space = handle._space("state.delete()")
+        key = handle._key(key, "state.delete()")
+        return handle._committed(handle._state.plugin_states.delete(space, key))
+
+    def items(
+        self, prefix: str = "", cursor: str = "", limit: int = 100
+    ) -> Page[tuple[str, builtins.bytes]]:
+        """Return a page of keys and values, in the order of the keys."""
+        handle = self._handle
+        space = handle._space("state.items()")
+        prefix = handle._key(prefix, "state.items()")
+        plugin, cursors = handle._plugin, handle._state.cursors
+        check_limit(plugin, "state.items", limit)
+        query = (plugin, prefix)
+        after = cursors.read(plugin, "items", query, cursor) if cursor != "" else None
+        keys, more = space.page(prefix, after, limit)
+        found = tuple((key, space.values[key]) for key in keys)
+        return Page(found, cursors.make("items", query, keys[-1]) if more else "")
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all keys, values and timers."""
+        return self._handle._space("state.bytes").size

@@ -1,0 +1,44 @@
+"""The protocol of the state that a plugin keeps. The core implements it, and plugins use it as ``broker.state``."""
+
+import builtins
+from collections.abc import Awaitable
+from typing import Protocol
+
+from hookmq.model.snapshots import Page
+
+
+class PluginState(Protocol):
+    """The keys and values that one plugin id keeps, in memory and in the broker's store.
+
+    What a turn puts and deletes is committed with everything else of that turn. A hook that puts a key and accepts a
+    message therefore has both or neither after a crash. Without a durable store, the state ends with the process.
+
+    A key is a text of at most 1,024 bytes, a value is bytes. `broker.plugin_state_keys` and
+    `broker.plugin_state_bytes` limit the state. A call that is invalid, breaks a limit, runs in a thread, or comes before
+    `on_startup` raises PluginError and changes nothing.
+    """
+
+    @property
+    def keys(self) -> int:
+        """The number of keys and timers."""
+
+    def get(self, key: str) -> builtins.bytes | None:
+        """Return the value of a key, or None."""
+
+    def put(self, key: str, value: builtins.bytes) -> Awaitable[None]:
+        """Set a key. `get` returns the value at once. The awaitable ends after the commit; you need not await it."""
+
+    def delete(self, key: str) -> Awaitable[bool]:
+        """Delete a key. The awaitable returns, after the commit, whether the key existed. You need not await it."""
+
+    def items(
+        self, prefix: str = "", cursor: str = "", limit: int = 100
+    ) -> Page[tuple[str, builtins.bytes]]:
+        """Return keys that start with `prefix`, and their values, in the order of the keys.
+
+        `limit` is from 1 to 1000. Pass `Page.cursor` to continue. A key that is put or deleted meanwhile may be missing.
+        """
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all keys, values and timers."""

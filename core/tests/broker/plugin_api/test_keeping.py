@@ -1,0 +1,312 @@
+"""What a plugin keeps: visible at once, committed with its turn, there again after a restart."""
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hookmq.hooks.specs import BrokerHandle
+from hookmq.model.errors import PluginError
+from hookmq.mqtt.packets import Puback
+from hookmq.plugin import Context, Drop, Message, Plugin, hookimpl
+from hookmq.storage.records import DropState, PutMessage, PutState, Record
+from hookmq_testing import DurableStore, Harness, SlowStore
+from hookmq_testing.runtime import EPOCH
+
+Make = Callable[..., Harness]
+
+
+class Counter(Plugin):
+    """Counts messages, and remembers what it found at its start."""
+
+    def __init__(self, id: str = "counter") -> None:
+        super().__init__(None, Context(id))
+        self.found: bytes | None = None
+        self.called: list[tuple[str, bytes]] = []
+
+    @hookimpl
+    def on_startup(self, broker: BrokerHandle) -> None:
+        self.found = broker.state.get("count")
+
+    @hookimpl
+    def on_publish(self, message: Message, broker: BrokerHandle) -> Any:
+        count = int(broker.state.get("count") or b"0") + 1
+        broker.state.put("count", b"%d" % count)
+        return Drop() if message.topic == "drop" else None
+
+    @hookimpl
+    def on_timer(self, key: str, data: bytes) -> None:
+        self.called.append((key, data))
+
+
+def awaited(harness: Harness, call: Callable[[], Any]) -> list[Any]:
+    """Await what `call` returns in a coroutine; the list will have the result."""
+    results: list[Any] = []
+
+    async def run() -> None:
+        results.append(await call())
+
+    def done(result: object, error: BaseException | None) -> None:
+        if error is not None:
+            results.append(error)
+
+    harness.clock.spawn(run(), done)
+    harness.settle()
+    return results
+
+
+def test_what_is_put_is_there_at_once(broker_harness: Make) -> None:
+    harness = broker_harness([Counter()])
+    state = harness.handle("counter").state
+    assert state.get("k") is None
+    state.put("k", b"v")
+    assert (state.get("k"), state.keys, state.bytes) == (b"v", 1, 2)
+    state.put("k", b"longer")
+    assert (state.get("k"), state.keys, state.bytes) == (b"longer", 1, 7)
+    state.delete("k")
+    assert (state.get("k"), state.keys, state.bytes) == (None, 0, 0)
+
+
+def test_plugins_have_a_space_each(broker_harness: Make) -> None:
+    harness = broker_harness([Counter("a"), Counter("b")])
+    harness.handle("a").state.put("k", b"a")
+    assert harness.handle("b").state.get("k") is None
+    harness.handle("b").state.put("k", b"b")
+    assert harness.handle("a").state.get("k") == b"a"
+
+
+def test_put_and_delete_end_after_the_commit(broker_harness: Make) -> None:
+    store = SlowStore(DurableStore())
+    harness = broker_harness([Counter()], store=store)
+    broker = harness.handle("counter")
+    put = awaited(harness, lambda: broker.state.put("k", b"v"))
+    assert put == []
+    assert broker.state.get("k") == b"v"
+    assert store.records() == [PutState("s/counter", "k", b"v")]
+    store.finish()
+    harness.settle()
+    assert put == [None]
+    deleted = awaited(harness, lambda: broker.state.delete("k"))
+    missing = awaited(harness, lambda: broker.state.delete("k"))
+    assert deleted == missing == []
+    store.finish()
+    harness.settle()
+    assert (deleted, missing) == ([True], [False])
+    timer = awaited(harness, lambda: broker.set_timer("k", EPOCH + 1e6))
+    assert timer == []
+    store.finish()
+    harness.settle()
+    cancelled = awaited(harness, lambda: broker.cancel_timer("k"))
+    store.finish()
+    harness.settle()
+    assert (timer, cancelled) == ([None], [True])
+
+
+def test_a_message_and_the_state_of_its_hook_are_one_commit(broker_harness: Make) -> None:
+    store = SlowStore(DurableStore())
+    harness = broker_harness([Counter()], store=store)
+    store.slow = False
+    sub = harness.connect("sub", session_expiry_interval=600)
+    sub.subscribe("t", 1)
+    sub.disconnect()
+    pub = harness.connect("pub")
+    harness.settle()
+    store.slow = True
+    pub.publish("t", b"x", 1)
+    harness.settle()
+    assert store.committing is not None
+    kinds = [type(one) for one in store.committing]
+    assert kinds.count(PutState) == kinds.count(PutMessage) == 1
+    store.finish()
+    harness.settle()
+
+
+def test_a_batch_is_not_cut_between_a_message_and_its_state(
+    broker_harness: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookmq.storage.group_commit.MAX_RECORDS", 1)
+    store = SlowStore(DurableStore(), slow=False)
+    harness = broker_harness([Counter()], store=store)
+    sub = harness.connect("sub", session_expiry_interval=600)
+    sub.subscribe("t", 1)
+    sub.disconnect()
+    pub = harness.connect("pub")
+    with harness.together():
+        for _ in range(5):
+            pub.publish("t", b"x", 1)
+    kept = [batch for batch in store.committed if any(type(one) is PutState for one in batch)]
+    for batch in kept:
+        counts = [sum(type(one) is kind for one in batch) for kind in (PutState, PutMessage)]
+        assert counts[0] == counts[1] > 0
+
+
+def test_an_acknowledgement_waits_for_the_state(broker_harness: Make) -> None:
+    """Even if the message itself is dropped, so that nothing else is recorded."""
+    store = SlowStore(DurableStore())
+    harness = broker_harness([Counter()], store=store)
+    pub = harness.connect("pub")
+    for number, topic in enumerate(("drop", "nobody"), 1):
+        pub.publish(topic, b"x", 1)
+        harness.settle()
+        assert store.committing == (PutState("s/counter", "count", b"%d" % number),)
+        pub.expect_nothing()
+        store.finish()
+        pub.expect(Puback)
+
+
+def test_state_survives_and_is_there_in_on_startup(broker_harness: Make) -> None:
+    store = DurableStore()
+    harness = broker_harness([Counter()], store=store)
+    harness.connect("pub").publish("t", b"x", 1)
+    harness.settle()
+    harness.handle("counter").state.put("gone", b"x")
+    harness.handle("counter").state.delete("gone")
+    harness.close()
+    plugin = Counter()
+    again = broker_harness([plugin], store=store)
+    assert plugin.found == b"1"
+    assert again.handle("counter").state.items().items == (("count", b"1"),)
+
+
+def test_state_that_is_put_in_on_shutdown_is_committed(broker_harness: Make) -> None:
+    class Last(Counter):
+        @hookimpl
+        async def on_shutdown(self, broker: BrokerHandle) -> None:
+            broker.state.put("count", b"last")
+
+    store = SlowStore(DurableStore(), slow=False)
+    broker_harness([Last()], store=store).close()
+    assert PutState("s/counter", "count", b"last") in store.records()
+
+
+def test_the_state_of_a_plugin_that_is_not_configured_is_kept(broker_harness: Make) -> None:
+    store = DurableStore()
+    harness = broker_harness([Counter("a")], store=store)
+    harness.handle("a").state.put("k", b"v")
+    harness.settle()
+    harness.close()
+    harness = broker_harness([Counter("b")], store=store)
+    harness.settle()
+    assert list(store.plugin_state.values()) == [PutState("s/a", "k", b"v")]
+    [told] = harness.logged("plugin.state_unused")
+    assert told == {"plugins": ["a"]}
+    harness.reload(plugins=[Counter("a")])
+    assert harness.handle("a").state.get("k") == b"v"
+
+
+def test_items_in_pages(broker_harness: Make) -> None:
+    harness = broker_harness([Counter()])
+    state = harness.handle("counter").state
+    for number in range(7):
+        state.put(f"a/{number}", b"%d" % number)
+    state.put("b", b"")
+    page = state.items("a/", limit=4)
+    assert [key for key, _ in page.items] == ["a/0", "a/1", "a/2", "a/3"]
+    state.delete("a/3")  # the next page begins after it nevertheless
+    state.delete("a/4")
+    rest = state.items("a/", page.cursor, 4)
+    assert rest.items == (("a/5", b"5"), ("a/6", b"6"))
+    assert rest.cursor == ""
+    assert len(state.items().items) == 6
+    for wrong in (page.cursor + "x", "x", "items.x.y.z"):
+        with pytest.raises(PluginError):
+            state.items("a/", wrong)
+    with pytest.raises(PluginError, match="other arguments"):
+        state.items("b", page.cursor)
+    for limit in (0, 1001, True):
+        with pytest.raises(PluginError, match="limit must be from 1 to 1000"):
+            state.items(limit=limit)
+
+
+class Name(enum.StrEnum):
+    KEY = "key"
+
+
+class Raw(bytes):
+    pass
+
+
+def test_subclasses_become_plain_values(broker_harness: Make) -> None:
+    """Stores pass values on in formats that know plain types only."""
+    store = DurableStore()
+    harness = broker_harness([Counter()], store=store)
+    harness.handle("counter").state.put(Name.KEY, Raw(b"x"))
+    harness.handle("counter").set_timer(Name.KEY, int(EPOCH) + 100, Raw(b"x"))
+    harness.settle()
+    for record in store.plugin_state.values():
+        assert (type(record.key), type(record.value)) == (str, bytes)
+    assert type(store.plugin_state["t/counter", "key"].due) is float
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda b: b.state.put(5, b""), r"state.put\(\): the key must be str, not int"),
+        (lambda b: b.state.put("ä" * 513, b""), "the key has 1026 bytes: at most 1024"),
+        (lambda b: b.state.put("\ud800", b""), "the key is not valid Unicode"),
+        (lambda b: b.state.put("k", "v"), "the value must be bytes, not str"),
+        (lambda b: b.state.put("k", bytearray(b"v")), "the value must be bytes, not bytearray"),
+        (lambda b: b.state.put("k", b"x" * 200), "plugin_state_bytes allows 100"),
+        (lambda b: b.state.get(None), "the key must be str"),
+        (lambda b: b.state.delete(b"k"), "the key must be str"),
+        (lambda b: b.set_timer(5, 1.0), r"set_timer\(\): the key must be str"),
+        (lambda b: b.set_timer("k", "soon"), "`at` must be a time in epoch seconds, not 'soon'"),
+        (lambda b: b.set_timer("k", float("nan")), "not nan"),
+        (lambda b: b.set_timer("k", float("inf")), "not inf"),
+        (lambda b: b.set_timer("k", True), "not True"),
+        (lambda b: b.set_timer("k", 1.0, "x"), "data must be bytes, not str"),
+        (lambda b: b.set_timer("k", 1.0, b"x" * 200), "plugin_state_bytes allows 100"),
+        (lambda b: b.cancel_timer(5), "the key must be str"),
+    ],
+)
+def test_bad_input_changes_nothing(
+    broker_harness: Make, call: Callable[[Any], object], says: str
+) -> None:
+    store = SlowStore(DurableStore(), slow=False)
+    config = {"broker": {"plugin_state_bytes": 100}}
+    harness = broker_harness([Counter()], store=store, config=config)
+    before = list(store.committed)
+    with pytest.raises(PluginError, match=says):
+        call(harness.handle("counter"))
+    harness.settle()
+    assert store.committed == before
+    assert harness.handle("counter").state.keys == 0
+
+
+def test_a_timer_needs_on_timer(broker_harness: Make) -> None:
+    class Mute(Plugin):
+        pass
+
+    harness = broker_harness([Mute(None, Context("mute"))])
+    with pytest.raises(PluginError, match="does not implement on_timer"):
+        harness.handle("mute").set_timer("k", 0.0)
+
+
+def test_nothing_is_kept_before_the_state_is_loaded(broker_harness: Make) -> None:
+    harness = broker_harness([Counter()], start=False)
+    for call in ("get", "delete"):
+        with pytest.raises(PluginError, match="not loaded yet: use it from on_startup on"):
+            getattr(harness.handle("counter").state, call)("k")
+    harness.start()
+    assert harness.handle("counter").state.get("k") is None
+
+
+def test_a_store_that_forgets_is_warned_of_once(broker_harness: Make) -> None:
+    harness = broker_harness([Counter()])
+    assert harness.logged("plugin.state_not_durable") == []
+    for _ in range(3):
+        harness.handle("counter").state.put("k", b"v")
+    assert harness.logged("plugin.state_not_durable") == [{"plugin": "counter"}]
+    durable = broker_harness([Counter()], store=DurableStore())
+    durable.handle("counter").state.put("k", b"v")
+    assert durable.logged("plugin.state_not_durable") == []
+
+
+def test_a_delete_is_recorded_only_if_there_was_something(broker_harness: Make) -> None:
+    store = SlowStore(DurableStore(), slow=False)
+    harness = broker_harness([Counter()], store=store)
+    records: list[Record] = store.records(PutState, DropState)
+    harness.handle("counter").state.delete("k")
+    harness.handle("counter").cancel_timer("k")
+    harness.settle()
+    assert store.records(PutState, DropState) == records == []
