@@ -32,6 +32,8 @@ _FAULTS: Final = {
     "storm": 0.7, "drain": 0.3, "reauth": 1.0, "right": 1.0, "wrap": 2.0, "journal": 0.4, "want": 1.0,
 }  # fmt: skip
 """The kinds of faults, each with its frequency per 60 messages."""
+_KEEPER_SEED: Final = 0x6B656570
+"""A seed offset that separates the random numbers of the keeper from all others."""
 _DURABLE_ONLY: Final = ("crash", "disk", "slow", "drain", "journal")
 _SHARED_QOS: Final = (0, *(1,) * 12, *(2,) * 6)
 
@@ -59,6 +61,8 @@ def _knobs(seed: int, random: Random, focused: bool, tight: bool) -> Knobs:
     clients = 4 if focused else random.randrange(4, 8)
     window = some(1, 2, 3, 5, 20)
     narrow = random.random() < (0.6 if focused else 0.35)
+    apart = Random(seed ^ _KEEPER_SEED)
+    keeper = apart.choice((0.02, 0.1, 0.5)) if apart.random() < 0.2 else 0.0
     return Knobs(
         seed=seed,
         versions=(5, *(some(3, 4, 4, 5, 5, 5) for _ in range(clients - 1))),
@@ -70,6 +74,7 @@ def _knobs(seed: int, random: Random, focused: bool, tight: bool) -> Knobs:
         read_delay=some(0.0, 0.0, 0.01, 0.2),
         max_records=some(20000, 20000, 20000, 1, 5),
         journals=journals,
+        keeper=keeper,
         journal_latency=some(0.0, 0.005, 0.05, 0.3),
         latency=some(0.0005, 0.002, 0.02),
         jitter=some(0.0, 0.005, 0.05),

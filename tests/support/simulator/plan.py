@@ -49,6 +49,8 @@ class Knobs:
     journals: tuple[str, ...] = ()
     """Names from `journal.JOURNALS`."""
     journal_latency: float = 0.005
+    keeper: float = 0.0
+    """Mean seconds between the changes of a plugin that keeps state; 0 for no such plugin."""
     latency: float = 0.002
     jitter: float = 0.002
     split: float = 0.0

@@ -14,6 +14,7 @@ from hookmq.plugin import (
     Accept,
     Action,
     Auth,
+    BrokerHandle,
     Challenge,
     ClientInfo,
     Connect,
@@ -62,6 +63,9 @@ class World(Protocol):
 
     def complain(self, invariant: str, text: str) -> None:
         """Report a violated invariant."""
+
+    def timer_called(self, key: str, data: bytes, broker: BrokerHandle) -> None:
+        """Note that the keeper's timer is called."""
 
 
 class Broken(Exception):
@@ -259,7 +263,18 @@ class Scribe(Part):
         return self.world.journal(self.id)
 
 
+class Timekeeper(Part):
+    """Keeps state and sets timers. The world makes the changes through its handle."""
+
+    @hookimpl
+    def on_timer(self, key: str, data: bytes, broker: BrokerHandle) -> None:
+        if not self.world.calm and self.world.chance.random() < 0.1:
+            raise Broken("as planned")
+        self.world.timer_called(key, data, broker)
+
+
 PARTS: Final[dict[str, Callable[[World, str], Part]]] = {
     "gate": Gate, "acl": Acl, "shaper": Shaper, "courier": Courier, "filter": Filter, "mourner": Mourner,
     "watch": Watch, "warden": Warden, "log": Scribe, "outbox": Scribe, "all": Scribe,
+    "keeper": Timekeeper,
 }  # fmt: skip

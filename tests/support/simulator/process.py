@@ -20,6 +20,7 @@ from hookmq.model.events import Direction, DropReason
 from hookmq.model.message import Message
 from hookmq.mqtt.packets import Packet, Publish
 from hookmq.mqtt.reason_codes import PacketType
+from hookmq.plugin import BrokerHandle
 from hookmq.storage.memory_store import MemoryStore
 from hookmq.storage.protocols import Store
 from hookmq_testing.runtime import EPOCH, VirtualRuntime
@@ -29,6 +30,8 @@ from simulator.clock import Clock, SimRuntime
 from simulator.coverage import Cell
 from simulator.disk import Disk, OpenDisk
 from simulator.journal import Journals, OpenJournal
+from simulator.keeper import PLUGIN as KEEPER
+from simulator.keeper import Keeper
 from simulator.ledger import Ledger
 from simulator.misbehaving_client import Rude
 from simulator.network import Endpoint, Link, Weather
@@ -38,6 +41,8 @@ from simulator.wills import Wills
 
 JOURNALS_SEED: Final = 0x6A6F7572
 """A seed offset that separates the random numbers of the journals from all others."""
+KEEPER_SEED: Final = 0x6B657074
+"""The same for the keeper's changes."""
 
 
 @dataclass(slots=True)
@@ -88,6 +93,7 @@ class Process:
             knobs.journals, self.clock, knobs.seed ^ JOURNALS_SEED, knobs.journal_latency, self.ledger, self.complain,
             lambda: self.store.last_commit(), self.mix,
         )  # fmt: skip
+        self.keeper = Keeper(Random(knobs.seed ^ KEEPER_SEED), self.complain)
         self.weather = Weather(knobs.latency, knobs.jitter, knobs.split, knobs.high_water)
         self.calm = False
         self.denied: set[tuple[str, str]] = set()
@@ -168,10 +174,30 @@ class Process:
             self.complain("start", f"the broker does not start: {error}")
         self.ready = True
         self.journals.check_started()
+        if self.broker is not None:
+            self.keeper.check_started(self.broker)
+        self._get_ready()
         self._note("=== the broker is up")
+
+    def _get_ready(self) -> None:
+        """Run `on_ready`. From then on, timers are called."""
+        self.hooks.ready(lambda: None)
+
+    def _keep(self) -> None:
+        """Let the keeper make a change now and then, while the broker is up and there are faults."""
+        if self.calm:
+            return
+        keeper = self.keeper
+        instance = self.hooks.instance(KEEPER)
+        if self.broker is not None and self.ready and instance is not None:
+            assert instance.broker is not None
+            keeper.act(instance.broker, self.current())
+        self.clock.after(keeper.random.expovariate(1 / self.knobs.keeper), self._keep)
 
     def _make_hooks(self) -> Hooks:
         names = ("warden", *self.knobs.plugins, *self.knobs.journals)
+        if self.knobs.keeper:
+            names += (KEEPER,)
         return Hooks.of(*(PARTS[name](self, name) for name in names))
 
     def _watch_drops(self, core: BrokerState) -> None:
@@ -364,6 +390,10 @@ class Process:
     def _crash_of(self, broker: Broker | None) -> None:
         if broker is self.broker:
             self.crash(0.1)
+
+    def timer_called(self, key: str, data: bytes, broker: BrokerHandle) -> None:
+        """Implement `plugins.World.timer_called`."""
+        self.keeper.called(key, data, broker)
 
     def journal(self, name: str) -> OpenJournal:
         """Implement `plugins.World.journal`."""

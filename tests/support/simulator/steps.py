@@ -121,6 +121,8 @@ class Steps(Process):
         if self.broker is not None:
             self.hooks = self._make_hooks()
             self.broker.reload(self.settings, self.hooks)
+            if self.ready:
+                self._get_ready()
 
     def _do_reauth(self, who: int) -> None:
         self.clients[who].re_authenticate()

@@ -46,6 +46,8 @@ class Epochs(Steps):
         self._kill()
         if other and self.disk is not None:
             self.disk = self._make_disk("another")
+        if other or self.disk is None:
+            self.keeper.begin_anew()
         self._start()
 
     def _publish_to_journals(self) -> None:

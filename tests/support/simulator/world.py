@@ -39,6 +39,8 @@ class World(Epochs):
         self._start()
         for step in self.plan.steps:
             self.clock.at(step.at, partial(self._do, step))
+        if knobs.keeper:
+            self.clock.after(0.0, self._keep)
         parts: tuple[tuple[float, Callable[[], None]], ...] = (
             (knobs.duration + 0.5, self._heal),
             (LIVENESS, self._check_promises),
@@ -128,6 +130,7 @@ class World(Epochs):
         self.wills.check(self.clients[0].life, self.clients[0].client_id, self.clock.now)
         checks.check_settled(self.broker, self.disk, self.complain)
         self.journals.check_settled()
+        self.keeper.check_settled(self.broker, self.disk)
         retained = self.broker.state.retained
         self.ledger.check_retained(
             {topic: out.message.payload for topic, out in retained.match("r/#")}
