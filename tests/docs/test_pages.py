@@ -5,7 +5,7 @@ The info string of a block determines the check:
 | info string | check |
 |---|---|
 | `python` | executed as a module; plugins in it are run through a broker in memory |
-| `python file=NAME`, `toml file=NAME`, `yaml file=NAME` | written to the page's folder, for its prompts |
+| `python file=NAME`, `toml file=NAME`, `yaml file=NAME` | written to the folder that the prompts are in |
 | `console` | run, and its output compared; see tests/support/console.py |
 | `yaml config` | a whole configuration: validated as `hookmq check` does |
 | `yaml part` | keys of a configuration: likewise, with the listeners they lack |
@@ -129,7 +129,7 @@ def test_prompts(page: Path, tmp_path: Path) -> None:
     with console(tmp_path) as reader:
         for block in blocks(page):
             if block.file:
-                target = tmp_path / block.file
+                target = reader.folder / block.file
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_text(block.text)
             elif block.kind == "console":

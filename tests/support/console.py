@@ -2,7 +2,7 @@
 
 A line that begins with ``$`` is a command. The lines up to the next command are its output, in which ``...`` matches
 anything. A command without output in the manual must succeed, but may print anything. The supported commands are
-`hookmq` with all its subcommands, `pip install -e .`, `pytest`, `curl`, `export` and `make` (only its target is
+`hookmq` with all its subcommands, `cd`, `pip install -e .`, `pytest`, `curl`, `export` and `make` (only its target is
 checked).
 
 ``hookmq serve`` keeps running in the background, on ports that the kernel chooses. Later commands are redirected from
@@ -81,6 +81,11 @@ class Console:
             for word in arguments:
                 name, _, value = word.partition("=")
                 self.environ[name] = value
+            return
+        if program == "cd":
+            [folder] = arguments
+            self.folder = self.folder / folder
+            assert self.folder.is_dir(), step.command
             return
         if program == "make":
             targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)

@@ -1,0 +1,81 @@
+"""Print docs/reference/plugins.md, the page of all plugins of this repository, from the metadata of their distributions.
+
+python tools/plugin_directory.py > docs/reference/plugins.md
+"""
+
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from hookmq.hooks.specs import SPECS
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {"Plugins": "plugins", "Examples": "examples/plugins"}
+"""The sections of the page, and their folders."""
+SETTINGS = ("Configuration", "Settings", "Rules", "Options")
+"""The headings of a README that may describe the settings, the best first."""
+
+INTRODUCTION = """\
+# Plugins
+
+This page is generated from the metadata of the distributions, and a test keeps it up to date. A plugin is inactive until
+the configuration names it; the name is the value of `use:`. [Hooks](hooks.md) explains what each hook does. To write your
+own plugin, start with [the tutorial](../tutorials/first-plugin.md).
+"""
+
+
+class PluginRow(NamedTuple):
+    """One plugin: its name, its distribution, its folder, one sentence, its hooks, and where its settings are."""
+
+    name: str
+    distribution: str
+    folder: str
+    summary: str
+    hooks: tuple[str, ...]
+    settings: str
+
+
+def rows(folder: str, root: Path = ROOT) -> list[PluginRow]:
+    """Return the plugins of all distributions in `folder`, by name. Imports them."""
+    found = []
+    for file in sorted((root / folder).glob("*/pyproject.toml")):
+        project = tomllib.loads(file.read_text())["project"]
+        place = file.parent.relative_to(root).as_posix()
+        readme = (file.parent / project["readme"]).read_text()
+        for name, target in project["entry-points"]["hookmq.plugins"].items():
+            module, _, attribute = target.partition(":")
+            kind = getattr(import_module(module), attribute)
+            hooks = tuple(hook for hook in SPECS if callable(getattr(kind, hook, None)))
+            summary = project["description"].rstrip(".")
+            found.append(
+                PluginRow(name, project["name"], place, summary, hooks, settings(readme, name))
+            )
+    return sorted(found)
+
+
+def settings(readme: str, name: str) -> str:
+    """Return the anchor of the settings of the plugin `name` in its README, or "" for the whole page."""
+    titles = re.findall(r"^##+ (.+)$", readme, re.M)
+    title = next((one for one in (name, *SETTINGS) if one in titles), "")
+    return f"#{title.lower().replace(' ', '-')}" if title else ""
+
+
+def directory() -> str:
+    """Return the page as Markdown."""
+    text = INTRODUCTION
+    for title, folder in FOLDERS.items():
+        text += f"\n## {title}\n\n| plugin | distribution | purpose | hooks | settings |\n|---|---|---|---|---|\n"
+        for one in rows(folder):
+            page = f"../../{one.folder}/README.md"
+            hooks = ", ".join(f"`{hook}`" for hook in one.hooks)
+            text += (
+                f"| [{one.name}]({page}) | `{one.distribution}` | {one.summary} | {hooks} "
+                f"| [settings]({page}{one.settings}) |\n"
+            )
+    return text
+
+
+if __name__ == "__main__":
+    print(directory(), end="")
