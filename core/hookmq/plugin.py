@@ -42,6 +42,7 @@ from hookmq.model.events import (
 )
 from hookmq.model.message import Message, Will
 from hookmq.model.metrics import Metrics
+from hookmq.model.reload_report import ReloadReport, SettingChange
 from hookmq.model.runtime import Cancel, Done, Promise, Runtime, Timer
 from hookmq.model.settings import (
     AuthSettings,
@@ -265,12 +266,14 @@ __all__ = [
     "QueuedMessage",
     "RateLimiter",
     "ReasonCode",
+    "ReloadReport",
     "Runtime",
     "Scope",
     "Seconds",
     "SessionEvent",
     "SessionSettings",
     "SessionSnapshot",
+    "SettingChange",
     "Settings",
     "SharedGroup",
     "Size",

@@ -25,6 +25,7 @@ from hookmq.hooks.specs import BrokerHandle
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
 from hookmq.model.metrics import Metrics
+from hookmq.model.reload_report import Reloader
 from hookmq.model.runtime import Runtime, Wire
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import ListenerSnapshot
@@ -104,6 +105,15 @@ class Broker:
     @listeners.setter
     def listeners(self, call: Callable[[], tuple[ListenerSnapshot, ...]]) -> None:
         self.state.listeners = call
+
+    @property
+    def reloader(self) -> Reloader | None:
+        """The function that starts a reload for a plugin, or None if there is nothing to reload."""
+        return self.state.reloader
+
+    @reloader.setter
+    def reloader(self, call: Reloader | None) -> None:
+        self.state.reloader = call
 
     def counters(self) -> dict[str, float]:
         """Return the core's metrics by name. The exporter shows the same, with the prefix ``hookmq_``."""

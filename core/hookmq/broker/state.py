@@ -27,6 +27,7 @@ from hookmq.model.cursors import Cursors
 from hookmq.model.events import Action, Direction, Dropped, DropReason
 from hookmq.model.message import Message
 from hookmq.model.metrics import Metrics
+from hookmq.model.reload_report import Reloader
 from hookmq.model.runtime import Runtime
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import ListenerSnapshot
@@ -123,6 +124,8 @@ class BrokerState:
         self.cursors = Cursors(partial(runtime.token, 8))
         self.listeners: Callable[[], tuple[ListenerSnapshot, ...]] = tuple
         """Returns the server's listeners. The server sets it."""
+        self.reloader: Reloader | None = None
+        """Starts a reload for a plugin; None if there is nothing to reload. The server sets it."""
         self.counters: Callable[[], dict[str, float]]  # set by `Broker`, which has some of them
         self.publishers = Publishers()
         self.plugin_states = PluginStates(self._record_plugin_state)

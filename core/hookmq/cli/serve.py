@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hookmq.cli.summary import StartupNotice
     from hookmq.config.model import Config
     from hookmq.hooks.manager import Hooks
+    from hookmq.model.reload_report import ReloadReport
 
 EXAMPLES = """\
 examples:
@@ -91,11 +92,12 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
         for notice in found:
             runtime.log("warning", notice.event, text=notice.text, **dict(notice.fields))
 
-    async def reload() -> None:
+    async def reload() -> "ReloadReport":
         """Reload the configuration, and log notices that are new."""
         before = notices(live.config, live.hooks)
-        await live.reread()
+        report = await live.reread()
         warn([one for one in notices(live.config, live.hooks) if one not in before])
+        return report
 
     async def close(started: bool) -> None:
         if started:

@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from hookmq.config.binding import bound_fields, is_secret_key
 from hookmq.config.diagnostics import KeyPath, dotted
 from hookmq.config.model import Config
 from hookmq.config.show import MASK, masked
+from hookmq.model.reload_report import ReloadReport, SettingChange
 from hookmq.server.settings import ListenerSettings
 
 RESTART_KEYS: Final = frozenset({"broker.max_topic_levels", "broker.max_write_buffer"})
@@ -20,36 +20,6 @@ LIVE_LISTENER_KEYS: Final = frozenset(
     }
 )  # fmt: skip
 """Listener settings that can change while the socket remains open. They apply to new connections."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingChange:
-    """A setting that differs. `old` and `new` are text without secrets; ``-`` means that the setting is absent."""
-
-    path: str
-    old: str
-    new: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.old} -> {self.new}"
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadReport:
-    """The changes that a reload applies, and those that need a restart."""
-
-    applied: tuple[SettingChange, ...] = ()
-    restart: tuple[SettingChange, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.applied or self.restart)
-
-    def fields(self) -> dict[str, list[str]]:
-        """Return the report as fields for a log event."""
-        return {
-            "applied": [str(change) for change in self.applied],
-            "needs_restart": [str(change) for change in self.restart],
-        }
 
 
 def compare(old: Config, new: Config) -> ReloadReport:

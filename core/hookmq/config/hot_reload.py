@@ -11,7 +11,6 @@ from hookmq.broker.plugin_api import PluginBroker
 from hookmq.config.diff import (
     LIVE_LISTENER_KEYS,
     RESTART_KEYS,
-    ReloadReport,
     compare,
     moved_listeners,
 )
@@ -21,6 +20,7 @@ from hookmq.hooks.instance import PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.specs import SPECS, HookKind
 from hookmq.model.errors import BindError, ConfigError, PluginError
+from hookmq.model.reload_report import ReloadReport
 from hookmq.mqtt.errors import HookMQError
 from hookmq.server import logs
 from hookmq.server.extensions import PluginExtensions
@@ -81,8 +81,8 @@ class HotReload:
         self._apply_logging = handler or _configure_logging
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def reread(self) -> None:
-        """Reread the configuration, apply it, and log ``config.reloaded`` with the changes.
+    async def reread(self) -> ReloadReport:
+        """Reread the configuration, apply it, and log ``config.reloaded`` with the changes. Return the changes.
 
         If the new configuration cannot be used, raises HookMQError and changes nothing.
         """
@@ -94,6 +94,7 @@ class HotReload:
             error.changed = tuple(change.path for change in (*report.applied, *report.restart))
             raise
         self.node.runtime.log("info", "config.reloaded", **report.fields())
+        return report
 
     async def reload(self, new: Config) -> ReloadReport:
         """Validate `new`, build its new plugins and listeners, then switch to it.

@@ -24,6 +24,7 @@ from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action, DisconnectReason, Dropped, SessionEvent
 from hookmq.model.message import Message
 from hookmq.model.metrics import Metrics
+from hookmq.model.reload_report import ReloadReport
 from hookmq.model.runtime import Runtime
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import (
@@ -320,6 +321,17 @@ class BrokerHandle(Protocol):
     def cancel_timer(self, key: str) -> Awaitable[bool]:
         """Delete a timer. The awaitable returns, after the commit, whether it existed. A call that has begun is not
         stopped, but it is not repeated if it fails. Raises PluginError in a thread."""
+
+    def reload(self) -> Awaitable[ReloadReport]:
+        """Reread the configuration file and apply it, like SIGHUP. The result lists what changed, and what needs a
+        restart.
+
+        If the new configuration cannot be used, nothing changes, and awaiting raises PluginError with the reason. So
+        it does if there is nothing to reread, or while the broker starts or stops. A reload may replace the plugin
+        that asks for it. Do not await it in `on_startup`, `on_ready`, `on_reload` or `on_shutdown`: the reload waits
+        for these hooks. Reported as ``broker.reload_applied`` or ``broker.reload_refused``. Raises PluginError in a
+        thread.
+        """
 
     def log(self, level: str, event: str, /, **fields: object) -> None:
         """Log `event` with this plugin's id. See `Plugin.log`."""

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from hookmq.model.client import Peer, Scope
 from hookmq.model.metrics import Metrics
+from hookmq.model.reload_report import Reloader
 from hookmq.model.runtime import Wire
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import ListenerSnapshot
@@ -46,6 +47,8 @@ class Broker(Protocol):
 
     listeners: Callable[[], tuple[ListenerSnapshot, ...]]
     """Returns the listeners, for plugins and metrics. The server sets it."""
+    reloader: Reloader | None
+    """Starts a reload for a plugin. The server sets it if it has a configuration to reread."""
 
     @property
     def settings(self) -> Settings:

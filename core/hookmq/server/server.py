@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from hookmq import BUILD
 from hookmq.model.errors import ConfigError, StoreError
+from hookmq.model.reload_report import ReloadDone, ReloadReport
 from hookmq.model.settings import BrokerSettings
 from hookmq.model.snapshots import ListenerSnapshot
 from hookmq.mqtt.errors import HookMQError
@@ -29,8 +30,8 @@ GC_THRESHOLDS: Final = (50_000, 50, 100)
 default threshold of 700 allocations, collections would mostly traverse sessions and routes. Objects that exist after the
 start are frozen, so the collector never visits them again."""
 AnyListener = Listener | PluginListener
-Reload = Callable[[], Awaitable[None]]
-"""Rereads the configuration and applies it. Raises HookMQError if it cannot be used."""
+Reload = Callable[[], Awaitable[ReloadReport]]
+"""Rereads the configuration, applies it and returns the changes. Raises HookMQError if it cannot be used."""
 
 
 class Server:
@@ -62,6 +63,8 @@ class Server:
         self._stop_wanted = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
+        self._reload_waiting: list[ReloadDone] = []
+        """Called after the next reload that starts."""
         self._pulse: asyncio.TimerHandle | None = None
         self._started = False
         self._ending = False
@@ -70,6 +73,8 @@ class Server:
         self._site = HttpSite(self.phase)
         broker.on_failure = self._failed
         broker.listeners = self.snapshots
+        if reload is not None:
+            broker.reloader = self.request_reload
         names = [settings.name for settings in self._wanted]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -270,8 +275,15 @@ class Server:
             self._hurry.set_result(None)
         self._stop_wanted.set()
 
-    def request_reload(self) -> None:
-        """Reload in the background. Any number of requests during a reload cause one more reload after it."""
+    def request_reload(self, done: ReloadDone | None = None) -> None:
+        """Reload in the background, then call `done`. Any number of requests during a reload cause one more reload after
+        it. A caller that passes `done` gets an error unless the server is ready."""
+        if done is not None:
+            phase = self.phase()
+            if phase != "ready":
+                done(None, RuntimeError(f"the broker is {phase}"))
+                return
+            self._reload_waiting.append(done)
         if self._reloading is None or self._reloading.done():
             self._reloading = self._loop.create_task(self._reload_all())
         else:
@@ -279,17 +291,26 @@ class Server:
 
     async def _reload_all(self) -> None:
         notify(f"RELOADING=1\nMONOTONIC_USEC={int(self.runtime.now() * 1e6)}")
-        worked = True
+        waiting, self._reload_waiting = self._reload_waiting, []
+        report: ReloadReport | None = None
+        failed: BaseException | None = None
         try:
             if self._reload is not None:
-                await self._reload()
+                report = await self._reload()
+        except asyncio.CancelledError:
+            failed = RuntimeError("the broker is stopping")
+            waiting += self._reload_waiting
+            raise
         except Exception as error:
-            worked = False
+            failed = error
             changed = list(error.changed) if isinstance(error, HookMQError) else []
             self.runtime.log("error", "node.reload_failed", error=str(error), changed=changed)
+        finally:
+            for done in waiting:
+                done(report, failed)
         await self.reload_certificates()
         notify("READY=1")
-        if worked:
+        if failed is None:
             self.runtime.log("info", "node.reloaded")
         if self._reload_again:
             self._reload_again = False

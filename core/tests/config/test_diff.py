@@ -1,7 +1,8 @@
 """The effects of a changed configuration."""
 
-from hookmq.config.diff import ReloadReport, compare
+from hookmq.config.diff import compare
 from hookmq.config.model import Config, loads
+from hookmq.model.reload_report import ReloadReport
 
 BASE = """version: 1
 listeners:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hookmq.model.errors import BindError, ConfigError, StoreError
+from hookmq.model.reload_report import ReloadReport
 from hookmq.model.settings import BrokerSettings, Settings
 from hookmq.model.snapshots import ListenerSnapshot
 from hookmq.server.asyncio_runtime import AsyncioRuntime
@@ -146,8 +147,9 @@ async def test_run_until_a_signal(
         monkeypatch.setenv("WATCHDOG_USEC", "20000")
         reloaded: list[int] = []
 
-        async def reload() -> None:
+        async def reload() -> ReloadReport:
             reloaded.append(1)
+            return ReloadReport()
 
         node = Server(broker, (listener(),), runtime, reload=reload)
         running = asyncio.create_task(node.run())
@@ -243,7 +245,7 @@ def test_names_are_unique(broker: Any) -> None:
 async def test_reload_that_fails_is_logged_and_certificates_are_read_all_the_same(
     broker: Any, runtime: Any, log: Any, files: Any
 ) -> None:
-    async def reload() -> None:
+    async def reload() -> ReloadReport:
         raise ConfigError("no good")
 
     settings = TlsSettings(**files.server())

@@ -11,6 +11,7 @@ from hookmq.broker.sessions.lifecycle import terminate
 from hookmq.broker.sessions.subscriptions import remove
 from hookmq.broker.sessions.wills import cancel_will
 from hookmq.hooks.recursion import DEPTH, at_depth
+from hookmq.model.reload_report import ReloadReport
 from hookmq.model.runtime import Promise
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.session import Session
@@ -122,6 +123,34 @@ class Actions(HandleBase):
             self._give(result, count)
 
         clear_matching(self._state, filter, cleared)
+
+    def reload(self) -> Awaitable[ReloadReport]:
+        """Reread the configuration in a later turn and apply it. The result says what changed."""
+        self._only_on_loop("reload()")
+        return self._result_of(self._reload)
+
+    def _reload(self, result: Promise) -> None:
+        reloader = self._state.reloader
+        if reloader is None:
+            raise self._refusal("reload", "this broker has no configuration to reread")
+        depth = DEPTH.get()
+
+        def done(report: ReloadReport | None, error: BaseException | None) -> None:
+            at_depth(depth, self._reloaded, result, report, error)
+
+        reloader(done)
+
+    def _reloaded(
+        self, result: Promise, report: ReloadReport | None, error: BaseException | None
+    ) -> None:
+        if report is not None:
+            fields = report.fields()
+            self._tell("info", "broker.reload_applied", None, **fields)
+            self._give(result, report)
+            return
+        self._tell("warning", "broker.reload_refused", None, error=str(error))
+        if not result.done():
+            result.set_exception(self._refusal("reload", str(error)))
 
     def invalidate_routes(self) -> None:
         """Ask every journal again which topics it wants."""

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from hookmq.model.errors import PluginError
+from hookmq.model.errors import ConfigError, PluginError
+from hookmq.model.reload_report import ReloadDone, ReloadReport, SettingChange
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq_testing import DurableStore, Harness, HookRecorder, SlowStore, will
 
@@ -286,3 +287,40 @@ def test_a_loop_of_calls_ends(broker_harness: Make) -> None:
     harness.settle()
     count = len(mine.calls("on_event"))
     assert count <= 2 * harness.settings.broker.publish_depth + 2
+
+
+# --- reload -------------------------------------------------------------------------------------------------------------
+
+CHANGED = ReloadReport((SettingChange("broker.max_qos", "2", "1"),))
+
+
+def test_a_broker_without_a_configuration_cannot_reload(harness: Harness) -> None:
+    with pytest.raises(PluginError, match="cannot reload: this broker has no configuration"):
+        harness.clock.run(harness.handle("mine").reload())
+
+
+def test_reload_returns_what_changed(harness: Harness, reports: Reports) -> None:
+    asked: list[ReloadDone] = []
+    harness.broker.reloader = asked.append
+    told = Told(harness, harness.handle("mine").reload())
+    assert not asked  # in a later turn
+    harness.settle()
+    assert not told.done
+    asked.pop()(CHANGED, None)
+    harness.settle()
+    assert told.result is CHANGED
+    reports.expect(
+        "broker.reload_applied", None, applied=["broker.max_qos: 2 -> 1"], needs_restart=[]
+    )
+
+
+def test_reload_raises_why_it_was_refused(harness: Harness, reports: Reports) -> None:
+    asked: list[ReloadDone] = []
+    harness.broker.reloader = asked.append
+    told = Told(harness, harness.handle("mine").reload())
+    harness.settle()
+    asked.pop()(None, ConfigError("max_qos is 7"))
+    harness.settle()
+    assert isinstance(told.error, PluginError)
+    assert "cannot reload: max_qos is 7" in str(told.error)
+    reports.expect("broker.reload_refused", None, error="max_qos is 7")
