@@ -499,7 +499,7 @@ CONNECT = (
     Row("a plugin that does not answer in time", PASSWORD, broken("timeout")),
     Row("an unknown authentication method", PLAIN_JWT,
         connect(authentication_method="other"), only_5=True),
-    Row("no plugin answers, and `auth.default` is `deny`", Setting(settings=CLOSED), connect()),
+    Row("no plugin decides, and `auth.default` is `deny`", Setting(settings=CLOSED), connect()),
     Row("a will that is not allowed (**acl_file**)", ACL, connect(will=will("secret", b"x"))),
     Row("a will of a QoS that is not allowed (**acl_file**)", ACL,
         connect(will=will("low/a", b"x", 1))),
@@ -521,7 +521,7 @@ PUBLISH = (
         asking({"result": "allow", "permissions": {"publish": ["open/#"]}},
                publish("secret", username="ann", password=b"x"))),
     Row("**auth_http**: no answer", HTTP_MAY, undecided_publish("a")),
-    Row("no plugin answers, and `authz.default` is `deny`", Setting(settings=RIGHTS), publish("a")),
+    Row("no plugin decides, and `authz.default` is `deny`", Setting(settings=RIGHTS), publish("a")),
     Row("`on_publish` of a plugin denies", Setting(("yours",)), publish("a/no")),
     Row("a plugin that fails", Setting(("yours",)), publish("a/broken")),
 )  # fmt: skip
@@ -539,7 +539,7 @@ SUBSCRIBE = (
         asking({"result": "allow", "permissions": {"subscribe": ["open/#"]}},
                subscribe("secret", 1, username="ann", password=b"x"))),
     Row("**auth_http**: no answer", HTTP_MAY, undecided_subscribe),
-    Row("no plugin answers, and `authz.default` is `deny`", Setting(settings=RIGHTS), subscribe("a", 1)),
+    Row("no plugin decides, and `authz.default` is `deny`", Setting(settings=RIGHTS), subscribe("a", 1)),
     Row("`on_subscribe` of a plugin denies", Setting(("yours",)), subscribe("a/no", 1)),
     Row("a plugin that fails", Setting(("yours",)), subscribe("a/broken", 1)),
 )  # fmt: skip

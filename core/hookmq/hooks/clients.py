@@ -13,17 +13,17 @@ from hookmq.mqtt.reason_codes import ReasonCode
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """What a plugin client connects with: the fields of an MQTT 5 CONNECT, for `BrokerHandle.connect`.
+    """The fields of an MQTT 5 CONNECT with which a plugin client connects; see `BrokerHandle.connect`.
 
-    - `client_id`: empty for one that the broker assigns.
-    - `session_expiry`: seconds that the session outlives the client; 0xFFFFFFFF for ever.
+    - `client_id`: empty to let the broker assign one.
+    - `session_expiry`: seconds for which the session outlives the client; 0xFFFFFFFF for ever.
     - `will`: published if the client ends without `ClientHandle.disconnect`.
-    - `receive_maximum`: QoS 1 and 2 messages that may be unacknowledged at once, 1 to 65535. ``session.max_inflight``
+    - `receive_maximum`: maximum number of unacknowledged QoS 1 and 2 messages, from 1 to 65535. ``session.max_inflight``
       also limits it.
-    - `listener`: the listener that plugins and logs see. Plugins with ``listeners:`` are called only if they name it.
-      Empty for the plugin id.
+    - `listener`: the listener name that plugins and logs see; if empty, the plugin id. Plugins with ``listeners:`` are
+      called only if they name it.
     - `mount_point`: prefix of all topics and filters of the client, as for a listener.
-    - `peer`: the address that plugins and logs see. None for one without an address.
+    - `peer`: the address that plugins and logs see, or None for a client without an address.
     - `properties`: further CONNECT properties, such as `user_property` and `maximum_packet_size`.
     """
 
@@ -53,7 +53,7 @@ class Delivery(Protocol):
 
     @property
     def retain(self) -> bool:
-        """The RETAIN flag of the delivery: whether it was retained when the client subscribed."""
+        """The RETAIN flag of the delivery: whether the message was already retained when the client subscribed."""
 
     @property
     def dup(self) -> bool:
@@ -61,39 +61,40 @@ class Delivery(Protocol):
 
     @property
     def identifiers(self) -> tuple[int, ...]:
-        """The identifiers of the subscriptions that matched."""
+        """The identifiers of the matching subscriptions."""
 
     def acknowledge(self, code: ReasonCode = ReasonCode.SUCCESS) -> None:
         """Acknowledge a QoS 1 or 2 message, so that the broker forgets it. Returns at once.
 
-        The record joins the batch of this turn: it is committed together with everything else that the plugin does in
-        this turn. With a `code` of 0x80 or above, the client refuses the message, which is counted as dropped.
+        The record is part of this turn's batch: it is committed together with all other changes that the plugin makes
+        in this turn. With a `code` of 0x80 or above, the client refuses the message, which is counted as dropped.
 
-        Does nothing at QoS 0, if called again, and once the client has ended. Raises PluginError in a thread.
+        Does nothing at QoS 0, if called again, or once the client has ended. Raises PluginError in a thread.
         """
 
 
 class ClientHandle(Protocol):
-    """A plugin client, as `BrokerHandle.connect` returns it.
+    """A plugin client, as returned by `BrokerHandle.connect`.
 
-    To the broker and to all plugins, it is a client with MQTT 5, without keep alive. It needs no bytes and no socket.
-    Call it only on the event loop: every method raises PluginError in a thread, and after the client has ended.
+    To the broker and to all plugins, it is an MQTT 5 client without keep alive. It needs no bytes and no socket. Call
+    its methods only on the event loop: every method raises PluginError in a thread, and after the client has ended.
 
     The client ends if you disconnect it, if another client takes over its client id, if a plugin or the broker
-    disconnects it, and if the broker stops. If its plugin is disabled, removed or made anew by a reload, it ends as if
-    its network had failed: its will is published.
+    disconnects it, or if the broker stops. If its plugin is disabled, removed or replaced by a reload, the client ends
+    as if its network had failed, and its will is published.
     """
 
     on_message: Callable[[Delivery], None] | None
-    """Called with each message, in order, in a later turn. Until it is set, messages wait as for a client that does
-    not read. It must not block. If it raises, the failure is logged and the message is not acknowledged."""
+    """Called with each message, in order, in a later turn. Until it is set, messages wait as for a client that does not
+    read. It must not block. If it raises an exception, the failure is logged and the message is not acknowledged.
+    """
 
     on_end: Callable[[DisconnectReason], None] | None
-    """Called once when the client has ended; at once if it had ended before this was set."""
+    """Called once when the client has ended. If the client has already ended when this is set, it is called at once."""
 
     @property
     def client_id(self) -> str:
-        """The client id, also if the broker assigned it."""
+        """The client id, which the broker may have assigned."""
 
     @property
     def session_present(self) -> bool:
@@ -105,7 +106,7 @@ class ClientHandle(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether the client has not ended. May be read after the end."""
+        """Whether the client is still connected. May be read after the end."""
 
     def publish(
         self,
@@ -115,8 +116,9 @@ class ClientHandle(Protocol):
         retain: bool = False,
         properties: Properties = EMPTY,
     ) -> Awaitable[ReasonCode]:
-        """Publish a message. The result is the reason code of its PUBACK or PUBCOMP, once that would be sent: after the
-        commit. A QoS 0 message is done when it was routed. It is sent even if nothing awaits the result.
+        """Publish a message. The result is the reason code of its PUBACK or PUBCOMP. It is available when that packet
+        would be sent, after the commit. For QoS 0, it is available once the message is routed. The message is sent even
+        if nothing awaits the result.
 
         Codes of 0x80 and above are refusals. Awaiting raises PluginError if the client ends first: the message may or
         may not have been published. Raises PluginError for an invalid message, such as one that exceeds
@@ -132,8 +134,9 @@ class ClientHandle(Protocol):
         properties: Properties = EMPTY,
         done: Callable[[ReasonCode], None] | None = None,
     ) -> None:
-        """Publish like `publish`, without an awaitable, which costs less. `done` gets the reason code in a later turn;
-        UNSPECIFIED_ERROR if the client ends first. Raises PluginError like `publish`."""
+        """Publish like `publish`, but without an awaitable, which costs less. `done` is called with the reason code in
+        a later turn, or with UNSPECIFIED_ERROR if the client ends first. Raises PluginError like `publish`.
+        """
 
     def subscribe(
         self,
@@ -147,20 +150,23 @@ class ClientHandle(Protocol):
     ) -> Awaitable[ReasonCode]:
         """Subscribe, and return the code of the SUBACK: the granted QoS, or a refusal of 0x80 or above.
 
-        Awaiting raises PluginError if the client ends first. Raises PluginError for an argument out of range."""
+        Awaiting raises PluginError if the client ends first. Raises PluginError for an argument that is out of range.
+        """
 
     def unsubscribe(self, filter: str) -> Awaitable[ReasonCode]:
         """Unsubscribe, and return the code of the UNSUBACK: SUCCESS or NO_SUBSCRIPTION_EXISTED."""
 
     def messages(self) -> AsyncIterator[Delivery]:
-        """Iterate over the messages, instead of `on_message`: ``async for delivery in client.messages()``. The loop ends
-        with the client. Messages that wait for the loop are bounded, as for a client that reads slowly."""
+        """Iterate over the messages, as an alternative to `on_message`: ``async for delivery in client.messages()``.
+        The loop ends when the client ends. The number of waiting messages is limited, as for a client that reads
+        slowly.
+        """
 
     def pause(self) -> None:
-        """Take no messages until `resume`. The broker queues them, within the bounds of ``session:``."""
+        """Receive no messages until `resume` is called. The broker queues them, within the limits of ``session:``."""
 
     def resume(self) -> None:
-        """Take messages again."""
+        """Receive messages again."""
 
     def disconnect(
         self,
@@ -169,7 +175,8 @@ class ClientHandle(Protocol):
         will: bool = False,
         session_expiry: int | None = None,
     ) -> None:
-        """Disconnect, after everything that was published before. Returns at once.
+        """Disconnect after all messages published earlier have been sent. Returns at once.
 
         The will is discarded if `code` is SUCCESS, unless `will` is true. `session_expiry` changes the session expiry.
-        Does nothing if the client has ended."""
+        Does nothing if the client has ended.
+        """

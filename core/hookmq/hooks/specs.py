@@ -83,16 +83,16 @@ class BrokerHandle(Protocol):
     ) -> None:
         """Publish a message with the origin ``plugin:ID``. Returns at once.
 
-        The message passes through every hook except `authorize` and this plugin's own `on_publish`. A refusal is counted,
-        logged and reported to `on_dropped`. Raises PluginError for an invalid topic or QoS.
+        The message passes through every hook except `authorize` and this plugin's own `on_publish`. A refusal is
+        counted, logged and reported to `on_dropped`. Raises PluginError for an invalid topic or QoS.
 
-        With `as_client`, the message is that client's, which may be offline: `authorize` is asked, all hooks see
-        this client, and `Message.sender` is its client id. `topic` includes its mount point. The client's rate limit
-        does not apply.
+        With `as_client`, the message is published in the name of that client, which may be offline. `authorize` is then
+        called, all hooks see this client, and `Message.sender` is its client id. `topic` includes the client's mount
+        point. The client's rate limit does not apply.
 
-        With `retain` and `volatile`, the message is retained without a record in the store: a restart forgets it, and
-        the message that it replaces. Use this for values that are published again, such as statistics. Without
-        `retain`, `volatile` changes nothing.
+        With `retain` and `volatile`, the message is retained without a record in the store. After a restart, neither
+        this message nor the message that it replaced exists. Use this for values that are published repeatedly, such as
+        statistics. Without `retain`, `volatile` has no effect.
         """
 
     def publish_and_wait(
@@ -114,9 +114,9 @@ class BrokerHandle(Protocol):
     def connect(self, request: ClientRequest) -> Awaitable[ClientHandle]:
         """Connect a plugin client: a client of the broker without a socket, for a device that does not speak MQTT.
 
-        Every plugin decides on it as on any other client, including this one: `on_connect`, `authorize` and the rest.
-        Awaiting raises ConnectRefused with the reason code if it is not accepted. Raises PluginError for an invalid
-        request, if the plugin has been disabled or shut down, or if called in a thread.
+        All plugins, including this one, decide on it as on any other client, with `on_connect`, `authorize` and the
+        other hooks. Awaiting raises ConnectRefused with the reason code if the client is not accepted. Raises
+        PluginError for an invalid request, if the plugin has been disabled or shut down, or if called in a thread.
         """
 
     def authorize(
@@ -124,14 +124,14 @@ class BrokerHandle(Protocol):
     ) -> Awaitable[Allow | Deny]:
         """Ask all plugins, including this one, whether `client` may perform `action` on `topic`.
 
-        `publish` itself asks only with `as_client`. If all plugins abstain, ``authz.default`` decides.
+        `publish` itself calls `authorize` only with `as_client`. If all plugins abstain, ``authz.default`` decides.
 
         `action` is PUBLISH, SUBSCRIBE or WILL. For SUBSCRIBE, `topic` is a filter and may start with ``$share/``.
-        Plugins see `message` with its topic set to `topic`. If you pass None, they see an empty QoS 0 message. The client
-        may be offline.
+        Plugins see `message` with its topic set to `topic`. If you pass None, they see an empty QoS 0 message. The
+        client may be offline.
 
-        The result is a Deny if the QoS exceeds `Allow.max_qos`, or for topics below ``$SYS/``. If a plugin fails, it is a
-        Deny with ``decided=False``. The result is neither cached nor reported to `on_denied`. Raises PluginError for
+        The result is a Deny if the QoS exceeds `Allow.max_qos`, or for topics below ``$SYS/``. If a plugin fails, it is
+        a Deny with ``decided=False``. The result is neither cached nor reported to `on_denied`. Raises PluginError for
         other actions, for an invalid topic, or if called in a thread.
         """
 
@@ -167,9 +167,9 @@ class BrokerHandle(Protocol):
         """
 
     def end_session(self, client_id: str, reason: str = "") -> bool:
-        """End a client's session at once, whatever its expiry. Return False if there is none.
+        """End a client's session at once, regardless of its expiry. Return False if the client has no session.
 
-        The session ends in a later turn, so that nothing changes during the hook that asks. An online client is
+        The session ends in a later turn, so that nothing changes during the hook that calls this. An online client is
         disconnected with the code ADMINISTRATIVE_ACTION and `reason`. The will is published, and the session's
         subscriptions and messages are dropped. Reported as ``broker.session_ended``. Raises PluginError in a thread.
         """
@@ -188,11 +188,11 @@ class BrokerHandle(Protocol):
     ) -> Awaitable[ReasonCode]:
         """Subscribe a client, online or offline. The result is the granted QoS, or a code of 0x80 or above.
 
-        `filter` is what the client would send: its listener's mount point is put in front, and the client unsubscribes
-        with it. The subscription passes through the same checks, limits and hooks as a SUBSCRIBE, except the client's
-        rate limit and this plugin's own `on_subscribe`. `authorize` is asked only if you pass ``authorize=True``.
-        Retained messages are sent as after a SUBSCRIBE. An offline client gets them when it returns, unless the broker
-        restarts before that.
+        `filter` is written as the client would send it. The broker adds the mount point of the client's listener, and
+        the client can unsubscribe with `filter`. The subscription passes through the same checks, limits and hooks as a
+        SUBSCRIBE, except the client's rate limit and this plugin's own `on_subscribe`. `authorize` is called only if
+        you pass ``authorize=True``. Retained messages are sent as after a SUBSCRIBE. An offline client gets them when
+        it returns, unless the broker restarts before that.
 
         The result arrives after the commit; the subscription is made even if nothing awaits it. Reported as
         ``broker.subscribed`` or ``broker.subscribe_refused``. Raises PluginError for an invalid argument or in a
@@ -207,15 +207,16 @@ class BrokerHandle(Protocol):
         """
 
     def purge_queue(self, client_id: str) -> Awaitable[int]:
-        """Drop every message that waits for a client, in memory and in the store. The result is their number.
+        """Drop every message that waits for a client, in memory and in the store. The result is the number of dropped
+        messages.
 
-        Messages in flight are not touched. Messages that arrive during the purge are kept. The work is sliced; until it
-        ends, nothing is sent from this queue. Each message is dropped with the reason ``plugin`` and this plugin's id.
-        The result arrives after the commit. Reported as ``broker.queue_purged``. Raises PluginError in a thread.
+        Messages in flight are not affected. Messages that arrive during the purge are kept. The work is sliced; until
+        it ends, nothing is sent from this queue. Each message is dropped with the reason ``plugin`` and this plugin's
+        id. The result arrives after the commit. Reported as ``broker.queue_purged``. Raises PluginError in a thread.
         """
 
     def clear_retained(self, filter: str) -> Awaitable[int]:
-        """Clear every retained message that `filter` matches. The result is their number.
+        """Clear every retained message that `filter` matches. The result is the number of cleared messages.
 
         Subscribers are not sent anything; `on_retained` is called for each topic. The work is sliced. As for
         subscriptions, ``#`` does not match topics that start with ``$``. The result arrives after the commit. Reported
@@ -238,44 +239,47 @@ class BrokerHandle(Protocol):
         listener: str = "",
         connected: bool | None = None,
     ) -> Page[SessionSnapshot]:
-        """Return a page of the sessions, in the order in which they began.
+        """Return a page of the sessions, oldest first.
 
-        Pass ``page.cursor`` to get the next page, with the same other arguments, until it is empty. A session that exists
-        from the first page to the last is seen exactly once. A session that begins or ends in between may be missing.
+        To get the next page, pass ``page.cursor`` with the same other arguments. The cursor is empty after the last
+        page. A session that exists from the first page to the last is returned exactly once. A session that begins or
+        ends in between may be missing.
 
         `client_id` and `username` are prefixes, `listener` is a name, and `connected` selects online or offline
-        sessions. One call examines at most 1000 sessions. A page may therefore be short, or empty, although more follow.
+        sessions. One call examines at most 1000 sessions. A page may therefore be short, or empty, although more
+        sessions follow.
 
-        Raises PluginError for a `limit` outside 1 to 1000, and for a cursor that is malformed, from before the broker's
-        start, or of another call or other arguments. The same applies to all calls below that return a page. They also
-        raise PluginError in a thread.
+        Raises PluginError for a `limit` outside 1 to 1000. Also raises PluginError for a cursor that is malformed, that
+        was created before the broker's start, or that belongs to another call or other arguments. The same applies to
+        all calls below that return a page. They also raise PluginError in a thread.
         """
 
     def subscriptions(
         self, cursor: str = "", limit: int = 100, *, client_id: str = "", filter: str = ""
     ) -> Page[SubscriptionSnapshot]:
         """Return a page of the subscriptions, session by session. A subscription that exists from the first page to the
-        last is seen exactly once.
+        last is returned exactly once.
 
-        `client_id` selects one session. `filter` selects the subscriptions that overlap it: a topic finds those that
-        match it. ``$share/NAME/FILTER`` selects among the subscriptions with this share name. One call examines at most
-        1000 sessions and subscriptions, and compares the filters of one session more. Raises PluginError for an invalid
-        `filter`, and for a cursor of a session that has ended.
+        `client_id` selects one session. `filter` selects the subscriptions that overlap it. If `filter` is a topic,
+        these are the subscriptions that match the topic. ``$share/NAME/FILTER`` selects among the subscriptions with
+        this share name. One call examines at most 1000 sessions and subscriptions; it may exceed this limit by the
+        filters of one session. Raises PluginError for an invalid `filter`, and for a cursor of a session that has
+        ended.
         """
 
     def queue(
         self, client_id: str, cursor: str = "", limit: int = 100
     ) -> Awaitable[Page[QueuedMessage]]:
-        """Return a page of a session's queue, the next message to send first. The queue does not change.
+        """Return a page of a session's queue, beginning with the next message to send. The queue does not change.
 
-        Messages that are not in memory are read from the store, once everything before this call is committed. A page of
-        these has at most 4 MiB, unless its first message is larger. QoS 0 messages for a slow client are not included.
-        A message may have expired. The page is empty if there is no session. Awaiting raises PluginError if the store
-        fails. The call raises PluginError for a cursor of a session that has ended.
+        Messages that are not in memory are read from the store, once everything before this call is committed. A page
+        of such messages contains at most 4 MiB, unless its first message is larger. QoS 0 messages for a slow client
+        are not included. A message may have expired. The page is empty if there is no session. Awaiting raises
+        PluginError if the store fails. The call raises PluginError for a cursor of a session that has ended.
         """
 
     def inflight(self, client_id: str, cursor: str = "", limit: int = 100) -> Page[InflightMessage]:
-        """Return a page of the messages in flight to a client, in the order of their packet ids.
+        """Return a page of the messages in flight to a client, sorted by packet id.
 
         The page is empty if there is no session. Raises PluginError for a cursor of a session that has ended.
         """
@@ -283,20 +287,22 @@ class BrokerHandle(Protocol):
     def retained(self, filter: str = "#", cursor: str = "", limit: int = 100) -> Page[Message]:
         """Return a page of the retained messages that match `filter`, in no particular order.
 
-        A topic that has a message from the first page to the last is seen exactly once, with the message that it has
-        then. ``#`` excludes topics that start with ``$``.
+        A topic that has a message from the first page to the last is returned exactly once, with its current message.
+        ``#`` excludes topics that start with ``$``.
 
-        Each cursor works once. A plugin can have 32 searches open: another one ends the search that was not used for the
-        longest time. Its cursor is then stale. Raises PluginError for a stale cursor and for an invalid `filter`.
+        Each cursor can be used once. A plugin can have 32 open searches: a further search ends the least recently used
+        one, whose cursor is then stale. Raises PluginError for a stale cursor and for an invalid `filter`.
         """
 
     def shared_groups(self, cursor: str = "", limit: int = 100) -> Page[SharedGroup]:
-        """Return a page of the shared subscriptions. One that exists from the first page to the last is seen exactly
-        once. To list the members of one, use `subscriptions` with its filter."""
+        """Return a page of the shared subscriptions. A shared subscription that exists from the first page to the last
+        is returned exactly once. To list its members, call `subscriptions` with its filter.
+        """
 
     def listeners(self) -> tuple[ListenerSnapshot, ...]:
-        """Return all listeners, in the order of the configuration. There are none in an in-memory broker. Raises
-        PluginError in a thread."""
+        """Return all listeners, in the order of the configuration. An in-memory broker has none. Raises PluginError in
+        a thread.
+        """
 
     def counters(self) -> Mapping[str, float]:
         """Return the core's metrics by name, as the exporter shows them, without the prefix ``hookmq_``.

@@ -34,14 +34,14 @@ class SessionSnapshot:
     """A session, online or offline.
 
     - `identity`: the name under which the client was authenticated, or None.
-    - `listener`, `peer`, `version`, `clean_start`, `keep_alive`, `connected_at`: of the present or last connection.
+    - `listener`, `peer`, `version`, `clean_start`, `keep_alive`, `connected_at`: of the current or last connection.
     - `ended_at`: when the last connection ended; None while online.
     - `expiry`: how long the session outlives its connection; infinite if it never expires.
     - `durable`: whether the session outlives its connection, so that its state is stored.
-    - `subscriptions`, `inflight`, `queued`: how many there are. `queued` counts QoS 1 and 2.
-    - `queued_bytes`: of all messages that wait, including those of QoS 0.
+    - `subscriptions`, `inflight`, `queued`: the number of each. `queued` counts QoS 1 and 2.
+    - `queued_bytes`: the size of all waiting messages, including those of QoS 0.
     - `will`: the topic of the will, or None.
-    - `receive_maximum`: how many QoS 1 and 2 messages may be in flight to the client; 0 if it has not connected since
+    - `receive_maximum`: maximum number of QoS 1 and 2 messages in flight to the client; 0 if it has not connected since
       the broker started.
     """
 
@@ -82,9 +82,9 @@ class SubscriptionSnapshot:
 class QueuedMessage:
     """A message that waits in a session's queue.
 
-    - `qos`, `retain`, `identifiers`: as the client will receive them. `message.qos` is the publisher's QoS.
-    - `filter`: the subscription that the message is queued for.
-    - `size`: what the message counts against the queue's limits.
+    - `qos`, `retain`, `identifiers`: the values that the client will receive. `message.qos` is the publisher's QoS.
+    - `filter`: the subscription for which the message is queued.
+    - `size`: the number of bytes that count against the queue's limits.
     """
 
     message: Message
@@ -100,10 +100,10 @@ class InflightMessage:
     """A message that was sent to a client at QoS 1 or 2 and is not fully acknowledged.
 
     - `released`: whether PUBREC has arrived, so that only PUBCOMP is missing.
-    - `message`: None if the session is clean and the broker needs the message no longer. The fields after it are then
+    - `message`: None if the session is clean and the broker no longer needs the message. The fields after it are then
       False and empty.
-    - `retain`, `identifiers`: as the client received them.
-    - `filter`: the subscription that the message was sent for.
+    - `retain`, `identifiers`: the values that the client received.
+    - `filter`: the subscription for which the message was sent.
     """
 
     packet_id: int
@@ -120,9 +120,9 @@ class SharedGroup:
     """A shared subscription: `$share/NAME/FILTER` with all its members.
 
     - `share`: the share name. `topic_filter`: the filter after it.
-    - `strategy`: which member receives a message.
-    - `members`, `online`: how many sessions there are, and how many of them are online.
-    - `queued`, `queued_bytes`: the messages that wait for any member.
+    - `strategy`: the rule that chooses the member that receives a message.
+    - `members`, `online`: the number of sessions, and the number of those that are online.
+    - `queued`, `queued_bytes`: number and size of the messages that wait for any member.
     """
 
     share: str
@@ -138,10 +138,10 @@ class SharedGroup:
 class ListenerSnapshot:
     """A listener of the server.
 
-    - `type`: ``tcp``, ``tls``, ``ws``, ``wss``, ``unix``, ``http``, ``https`` or the type of a plugin.
-    - `address`: where it listens, with the actual port.
-    - `connections`: transports that are open, including those that have not sent CONNECT yet.
-    - `max_connections`: the most that it accepts.
+    - `type`: ``tcp``, ``tls``, ``ws``, ``wss``, ``unix``, ``http``, ``https`` or a type added by a plugin.
+    - `address`: the address with the actual port.
+    - `connections`: the number of open transports, including those that have not sent CONNECT yet.
+    - `max_connections`: the maximum number of open transports.
     """
 
     name: str

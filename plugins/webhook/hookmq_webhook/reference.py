@@ -52,8 +52,8 @@ With `payload: auto`, a payload is sent as JSON if its content type is JSON. A p
 as JSON if it is an object or an array. With `payload: json`, the plugin tries to parse every payload as JSON.
 
 Some receivers cannot read numbers outside the range of a double, unpaired surrogates, or more than 64 levels of
-nesting. The plugin sends such payloads as text, and so it does with payloads that are not JSON. Payloads that are not
-UTF-8 are sent in base64. The values `text` and `base64` always choose that form; `none` omits payloads.
+nesting. The plugin sends such payloads, and payloads that are not JSON, as text. Payloads that are not UTF-8 are sent
+in base64. The values `text` and `base64` always choose that form; `none` omits payloads.
 """
 
 

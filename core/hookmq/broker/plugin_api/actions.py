@@ -1,5 +1,7 @@
-"""A plugin acts on clients, sessions, queues and retained messages. Each of these calls is logged, and reported to
-`on_event`, with the plugin's id."""
+"""Calls with which plugins change clients, sessions, queues and retained messages.
+
+Each call is logged, and reported to `on_event`, with the plugin's id.
+"""
 
 from collections.abc import Awaitable
 from functools import partial
@@ -18,7 +20,7 @@ from hookmq.session.session import Session
 
 
 class Actions(HandleBase):
-    """The part of the handle that changes state."""
+    """The methods of the handle that change state."""
 
     __slots__ = ()
 
@@ -66,7 +68,7 @@ class Actions(HandleBase):
         self._tell("info", "broker.session_ended", client, reason=reason)
 
     def unsubscribe(self, client_id: str, filter: str) -> Awaitable[bool]:
-        """Remove a subscription in a later turn. The result is False if there is none."""
+        """Remove a subscription in a later turn. The result is False if the subscription does not exist."""
         self._only_on_loop("unsubscribe()")
         self._check_types("unsubscribe", ("client_id", client_id, str), ("filter", filter, str))
         return self._result_of(partial(self._unsubscribe, client_id, filter))
@@ -80,7 +82,7 @@ class Actions(HandleBase):
         self._after_commit(result, True)
 
     def purge_queue(self, client_id: str) -> Awaitable[int]:
-        """Drop the messages that wait for a client, in slices. The result is their number."""
+        """Drop the messages that wait for a client, in slices. The result is the number of dropped messages."""
         self._only_on_loop("purge_queue()")
         self._check_types("purge a queue", ("client_id", client_id, str))
         return self._result_of(partial(self._purge_queue, client_id))
@@ -102,7 +104,7 @@ class Actions(HandleBase):
         Purge(self._state, session, self._plugin, purged).run()
 
     def clear_retained(self, filter: str) -> Awaitable[int]:
-        """Clear the retained messages that match `filter`, in slices. The result is their number."""
+        """Clear the retained messages that match `filter`, in slices. The result is the number of cleared messages."""
         self._only_on_loop("clear_retained()")
         self._check_types("clear retained messages", ("filter", filter, str))
         share, _ = self._parse_filter(filter, "clear retained messages")

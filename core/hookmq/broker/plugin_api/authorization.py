@@ -1,4 +1,4 @@
-"""A plugin asks what a client may do, and discards the answers that the broker remembers."""
+"""Calls with which plugins authorize actions of clients, and discard cached decisions."""
 
 from collections.abc import Awaitable
 from functools import partial
@@ -19,14 +19,14 @@ from hookmq.mqtt.topics import parse_share, validate_filter
 
 
 class Authorization(HandleBase):
-    """The part of the handle that asks for a client's permission."""
+    """The methods of the handle that authorize actions."""
 
     __slots__ = ()
 
     def authorize(
         self, client: ClientInfo, action: Action, topic: str, message: Message | None = None
     ) -> Awaitable[Allow | Deny]:
-        """Ask every plugin whether `client` may do `action` to `topic`, in a later turn."""
+        """Ask every plugin, in a later turn, whether `client` may perform `action` on `topic`."""
         self._only_on_loop("authorize()")
         state = self._state
         for name, given, kind in (
@@ -83,7 +83,7 @@ class Authorization(HandleBase):
         return result
 
     def _asked_filter(self, filter: str) -> tuple[Subscription, str]:
-        """Return a subscription to `filter`, and the topic filter on which plugins decide."""
+        """Return a subscription to `filter`, and the topic filter that is passed to plugins."""
         try:
             validate_filter(filter, self._state.settings.broker.max_topic_levels)
             share, inner = parse_share(filter)

@@ -1,4 +1,6 @@
-"""The common base of all parts of a plugin's handle: the broker's state, the plugin's id and the rules for threads."""
+"""The base class of all parts of a plugin's handle. It holds the broker's state and the plugin's id, and checks
+threads.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,12 +17,15 @@ from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.topics import parse_share, validate_filter, validate_topic
 
 OWN: Final = "broker."
-"""Prefix of the events that the broker itself reports about a plugin's calls."""
+"""Prefix of events in which the broker reports a plugin's calls."""
 
 
 class HandleBase:
-    """The broker and one plugin's id. In other threads, calls without a result are passed to the event loop, and calls
-    that need the broker's state raise PluginError."""
+    """The broker and one plugin's id.
+
+    In other threads, calls without a result are passed to the event loop. Calls that need the broker's state raise
+    PluginError.
+    """
 
     __slots__ = ("_instance", "_plugin", "_state")
 
@@ -50,8 +55,9 @@ class HandleBase:
             raise PluginError(self._plugin, "the broker has ended") from error
 
     def _in_turn(self, call: Callable[[], None]) -> None:
-        """Run `call` in a later turn, one level deeper, so that nothing changes during a hook's call. Calls run in order.
-        Raises PluginError if plugins call each other in a loop."""
+        """Run `call` in a later turn, one level deeper, so that nothing changes during a hook's call. Calls run in
+        order. Raises PluginError if plugins call each other in a loop.
+        """
         state = self._state
         depth = DEPTH.get() + 1
         if depth > state.settings.broker.publish_depth:
@@ -64,7 +70,9 @@ class HandleBase:
         state.runtime.call_soon(partial(state.guarded, begin))
 
     def _result_of(self, call: Callable[[Promise], None]) -> Promise:
-        """Run `call` in a later turn, and return the promise that it settles. If it raises, so does awaiting."""
+        """Run `call` in a later turn, and return the promise whose result it sets. If `call` raises an error, awaiting
+        the promise raises the same error.
+        """
         result = self._state.runtime.promise()
 
         def begin() -> None:
@@ -83,12 +91,12 @@ class HandleBase:
 
     @staticmethod
     def _give(result: Promise, value: object) -> None:
-        """Settle `result`, unless the caller has stopped waiting."""
+        """Set the result of a promise, unless the caller has stopped waiting."""
         if not result.done():
             result.set_result(value)
 
     def _after_commit(self, result: Promise, value: object) -> None:
-        """Settle `result` once everything recorded so far is committed."""
+        """Set the result of a promise once everything recorded so far is committed."""
         self._state.committer.after_commit(partial(self._give, result, value))
         self._state.writes.schedule()
 
@@ -96,8 +104,9 @@ class HandleBase:
         return PluginError(self._plugin, f"cannot {what}: {why}")
 
     def _check_types(self, what: str, *given: tuple[str, object, Any]) -> None:
-        """Raise PluginError unless each (name, value, type) fits. Compiled code would raise an error for a wrong type
-        only in a later turn, which the plugin would not see."""
+        """Raise PluginError unless each value in (name, value, type) has its type. Compiled code would raise an error
+        for a wrong type only in a later turn, which the plugin would not see.
+        """
         for name, value, kind in given:
             if not isinstance(value, kind):
                 wanted = getattr(kind, "__name__", str(kind))
@@ -112,7 +121,7 @@ class HandleBase:
             raise self._refusal(what, error.detail) from error
 
     def _tell(self, level: str, event: str, client: ClientInfo | None, **fields: object) -> None:
-        """Log what this plugin did to the broker, and notify the observers of `on_event`."""
+        """Log a change that this plugin made, and notify the observers of `on_event`."""
         client_id = None if client is None else client.client_id
         self.log(level, event, client_id=client_id, **fields)
         if "on_event" in self._state.observed:

@@ -1,4 +1,4 @@
-"""A plugin opens clients of its own in the broker's process."""
+"""The call with which plugins open clients in the broker's process."""
 
 from collections.abc import Awaitable
 from functools import partial
@@ -20,7 +20,7 @@ from hookmq.mqtt.topics import validate_topic
 
 
 class Clients(HandleBase):
-    """The part of the handle that connects plugin clients."""
+    """The methods of the handle that connect plugin clients."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class Clients(HandleBase):
             result.set_exception(ConnectRefused(self._plugin, code, over.error))
 
     def _connect_packet(self, request: ClientRequest) -> Connect:
-        """Return the CONNECT for `request`, checked as if it had been received."""
+        """Return the CONNECT for `request`, with the same checks as for a received CONNECT."""
         if not isinstance(request, ClientRequest):
             raise self._cannot_connect(f"{type(request).__name__} is not a ClientRequest")
         properties = request.properties

@@ -1,4 +1,6 @@
-"""The broker as plugins see it. Each plugin has its own handle, which sets the origin of the plugin's messages."""
+"""The handle with which a plugin calls the broker. Each plugin has its own handle, which sets the origin of the
+plugin's messages.
+"""
 
 from hookmq.broker.plugin_api.actions import Actions
 from hookmq.broker.plugin_api.authorization import Authorization

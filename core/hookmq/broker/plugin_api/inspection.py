@@ -1,6 +1,6 @@
-"""A plugin reads the broker's state: clients, sessions, subscriptions, listeners and counters.
+"""Calls with which plugins read the broker's state: clients, sessions, subscriptions, listeners and counters.
 
-A page costs the same with ten sessions and with a million: one call examines a bounded number of items.
+The cost of a page does not depend on the number of sessions, because one call examines a bounded number of items.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,11 +30,11 @@ T = TypeVar("T")
 N = TypeVar("N", bound=Numbered)
 
 EXAMINED: Final = MAX_LIMIT
-"""The most items that one call examines, whatever it finds."""
+"""Maximum number of items that one call examines, however few it returns."""
 
 
 def snapshot(session: Session) -> SessionSnapshot:
-    """Return what `session` is at this moment."""
+    """Return a snapshot of `session`."""
     client = session.client
     will = session.will
     return make_session_snapshot(
@@ -54,13 +54,13 @@ def _group(group: SharedSubscription) -> SharedGroup:
 
 
 class Inspection(HandleBase):
-    """The part of the handle that reads state."""
+    """The methods of the handle that read state."""
 
     __slots__ = ()
 
     @property
     def metrics(self) -> Metrics:
-        """Return the broker's counters, for reading only."""
+        """Return the broker's counters, which are read-only for plugins."""
         return self._state.metrics
 
     def client(self, client_id: str) -> ClientInfo | None:
@@ -86,7 +86,7 @@ class Inspection(HandleBase):
         listener: str = "",
         connected: bool | None = None,
     ) -> Page[SessionSnapshot]:
-        """Return a page of the sessions, the oldest first."""
+        """Return a page of the sessions, oldest first."""
         self._only_on_loop("sessions()")
         check_limit(self._plugin, "sessions", limit)
         self._check_types(
@@ -109,7 +109,7 @@ class Inspection(HandleBase):
         return self._page("sessions", query, cursor, limit, index, snapshot, chosen)
 
     def shared_groups(self, cursor: str = "", limit: int = 100) -> Page[SharedGroup]:
-        """Return a page of the shared subscriptions, the oldest first."""
+        """Return a page of the shared subscriptions, oldest first."""
         self._only_on_loop("shared_groups()")
         check_limit(self._plugin, "shared_groups", limit)
         index = self._state.group_index
@@ -125,7 +125,9 @@ class Inspection(HandleBase):
         show: Callable[[N], T],
         wanted: Callable[[N], bool] | None,
     ) -> Page[T]:
-        """Return the page of `index` that begins at `cursor`. The position is the next serial number to examine."""
+        """Return the page of `index` that begins at `cursor`. The cursor's position is the next serial number to
+        examine.
+        """
         cursors = self._state.cursors
         start = 0
         if cursor != "":
@@ -148,7 +150,7 @@ class Inspection(HandleBase):
     def subscriptions(
         self, cursor: str = "", limit: int = 100, *, client_id: str = "", filter: str = ""
     ) -> Page[SubscriptionSnapshot]:
-        """Return a page of the subscriptions, by session, and within a session in the order of their filters."""
+        """Return a page of the subscriptions, by session. Within a session, they are sorted by filter."""
         self._only_on_loop("subscriptions()")
         check_limit(self._plugin, "subscriptions", limit)
         self._check_types(
@@ -203,8 +205,9 @@ class Inspection(HandleBase):
 
 
 def _filters(session: Session, after: str, count: int) -> list[str]:
-    """Return the first `count` filters of a session after `after`, and one more if there are more. They are in the order
-    of the alphabet, because a place in any other order is lost when its filter is unsubscribed."""
+    """Return the first `count` filters of a session after `after`, and one more if there are more. They are sorted by
+    text, because a position in any other order would be lost when its filter is unsubscribed.
+    """
     filters = session.subscriptions
     if not after and len(filters) <= count:
         return sorted(filters)

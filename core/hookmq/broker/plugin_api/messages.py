@@ -1,4 +1,4 @@
-"""A plugin reads messages: queued, in flight and retained. Reading changes nothing."""
+"""Calls with which plugins read queued, in-flight and retained messages. Reading changes nothing."""
 
 from bisect import bisect_right
 from collections.abc import Awaitable
@@ -19,15 +19,17 @@ from hookmq.storage.protocols import StoreFailed
 from hookmq.storage.records import Queued
 
 EXAMINED: Final = MAX_LIMIT
-"""The most packet ids that one call of `inflight` examines, if more are in flight."""
+"""Maximum number of packet ids that one call of `inflight` examines."""
 PAGE_BYTES: Final = 4 << 20
-"""Bytes of messages to read from the store for one page, unless the first message is larger."""
+"""Maximum number of bytes to read from the store for one page, unless the first message is larger."""
 PAUSES: Final = 32
-"""How often one call of `retained` continues a search that pauses, after `retained_index.PACE` nodes each time."""
+"""Number of times that one call of `retained` continues a paused search. A search pauses after `retained_index.PACE`
+nodes.
+"""
 
 
 def _place(delivery: Delivery) -> int:
-    """Return the place of a waiting delivery in its session's queue. Places only rise, and are never used again."""
+    """Return the position of a waiting delivery in its session's queue. Positions only increase, and are never reused."""
     return delivery.seq or delivery.place
 
 
@@ -49,14 +51,14 @@ def _inflight(number: int, delivery: Delivery) -> InflightMessage:
 
 
 class Messages(HandleBase):
-    """The part of the handle that reads messages."""
+    """The methods of the handle that read messages."""
 
     __slots__ = ()
 
     def queue(
         self, client_id: str, cursor: str = "", limit: int = 100
     ) -> Awaitable[Page[QueuedMessage]]:
-        """Return an awaitable for a page of a session's queue, the next message to send first."""
+        """Return an awaitable for a page of a session's queue. The page begins with the next message to send."""
         self._only_on_loop("queue()")
         check_limit(self._plugin, "queue", limit)
         session, after = self._resume("queue", client_id, cursor)
@@ -74,7 +76,7 @@ class Messages(HandleBase):
         return result
 
     def _give_queue(self, result: Promise, session: Session | None, after: int, limit: int) -> None:
-        """Set `result` to the page after the place `after`: first what is in memory, then what is in the store."""
+        """Set `result` to the page after position `after`: first the messages in memory, then those in the store."""
         state = self._state
         if result.done():
             return  # the caller has stopped waiting
@@ -129,8 +131,9 @@ class Messages(HandleBase):
         more: bool,
         examined: int = 0,
     ) -> None:
-        """Set `result` to a page of `found`, which are (place, message). `examined` is the last place that was read, if
-        it was not found."""
+        """Set `result` to a page of `found`, a list of (position, message). `examined` is the last position that was
+        read, if it is not in `found`.
+        """
         if result.done():
             return
         cursor = ""
@@ -141,7 +144,7 @@ class Messages(HandleBase):
         result.set_result(Page(tuple(message for _, message in found), cursor))
 
     def inflight(self, client_id: str, cursor: str = "", limit: int = 100) -> Page[InflightMessage]:
-        """Return a page of the messages in flight to a session, in the order of their packet ids."""
+        """Return a page of the messages in flight to a session, sorted by packet id."""
         self._only_on_loop("inflight()")
         check_limit(self._plugin, "inflight", limit)
         session, after = self._resume("inflight", client_id, cursor)
@@ -163,8 +166,9 @@ class Messages(HandleBase):
         return Page(items, self._state.cursors.make("inflight", (client_id,), position))
 
     def _resume(self, call: str, client_id: str, cursor: str) -> tuple[Session | None, int]:
-        """Return the session, or None, and the place after which the page begins. The position is the session's serial
-        number and that place."""
+        """Return the session, or None, and the position after which the page begins. The cursor contains the session's
+        serial number and this position.
+        """
         self._check_types("list messages", ("client_id", client_id, str))
         state = self._state
         session = state.sessions.get(client_id)

@@ -1,4 +1,4 @@
-"""A plugin publishes messages."""
+"""Calls with which plugins publish messages."""
 
 from collections.abc import Awaitable
 from functools import partial
@@ -17,7 +17,7 @@ from hookmq.session.session import Session
 
 
 class Publishing(HandleBase):
-    """The part of the handle that publishes."""
+    """The methods of the handle that publish."""
 
     __slots__ = ()
 
@@ -133,7 +133,7 @@ class Publishing(HandleBase):
         state.runtime.call_soon(begin)
 
     def _session_of(self, client: ClientInfo) -> Session | None:
-        """Return the session of `client`, unless it belongs to another client by now."""
+        """Return the session of `client`, unless another client has taken it over."""
         session = self._state.sessions.get(client.client_id)
         if session is None or not same_owner(self._state, session.client, client):
             return None

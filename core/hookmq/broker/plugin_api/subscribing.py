@@ -1,4 +1,4 @@
-"""A plugin subscribes on a client's behalf, through the pipeline that SUBSCRIBE uses."""
+"""The call with which plugins subscribe clients. It uses the same pipeline as SUBSCRIBE."""
 
 from collections.abc import Awaitable
 from functools import partial
@@ -21,7 +21,7 @@ _LARGEST_IDENTIFIER = 268_435_455
 
 
 class Subscribing(HandleBase):
-    """The part of the handle that subscribes for clients."""
+    """The methods of the handle that subscribe clients."""
 
     __slots__ = ()
 
@@ -37,7 +37,9 @@ class Subscribing(HandleBase):
         identifier: int | None = None,
         authorize: bool = False,
     ) -> Awaitable[ReasonCode]:
-        """Subscribe a client in a later turn, online or offline. The result is the granted QoS or why it failed."""
+        """Subscribe a client, online or offline, in a later turn. The result is the granted QoS, or a reason code for
+        the failure.
+        """
         self._only_on_loop("subscribe()")
         self._check_types(
             _WHAT,
