@@ -1,0 +1,207 @@
+r"""One device's connection. Each line is a command, and each command has one line as its answer.
+
+    WILL topic payload              the will of the client; before CONNECT
+    CONNECT id [user [password]]    OK | ERR code reason
+    SUB filter                      OK | ERR code reason
+    PUB topic payload               OK | ERR code reason
+    QUIT                            the connection closes, without the will
+
+Messages arrive as ``MSG topic payload``. Lines end with ``\n``; a payload is the rest of its line.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from hookmq.plugin import (
+    BrokerHandle,
+    ClientHandle,
+    ClientRequest,
+    ConnectRefused,
+    Delivery,
+    DisconnectReason,
+    Message,
+    Peer,
+    PluginError,
+    ReasonCode,
+    Will,
+)
+
+MAX_LINE: Final = 65536
+"""Bytes of the longest line."""
+MAX_UNANSWERED: Final = 100
+"""Publishes without an answer above which no more lines are read."""
+
+
+class LineConnection(asyncio.Protocol):
+    """A device's connection and its client. `enter` returns whether there is room for it; `leave` is called at its
+    end."""
+
+    def __init__(
+        self,
+        broker: BrokerHandle,
+        mount_point: str,
+        enter: Callable[["LineConnection"], bool],
+        leave: Callable[["LineConnection"], None],
+    ) -> None:
+        self._broker = broker
+        self._mount_point = mount_point
+        self._enter = enter
+        self._leave = leave
+        self._transport: Any = None
+        self._rest = b""
+        self._lines: deque[bytes] = deque()
+        self._client: ClientHandle | None = None
+        self._will: Will | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._unanswered = 0
+        self._quit = False
+
+    # --- asyncio.Protocol ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, unless there are too many."""
+        self._transport = transport
+        if not self._enter(self):
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle the complete lines."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE:
+            self._answer("ERR 0x95 line too long")
+            self._transport.close()
+            return
+        self._lines.extend(lines)
+        self._work()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End the client. A device that did not say QUIT leaves its will."""
+        self._leave(self)
+        if self._task is not None:
+            self._task.cancel()
+        if self._client is not None and self._client.connected:
+            self._client.on_end = None
+            self._client.disconnect(will=not self._quit)
+
+    def pause_writing(self) -> None:
+        """Take no more messages from the broker: the device reads too slowly."""
+        if self._client is not None:
+            self._client.pause()
+
+    def resume_writing(self) -> None:
+        """Take messages again."""
+        if self._client is not None:
+            self._client.resume()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Handle lines until one must be awaited, or too many publishes have no answer."""
+        while self._lines and self._task is None and self._unanswered < MAX_UNANSWERED:
+            if self._transport.is_closing():
+                return
+            try:
+                self._command(self._lines.popleft().rstrip(b"\r"))
+            except PluginError as error:
+                self._answer(f"ERR 0x{ReasonCode.PROTOCOL_ERROR:02X} {error.message}")
+            except (UnicodeDecodeError, ValueError):
+                self._answer(f"ERR 0x{ReasonCode.MALFORMED_PACKET:02X} cannot read this line")
+        # What TCP holds back, the device does not send.
+        if self._lines:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _command(self, line: bytes) -> None:
+        word, _, rest = line.partition(b" ")
+        if word == b"CONNECT" and self._client is None:
+            self._await(self._connect(rest.decode().split(" ")))
+        elif word == b"WILL" and self._client is None:
+            topic, _, payload = rest.partition(b" ")
+            self._will = Will(Message(topic.decode(), payload, 1))
+            self._answer("OK")
+        elif self._client is None:
+            raise PluginError("lines", "expected CONNECT")
+        elif word == b"PUB":
+            topic, _, payload = rest.partition(b" ")
+            self._client.publish_later(topic.decode(), payload, 1, done=self._published)
+            self._unanswered += 1
+        elif word == b"SUB":
+            self._await(self._subscribe(self._client, rest.decode()))
+        elif word == b"QUIT":
+            self._quit = True
+            self._transport.close()
+        else:
+            raise PluginError("lines", "unknown command")
+
+    def _await(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, and then the next lines."""
+        self._task = asyncio.get_running_loop().create_task(self._finish(work))
+
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except PluginError as error:
+            self._answer(f"ERR 0x{ReasonCode.PROTOCOL_ERROR:02X} {error.message}")
+        self._task = None
+        self._work()
+
+    async def _connect(self, words: list[str]) -> None:
+        client_id, user, password = (*words, "", "")[:3]
+        host, port = self._transport.get_extra_info("peername")[:2]
+        request = ClientRequest(
+            client_id,
+            user or None,
+            password.encode() if password else None,
+            will=self._will,
+            mount_point=self._mount_point,
+            peer=Peer(host, port, "lines"),
+        )
+        try:
+            client = await self._broker.connect(request)
+        except ConnectRefused as refused:
+            self._answer(f"ERR 0x{refused.code:02X} {refused.reason or refused.code.text}")
+            return
+        client.on_message = self._message
+        client.on_end = self._ended
+        self._client = client
+        self._answer("OK")
+
+    async def _subscribe(self, client: ClientHandle, filter: str) -> None:
+        code = await client.subscribe(filter, 1)
+        self._answer(f"ERR 0x{code:02X} {code.text}" if code.failed else "OK")
+
+    # --- what the client calls -------------------------------------------------------------------------------------
+
+    def _published(self, code: ReasonCode) -> None:
+        self._unanswered -= 1
+        self._answer(f"ERR 0x{code:02X} {code.text}" if code.failed else "OK")
+        if self._lines and self._unanswered < MAX_UNANSWERED // 2:
+            self._work()
+
+    def _message(self, delivery: Delivery) -> None:
+        message = delivery.message
+        if b"\n" not in message.payload:
+            self._write(b"MSG %b %b\n" % (message.topic.encode(), message.payload))
+            delivery.acknowledge()
+        else:
+            delivery.acknowledge(
+                ReasonCode.PAYLOAD_FORMAT_INVALID
+            )  # this protocol cannot express it
+
+    def _ended(self, reason: DisconnectReason) -> None:
+        self._answer(f"ERR 0x{reason.code:02X} {reason.error or reason.code.text}")
+        self._transport.close()
+
+    def _answer(self, text: str) -> None:
+        self._write(text.encode() + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
