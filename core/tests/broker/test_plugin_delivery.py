@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from hookmq.plugin import ClientHandle, ClientRequest, Delivery, DropReason, PluginError, ReasonCode
-from hookmq.storage.records import Dequeue
+from hookmq.storage.records import Dequeue, PutState
 from hookmq_testing import DurableStore, Harness, HookRecorder, SlowStore
 
 Make = Callable[..., Harness]
@@ -127,10 +127,17 @@ def test_it_joins_the_batch_of_its_turn(broker_harness: Make, recorder: HookReco
         publisher.publish("a", payload, 2)
     harness.settle()
     store.slow = True
-    for one in subscriber.got:
-        one.acknowledge()
+    state = harness.handle("gw").state
+
+    def take() -> None:
+        for one in subscriber.got:
+            one.acknowledge()
+        state.put("last", subscriber.got[-1].message.payload)
+
+    harness.clock.call_soon(take)
     harness.settle()
     assert store.committing is not None
-    assert [type(record) for record in store.committing] == [Dequeue, Dequeue]
+    kinds = [type(record) for record in store.committing]
+    assert kinds == [Dequeue, Dequeue, PutState]
     assert not subscriber.session.inflight
     store.finish()
