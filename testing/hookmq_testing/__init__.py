@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hookmq_testing.asyncio_client import AsyncioClient
     from hookmq_testing.client import MemoryClient, will
+    from hookmq_testing.commands import run_command
     from hookmq_testing.contracts import JournalContract, PluginContract, StoreContract
     from hookmq_testing.harness import Harness
     from hookmq_testing.loop_thread import LoopThread
-    from hookmq_testing.plugins import make_plugin
+    from hookmq_testing.plugins import PluginInstance, make_plugin
     from hookmq_testing.recorder import HookCall, HookRecorder
     from hookmq_testing.runtime import VirtualRuntime
     from hookmq_testing.stores import DurableStore, RecordingJournal, SlowStore
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncioClient": "asyncio_client", "DurableStore": "stores", "Harness": "harness", "HookCall": "recorder",
     "HookRecorder": "recorder", "JournalContract": "contracts", "LoopThread": "loop_thread", "MemoryClient": "client",
-    "MemoryWire": "wire", "PluginContract": "contracts", "RecordingJournal": "stores",
+    "MemoryWire": "wire", "PluginContract": "contracts", "PluginInstance": "plugins", "RecordingJournal": "stores",
     "SlowStore": "stores", "StoreContract": "contracts", "VirtualRuntime": "runtime",
-    "Write": "wire", "make_plugin": "plugins", "will": "client",
+    "Write": "wire", "make_plugin": "plugins", "run_command": "commands", "will": "client",
 }  # fmt: skip
 
 
@@ -50,6 +51,6 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AsyncioClient", "DurableStore", "Harness", "HookCall", "HookRecorder", "JournalContract", "LoopThread",
-    "MemoryClient", "MemoryWire", "PluginContract", "RecordingJournal", "SlowStore", "StoreContract",
-    "VirtualRuntime", "Write", "make_plugin", "will",
+    "MemoryClient", "MemoryWire", "PluginContract", "PluginInstance", "RecordingJournal", "SlowStore",
+    "StoreContract", "VirtualRuntime", "Write", "make_plugin", "run_command", "will",
 ]  # fmt: skip

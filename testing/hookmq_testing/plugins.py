@@ -91,3 +91,6 @@ def _as_written(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+__all__ = ["PluginInstance", "instance_of", "make_plugin"]

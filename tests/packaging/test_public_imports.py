@@ -51,6 +51,10 @@ def public(module: str, name: str) -> bool:
     if package == "hookmq_toolkit":
         parts = [*module.split("."), name]
         return not any(part.startswith("_") for part in parts) and find_spec(module) is not None
+    if package == "hookmq_testing":
+        return (
+            module == "hookmq_testing.contracts" or name in import_module("hookmq_testing").__all__
+        )
     return True
 
 
@@ -67,6 +71,15 @@ def behind(folder: Path) -> list[str]:
 @pytest.mark.parametrize("member", MEMBERS)
 def test_a_plugin_imports_public_names_only(member: Member) -> None:
     assert behind(member.folder / member.package) == []
+
+
+EXAMPLES = [one for one in MEMBERS if str(one.id).startswith("hookmq-example-")]
+
+
+@pytest.mark.parametrize("member", EXAMPLES)
+def test_the_tests_of_an_example_need_the_kit_and_public_names_only(member: Member) -> None:
+    """Authors copy them."""
+    assert behind(member.folder / "tests") == []
 
 
 def test_the_check_sees_every_kind_of_import(tmp_path: Path) -> None:

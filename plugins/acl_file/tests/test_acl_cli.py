@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hookmq.cli import main
+from hookmq_testing import run_command
 
 FILE = """\
 groups: {operators: [ann]}
@@ -29,16 +29,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_decision_the_rule_and_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["acl", "test", "ann", "c1", "publish", "plant/x"]) == 0
+    assert run_command(["acl", "test", "ann", "c1", "publish", "plant/x"]) == 0
     assert capsys.readouterr().out == (
         "allowed by acl.yaml:5: allow publish, subscribe, deliver, will on plant/+\n"
         "    - {allow: [publish, subscribe], who: {group: operators}, topic: plant/+}\n"
     )
-    assert main(["acl", "test", "ann", "c1", "subscribe", "plant/#"]) == 1
+    assert run_command(["acl", "test", "ann", "c1", "subscribe", "plant/#"]) == 1
     assert capsys.readouterr().out == (
         "denied by acl.yaml:3: deny publish, subscribe, deliver, will on plant/secret\n    - deny: all\n"
     )
-    assert main(["acl", "test", "bob", "c1", "publish", "plant/x"]) == 1
+    assert run_command(["acl", "test", "bob", "c1", "publish", "plant/x"]) == 1
     assert capsys.readouterr().out == "denied: no rule allows it\n"
 
 
@@ -67,14 +67,14 @@ def test_the_decision_the_rule_and_its_line(capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_what_may_be_given(arguments: str, code: int) -> None:
-    assert main(["acl", "test", *arguments.split()]) == code
+    assert run_command(["acl", "test", *arguments.split()]) == code
 
 
 def test_the_qos_that_would_be_granted(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["acl", "test", "-", "c", "subscribe", "news/x", "--ip", "10.0.0.1", "--qos", "2"]
-    assert main(arguments) == 0
+    assert run_command(arguments) == 0
     assert "\ngranted QoS 1\n" in capsys.readouterr().out
-    assert main([*arguments, "--json"]) == 0
+    assert run_command([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "allow": True,
         "rule": "acl.yaml:7",
@@ -83,7 +83,7 @@ def test_the_qos_that_would_be_granted(capsys: pytest.CaptureFixture[str]) -> No
         "qos": 1,
         "retain": None,
     }
-    assert main(["acl", "test", "-", "c", "publish", "x", "--json"]) == 1
+    assert run_command(["acl", "test", "-", "c", "publish", "x", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == {"allow": False, "rule": None}
 
 
@@ -102,25 +102,25 @@ def test_the_qos_that_would_be_granted(capsys: pytest.CaptureFixture[str]) -> No
     ],
 )
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["acl", *arguments])
+    code = run_command(["acl", *arguments])
     told = capsys.readouterr()
     assert (code, told.out) == (2, "")
     assert told.err.startswith("hookmq")
 
 
 def test_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["acl", "check", "acl.yaml"]) == 0
+    assert run_command(["acl", "check", "acl.yaml"]) == 0
     assert capsys.readouterr().out == "acl.yaml is valid: 8 rules for 7 kinds of clients\n"
     (folder / "bad.yaml").write_text("rules:\n  - {allow: all}\n  - {deny: al, topic: a}\n")
-    assert main(["acl", "check", "bad.yaml"]) == 1
+    assert run_command(["acl", "check", "bad.yaml"]) == 1
     assert capsys.readouterr().err.splitlines() == [
         'bad.yaml:2:5: the key topic is missing (for every topic: topic: "#")',
         "bad.yaml:3:12: unknown action 'al' (did you mean 'all'?)",
     ]
-    assert main(["acl", "check", "nowhere"]) == 1
+    assert run_command(["acl", "check", "nowhere"]) == 1
     assert f"{folder}/nowhere: cannot read the file" in capsys.readouterr().err
     (folder / "deliver.yaml").write_text("rules: [{allow: deliver, topic: a}]\n")
-    assert main(["acl", "check", "deliver.yaml"]) == 0
+    assert run_command(["acl", "check", "deliver.yaml"]) == 0
     assert "deliveries are decided" in capsys.readouterr().out
 
 
@@ -128,7 +128,7 @@ def test_import(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "acl").write_text(
         "topic read a\nuser ann\ntopic deny b\ntopic b/#\npattern write d/%c\n"
     )
-    assert main(["acl", "import", "acl"]) == 0
+    assert run_command(["acl", "import", "acl"]) == 0
     written = capsys.readouterr().out
     assert written == (
         "# converted from acl by hookmq acl import\n"
@@ -138,21 +138,21 @@ def test_import(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         '  - allow: [publish, subscribe]\n    who: {user: ann}\n    topic: "b/#"\n'
         '  - allow: publish\n    topic: "d/%c"\n'
     )
-    assert main(["acl", "import", "acl", "-o", "new.yaml"]) == 0
+    assert run_command(["acl", "import", "acl", "-o", "new.yaml"]) == 0
     assert (folder / "new.yaml").read_text() == written
-    assert main(["acl", "import", "acl", "-o", "new.yaml"]) == 2
+    assert run_command(["acl", "import", "acl", "-o", "new.yaml"]) == 2
     assert "File exists" in capsys.readouterr().err
     for rules in ("acl", "new.yaml"):
-        assert main(["acl", "test", "ann", "c", "subscribe", "b/#", "--file", rules]) == 1
-        assert main(["acl", "test", "ann", "c", "publish", "d/c", "--file", rules]) == 0
-    assert main(["acl", "import", "acl", "--filtered", "-o", "sifted.yaml"]) == 0
-    assert main(["acl", "test", "eve", "c", "subscribe", "#", "--file", "sifted.yaml"]) == 0
-    assert main(["acl", "test", "eve", "c", "deliver", "a", "--file", "sifted.yaml"]) == 1
+        assert run_command(["acl", "test", "ann", "c", "subscribe", "b/#", "--file", rules]) == 1
+        assert run_command(["acl", "test", "ann", "c", "publish", "d/c", "--file", rules]) == 0
+    assert run_command(["acl", "import", "acl", "--filtered", "-o", "sifted.yaml"]) == 0
+    assert run_command(["acl", "test", "eve", "c", "subscribe", "#", "--file", "sifted.yaml"]) == 0
+    assert run_command(["acl", "test", "eve", "c", "deliver", "a", "--file", "sifted.yaml"]) == 1
     (folder / "bad").write_text("topic raed a\n")
-    assert main(["acl", "import", "bad"]) == 2
+    assert run_command(["acl", "import", "bad"]) == 2
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["acl"], ["acl", "test"], ["acl", "check"], ["acl", "import"]):
-        assert main([*words, "--help"]) == 0
+        assert run_command([*words, "--help"]) == 0
         assert "usage: hookmq acl" in capsys.readouterr().out

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hookmq.hooks.instance import PluginInstance
 from hookmq.mqtt_api import Suback
 from hookmq.plugin import (
     Accept,
@@ -26,6 +25,7 @@ from hookmq_testing import (
     HookRecorder,
     MemoryClient,
     PluginContract,
+    PluginInstance,
     make_plugin,
     will,
 )

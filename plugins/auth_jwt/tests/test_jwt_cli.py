@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from hookmq.cli import main
 from hookmq.config.model import loads
 from hookmq.config.plugins import build
 from hookmq.plugin import HookMQError
 from hookmq_auth_jwt.config import FetchConfig, JwtConfig, KeyConfig
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
+from hookmq_testing import run_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokens import SECRET, jwk, jwks, pem, private, token
@@ -44,7 +44,7 @@ class Shell:
 
     def __call__(self, *words: str, stdin: bytes = b"") -> int:
         self._monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
-        code = main(["jwt", *words])
+        code = run_command(["jwt", *words])
         told = self._capsys.readouterr()
         self.out, self.err = told.out, told.err
         return code
@@ -219,15 +219,15 @@ def test_check_finds_mistakes(
         "version: 1\nlisteners: [{name: tcp, bind: '127.0.0.1:0'}]\n"
         f"plugins: [{{use: auth_jwt, config: {config_text}}}]\n"
     )
-    assert main(["check", "-c", str(config)]) in (2, 3)
+    assert run_command(["check", "-c", str(config)]) in (2, 3)
     told = capsys.readouterr()
     assert says in told.out + told.err
     assert SECRET not in told.out + told.err
 
 
 def test_a_secret_is_not_shown(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "show", "-c", str(config)]) == 0
-    assert main(["check", "-c", str(config)]) == 0
+    assert run_command(["config", "show", "-c", str(config)]) == 0
+    assert run_command(["check", "-c", str(config)]) == 0
     told = capsys.readouterr()
     assert "secret: '***'" in told.out
     assert SECRET not in told.out + told.err

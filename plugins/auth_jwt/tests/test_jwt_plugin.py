@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hookmq.hooks.instance import PluginInstance
 from hookmq.mqtt_api import Connack, Puback, Pubrec
 from hookmq.plugin import (
     Accept,
@@ -26,7 +25,14 @@ from hookmq.plugin import (
 from hookmq_auth_jwt.config import KeyConfig
 from hookmq_auth_jwt.fetch import FetchFailed
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
-from hookmq_testing import DurableStore, Harness, HookRecorder, MemoryClient, PluginContract
+from hookmq_testing import (
+    DurableStore,
+    Harness,
+    HookRecorder,
+    MemoryClient,
+    PluginContract,
+    PluginInstance,
+)
 from hookmq_testing.client import will
 from hookmq_testing.plugins import make_plugin
 from hookmq_testing.runtime import EPOCH

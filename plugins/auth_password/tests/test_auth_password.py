@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hookmq.hooks.instance import PluginInstance
 from hookmq.plugin import Accept, Certificate, ConfigError, Connect, MetricRegistry, Peer, Scope
 from hookmq_auth_password.config import AuthPasswordConfig
 from hookmq_auth_password.plugin import AuthPasswordPlugin
-from hookmq_testing import Harness, HookRecorder, PluginContract, make_plugin
+from hookmq_testing import Harness, HookRecorder, PluginContract, PluginInstance, make_plugin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from passwords import ALICE, CHEAP, USERS, Make, Verified, cheap, of

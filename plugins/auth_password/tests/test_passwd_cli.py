@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hookmq.cli import main
 from hookmq_auth_password.book import load
 from hookmq_auth_password.hashes import verify
+from hookmq_testing import run_command
 from passwords import ALICE, MOSQUITTO
 
 QUICK = ["--memory", "1", "--passes", "1", "--lanes", "1"]
@@ -39,7 +39,7 @@ def test_add_asks_twice(
 ) -> None:
     path = tmp_path / "users.yaml"
     typed[:] = ["pässword", "pässword"]
-    assert main(["passwd", "add", str(path), "alice", "-g", "a", "-g", "b", *QUICK]) == 0
+    assert run_command(["passwd", "add", str(path), "alice", "-g", "a", "-g", "b", *QUICK]) == 0
     assert "alice added" in capsys.readouterr().out
     [alice] = load(path, "yaml").users
     assert alice.groups == ("a", "b")
@@ -47,13 +47,13 @@ def test_add_asks_twice(
     assert alice.hash.cost == (1024, 1, 1)
     assert verify(alice.hash, "pässword".encode())
     typed[:] = ["one", "two"]
-    assert main(["passwd", "add", str(path), "alice", *QUICK]) == 1
+    assert run_command(["passwd", "add", str(path), "alice", *QUICK]) == 1
     assert "the passwords differ" in capsys.readouterr().err
     typed[:] = ["", ""]
-    assert main(["passwd", "add", str(path), "alice", *QUICK]) == 1
+    assert run_command(["passwd", "add", str(path), "alice", *QUICK]) == 1
     assert "password is empty" in capsys.readouterr().err
     typed[:] = ["new", "new"]
-    assert main(["passwd", "add", str(path), "alice", *QUICK]) == 0
+    assert run_command(["passwd", "add", str(path), "alice", *QUICK]) == 0
     assert "alice changed" in capsys.readouterr().out
     assert load(path, "yaml").users[0].groups == ("a", "b")
 
@@ -70,16 +70,19 @@ def test_add_from_standard_input_and_from_a_file(
         (b" x \xff\n", b" x \xff"),
     ):
         given(monkeypatch, data)
-        assert main(["passwd", "add", str(path), "stdin", "--stdin", *QUICK]) == 0
+        assert run_command(["passwd", "add", str(path), "stdin", "--stdin", *QUICK]) == 0
         secret.write_bytes(data)
         assert (
-            main(["passwd", "add", str(path), "file", "--password-file", str(secret), *QUICK]) == 0
+            run_command(
+                ["passwd", "add", str(path), "file", "--password-file", str(secret), *QUICK]
+            )
+            == 0
         )
         for user in load(path, "yaml").users:
             assert user.hash is not None
             assert verify(user.hash, password)
     given(monkeypatch, b"x" * 1025)
-    assert main(["passwd", "add", str(path), "stdin", "--stdin", *QUICK]) == 1
+    assert run_command(["passwd", "add", str(path), "stdin", "--stdin", *QUICK]) == 1
 
 
 @pytest.mark.parametrize(
@@ -114,23 +117,23 @@ def test_wrong_usage(
     path = tmp_path / "users.yaml"
     path.write_text(f"version: 1\nusers: {{alice: {{hash: '{ALICE}'}}}}\n")
     before = path.read_text()
-    assert main(["passwd", *(str(path) if word == "F" else word for word in words)]) == 2
+    assert run_command(["passwd", *(str(path) if word == "F" else word for word in words)]) == 2
     assert says in capsys.readouterr().err
     assert path.read_text() == before
 
 
 @pytest.mark.parametrize("command", ["add", "delete", "check", "list", "import"])
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    assert main(["passwd", command, "--help"]) == 0
+    assert run_command(["passwd", command, "--help"]) == 0
     assert "FILE" in capsys.readouterr().out.upper()
-    assert main(["passwd", "--help"]) == 0
+    assert run_command(["passwd", "--help"]) == 0
     assert f"hookmq passwd {command} " in capsys.readouterr().out
 
 
 def test_delete_check_and_list(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["passwd", "check", str(file)]) == 0
+    assert run_command(["passwd", "check", str(file)]) == 0
     told = capsys.readouterr().out
     assert "valid, 4 users (3 argon2id, 1 no password)" in told
     assert "3 have a hash weaker" in told
@@ -141,21 +144,21 @@ def test_delete_check_and_list(
         ("door", b"x", 1, "door has no password"),
     ):
         given(monkeypatch, password)
-        assert main(["passwd", "check", str(file), user, "--stdin"]) == code
+        assert run_command(["passwd", "check", str(file), user, "--stdin"]) == code
         assert capsys.readouterr().out.strip() == says
-    assert main(["passwd", "check", str(file), "nobody", "--stdin"]) == 1
+    assert run_command(["passwd", "check", str(file), "nobody", "--stdin"]) == 1
     assert "no user 'nobody'" in capsys.readouterr().err
-    assert main(["passwd", "list", str(file)]) == 0
+    assert run_command(["passwd", "list", str(file)]) == 0
     told = capsys.readouterr().out
     assert "alice  argon2id (weak); groups meters, admins; claims level, tenant\n" in told
     assert "carol  argon2id (weak); disabled\n" in told
     assert "door   none; groups doors\n" in told
-    assert main(["passwd", "list", str(file), "--json"]) == 0
+    assert run_command(["passwd", "list", str(file), "--json"]) == 0
     told = capsys.readouterr().out
     assert [row["user"] for row in json.loads(told)] == ["alice", "bob", "carol", "door"]
     assert "$" not in told
-    assert main(["passwd", "delete", str(file), "alice"]) == 0
-    assert main(["passwd", "delete", str(file), "alice"]) == 1
+    assert run_command(["passwd", "delete", str(file), "alice"]) == 0
+    assert run_command(["passwd", "delete", str(file), "alice"]) == 1
     assert "no user 'alice'" in capsys.readouterr().err
 
 
@@ -164,19 +167,19 @@ def test_import(
 ) -> None:
     source, path = tmp_path / "passwd", tmp_path / "users.yaml"
     source.write_text(MOSQUITTO)
-    assert main(["passwd", "import", str(source), str(path)]) == 0
+    assert run_command(["passwd", "import", str(source), str(path)]) == 0
     assert "2 users added, 0 changed" in capsys.readouterr().out
     assert path.stat().st_mode & 0o777 == 0o600
     for user, password in (("alice", b"secret"), ("bob", b"hunter2")):
         given(monkeypatch, password)
-        assert main(["passwd", "check", str(path), user, "--stdin"]) == 0
+        assert run_command(["passwd", "check", str(path), user, "--stdin"]) == 0
     before = path.read_text()
-    assert main(["passwd", "import", str(source), str(path)]) == 2
+    assert run_command(["passwd", "import", str(source), str(path)]) == 2
     assert "users that exist" in capsys.readouterr().err
     assert path.read_text() == before
-    assert main(["passwd", "import", str(source), str(path), "--replace"]) == 0
+    assert run_command(["passwd", "import", str(source), str(path), "--replace"]) == 0
     source.write_text(MOSQUITTO + "carol:plain\n")
-    assert main(["passwd", "import", str(source), str(path)]) == 2
+    assert run_command(["passwd", "import", str(source), str(path)]) == 2
     told = capsys.readouterr().err
     assert "passwd:3:7: this is not a hash" in told
     assert "plain" not in told
@@ -186,26 +189,31 @@ def test_a_file_of_mosquitto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path = tmp_path / "passwd"
     path.write_text(MOSQUITTO)
     given(monkeypatch, b"new")
-    assert main(["passwd", "add", str(path), "carol", "--stdin", "--format", "mosquitto"]) == 0
+    assert (
+        run_command(["passwd", "add", str(path), "carol", "--stdin", "--format", "mosquitto"]) == 0
+    )
     given(monkeypatch, b"new")
-    assert main(["passwd", "check", str(path), "carol", "--stdin", "--format", "mosquitto"]) == 0
-    assert main(["passwd", "delete", str(path), "bob", "--format", "mosquitto"]) == 0
+    assert (
+        run_command(["passwd", "check", str(path), "carol", "--stdin", "--format", "mosquitto"])
+        == 0
+    )
+    assert run_command(["passwd", "delete", str(path), "bob", "--format", "mosquitto"]) == 0
     assert [user.name for user in load(path, "mosquitto").users] == ["alice", "carol"]
-    assert main(["passwd", "check", str(path)]) == 2
+    assert run_command(["passwd", "check", str(path)]) == 2
 
 
 def test_permissions_are_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.chmod(0o644)
-    assert main(["passwd", "check", str(file)]) == 0
+    assert run_command(["passwd", "check", str(file)]) == 0
     assert "all users may access it" in capsys.readouterr().err
     file.chmod(0o600)
-    assert main(["passwd", "check", str(file)]) == 0
+    assert run_command(["passwd", "check", str(file)]) == 0
     assert capsys.readouterr().err == ""
 
 
 def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["check"], ["list"], ["delete"]):
-        assert main(
+        assert run_command(
             ["passwd", *words, str(tmp_path / "none"), *(["x"] if words == ["delete"] else [])]
         ) in (1, 2)
         assert "No such file" in capsys.readouterr().err

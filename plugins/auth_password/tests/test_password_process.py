@@ -13,11 +13,11 @@ from pathlib import Path
 
 import aiomqtt
 import pytest
-from hookmq.cli import main
 from hookmq.mqtt_api import encode
 from hookmq.plugin import Connect
 from hookmq_auth_password.book import New, delete, load, put
 from hookmq_auth_password.hashes import Argon2, make
+from hookmq_testing import run_command
 from passwords import MOSQUITTO
 from serving import Served, serving
 
@@ -120,7 +120,7 @@ def test_a_file_that_is_not_right(
         f"plugins: [{{use: auth_password, config: {{path: '{path}'}}}}]\n"
     )
     for command in ("check", "serve"):
-        assert main([command, "-c", str(config)]) == 3
+        assert run_command([command, "-c", str(config)]) == 3
         assert str(path) in capsys.readouterr().err
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.cli import main
 from hookmq.config.model import loads
 from hookmq.config.plugins import build
 from hookmq.mqtt_api import Disconnect
@@ -28,7 +27,7 @@ from hookmq_ratelimit.addresses import network_of, short
 from hookmq_ratelimit.bans import Bans
 from hookmq_ratelimit.plugin import _RUNNING, RateLimitPlugin
 from hookmq_ratelimit.settings import Ban, Limit, RateLimitConfig, parse_rates
-from hookmq_testing import Harness, HookRecorder, PluginContract, make_plugin
+from hookmq_testing import Harness, HookRecorder, PluginContract, make_plugin, run_command
 
 BAD = Peer("203.0.113.66")
 GOOD = Peer("192.0.2.7")
@@ -599,7 +598,7 @@ def file(tmp_path: Path) -> str:
 def test_explain(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["ratelimit", "explain", "-c", file, "--json"]
     words += ["--user", "alice", "--ip", "2001:db8::9", "--topic", "alarms/1"]
-    assert main(words) == 0
+    assert run_command(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["exempt"] == {}
     assert [(row["limit"], row["key"]) for row in found["limits"]] == [
@@ -607,14 +606,14 @@ def test_explain(file: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("ratelimit/publishes-per-client", "a-client"),
         ("ratelimit/alarms", "alice"),
     ]
-    assert main(["ratelimit", "explain", "-c", file, "--user", "svc-1"]) == 0
+    assert run_command(["ratelimit", "explain", "-c", file, "--user", "svc-1"]) == 0
     text = capsys.readouterr().out
     assert "exempt from ratelimit: user svc-1" in text
     assert "connections-per-ip" in text  # before it is known who it is
     assert "publishes" not in text
-    assert main(["ratelimit", "explain", "-c", file, "--ip", "10.1.1.1"]) == 0
+    assert run_command(["ratelimit", "explain", "-c", file, "--ip", "10.1.1.1"]) == 0
     assert "no limit applies" in capsys.readouterr().out
-    assert main(["ratelimit", "explain", "-c", file]) == 0
+    assert run_command(["ratelimit", "explain", "-c", file]) == 0
     assert "100/s, 5000/min" in capsys.readouterr().out
 
 
@@ -631,7 +630,7 @@ def test_explain(file: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_explain_says_what_is_wrong(
     file: str, wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["ratelimit", "explain", "-c", file, *wrong]) == 2
+    assert run_command(["ratelimit", "explain", "-c", file, *wrong]) == 2
     assert capsys.readouterr().err
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.hooks.instance import PluginInstance
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.plugin import SparkSinkPlugin
+from hookmq_testing import PluginInstance
 from hookmq_testing.contracts import PluginContract
 
 STREAM = StreamConfig("all", ("#",))

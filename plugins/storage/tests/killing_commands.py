@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hookmq.cli import main
 from hookmq.plugin import HookMQError
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import run_command
 from hookmq_testing.runtime import VirtualRuntime
 
 STEPS = frozenset(
@@ -43,7 +43,7 @@ def run(words: list[str], steps: int | None) -> int:
     sys.addaudithook(step)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
-    os._exit(main(words))
+    os._exit(run_command(words))
 
 
 def found(folder: Path) -> int | str:
@@ -59,7 +59,7 @@ def found(folder: Path) -> int | str:
 
 def kill_all(template: Path, work: Path, store: str, words: list[str]) -> None:
     """Kill the command at every operation until it ends by itself."""
-    main(
+    run_command(
         ["storage", "export", str(template / "data"), "-o", os.devnull]
     )  # children import nothing more
     steps = 0

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.cli import main
 from hookmq.plugin import Message
 from hookmq.storage_api import (
     Enqueue,
@@ -28,6 +27,7 @@ from hookmq_storage.database import connect_reading, copy, state
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.schema import VERSION
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import run_command
 from hookmq_testing.contracts import fields_of
 from hookmq_testing.contracts.samples import MESSAGE, SESSION, SUBSCRIPTION
 from hookmq_testing.runtime import VirtualRuntime
@@ -90,13 +90,13 @@ def contents(folder: Path) -> list[str]:
 
 
 def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["storage", "info", str(folder), "--json"]) == 0
+    assert run_command(["storage", "info", str(folder), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {name: told[name] for name in ("version", "commit", "sessions", "messages")} == {
         "version": VERSION, "commit": 2, "sessions": 2, "messages": 2,
     }  # fmt: skip
     assert (told["queue_entries"], told["retained"], told["in_use_by"]) == (4, 2, None)
-    assert main(["storage", "info", str(folder)]) == 0
+    assert run_command(["storage", "info", str(folder)]) == 0
     assert "in use by      nobody" in capsys.readouterr().out
 
 
@@ -111,27 +111,27 @@ def test_state(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     store.commit(records, told.append)
     # The lock is the broker's.
-    assert main(["storage", "state", str(folder), "--delete", "old"]) == 1
+    assert run_command(["storage", "state", str(folder), "--delete", "old"]) == 1
     assert "stop the broker first" in capsys.readouterr().err
     store.close(lambda: None)
-    assert main(["storage", "state", str(folder)]) == 0
+    assert run_command(["storage", "state", str(folder)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "counter              2 keys, 1 timers, 10 bytes",
         "old                  1 keys, 1 timers, 3 bytes",
     ]
-    assert main(["storage", "info", str(folder), "--json"]) == 0
+    assert run_command(["storage", "info", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["plugin_state"] == 5
-    assert main(["storage", "state", str(folder), "--delete", "nobody"]) == 1
+    assert run_command(["storage", "state", str(folder), "--delete", "nobody"]) == 1
     assert "contains no state of plugin 'nobody'" in capsys.readouterr().err
-    assert main(["storage", "state", str(folder), "--delete", "old"]) == 0
+    assert run_command(["storage", "state", str(folder), "--delete", "old"]) == 0
     assert capsys.readouterr().out == "2 keys and timers of old deleted\n"
-    assert main(["storage", "state", str(folder), "--json"]) == 0
+    assert run_command(["storage", "state", str(folder), "--json"]) == 0
     left = {"plugin": "counter", "keys": 2, "timers": 1, "bytes": 10}
     assert json.loads(capsys.readouterr().out) == [left]
-    assert main(["storage", "check", str(folder)]) == 0
-    assert main(["storage", "state", str(folder), "--delete", "counter"]) == 0
+    assert run_command(["storage", "check", str(folder)]) == 0
+    assert run_command(["storage", "state", str(folder), "--delete", "counter"]) == 0
     capsys.readouterr()
-    assert main(["storage", "state", str(folder)]) == 0
+    assert run_command(["storage", "state", str(folder)]) == 0
     assert capsys.readouterr().out == "no plugin keeps state\n"
 
 
@@ -144,9 +144,9 @@ def test_damaged_state_is_found(folder: Path, capsys: pytest.CaptureFixture[str]
     db = sqlite3.connect(folder / DATABASE, isolation_level=None)
     db.execute("UPDATE plugin_state SET value = x'02' WHERE key = 'b' AND space = 's/p'")
     db.close()
-    assert main(["storage", "check", str(folder)]) == 1
+    assert run_command(["storage", "check", str(folder)]) == 1
     assert "plugin_state 's/p': wrong checksum" in capsys.readouterr().out
-    assert main(["storage", "repair", str(folder)]) == 0
+    assert run_command(["storage", "repair", str(folder)]) == 0
     assert "lost: plugin_state 4: wrong checksum" in capsys.readouterr().out
     store = SQLiteStore(folder, VirtualRuntime())
     kept = [one for one in store.load() if isinstance(one, PutState)]
@@ -156,12 +156,12 @@ def test_damaged_state_is_found(folder: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["storage", "check", str(folder)]) == 0
+    assert run_command(["storage", "check", str(folder)]) == 0
     assert "is intact" in capsys.readouterr().out
     db = sqlite3.connect(folder / DATABASE, isolation_level=None)
     db.execute("UPDATE message SET payload = x'01' WHERE id = 2")
     db.close()
-    assert main(["storage", "check", str(folder)]) == 1
+    assert run_command(["storage", "check", str(folder)]) == 1
     told = capsys.readouterr().out
     assert "message 2: wrong checksum" in told
     assert "repair" in told
@@ -171,13 +171,13 @@ def test_export_and_import(
     tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = tmp_path / "lines"
-    assert main(["storage", "export", str(folder), "-o", str(lines)]) == 0
+    assert run_command(["storage", "export", str(folder), "-o", str(lines)]) == 0
     assert lines.stat().st_mode & 0o777 == 0o600
-    assert main(["storage", "import", str(tmp_path / "new"), str(lines)]) == 0
+    assert run_command(["storage", "import", str(tmp_path / "new"), str(lines)]) == 0
     assert contents(tmp_path / "new") == contents(folder)
-    assert main(["storage", "export", str(tmp_path / "new")]) == 0
+    assert run_command(["storage", "export", str(tmp_path / "new")]) == 0
     capsys.readouterr()
-    assert main(["storage", "export", str(folder)]) == 0
+    assert run_command(["storage", "export", str(folder)]) == 0
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(lines.read_text().splitlines())
 
 
@@ -194,7 +194,7 @@ def test_import_of_something_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
 ) -> None:
     (tmp_path / "lines").write_text(text)
-    code = main(["storage", "import", str(tmp_path / "new"), str(tmp_path / "lines")])
+    code = run_command(["storage", "import", str(tmp_path / "new"), str(tmp_path / "lines")])
     told = capsys.readouterr()
     assert says in told.out + told.err
     assert code == 1
@@ -203,7 +203,7 @@ def test_import_of_something_else(
 
 def test_import_into_a_store(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(folder)
-    assert main(["storage", "import", str(folder), "/dev/null"]) == 1
+    assert run_command(["storage", "import", str(folder), "/dev/null"]) == 1
     assert "already contains a store" in capsys.readouterr().err
     assert contents(folder) == before
 
@@ -214,9 +214,9 @@ def test_backup_of_a_store_in_use(
     before = contents(folder)
     store = SQLiteStore(folder, VirtualRuntime())
     list(store.load())
-    assert main(["storage", "backup", str(folder), str(tmp_path / "copy")]) == 0
-    assert main(["storage", "info", str(folder)]) == 0
-    assert main(["storage", "vacuum", str(folder)]) == 1
+    assert run_command(["storage", "backup", str(folder), str(tmp_path / "copy")]) == 0
+    assert run_command(["storage", "info", str(folder)]) == 0
+    assert run_command(["storage", "vacuum", str(folder)]) == 1
     assert "in use by process" in capsys.readouterr().err
     store.close(lambda: None)
     copy = SQLiteStore(tmp_path / "copy", VirtualRuntime(seed=1))
@@ -224,7 +224,7 @@ def test_backup_of_a_store_in_use(
     assert copy.last_commit().number == 2
     copy.close(lambda: None)
     assert contents(tmp_path / "copy") == before
-    assert main(["storage", "backup", str(folder), str(tmp_path / "copy")]) == 1
+    assert run_command(["storage", "backup", str(folder), str(tmp_path / "copy")]) == 1
     assert "exists" in capsys.readouterr().err
 
 
@@ -249,7 +249,7 @@ def test_a_copy_is_of_one_moment(tmp_path: Path, folder: Path) -> None:
 
 def test_vacuum(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(folder)
-    assert main(["storage", "vacuum", str(folder)]) == 0
+    assert run_command(["storage", "vacuum", str(folder)]) == 0
     assert "bytes before" in capsys.readouterr().out
     assert contents(folder) == before
 
@@ -260,12 +260,12 @@ def test_repair_of_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     db.execute("UPDATE message SET payload = x'01' WHERE id = 2")
     db.execute("UPDATE retained SET topic = 'r/2' WHERE topic = 'r/1'")
     db.close()
-    assert main(["storage", "repair", str(folder)]) == 0
+    assert run_command(["storage", "repair", str(folder)]) == 0
     told = capsys.readouterr().out
     assert "lost: message 2: wrong checksum" in told
     assert "lost: retained 3: wrong checksum" in told or "lost: retained 2: wrong checksum" in told
     assert "5 lost" in told  # and three entries of the message
-    assert main(["storage", "check", str(folder)]) == 0
+    assert run_command(["storage", "check", str(folder)]) == 0
     after = contents(folder)
     assert len(after) < len(before)
     assert any("SessionRecord" in one and "c1" in one for one in after)
@@ -278,7 +278,7 @@ def test_repair_of_a_whole_store_keeps_everything(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = contents(folder)
-    assert main(["storage", "repair", str(folder)]) == 0
+    assert run_command(["storage", "repair", str(folder)]) == 0
     assert " 0 lost" in capsys.readouterr().out
     assert contents(folder) == before
 
@@ -295,10 +295,10 @@ def test_repair_of_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     at = len(data) // 2 // 4096 * 4096
     data[at : at + 4096] = b"\xff" * 4096
     path.write_bytes(data)
-    assert main(["storage", "repair", str(folder)]) == 0
+    assert run_command(["storage", "repair", str(folder)]) == 0
     told = capsys.readouterr().out
     assert "malformed" in told
-    assert main(["storage", "check", str(folder)]) == 0
+    assert run_command(["storage", "check", str(folder)]) == 0
     again = SQLiteStore(folder, VirtualRuntime())
     kept = sum(isinstance(one, PutRetained) for one in again.load())
     assert 390 <= kept < 400
@@ -315,9 +315,9 @@ def test_repair_accepts_a_store_that_lacks_commits(
     identity = store.identity
     store.close(lambda: None)
     (folder / DATABASE).write_bytes(older)
-    assert main(["storage", "check", str(folder)]) == 1
+    assert run_command(["storage", "check", str(folder)]) == 1
     assert "commit 3 was safe, but the database ends at 2" in capsys.readouterr().out
-    assert main(["storage", "repair", "--accept", str(folder)]) == 0
+    assert run_command(["storage", "repair", "--accept", str(folder)]) == 0
     assert "accepted as it is" in capsys.readouterr().out
     again = SQLiteStore(folder, VirtualRuntime(seed=1))
     assert again.last_commit().number == 2
@@ -327,6 +327,6 @@ def test_repair_accepts_a_store_that_lacks_commits(
 
 @pytest.mark.parametrize("command", ["info", "check", "repair", "export", "vacuum"])
 def test_no_store_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    assert main(["storage", command, str(tmp_path / "none")]) == 1
+    assert run_command(["storage", command, str(tmp_path / "none")]) == 1
     assert "contains no store" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()

@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hookmq.cli import main
 from hookmq.plugin import ConfigError
 from hookmq_storage.plugin import StorageConfig
+from hookmq_testing import run_command
 from recording import V5, Client
 from serving import HOOKMQ, serving
 
@@ -103,13 +103,13 @@ def test_check_and_show_name_the_folder(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     folder = f"{tmp_path}/hookmq/storage"
-    assert main(["check"]) == 0
+    assert run_command(["check"]) == 0
     assert f"plugin storage in {folder} (group: survives a power cut)" in capsys.readouterr().out
-    assert main(["config", "show", "--no-origins"]) == 0
+    assert run_command(["config", "show", "--no-origins"]) == 0
     assert f"path: {folder}\n" in capsys.readouterr().out
-    assert main(["config", "init", str(tmp_path / "hookmq.yaml")]) == 0
+    assert run_command(["config", "init", str(tmp_path / "hookmq.yaml")]) == 0
     capsys.readouterr()
     words = ["-c", str(tmp_path / "hookmq.yaml"), "--data-dir", "/srv/mqtt"]
-    assert main(["check", *words]) == 0
+    assert run_command(["check", *words]) == 0
     assert "plugin storage in /srv/mqtt (group" in capsys.readouterr().out
     assert list(tmp_path.glob("hookmq/*")) == []

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.cli import main
 from hookmq.plugin import ClientRecord, Message, StoreError, Subscription
 from hookmq.storage_api import (
     CommitId,
@@ -24,7 +23,7 @@ from hookmq.storage_api import (
 from hookmq_storage.database import Limits
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.store import SQLiteStore
-from hookmq_testing import Harness
+from hookmq_testing import Harness, run_command
 from hookmq_testing.runtime import VirtualRuntime
 
 EVERYTHING: list[Record] = [
@@ -178,11 +177,11 @@ def test_a_client_id_that_changed_on_the_disk(
     with pytest.raises(StoreError, match="1 owners whose name differs from the index"):
         list(store.load())
     store.close(lambda: None)
-    assert main(["storage", "repair", str(tmp_path / "data")]) == 0
+    assert run_command(["storage", "repair", str(tmp_path / "data")]) == 0
     told = capsys.readouterr().out
     assert "lost: owner 1: its name is 'c/on" in told
     assert "lost: session 1: its client id is missing" in told
-    assert main(["storage", "check", str(tmp_path / "data")]) == 0
+    assert run_command(["storage", "check", str(tmp_path / "data")]) == 0
 
 
 def test_what_a_lost_session_had_is_told(
@@ -191,7 +190,7 @@ def test_what_a_lost_session_had_is_told(
     make(tmp_path / "data")
     with closing(sqlite3.connect(tmp_path / "data" / DATABASE, isolation_level=None)) as db:
         db.execute("UPDATE session SET expiry = 61")
-    assert main(["storage", "repair", str(tmp_path / "data")]) == 0
+    assert run_command(["storage", "repair", str(tmp_path / "data")]) == 0
     told = capsys.readouterr().out
     assert "lost: session 1: wrong checksum" in told
     assert "lost: 3 subscriptions, ids and queue entries of c/one: its session is lost" in told

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.cli import main
 from hookmq_storage.client import ADDED
 from hookmq_storage.portable import PUBLISHER as OF_PUBLISHER
+from hookmq_testing import run_command
 
 HEADER = {"kind": "hookmq-storage", "version": 3}
 MESSAGE = {
@@ -61,13 +61,13 @@ def given(folder: Path, lines: list[Any], end: bool = True) -> int:
     if end:
         lines.append({"kind": "end", "lines": len(lines)})
     (folder / "lines").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return main(["storage", "import", str(folder / "new"), str(folder / "lines")])
+    return run_command(["storage", "import", str(folder / "new"), str(folder / "lines")])
 
 
 def test_all_of_it_as_it_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert given(tmp_path, list(LINES.values())) == 0
     assert capsys.readouterr().out == "8 records\n"
-    assert main(["storage", "check", str(tmp_path / "new")]) == 0
+    assert run_command(["storage", "check", str(tmp_path / "new")]) == 0
 
 
 def test_an_export_of_version_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,9 +77,9 @@ def test_an_export_of_version_1(tmp_path: Path, capsys: pytest.CaptureFixture[st
     lines = [{**HEADER, "version": 1}, session, retained, {"kind": "end", "lines": 3}]
     (tmp_path / "lines").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     folder = str(tmp_path / "new")
-    assert main(["storage", "import", folder, str(tmp_path / "lines")]) == 0
+    assert run_command(["storage", "import", folder, str(tmp_path / "lines")]) == 0
     capsys.readouterr()
-    assert main(["storage", "export", folder]) == 0
+    assert run_command(["storage", "export", folder]) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert told[1:3] == [{**session, **ADDED}, {**retained, "publisher": None}]
 
@@ -173,5 +173,5 @@ def test_what_is_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], lin
 
 def test_bytes_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lines").write_bytes(json.dumps(HEADER).encode() + b"\n\xff\xfe\n")
-    assert main(["storage", "import", str(tmp_path / "new"), str(tmp_path / "lines")]) == 1
+    assert run_command(["storage", "import", str(tmp_path / "new"), str(tmp_path / "lines")]) == 1
     assert "line 2: not a line of an export" in capsys.readouterr().err

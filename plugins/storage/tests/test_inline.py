@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.cli import main
 from hookmq.plugin import ClientRecord, Message, Properties, StoreError
 from hookmq.storage_api import (
     Dequeue,
@@ -29,7 +28,7 @@ from hookmq_storage.folder import DATABASE
 from hookmq_storage.inline import LARGEST, body_of, head_of, inline_crc, parts_of
 from hookmq_storage.rows import operations
 from hookmq_storage.store import SQLiteStore
-from hookmq_testing import Harness
+from hookmq_testing import Harness, run_command
 from hookmq_testing.contracts import fields_of
 from hookmq_testing.runtime import VirtualRuntime
 from hypothesis import given, settings
@@ -294,15 +293,15 @@ def test_the_commands(
     assert counts(store) == (1, 3, 1)
     store.close(lambda: None)
     folder = tmp_path / "data"
-    assert main(["storage", "check", str(folder)]) == 0
+    assert run_command(["storage", "check", str(folder)]) == 0
     capsys.readouterr()
-    assert main(["storage", "info", "--json", str(folder)]) == 0
+    assert run_command(["storage", "info", "--json", str(folder)]) == 0
     info = json.loads(capsys.readouterr().out)
     assert (info["messages"], info["queue_entries"]) == (2, 3)
     lines = tmp_path / "lines"
-    assert main(["storage", "export", str(folder), "-o", str(lines)]) == 0
-    assert main(["storage", "import", str(tmp_path / "other"), str(lines)]) == 0
-    assert main(["storage", "repair", str(folder)]) == 0
+    assert run_command(["storage", "export", str(folder), "-o", str(lines)]) == 0
+    assert run_command(["storage", "import", str(tmp_path / "other"), str(lines)]) == 0
+    assert run_command(["storage", "repair", str(folder)]) == 0
     for path in (folder, tmp_path / "other"):
         again = SQLiteStore(path, VirtualRuntime())
         list(again.load())

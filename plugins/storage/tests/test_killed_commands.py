@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hookmq.cli import main
 from hookmq.plugin import Message
 from hookmq.storage_api import PutRetained
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import run_command
 from hookmq_testing.runtime import VirtualRuntime
 
 COUNT = 5
@@ -29,7 +29,9 @@ def template(tmp_path: Path) -> Path:
     list(store.load())
     for number in range(COUNT):
         store.commit([PutRetained(Message(f"t/{number}", b"x", 1, True))], lambda result: None)
-    assert main(["storage", "export", str(folder / "data"), "-o", str(folder / "lines")]) == 0
+    assert (
+        run_command(["storage", "export", str(folder / "data"), "-o", str(folder / "lines")]) == 0
+    )
     files = {path.name: path.read_bytes() for path in (folder / "data").iterdir()}
     store.close(lambda: None)
     for name, data in files.items():

@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hookmq.cli import main
-from hookmq.hooks.instance import PluginInstance
 from hookmq.plugin import MetricRegistry, StoreError
 from hookmq.storage_api import MemoryStore
 from hookmq_storage.plugin import StoragePlugin
 from hookmq_storage.store import SQLiteStore
-from hookmq_testing import Harness, PluginContract
+from hookmq_testing import Harness, PluginContract, PluginInstance, run_command
 from hookmq_testing.plugins import make_plugin
 
 
@@ -98,7 +96,7 @@ def test_check_tells_the_promise(
         "version: 1\nlisteners: [{name: tcp, bind: '127.0.0.1:0'}]\n"
         f"plugins: [{{use: storage, config: {{path: {tmp_path}/data, durability: {durability}}}}}]\n"
     )
-    assert main(["check", "-c", str(config)]) == 0
+    assert run_command(["check", "-c", str(config)]) == 0
     told = capsys.readouterr().out
     assert f"({durability}: {says})" in told
     assert ("a restart loses them" in told) == (durability == "memory")

@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hookmq.cli import main
 from hookmq_storage.folder import DATABASE
 from hookmq_storage.schema import APPLICATION_ID, VERSION
 from hookmq_storage.store import SQLiteStore
+from hookmq_testing import run_command
 from hookmq_testing.runtime import VirtualRuntime
 
 VERSIONS = Path(__file__).parent / "versions"
@@ -46,9 +46,9 @@ def test_a_database_of_an_older_version_is_taken_over(
     assert store.last_commit().number == 2
     store.close(lambda: None)
     assert tables(folder) == tables(tmp_path / "new")
-    assert main(["storage", "check", str(folder)]) == 0
+    assert run_command(["storage", "check", str(folder)]) == 0
     capsys.readouterr()
-    assert main(["storage", "export", str(folder)]) == 0
+    assert run_command(["storage", "export", str(folder)]) == 0
     lines = (VERSIONS / f"{version}.jsonl").read_text("utf-8").splitlines()
     assert capsys.readouterr().out.splitlines() == lines
     [saved] = folder.glob(f"saved-version{version}-*")

@@ -19,7 +19,7 @@ import aiomqtt
 import mqttbytes as m
 import pytest
 from aiohttp import web
-from hookmq.cli import main
+from hookmq_testing import run_command
 from hookmq_webhook import new_secret, verify
 from serving import Served, serving
 
@@ -241,13 +241,15 @@ async def test_dead_letters_are_listed_and_sent_again(
                 assert await response.json() == {"arrived": 1, "failed": 0, "reason": ""}
             async with session.post(base + "/replay", data=b"[") as response:
                 assert response.status == 400
-        with_broker = await asyncio.to_thread(main, ["webhook", "deadletter", "list", "-c", path])
+        with_broker = await asyncio.to_thread(
+            run_command, ["webhook", "deadletter", "list", "-c", path]
+        )
         assert with_broker == 1
         assert "in use by another process" in capsys.readouterr().err
     ids = [one["id"] for one in receiver.events]
 
     async def run(*words: str) -> tuple[int, list[str]]:
-        code = await asyncio.to_thread(main, ["webhook", "deadletter", *words, "-c", path])
+        code = await asyncio.to_thread(run_command, ["webhook", "deadletter", *words, "-c", path])
         return code, capsys.readouterr().out.splitlines()
 
     code, lines = await run("list")

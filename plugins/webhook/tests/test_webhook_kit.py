@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hookmq.cli import main
+from hookmq_testing import run_command
 from hookmq_webhook import Ledger, new_secret
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.envelope import Envelope, encode
@@ -58,7 +58,7 @@ def test_a_sample_of_each_event_is_received(
     secrets.write_text(f"{new_secret()}\n\n{SECRET}\n")
     with listening("--secret-file", str(secrets)) as (url, process):
         path = config(tmp_path, url, sign={"secret": SECRET})
-        assert main(["webhook", "test", "-c", path]) == 0
+        assert run_command(["webhook", "test", "-c", path]) == 0
         lines = capsys.readouterr().out.splitlines()
         process.terminate()
         assert process.stdout is not None
@@ -80,7 +80,7 @@ def test_what_is_not_genuine_is_not_shown(
     with listening("--secret-file", str(secrets), "--count", "2") as (url, process):
         path = config(tmp_path, url, sign={"secret": SECRET})
         command = ["webhook", "test", "-c", path, "--event", "broker.st*", "--plugin", "webhook"]
-        assert main(command) == 1
+        assert run_command(command) == 1
         lines = capsys.readouterr().out.splitlines()
         assert process.stdout is not None
         shown = process.stdout.read()
@@ -106,12 +106,12 @@ async def test_an_answer_is_shown_up_to_a_bound(
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     path = config(tmp_path, f"http://127.0.0.1:{runner.addresses[0][1]}/", mode="best_effort")
     command = ["webhook", "test", "-c", path, "--event", "message.published"]
-    assert await asyncio.to_thread(main, command) == 1
+    assert await asyncio.to_thread(run_command, command) == 1
     await runner.cleanup()
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("message.published: failed, status 418, ")
     assert line.endswith('ms, "\\u001b[31m' + "x" * 195 + '..."')
-    assert await asyncio.to_thread(main, command) == 1  # nobody is there any more
+    assert await asyncio.to_thread(run_command, command) == 1  # nobody is there any more
     assert ": failed, ClientConnectorError, " in capsys.readouterr().out
 
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_tried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
     path = config(tmp_path, "http://127.0.0.1:1/")
-    assert main(["webhook", "test", "-c", path, *arguments]) == 2
+    assert run_command(["webhook", "test", "-c", path, *arguments]) == 2
     assert says in capsys.readouterr().err
 
 
@@ -146,14 +146,14 @@ def test_files_without_secrets(
     path = tmp_path / "secrets"
     if text is not None:
         path.write_bytes(text)
-    assert main(["webhook", "listen", "--port", "0", "--secret-file", str(path)]) == 2
+    assert run_command(["webhook", "listen", "--port", "0", "--secret-file", str(path)]) == 2
     assert says in capsys.readouterr().err
 
 
 def test_where_it_cannot_listen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["webhook", "listen", "--host", "192.0.2.1", "--port", "0"]) == 4
+    assert run_command(["webhook", "listen", "--host", "192.0.2.1", "--port", "0"]) == 4
     assert "192.0.2.1:0" in capsys.readouterr().err
-    assert main(["webhook", "listen", "--status", "99"]) == 2
+    assert run_command(["webhook", "listen", "--status", "99"]) == 2
 
 
 def test_nothing_shown_is_for_a_terminal_to_obey() -> None:
@@ -183,19 +183,19 @@ def test_nothing_shown_is_for_a_terminal_to_obey() -> None:
 
 
 def test_schemas(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["webhook", "schema"]) == 0
+    assert run_command(["webhook", "schema"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(CATALOG)
-    assert main(["webhook", "schema", "will.published"]) == 0
+    assert run_command(["webhook", "schema", "will.published"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "will.published"
-    assert main(["webhook", "schema", "will.publish"]) == 2
+    assert run_command(["webhook", "schema", "will.publish"]) == 2
     assert "did you mean 'will.published'?" in capsys.readouterr().err
-    assert main(["webhook", "schema", "client.*"]) == 2
-    assert main(["webhook", "schema", "mine.event"]) == 1
+    assert run_command(["webhook", "schema", "client.*"]) == 2
+    assert run_command(["webhook", "schema", "mine.event"]) == 1
 
 
 def test_secrets(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["webhook", "secret"]) == 0
+    assert run_command(["webhook", "secret"]) == 0
     first = capsys.readouterr().out
-    assert main(["webhook", "secret"]) == 0
+    assert run_command(["webhook", "secret"]) == 0
     assert key_of(first) != key_of(capsys.readouterr().out)
     assert len(key_of(first)) == 32

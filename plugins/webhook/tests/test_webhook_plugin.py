@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.cli import main
 from hookmq.mqtt_api import Puback
 from hookmq.plugin import BrokerHandle, ConfigError, MetricRegistry, Plugin, hookimpl
-from hookmq_testing import DurableStore, Harness, PluginContract, make_plugin
+from hookmq_testing import DurableStore, Harness, PluginContract, make_plugin, run_command
 from hookmq_toolkit.tls_client import TlsConfig
 from hookmq_webhook.config import (
     AuthConfig,
@@ -441,7 +440,7 @@ def test_a_service_that_is_reached_in_the_clear_is_worth_a_note(
     path = tmp_path / "hookmq.yaml"
     entry = {"use": "webhook", "config": settings}
     path.write_text(json.dumps({"version": 1, "listeners": LISTENERS, "plugins": [entry]}))
-    assert main(["check", "-c", str(path)]) == 0
+    assert run_command(["check", "-c", str(path)]) == 0
     out = capsys.readouterr().out
     assert ("encrypted" in out) == bool(says)
     assert says in out
@@ -491,7 +490,7 @@ def test_the_configuration_is_bound_strictly_and_shows_no_secret(
         path.write_text(
             f"version: 1\nlisteners: {listener}\nplugins:\n  - use: webhook\n    config: {config}\n"
         )
-        code = main([*words, "-c", str(path)])
+        code = run_command([*words, "-c", str(path)])
         found = capsys.readouterr()
         return code, found.out + found.err
 

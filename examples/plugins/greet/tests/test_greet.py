@@ -4,8 +4,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from hookmq.cli import main
 from hookmq_example_greet import GreetPlugin
+from hookmq_testing import run_command
 from hookmq_testing.contracts import PluginContract
 from recording import Client
 from serving import Served, serving
@@ -44,17 +44,17 @@ def test_a_greeting(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{broker.ports['http']}/plugins/greet"
         with Client(broker.ports["tcp"]) as client:
             client.subscribe("greetings/+", 1)
-            assert main(["greet", "ada", "--url", url]) == 0
+            assert run_command(["greet", "ada", "--url", url]) == 0
             message = client.message()
             assert (message.topic, message.payload) == ("greetings/ada", b"hello, ada")
-        assert main(["greet", "nobody", "--url", url]) == 0
+        assert run_command(["greet", "nobody", "--url", url]) == 0
         assert capsys.readouterr().out == '{"matched": 1}\n{"matched": 0}\n'
         assert 'hookmq_greetings_total{plugin="greet"} 2' in metrics(broker)
-        assert main(["greet", "a+b", "--url", url]) == 1
+        assert run_command(["greet", "a+b", "--url", url]) == 1
         assert "422" in capsys.readouterr().err
         assert 'hookmq_greetings_total{plugin="greet"} 2' in metrics(broker)
 
 
 def test_without_a_broker_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["greet", "ada", "--url", "http://127.0.0.1:1/plugins/greet"]) == 1
+    assert run_command(["greet", "ada", "--url", "http://127.0.0.1:1/plugins/greet"]) == 1
     assert "hookmq: http://127.0.0.1:1/plugins/greet: " in capsys.readouterr().err

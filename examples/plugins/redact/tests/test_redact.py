@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hookmq.hooks.instance import HookOptions
 from hookmq.plugin import Accept, ClientInfo, Context, Plugin, hookimpl
 from hookmq_example_redact import RedactPlugin
 from hookmq_testing import Harness, make_plugin
@@ -37,7 +36,7 @@ def harness(broker_harness: Callable[..., Harness]) -> Harness:
         CONFIG,
         "redact",
         filters=("v/#",),
-        hooks={"on_deliver": HookOptions(on_error="drop")},
+        hooks={"on_deliver": {"on_error": "drop"}},
     )
     return broker_harness([ByClientId(None, Context("who")), redact])
 

@@ -1,0 +1,14 @@
+"""Run commands in tests."""
+
+from collections.abc import Sequence
+
+from hookmq.cli import main
+
+
+def run_command(words: Sequence[str]) -> int:
+    """Run ``hookmq`` with the given words, in this process, and return its exit code. Blocks.
+
+    Commands that plugins add are found through their entry points. An error prints one message to stderr, as in a
+    terminal; set the environment variable ``HOOKMQ_DEBUG`` to raise it instead.
+    """
+    return main(words)
