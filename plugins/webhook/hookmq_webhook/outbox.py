@@ -122,6 +122,11 @@ class Outbox:
             salvage=True,
         )
 
+    @property
+    def opened(self) -> bool:
+        """Whether `recover` has opened the folder."""
+        return self._opened
+
     # Journal -------------------------------------------------------------------------------------------
 
     def wants(self, topic: str) -> bool:

@@ -218,7 +218,7 @@ class WebhookPlugin(Observing):
             runtime, self.queue, self._send, burial.bury, self._key, _policy(config), self.breaker,
             broker.log,
         )  # fmt: skip
-        if isinstance(self.queue, MemoryQueue):
+        if isinstance(self.queue, MemoryQueue) or self.queue.opened:
             self.dispatcher.begin()
 
     def _sender(self, config: WebhookConfig, broker: BrokerHandle) -> HttpSender | SenderProcess:
