@@ -1,0 +1,1 @@
+"""Publish messages after a delay. The plugin is in `hookmq_delayed.plugin`."""

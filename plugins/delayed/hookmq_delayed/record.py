@@ -1,0 +1,59 @@
+"""A delayed message as the broker keeps it."""
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from hashlib import sha256
+
+from hookmq.mqtt_api import EMPTY, In, Properties, decode_section, encode_section
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A message to publish later. `id` is the one that its client chose, or empty; `due` is epoch seconds."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: Properties
+    client_id: str
+    id: str
+    due: float
+
+    def encode(self) -> bytes:
+        """Return the record as bytes: a line of JSON, then the payload."""
+        section = b""
+        if self.properties is not EMPTY:
+            section = encode_section(self.properties, In.WILL)
+        header = {
+            "topic": self.topic,
+            "qos": self.qos,
+            "retain": self.retain,
+            "properties": b64encode(section).decode(),
+            "client_id": self.client_id,
+            "id": self.id,
+            "due": self.due,
+        }
+        return json.dumps(header).encode() + b"\n" + self.payload
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Record":
+        """Return the record that `encode` wrote. Raises ValueError for anything else."""
+        line, _, payload = data.partition(b"\n")
+        try:
+            header = json.loads(line)
+            section = b64decode(header["properties"])
+            properties = decode_section(section, In.WILL) if section else EMPTY
+            return cls(
+                header["topic"], payload, header["qos"], header["retain"], properties,
+                header["client_id"], header["id"], header["due"],
+            )  # fmt: skip
+        except Exception as error:
+            raise ValueError(f"not a delayed message: {error!r}") from error
+
+
+def timer_key(client_id: str, id: str) -> str:
+    """Return the key of a client's message with the id it chose. Other clients cannot make the same key."""
+    owner = sha256(client_id.encode()).hexdigest()
+    return f"id/{owner}/{sha256(id.encode()).hexdigest()}"
