@@ -29,14 +29,10 @@ def room(path: pathlib.Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports(path: pathlib.Path, *, lazy: bool = True) -> Iterator[tuple[int, str]]:
-    """Yield (line, absolute module) of every import at run time. If `lazy`, include those inside functions."""
+def imports(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, absolute module) of every import at run time, including those inside functions."""
     tree = ast.parse(path.read_text())
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    left_out = (
-        set() if lazy else {id(inner) for function in functions for inner in ast.walk(function)}
-    )
-    left_out |= {
+    left_out = {
         id(inner)
         for node in ast.walk(tree)
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
@@ -89,31 +85,6 @@ def test_the_check_sees_an_upward_import(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "subscription_tree.py"
     file.write_text("def f():\n    from hookmq.server.server import Server\n    import time\n")
     assert list(imports(file)) == [(2, "hookmq.server.server"), (3, "time")]
-
-
-def test_no_module_stands_in_a_circle() -> None:
-    """This also applies within a folder: two modules that import each other belong together."""
-    graph: dict[str, set[str]] = {}
-    names = {
-        ".".join(("hookmq", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
-            ".__init__"
-        ): path
-        for path in modules()
-    }
-    for name, path in names.items():
-        graph[name] = {m for _, m in imports(path, lazy=False) if m in names and m != name}
-    done: set[str] = set()
-
-    def visit(name: str, trail: tuple[str, ...]) -> None:
-        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
-        if name in done:
-            return
-        for other in sorted(graph[name]):
-            visit(other, (*trail, name))
-        done.add(name)
-
-    for name in sorted(graph):
-        visit(name, ())
 
 
 def test_the_manual_names_every_room_in_its_layer() -> None:

@@ -21,7 +21,7 @@ Make = Callable[..., Harness]
 KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100_000}
 
 
-class Late(MemoryStore):
+class LateStore(MemoryStore):
     """A store that answers `read` only when the test tells it to."""
 
     durable = True
@@ -40,7 +40,7 @@ class Late(MemoryStore):
         done: Callable[[list[Queued]], None],
     ) -> None:
         def read() -> None:
-            super(Late, self).read(owner, after, max_count, max_size, done)
+            super(LateStore, self).read(owner, after, max_count, max_size, done)
 
         if self.late:
             self.reads.append(read)
@@ -63,7 +63,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 def test_who_has_room_while_a_page_is_read_for_another_reason(broker_harness: Make) -> None:
     """The queue makes room for a new message and reads on. Meanwhile, its client reconnects."""
-    store = Late()
+    store = LateStore()
     session = {"queue_page": 1, "queue_messages": 3, "queue_drop": "oldest"}
     harness = broker_harness(store=store, config={"session": session})
     client = harness.connect("c", **KEPT)
@@ -88,7 +88,7 @@ def test_who_has_room_while_a_page_is_read_for_another_reason(broker_harness: Ma
 
 
 def test_nothing_is_read_where_nothing_is_stored(broker_harness: Make) -> None:
-    store = Late()
+    store = LateStore()
     harness = broker_harness(store=store, config={"session": {"queue_page": 2}})
     client = harness.connect("c", **KEPT)
     client.subscribe("t", 1)
@@ -275,36 +275,6 @@ def nothing_left(harness: Harness, name: str = "c") -> bool:
         and (session.queued, session.stored, session.queued_bytes) == (0, 0, 0)
         and harness.broker.state.queued_bytes == 0
     )
-
-
-class LateStore(MemoryStore):
-    """A store that answers `read` only when the test tells it to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.late = False
-        self.reads: list[Callable[[], None]] = []
-
-    def read(
-        self,
-        owner: str,
-        after: int,
-        max_count: int,
-        max_size: int,
-        done: Callable[[list[Queued]], None],
-    ) -> None:
-        def read() -> None:
-            super(LateStore, self).read(owner, after, max_count, max_size, done)
-
-        if self.late:
-            self.reads.append(read)
-        else:
-            read()
-
-    def finish(self) -> None:
-        reads, self.reads = self.reads, []
-        for read in reads:
-            read()
 
 
 @pytest.mark.parametrize("window", [1, 3, 1000])
