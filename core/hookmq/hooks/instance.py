@@ -24,7 +24,9 @@ class HookOptions:
         minimum=1,
     )
     filters: tuple[str, ...] | None = setting(
-        None, "topic filters for this hook, in place of the plugin's filters", nonempty=True
+        None,
+        "topic filters for this hook, in place of the plugin's `filters` and matched in the same way",
+        nonempty=True,
     )
 
 
@@ -46,7 +48,8 @@ class PluginEntry:
     )
     filters: tuple[str, ...] | None = setting(
         None,
-        "topic filters for which the plugin's hooks are called; all topics by default",
+        "topic filters for which the plugin's hooks are called, matched against topics with the listener's mount point; "
+        "all topics by default",
         nonempty=True,
     )
     hooks: Mapping[str, HookOptions] = field(

@@ -6,9 +6,11 @@ import pytest
 from hookmq.hooks.instance import HookOptions, KeptState, PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.specs import SPECS
+from hookmq.model.client import Scope
 from hookmq.model.errors import PluginError
 from hookmq.model.events import Action
 from hookmq.plugin import Plugin
+from hookmq_testing import Harness, HookRecorder
 
 Make = Callable[..., Plugin]
 
@@ -55,3 +57,19 @@ def test_what_a_plugin_leaves_behind_is_called_once() -> None:
     kept.leave()
     assert kept.left
     assert told == ["one", "two"]
+
+
+def test_filters_match_topics_with_the_mount_point(
+    broker_harness: Callable[..., Harness], instance: MakeInstance
+) -> None:
+    inside = HookRecorder("on_publish", "on_deliver", id="inside")
+    outside = HookRecorder("on_publish", "on_deliver", id="outside")
+    harness = broker_harness(
+        [instance(inside, filters=("m/t",)), instance(outside, filters=("t",))]
+    )
+    client = harness.connect("c", scope=Scope(mount_point="m/"))
+    client.subscribe("t", 1)
+    client.publish("t", b"x", 1, expect=0)
+    client.expect_message("t", b"x")
+    assert [call.hook for call in inside.recorded] == ["on_publish", "on_deliver"]
+    assert outside.recorded == []
