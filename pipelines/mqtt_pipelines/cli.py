@@ -20,8 +20,9 @@ from hookmq.config.diagnostics import nearest
 from hookmq.mqtt.errors import HookMQError
 
 from mqtt_pipelines import run as runner
+from mqtt_pipelines.build import build
 from mqtt_pipelines.conf import Conf, load
-from mqtt_pipelines.jobs import JOBS, build
+from mqtt_pipelines.jobs import JOBS
 from mqtt_pipelines.progress import Reporter
 from mqtt_pipelines.settings import PipelineError
 

@@ -32,7 +32,7 @@ from mqtt_pipelines.sinks import Written
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from mqtt_pipelines.jobs import Query
+    from mqtt_pipelines.query import Query
 
 log = logging.getLogger("mqtt_pipelines")
 PREFIX = "mqtt_pipelines_"

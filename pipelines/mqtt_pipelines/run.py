@@ -13,7 +13,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mqtt_pipelines.jobs import Query
+from mqtt_pipelines.query import Query
 from mqtt_pipelines.sinks import Sink, Written
 
 if TYPE_CHECKING:

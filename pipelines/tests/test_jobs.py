@@ -13,8 +13,8 @@ import pytest
 from broker import TOKEN, WAIT, Broker, running
 from deltalake import DeltaTable
 from mqtt_pipelines import schemas
+from mqtt_pipelines.build import build
 from mqtt_pipelines.conf import Conf, load
-from mqtt_pipelines.jobs import build
 from mqtt_pipelines.run import run
 from mqtt_pipelines.sources import open_batch
 from mqtt_pipelines.transforms.gold import gold

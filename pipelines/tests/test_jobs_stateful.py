@@ -14,8 +14,8 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 from broker import TOKEN, WAIT, Broker, running
+from mqtt_pipelines.build import build
 from mqtt_pipelines.conf import Conf, load
-from mqtt_pipelines.jobs import build
 from mqtt_pipelines.run import run
 from mqtt_pipelines.settings import PipelineError
 from mqtt_pipelines.sources import open_batch

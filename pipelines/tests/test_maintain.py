@@ -16,9 +16,9 @@ from deltalake import DeltaTable
 from fakelog import START, FakeLog, Record, record, serving
 from landing import DDL, LOG, faults, keys, messages
 from mqtt_pipelines import cli_maintain, maintain, run
+from mqtt_pipelines.build import build
 from mqtt_pipelines.cli import main
 from mqtt_pipelines.conf import load
-from mqtt_pipelines.jobs import build
 from mqtt_pipelines.maintain import Added, Same
 from mqtt_pipelines.sinks.delta import DeltaState
 from mqtt_pipelines.sinks.iceberg import IcebergState

@@ -115,7 +115,7 @@ def test_metrics_and_json(tmp_path: Path) -> None:
 
 
 def query_of(name: str) -> Any:
-    from mqtt_pipelines.jobs import Query
+    from mqtt_pipelines.query import Query
 
     frame: Any = None
     return Query(name, frame, delta(Path()), "", 0.0)

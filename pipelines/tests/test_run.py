@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakelog import FakeLog, record, serving
 from mqtt_pipelines import cli, run, schemas
-from mqtt_pipelines.jobs import Query
+from mqtt_pipelines.query import Query
 from mqtt_pipelines.sinks import Written
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession

@@ -1,32 +1,9 @@
-"""The jobs: their descriptions, the configuration that they need, and their queries.
+"""The jobs: their descriptions and the configuration that they need.
 
 Each job is a module in this package with ``build(spark, conf) -> list[Query]``, which does not start the queries.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from pyspark.sql import DataFrame, SparkSession
-
-from mqtt_pipelines.sinks import Sink, StreamSink
-
-if TYPE_CHECKING:
-    from mqtt_pipelines.conf import Conf
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A streaming query that is ready to start."""
-
-    name: str
-    frame: DataFrame
-    sink: Sink | StreamSink
-    checkpoint: str
-    """The folder of the query's checkpoint, which no other query uses."""
-    trigger: float
-    """Seconds between batches; 0 means as soon as possible. ``--once`` uses AvailableNow instead."""
+from typing import Final, NamedTuple
 
 
 class Job(NamedTuple):
@@ -57,13 +34,3 @@ JOBS: Final[dict[str, Job]] = {
     "anomaly": Job("anomaly", "alerts, published back to MQTT", ("silver", "anomaly")),
     "sparkplug": Job("sparkplug", "metrics of Sparkplug B", ("sparkplug", "tables.metrics")),
 }
-
-
-def build(spark: SparkSession, conf: "Conf", names: Sequence[str]) -> list[Query]:
-    """Return the queries of some jobs, each query once. Connects to the source. Raises KeyError for an unknown job."""
-    found: dict[str, Query] = {}
-    for name in names:
-        module = import_module(f"{__name__}.{JOBS[name].module}")
-        for query in module.build(spark, conf):
-            found.setdefault(query.name, query)
-    return list(found.values())

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mqtt_pipelines.jobs import Query
+from mqtt_pipelines.query import Query
 from mqtt_pipelines.settings import PipelineError
 from mqtt_pipelines.sinks import open_sink
 from mqtt_pipelines.sinks.ledger import KEY

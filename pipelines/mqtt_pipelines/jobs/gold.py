@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from mqtt_pipelines.jobs import Query
+from mqtt_pipelines.query import Query
 from mqtt_pipelines.sinks import open_sink
 from mqtt_pipelines.sources import open_stream
 from mqtt_pipelines.transforms.gold import gold

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from mqtt_pipelines.jobs import Query, dead_letter
+from mqtt_pipelines.jobs import dead_letter
+from mqtt_pipelines.query import Query
 from mqtt_pipelines.sinks import open_sink
 from mqtt_pipelines.sources import open_stream
 from mqtt_pipelines.transforms.silver import silver

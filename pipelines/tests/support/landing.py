@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from mqtt_pipelines.jobs import Query
+from mqtt_pipelines.query import Query
 from mqtt_pipelines.sinks import Sink, StreamSink
 from pyspark.sql import DataFrame, SparkSession
 

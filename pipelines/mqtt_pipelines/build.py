@@ -1,0 +1,23 @@
+"""Build the queries of jobs."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from mqtt_pipelines import jobs
+from mqtt_pipelines.query import Query
+
+if TYPE_CHECKING:
+    from mqtt_pipelines.conf import Conf
+
+
+def build(spark: SparkSession, conf: "Conf", names: Sequence[str]) -> list[Query]:
+    """Return the queries of some jobs, each query once. Connects to the source. Raises KeyError for an unknown job."""
+    found: dict[str, Query] = {}
+    for name in names:
+        module = import_module(f"{jobs.__name__}.{jobs.JOBS[name].module}")
+        for query in module.build(spark, conf):
+            found.setdefault(query.name, query)
+    return list(found.values())
