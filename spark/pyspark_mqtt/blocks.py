@@ -77,7 +77,7 @@ def _length(view: memoryview, at: int) -> int:
 
 
 def parse(view: memoryview) -> Block:
-    """Decode one complete block. Raises UnreachableError if its checksum or its table is wrong."""
+    """Decode one complete block. Raises UnreachableError if its checksum is wrong or its table is invalid."""
     _, crc, length, _, entries, partition, base, end, count, flags, _, _ = HEADER.unpack_from(view)
     if crc32(view[8:]) != crc:
         raise UnreachableError(f"The block at offset {base} of partition {partition} is damaged.")

@@ -1,7 +1,7 @@
-"""Write the project of a new plugin: ``hookmq plugins new``.
+"""Create the project of a new plugin: ``hookmq plugins new``.
 
-The templates are data of this package, not of the core: those who run a broker never need them, and those who write a
-plugin have the testing kit. The core finds `create` through the group ``hookmq.new_plugin`` of entry points.
+The templates belong to this package, because only plugin authors need them, and plugin authors use the testing kit. The
+core finds `create` through the entry point group ``hookmq.new_plugin``.
 """
 
 import json
@@ -23,11 +23,11 @@ KINDS: Final[Mapping[str, str]] = {
     "provide": "A rate limit for each client",
     "gateway": "Lines over TCP as MQTT messages",
 }
-"""The kinds of plugins, and what the plugin of each template does."""
+"""The kinds of plugins, with a description of each template's plugin."""
 LICENCES: Final = ("Apache-2.0", "BSD-3-Clause", "MIT")
 """The licences whose texts are included, as SPDX identifiers."""
 LONGEST: Final = 30
-"""Characters of the longest name of a plugin."""
+"""Maximum length of a plugin's name in characters."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _AUTHOR: Final = re.compile(r"(?P<name>[^<>]+?)\s*(<(?P<email>[^<>@\s]+@[^<>@\s]+)>)?")
@@ -36,7 +36,7 @@ _MARK: Final = re.compile(r"@@(\w+)@@")
 
 @dataclass(frozen=True)
 class NewPlugin:
-    """What the templates need to know. Raises ConfigError if a value is invalid."""
+    """The values for the templates. Raises ConfigError if a value is invalid."""
 
     name: str
     kind: str
@@ -76,16 +76,16 @@ class NewPlugin:
 
     @property
     def distribution(self) -> str:
-        """The name on a package index."""
+        """The distribution's name on a package index."""
         return f"hookmq-{self.name.replace('_', '-')}"
 
     @property
     def package(self) -> str:
-        """The name to import."""
+        """The name of the package to import."""
         return f"hookmq_{self.name}"
 
     def values(self) -> dict[str, str]:
-        """The values of the marks in the templates."""
+        """The values that replace the marks in the templates."""
         found = _AUTHOR.fullmatch(self.author)
         person = {k: v for k, v in found.groupdict().items() if v} if found else {}
         fields = ", ".join(f"{key} = {json.dumps(value)}" for key, value in person.items())
@@ -105,7 +105,7 @@ class NewPlugin:
         }
 
     def project(self) -> dict[str, str]:
-        """The texts of all files, by path within the project."""
+        """The texts of all files, by their paths in the project."""
         values = self.values()
         templates = {
             "pyproject.toml": "pyproject.toml",

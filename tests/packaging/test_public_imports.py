@@ -1,4 +1,4 @@
-"""First-party plugins import what third parties may import, and nothing else: there are no exceptions."""
+"""First-party plugins import only modules that third parties may import. There are no exceptions."""
 
 import ast
 from collections.abc import Iterator
@@ -25,8 +25,9 @@ MEMBERS = [
 
 
 def imported(path: Path) -> Iterator[tuple[int, str, str]]:
-    """(line, module, name) of every import of a file, also within functions and for type checkers; the name is empty if
-    the module itself is imported."""
+    """Yield (line, module, name) for every import in a file, including imports in functions and for type checkers. The
+    name is empty if the module itself is imported.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name, "") for alias in node.names)
@@ -59,7 +60,7 @@ def public(module: str, name: str) -> bool:
 
 
 def behind(folder: Path) -> list[str]:
-    """What the files below `folder` import from behind the public modules."""
+    """Return the imports of private modules in the files below `folder`."""
     return [
         f"{path}:{line} {module} {name}"
         for path in sorted(folder.rglob("*.py"))

@@ -1,4 +1,4 @@
-"""The state that plugins keep: keys with values, and timers. All of it is in memory; the store has a copy."""
+"""The state of plugins: keys with values, and timers. All of it is in memory, with a copy in the store."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from hookmq.model.settings import BrokerSettings
 from hookmq.storage.records import DropState, PutState, Record, state_space, timer_space
 
 _FEW: Final = 64
-"""Replaced and cancelled timers that may remain in a heap, however few timers there are."""
+"""Number of replaced and cancelled timers that may always remain in a heap."""
 
 
 class PluginTimer:
-    """One timer. `when` is when to call it next, in epoch seconds: `at`, or later after failures."""
+    """One timer. `when` is the time of the next call in epoch seconds: `at`, or later after failures."""
 
     __slots__ = ("at", "data", "failures", "in_heap", "key", "order", "when")
 
@@ -32,10 +32,10 @@ class PluginTimer:
 
 
 class PluginSpace:
-    """The keys and the timers of one plugin id.
+    """The keys and timers of one plugin id.
 
-    The bounds are those of the settings at the time of the call. A change that breaks one raises PluginError and changes
-    nothing.
+    Limits are taken from the settings at the time of the call. A change that would exceed a limit raises PluginError
+    and changes nothing.
     """
 
     __slots__ = (
@@ -74,7 +74,7 @@ class PluginSpace:
     # --- values -----------------------------------------------------------------------------------------------------
 
     def put(self, key: str, value: bytes, bounds: BrokerSettings | None) -> None:
-        """Set a key. `bounds` is None for what the store has kept."""
+        """Set the value of a key. `bounds` is None for state loaded from the store."""
         values = self.values
         old = values.get(key)
         if old is None:
@@ -100,7 +100,7 @@ class PluginSpace:
         return True
 
     def page(self, prefix: str, after: str | None, limit: int) -> tuple[list[str], bool]:
-        """Return up to `limit` keys with the prefix, in order, that follow `after`, and whether there are more."""
+        """Return up to `limit` keys after `after` that have the prefix, in order, and whether there are more."""
         ordered = self._sorted
         if ordered is None:
             ordered = self._sorted = sorted(self.values)
@@ -141,7 +141,7 @@ class PluginSpace:
         return True
 
     def push(self, timer: PluginTimer) -> None:
-        """Let a timer become due."""
+        """Add a timer to the heap."""
         heap = self._heap
         if len(heap) > _FEW and len(heap) > 2 * len(self.timers):
             heap = self._heap = [one for one in heap if self.timers.get(one.key) is one]
@@ -150,7 +150,7 @@ class PluginSpace:
         heappush(heap, timer)
 
     def next_timer(self) -> PluginTimer | None:
-        """Return the timer that is due first, or None if all are running or there are none."""
+        """Return the timer that is due first. Return None if there are no timers, or if all of them are running."""
         heap = self._heap
         while heap:
             timer = heap[0]
@@ -161,7 +161,7 @@ class PluginSpace:
         return None
 
     def take(self, timer: PluginTimer) -> None:
-        """Remove `next_timer` from the heap, because its hook is called now."""
+        """Remove `next_timer` from the heap, because its hook is being called."""
         heappop(self._heap)
         timer.in_heap = False
         self.running.add(timer.key)
@@ -169,8 +169,9 @@ class PluginSpace:
     # --- bounds -----------------------------------------------------------------------------------------------------
 
     def _admit(self, size: int, keys: int, bounds: BrokerSettings | None) -> None:
-        """Raise PluginError if `size` more bytes or `keys` more keys exceed a bound. What makes the state smaller is
-        always admitted."""
+        """Raise PluginError if `size` more bytes or `keys` more keys would exceed a limit. Changes that reduce the
+        state are always allowed.
+        """
         if bounds is None:
             return
         if keys and self.keys + keys > bounds.plugin_state_keys:
@@ -208,7 +209,7 @@ class PluginStates:
         return space
 
     def load(self, kept: PutState) -> None:
-        """Take in what the store has kept."""
+        """Add state that was loaded from the store."""
         space = self.space(kept.space[2:])
         if kept.due is None:
             space.put(kept.key, kept.value, None)
@@ -216,13 +217,13 @@ class PluginStates:
             space.set_timer(kept.key, kept.due, kept.value, None)
 
     def put(self, space: PluginSpace, key: str, value: bytes, bounds: BrokerSettings) -> None:
-        """Set a key and record it."""
+        """Set the value of a key and record it."""
         space.put(key, value, bounds)
         self.changes += 1
         self._record(PutState(state_space(space.plugin), key, value))
 
     def delete(self, space: PluginSpace, key: str) -> bool:
-        """Delete a key and record it. Return whether the key existed."""
+        """Delete a key and record the deletion. Return whether the key existed."""
         if not space.delete(key):
             return False
         self.changes += 1
@@ -238,7 +239,7 @@ class PluginStates:
         self._record(PutState(timer_space(space.plugin), key, data, at))
 
     def drop_timer(self, space: PluginSpace, key: str) -> bool:
-        """Delete a timer and record it. Return whether the timer existed."""
+        """Delete a timer and record the deletion. Return whether the timer existed."""
         if not space.drop_timer(key):
             return False
         self.changes += 1

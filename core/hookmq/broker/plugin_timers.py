@@ -1,7 +1,8 @@
-"""Call `on_timer` for the timers of plugins that are due.
+"""Call `on_timer` when the timers of plugins are due.
 
-A plugin has at most `PARALLEL` calls at a time, and one for each key. A timer whose call fails is called again after a
-pause that doubles. Nothing is called before the plugin's `on_ready` has returned, or while the broker stops.
+A plugin has at most `PARALLEL` calls in progress, and at most one for each key. After a failure, a timer is called
+again after a pause, which doubles with each failure. No timer is called before the plugin's `on_ready` has returned, or
+while the broker stops.
 """
 
 from collections.abc import Callable
@@ -16,18 +17,18 @@ from hookmq.hooks.recursion import at_depth
 from hookmq.model.runtime import Runtime
 
 PARALLEL: Final = 16
-"""Calls of one plugin at a time."""
+"""Maximum number of calls in progress for one plugin."""
 SLICE: Final = 64
-"""Calls that are started in one turn."""
+"""Maximum number of calls to start in one turn."""
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 300.0
-"""Seconds until a timer is called again after its first failure, and after many."""
+"""Shortest and longest pause in seconds before a failed timer is called again."""
 LOOK_AGAIN: Final = 60.0
-"""Longest sleep in seconds. The wall clock may be set meanwhile."""
+"""Longest time in seconds between checks, because the wall clock may be changed."""
 
 
 class TimerHost(Protocol):
-    """What timers need of the broker's state."""
+    """The parts of the broker's state that timers need."""
 
     runtime: Runtime
     hooks: Hooks
@@ -49,7 +50,7 @@ class PluginTimers:
         """The epoch seconds for which `_deadline` is set."""
 
     def wake(self) -> None:
-        """Look for timers that are due, in a later turn. Call this when a timer was set, or a plugin became ready."""
+        """Check for due timers in a later turn. Call this when a timer has been set, or a plugin has become ready."""
         host = self._host
         if host.draining:
             return
@@ -73,7 +74,7 @@ class PluginTimers:
             deadline.cancel()
 
     def _callable(self, space: PluginSpace) -> PluginTimer | None:
-        """Return the plugin's next timer, if the plugin can be called for it."""
+        """Return the plugin's next timer, or None if the plugin cannot be called now."""
         if not space.timers or len(space.running) >= PARALLEL:
             return None
         timer = space.next_timer()
@@ -107,7 +108,7 @@ class PluginTimers:
         at_depth(0, run_alone, host.runtime, call, (timer.key, timer.data), done)
 
     def _called(self, space: PluginSpace, timer: PluginTimer, worked: bool) -> None:
-        """Delete the timer, or call it again later. If the hook has replaced it, the new timer remains."""
+        """Delete the timer, or schedule another call. If the hook has replaced the timer, the new timer remains."""
         key = timer.key
         space.running.discard(key)
         current = space.timers.get(key)

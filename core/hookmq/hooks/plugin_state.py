@@ -1,4 +1,4 @@
-"""The protocol of the state that a plugin keeps. The core implements it, and plugins use it as ``broker.state``."""
+"""The protocol for the state of a plugin. The core implements it, and plugins use it as ``broker.state``."""
 
 import builtins
 from collections.abc import Awaitable
@@ -8,14 +8,14 @@ from hookmq.model.snapshots import Page
 
 
 class PluginState(Protocol):
-    """The keys and values that one plugin id keeps, in memory and in the broker's store.
+    """The keys and values of one plugin id, in memory and in the broker's store.
 
-    What a turn puts and deletes is committed with everything else of that turn. A hook that puts a key and accepts a
-    message therefore has both or neither after a crash. Without a durable store, the state ends with the process.
+    All changes in a turn are committed together. A hook that puts a key and accepts a message therefore has both or
+    neither after a crash. Without a durable store, the state ends with the process.
 
-    A key is a text of at most 1,024 bytes, a value is bytes. `broker.plugin_state_keys` and
-    `broker.plugin_state_bytes` limit the state. A call that is invalid, breaks a limit, runs in a thread, or comes before
-    `on_startup` raises PluginError and changes nothing.
+    A key is a text of at most 1,024 bytes, and a value is bytes. `broker.plugin_state_keys` and
+    `broker.plugin_state_bytes` limit the state. A call raises PluginError and changes nothing if it is invalid, exceeds
+    a limit, runs in a thread, or is made before `on_startup`.
     """
 
     @property
@@ -26,19 +26,22 @@ class PluginState(Protocol):
         """Return the value of a key, or None."""
 
     def put(self, key: str, value: builtins.bytes) -> Awaitable[None]:
-        """Set a key. `get` returns the value at once. The awaitable ends after the commit; you need not await it."""
+        """Set the value of a key. `get` returns the value at once. The awaitable completes after the commit; you need
+        not await it.
+        """
 
     def delete(self, key: str) -> Awaitable[bool]:
-        """Delete a key. The awaitable returns, after the commit, whether the key existed. You need not await it."""
+        """Delete a key. After the commit, the awaitable returns whether the key existed. You need not await it."""
 
     def items(
         self, prefix: str = "", cursor: str = "", limit: int = 100
     ) -> Page[tuple[str, builtins.bytes]]:
-        """Return keys that start with `prefix`, and their values, in the order of the keys.
+        """Return the keys that start with `prefix`, and their values, sorted by key.
 
-        `limit` is from 1 to 1000. Pass `Page.cursor` to continue. A key that is put or deleted meanwhile may be missing.
+        `limit` is from 1 to 1000. Pass `Page.cursor` to continue. A key that is put or deleted meanwhile may be
+        missing.
         """
 
     @property
     def bytes(self) -> int:
-        """The bytes of all keys, values and timers."""
+        """The total size of all keys, values and timers in bytes."""

@@ -313,30 +313,31 @@ class BrokerHandle(Protocol):
 
     @property
     def state(self) -> PluginState:
-        """This plugin's durable keys and values. They are loaded before `on_startup`."""
+        """This plugin's durable keys and values. They are loaded before `on_startup` is called."""
 
     def set_timer(self, key: str, at: float, data: bytes = b"") -> Awaitable[None]:
-        """Call this plugin's `on_timer` with `key` and `data` at `at`, in epoch seconds. The awaitable ends after the
-        commit.
+        """Call this plugin's `on_timer` with `key` and `data` at `at`, in epoch seconds. The awaitable completes after
+        the commit.
 
-        The timer is kept like `state`, with the same limits, and replaces the timer with this key. If it is due while the
-        broker is down, `on_timer` is called after `on_ready`. A hook may set its own key again. Raises PluginError if an
-        argument is invalid, the plugin has no `on_timer`, or in a thread.
+        The timer is stored like `state`, with the same limits. It replaces any timer with this key. If it becomes due
+        while the broker is down, `on_timer` is called after `on_ready`. A hook may set its own key again. Raises
+        PluginError if an argument is invalid, if the plugin has no `on_timer`, or if called in a thread.
         """
 
     def cancel_timer(self, key: str) -> Awaitable[bool]:
-        """Delete a timer. The awaitable returns, after the commit, whether it existed. A call that has begun is not
-        stopped, but it is not repeated if it fails. Raises PluginError in a thread."""
+        """Delete a timer. After the commit, the awaitable returns whether the timer existed. A running call is not
+        stopped, but it is not repeated if it fails. Raises PluginError in a thread.
+        """
 
     def reload(self) -> Awaitable[ReloadReport]:
-        """Reread the configuration file and apply it, like SIGHUP. The result lists what changed, and what needs a
-        restart.
+        """Reread the configuration file and apply it, like SIGHUP. The result lists the changes, and the changes that
+        need a restart.
 
-        If the new configuration cannot be used, nothing changes, and awaiting raises PluginError with the reason. So
-        it does if there is nothing to reread, or while the broker starts or stops. A reload may replace the plugin
-        that asks for it. Do not await it in `on_startup`, `on_ready`, `on_reload` or `on_shutdown`: the reload waits
-        for these hooks. Reported as ``broker.reload_applied`` or ``broker.reload_refused``. Raises PluginError in a
-        thread.
+        If the new configuration cannot be used, nothing changes, and awaiting raises PluginError with the reason.
+        Awaiting also raises PluginError if there is no configuration file, or while the broker starts or stops. A
+        reload may replace the plugin that requested it. Do not await it in `on_startup`, `on_ready`, `on_reload` or
+        `on_shutdown`: the reload waits for these hooks. Reported as ``broker.reload_applied`` or
+        ``broker.reload_refused``. Raises PluginError in a thread.
         """
 
     def log(self, level: str, event: str, /, **fields: object) -> None:

@@ -45,7 +45,7 @@ def setting(
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """``broker:`` what the broker as a whole accepts and offers."""
+    """``broker:`` limits and features of the broker as a whole."""
 
     max_packet_size: Size = setting(
         1048576,

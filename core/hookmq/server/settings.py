@@ -30,7 +30,7 @@ def takes(kind: str, key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """``tls:`` of a listener."""
+    """``tls:`` TLS settings of a listener."""
 
     # fmt: off
     certificate: str = setting("", "PEM file with the broker's certificate and its chain", path=True)
@@ -58,7 +58,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class WebSocketSettings:
-    """``websocket:`` of a listener."""
+    """``websocket:`` WebSocket settings of a listener."""
 
     # fmt: off
     path: str = setting("/mqtt", "path that clients must request; other paths return 404")
@@ -78,7 +78,7 @@ class WebSocketSettings:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """``http:`` of a listener of type http or https, which serves /healthz, /readyz, /metrics and /plugins/ID."""
+    """``http:`` settings of an http or https listener, which serves /healthz, /readyz, /metrics and /plugins/ID."""
 
     # fmt: off
     token: str = setting("", "token required in `Authorization: Bearer TOKEN`; empty: none is required")

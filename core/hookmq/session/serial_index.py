@@ -1,17 +1,18 @@
-"""Lists objects in the order in which they were added, and continues anywhere after any change.
+"""Lists objects in the order in which they were added, starting at any position.
 
-Every object gets a serial number, which never changes and is never used again. A reader that remembers the last serial
-it has seen misses nothing and sees nothing twice, although objects come and go in between. The objects are in small
-sorted lists, so that adding and removing one costs the same with ten objects and with ten million.
+Every object gets a serial number, which never changes and is never reused. A reader that remembers the last serial
+number it has seen misses nothing and sees nothing twice, although objects may be added and removed in between. The
+objects are in small sorted lists, so that adding or removing an object takes the same time for ten objects and for ten
+million.
 """
 
 from bisect import bisect_left, bisect_right
 from typing import Final, Generic, TypeVar
 
 BLOCK: Final = 256
-"""The most objects in one list."""
+"""Maximum number of objects in one list."""
 _SPARSE: Final = BLOCK // 4
-"""A list with fewer objects joins the one before it, if there is room."""
+"""A list with fewer objects is merged into the previous list, if there is room."""
 
 
 class Numbered:
@@ -27,7 +28,7 @@ V = TypeVar("V", bound=Numbered)
 
 
 class SerialIndex(Generic[V]):
-    """Objects by rising serial number."""
+    """Objects sorted by serial number."""
 
     __slots__ = ("_blocks", "_last", "_size")
 
@@ -70,8 +71,7 @@ class SerialIndex(Generic[V]):
             del blocks[at]
 
     def page(self, serial: int, count: int) -> list[V]:
-        """Return up to `count` objects whose serial numbers are `serial` or higher, the lowest first. The list is the
-        caller's own."""
+        """Return a new list of up to `count` objects with serial numbers of at least `serial`, lowest first."""
         found: list[V] = []
         blocks = self._blocks
         at = max(0, bisect_right(blocks, serial, key=_first) - 1)

@@ -1,4 +1,4 @@
-"""What a plugin may ask of its client, and the errors for what it may not."""
+"""Valid calls of a plugin's client, and the errors for invalid calls."""
 
 import asyncio
 import threading
@@ -72,7 +72,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_an_invalid_message_is_an_error_of_the_plugin(
     harness: Harness, fields: dict[str, Any], text: str, known: bool
 ) -> None:
-    """Also if the fast path knows the topic. The client stays connected, and the next message passes."""
+    """This also applies if the fast path knows the topic. The client stays connected, and the next message passes."""
     client = connect(harness)
     watcher = harness.connect("watcher")
     watcher.subscribe("#", 2)
@@ -91,7 +91,9 @@ def test_an_invalid_message_is_an_error_of_the_plugin(
 
 
 def test_the_largest_packet(harness: Harness) -> None:
-    """As many bytes as on the wire: 3 for the header, 3 for the topic, 2 for the packet id, 1 for the properties."""
+    """The size is the same as over a socket: 3 bytes for the header, 3 for the topic, 2 for the packet id, 1 for the
+    properties.
+    """
     client = connect(harness)
     socket = harness.connect("socket")
     socket.subscribe("a", 1)
@@ -250,7 +252,7 @@ def test_what_waits_to_be_published_is_bounded(
 
 
 def test_plugins_that_respond_to_each_other_end(broker_harness: Make) -> None:
-    """A hook whose client publishes again is called one level deeper each time."""
+    """Each time the client publishes in response, the hook is called one level deeper."""
     recorder = HookRecorder("on_publish", "on_published", id="gw")
     harness = broker_harness([recorder])
     client = connect(harness)
@@ -341,7 +343,7 @@ def test_threads_are_refused(
 
 
 def test_on_a_real_loop_and_in_a_real_thread() -> None:
-    """The virtual runtime is strict, but asyncio decides."""
+    """The virtual runtime is strict, but this also tests asyncio."""
 
     async def scenario() -> tuple[list[bytes], BaseException | None]:
         plugin = HookRecorder("on_event", id="gw")

@@ -1,4 +1,4 @@
-"""A plugin client's connection: the order and the bounds of what it sends, and its end."""
+"""A plugin client's connection: the order of its packets, their limits, and the end of the connection."""
 
 from collections.abc import Callable
 from typing import Any
@@ -119,7 +119,7 @@ def test_done_is_told_of_the_end(broker_harness: Make) -> None:
 
 
 def test_the_shortcut_does_what_the_handler_does(broker_harness: Make) -> None:
-    """The same messages with and without the fast path, to sockets and plugin clients."""
+    """The same messages are sent with and without the fast path, to sockets and to plugin clients."""
     results = []
     for shortcuts in (True, False):
         harness = broker_harness([HookRecorder("on_event", id="gw")], store=DurableStore())
@@ -153,7 +153,7 @@ def test_the_shortcut_does_what_the_handler_does(broker_harness: Make) -> None:
 
 
 def last_words(harness: Harness) -> tuple[list[DisconnectReason], Any]:
-    """Connect a client with a will, and a client that watches for it."""
+    """Connect a client with a will, and another client that subscribes to the will."""
     watcher = harness.connect("watcher")
     watcher.subscribe("gone", 1)
     client = connect(harness, "c", will=Will(Message("gone", b"c", 1)))

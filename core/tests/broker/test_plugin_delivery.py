@@ -51,7 +51,7 @@ def test_it_is_in_flight_until_it_is_acknowledged(
 def test_a_second_acknowledgement_does_not_take_another_message(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
-    """The packet id is free after the first, and the next message may have it."""
+    """The packet id is free after the first acknowledgement, and the next message may use it."""
     harness = broker_harness([recorder])
     subscriber = Subscriber(harness, "a", 1)
     publisher = harness.connect("publisher")
@@ -118,7 +118,7 @@ def test_a_thread_may_not_acknowledge(broker_harness: Make, recorder: HookRecord
 
 
 def test_it_joins_the_batch_of_its_turn(broker_harness: Make, recorder: HookRecorder) -> None:
-    """What else the plugin records in this turn is committed with it, or neither is."""
+    """Other records of the plugin in this turn are committed together with the acknowledgement."""
     store = SlowStore(DurableStore(), slow=False)
     harness = broker_harness([recorder], store=store)
     subscriber = Subscriber(harness, "a", 2, expiry=60)

@@ -1,4 +1,4 @@
-"""What a plugin client receives: in turns, within bounds, whatever the plugin's functions do."""
+"""Deliveries to a plugin client: they arrive in turns, within limits, regardless of what the plugin's functions do."""
 
 from collections.abc import Callable
 from typing import Any
@@ -87,7 +87,7 @@ def test_on_message_that_fails_is_logged_and_takes_the_next(harness: Harness) ->
 
 
 def test_no_client_delays_the_others(harness: Harness) -> None:
-    """Many messages for one client are handed out over several turns."""
+    """Many messages for one client are delivered over several turns."""
     client = connect(harness, "c")
     harness.clock.run(client.subscribe("a"))
     turns: list[int] = []
@@ -101,7 +101,7 @@ def test_no_client_delays_the_others(harness: Harness) -> None:
 
 
 def test_on_message_may_publish_to_itself(harness: Harness) -> None:
-    """Neither a deep stack nor a turn that never ends."""
+    """This causes neither a deep stack nor an endless turn."""
     client = connect(harness, "c")
     harness.clock.run(client.subscribe("a", 1))
     count = 0
@@ -164,7 +164,7 @@ def test_on_end_that_fails_is_logged(harness: Harness) -> None:
 
 
 def test_messages_that_had_arrived_are_still_read(harness: Harness) -> None:
-    """As from a socket that the other end has closed."""
+    """The same is true of a socket that the other end has closed."""
     client = connect(harness, "c")
     harness.clock.run(client.subscribe("a"))
     harness.connect("publisher").publish("a", b"x")

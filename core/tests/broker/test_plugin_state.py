@@ -19,7 +19,7 @@ CHANGES = st.lists(
 
 
 def size_of(space: PluginSpace) -> int:
-    """The bytes that a space should count."""
+    """Return the size in bytes that a space should have."""
     values = sum(len(key.encode()) + len(value) for key, value in space.values.items())
     return values + sum(len(key.encode()) + len(one.data) for key, one in space.timers.items())
 

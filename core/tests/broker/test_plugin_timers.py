@@ -1,4 +1,4 @@
-"""Timers of plugins: when `on_timer` is called, how often, and what a failure, a restart or a reload does to them."""
+"""Timers of plugins: when and how often `on_timer` is called, and the effect of failures, restarts and reloads."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -17,7 +17,7 @@ Make = Callable[..., Harness]
 
 
 class Clocked(Plugin):
-    """Notes when its timers are called. `failures` are the calls that fail."""
+    """Records when its timers are called. `failures` are the calls that fail."""
 
     def __init__(self, id: str = "clock") -> None:
         super().__init__(None, Context(id))
@@ -35,7 +35,7 @@ class Clocked(Plugin):
 
 
 class Waits(Plugin):
-    """Its hook waits for `promises`."""
+    """A plugin whose hook waits for `promises`."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("waits"))

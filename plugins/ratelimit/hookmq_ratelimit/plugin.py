@@ -288,7 +288,7 @@ class RateLimitPlugin(Plugin):
         self.waiting -= 1
 
     def _ban(self, key: Key, duration: float, why: str, client: ClientInfo | None) -> None:
-        """Ban `key`, and disconnect `client`, which caused it; None if it is offline."""
+        """Ban `key` and disconnect `client`, which caused the ban. `client` is None if the client is offline."""
         now = self.runtime.now()
         ban = self.bans.add(key, now + duration, why, now)
         broker = self._broker

@@ -1,5 +1,8 @@
-"""Reads a stream for clients: how far they may read, and a range's blocks without the data they did not request. Every
-function here may block on the disk."""
+"""Reads a stream for clients. It returns the end of the readable part, and the blocks of a range without data that was
+not requested.
+
+Every function here may block on the disk.
+"""
 
 import time
 from collections.abc import Callable, Iterator

@@ -31,7 +31,7 @@ class Actions(HandleBase):
         reason: str = "",
         drop_will: bool = False,
     ) -> bool:
-        """End a client's connection. Return False if it is not connected."""
+        """End a client's connection. Return False if the client is not connected."""
         self._only_on_loop("disconnect()")
         session = self._state.sessions.get(client_id)
         if session is None or session.connection is None:
@@ -51,7 +51,7 @@ class Actions(HandleBase):
         return True
 
     def end_session(self, client_id: str, reason: str = "") -> bool:
-        """End a session in a later turn, online or offline. Return False if there is none."""
+        """End a session in a later turn, online or offline. Return False if the client has no session."""
         self._only_on_loop("end_session()")
         session = self._state.sessions.get(client_id)
         if session is None:
@@ -127,7 +127,7 @@ class Actions(HandleBase):
         clear_matching(self._state, filter, cleared)
 
     def reload(self) -> Awaitable[ReloadReport]:
-        """Reread the configuration in a later turn and apply it. The result says what changed."""
+        """Reread the configuration in a later turn and apply it. The result lists the changes."""
         self._only_on_loop("reload()")
         return self._result_of(self._reload)
 

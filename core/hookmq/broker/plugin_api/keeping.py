@@ -1,4 +1,4 @@
-"""A plugin keeps state and sets timers."""
+"""Calls with which plugins keep state and set timers."""
 
 import builtins
 from collections.abc import Awaitable
@@ -22,7 +22,7 @@ def _give(result: Promise, value: Any) -> None:
 
 
 class Keeping(HandleBase):
-    """The part of the handle that keeps state."""
+    """The methods of the handle that keep state."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class Keeping(HandleBase):
         return self._committed(None)
 
     def cancel_timer(self, key: str) -> Awaitable[bool]:
-        """Delete a timer. The awaitable returns, after the commit, whether it existed."""
+        """Delete a timer. After the commit, the awaitable returns whether the timer existed."""
         space = self._space("cancel_timer()")
         key = self._key(key, "cancel_timer()")
         existed = self._state.plugin_states.drop_timer(space, key)
@@ -94,7 +94,7 @@ class Keeping(HandleBase):
         return bytes(value)
 
     def _committed(self, value: Any) -> Promise:
-        """Return a promise of `value` that is fulfilled once this turn is committed."""
+        """Return a promise whose result is set to `value` once this turn is committed."""
         state = self._state
         result = state.runtime.promise()
         # Not a place where the batch may be cut: the message that a hook is called for belongs to the same commit.
@@ -103,7 +103,7 @@ class Keeping(HandleBase):
         return result
 
     def _warn(self, space: PluginSpace) -> None:
-        """Log, once for each plugin, that its state ends with the process."""
+        """Log, once for each plugin, that its state will be lost when the process ends."""
         if not self._state.store.durable and not space.warned:
             space.warned = True
             self.log("warning", "plugin.state_not_durable")
@@ -128,7 +128,7 @@ class KeptState:
         return handle._space("state.get()").values.get(handle._key(key, "state.get()"))
 
     def put(self, key: str, value: builtins.bytes) -> Awaitable[None]:
-        """Set a key. The awaitable ends after the commit."""
+        """Set the value of a key. The awaitable completes after the commit."""
         handle = self._handle
         space = handle._space("state.put()")
         key = handle._key(key, "state.put()")
@@ -139,7 +139,7 @@ class KeptState:
         return handle._committed(None)
 
     def delete(self, key: str) -> Awaitable[bool]:
-        """Delete a key. The awaitable returns, after the commit, whether the key existed."""
+        """Delete a key. After the commit, the awaitable returns whether the key existed."""
         handle = self._handle
         space = handle._space("state.delete()")
         key = handle._key(key, "state.delete()")
@@ -148,7 +148,7 @@ class KeptState:
     def items(
         self, prefix: str = "", cursor: str = "", limit: int = 100
     ) -> Page[tuple[str, builtins.bytes]]:
-        """Return a page of keys and values, in the order of the keys."""
+        """Return a page of keys and values, sorted by key."""
         handle = self._handle
         space = handle._space("state.items()")
         prefix = handle._key(prefix, "state.items()")
@@ -162,5 +162,5 @@ class KeptState:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all keys, values and timers."""
+        """Return the total size of all keys, values and timers in bytes."""
         return self._handle._space("state.bytes").size

@@ -184,7 +184,9 @@ def test_what_is_not_available(broker_harness: Make, version: int) -> None:
 
 
 def test_too_many(broker_harness: Make) -> None:
-    """The limit of subscriptions, at which an existing one can still be replaced, and that of filters in a packet."""
+    """The limits on subscriptions per client and on filters per packet. At the first limit, existing subscriptions can
+    still be replaced.
+    """
     harness = broker_harness(
         config={"session": {"max_subscriptions": 2}, "broker": {"max_filters": 3}}
     )

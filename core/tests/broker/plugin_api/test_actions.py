@@ -30,7 +30,7 @@ def harness(broker_harness: Make, mine: HookRecorder, other: HookRecorder) -> Ha
 
 
 class Told:
-    """What became of an awaitable."""
+    """The result of an awaitable."""
 
     def __init__(self, harness: Harness, awaitable: Awaitable[Any]) -> None:
         self.result: Any = None
@@ -72,14 +72,14 @@ def test_disconnecting_a_client_within_its_own_hook(harness: Harness, mine: Hook
 
 
 class Reports:
-    """What `on_event` and the log said about the plugin's calls."""
+    """The events that `on_event` and the log received about the plugin's calls."""
 
     def __init__(self, harness: Harness, other: HookRecorder) -> None:
         self.harness = harness
         self.other = other
 
     def expect(self, event: str, client_id: str | None, **fields: object) -> None:
-        """Both must have said it, once."""
+        """Check that `on_event` and the log each received the event once."""
         (logged,) = self.harness.logged(event)
         assert logged == {"plugin": "mine", "client_id": client_id, **fields}
         (call,) = [call for call in self.other.calls("on_event") if call.event == event]
@@ -154,7 +154,7 @@ def test_end_session_asked_twice_ends_it_once(harness: Harness, reports: Reports
 def test_end_session_within_the_clients_own_hooks(
     broker_harness: Make, mine: HookRecorder, other: HookRecorder
 ) -> None:
-    """The message that the hook decides on is still accepted, and no record outlives the session."""
+    """The message that the hook is deciding on is still accepted, and no record outlives the session."""
     store = DurableStore()
     harness = broker_harness(plugins=[mine, other], store=store)
     sub = harness.connect("sub")
@@ -271,7 +271,7 @@ def test_a_wrong_type_is_refused_at_once(harness: Harness) -> None:
 
 
 def test_a_loop_of_calls_ends(broker_harness: Make) -> None:
-    """An observer that answers an event with the call that caused it."""
+    """An observer responds to an event with the same call that caused the event."""
     mine = HookRecorder("on_event", id="mine")
     harness = broker_harness(plugins=[mine])
     one = harness.connect("one")

@@ -1,4 +1,4 @@
-"""A plugin asks whether a client has a permission: `await broker.authorize(client, action, topic)`."""
+"""A plugin checks whether a client has a permission: `await broker.authorize(client, action, topic)`."""
 
 from collections.abc import Callable
 from typing import Any

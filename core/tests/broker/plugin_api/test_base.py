@@ -66,7 +66,7 @@ FREE: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
 
 
 def test_every_member_of_the_handle_has_its_rule() -> None:
-    """A new method must be added to one of the lists above."""
+    """Every new method must be added to one of the lists above."""
     members = {name for name in vars(BrokerHandle) if not name.startswith("_")}
     ruled = {name.removesuffix("()") for name, _ in (*HANDED, *REFUSED, *FREE)}
     assert members == ruled
@@ -212,7 +212,7 @@ def test_plugins_that_block(broker_harness: Make) -> None:
 
 
 class Echo(Plugin):
-    """Answers every message, including its own answers."""
+    """Responds to every message, including its own responses."""
 
     @hookimpl
     def on_published(self, message: Message, broker: BrokerHandle) -> None:
@@ -220,7 +220,7 @@ class Echo(Plugin):
 
 
 class BlockingEcho(Plugin):
-    """As `Echo`, but from a transform that runs in a thread."""
+    """Like `Echo`, but with a transform that runs in a thread."""
 
     blocking = True
 
@@ -238,7 +238,7 @@ class BlockingEcho(Plugin):
     ids=["observer", "blocking"],
 )
 def test_a_loop_through_threads_ends(broker_harness: Make, plugins: list[Plugin]) -> None:
-    """A message published in a thread has the depth of the message that it answers."""
+    """A message published in a thread has the depth of the message that it responds to."""
     harness = broker_harness(plugins=plugins, config={"broker": {"publish_depth": 3}})
     harness.connect("c").publish("t", b"x", 1)
     harness.advance(10)

@@ -1,4 +1,4 @@
-"""A plugin connects a client: what it may ask for, and what becomes of the wait."""
+"""A plugin connects a client: valid and invalid requests, and the result of waiting."""
 
 from collections.abc import Callable
 from typing import Any
@@ -131,7 +131,7 @@ def test_a_decision_may_take_time_but_not_too_long(
 
 
 def test_nobody_waits_any_more(harness: Harness, recorder: HookRecorder) -> None:
-    """A client that nobody could ever end does not stay."""
+    """If the plugin stops waiting for `connect`, no client remains."""
     gate: list[Any] = []
 
     async def decide() -> None:
@@ -156,7 +156,7 @@ def test_nobody_waits_any_more(harness: Harness, recorder: HookRecorder) -> None
 def test_the_plugin_itself_is_asked_about_its_client(
     harness: Harness, recorder: HookRecorder
 ) -> None:
-    """It connects inside a hook, which is not entered again in the same call."""
+    """The plugin connects the client inside a hook, which is not called again during that call."""
     connected: list[Any] = []
 
     def chain(client: Any, broker: Any) -> None:

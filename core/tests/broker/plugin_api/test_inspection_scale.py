@@ -1,4 +1,4 @@
-"""A page costs the same with a million sessions: the number of sessions that a call examines is bounded."""
+"""The cost of a page does not grow with a million sessions: the number of sessions that a call examines is bounded."""
 
 import gc
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ OTHERS = 1000
 
 
 class Counted:
-    """The index of sessions, which counts what it returns."""
+    """An index of sessions that counts the sessions it returns."""
 
     def __init__(self, index: Any) -> None:
         self.index = index
@@ -32,7 +32,7 @@ class Counted:
 
 @pytest.fixture(scope="module")
 def harness() -> Iterator[Harness]:
-    """A broker with a million sessions. Most of them share one client and all empty values, to save time."""
+    """A broker with a million sessions. To save time, most of them share one client and all empty values."""
     with Harness(plugins=[HookRecorder("on_publish", id="mine")]) as harness:
         state = harness.broker.state
         scope, peer = Scope(), Peer("192.0.2.1")
@@ -57,7 +57,7 @@ def harness() -> Iterator[Harness]:
 
 
 class State:
-    """The broker's state with another index. A compiled state takes no other type."""
+    """The broker's state with a different index, which compiled code would not accept."""
 
     def __init__(self, state: Any, session_index: Counted) -> None:
         self.state = state

@@ -1,4 +1,4 @@
-"""What a plugin keeps: visible at once, committed with its turn, there again after a restart."""
+"""The state of a plugin is visible at once, committed with its turn, and available again after a restart."""
 
 import enum
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Make = Callable[..., Harness]
 
 
 class Counter(Plugin):
-    """Counts messages, and remembers what it found at its start."""
+    """Counts messages, and records the count that it finds at startup."""
 
     def __init__(self, id: str = "counter") -> None:
         super().__init__(None, Context(id))
@@ -40,7 +40,7 @@ class Counter(Plugin):
 
 
 def awaited(harness: Harness, call: Callable[[], Any]) -> list[Any]:
-    """Await what `call` returns in a coroutine; the list will have the result."""
+    """Await the result of `call` in a coroutine. Return a list to which the result will be added."""
     results: list[Any] = []
 
     async def run() -> None:
@@ -141,7 +141,7 @@ def test_a_batch_is_not_cut_between_a_message_and_its_state(
 
 
 def test_an_acknowledgement_waits_for_the_state(broker_harness: Make) -> None:
-    """Even if the message itself is dropped, so that nothing else is recorded."""
+    """This is also true if the message itself is dropped, so that nothing else is recorded."""
     store = SlowStore(DurableStore())
     harness = broker_harness([Counter()], store=store)
     pub = harness.connect("pub")
@@ -227,7 +227,7 @@ class Raw(bytes):
 
 
 def test_subclasses_become_plain_values(broker_harness: Make) -> None:
-    """Stores pass values on in formats that know plain types only."""
+    """Stores may use formats that support only plain types."""
     store = DurableStore()
     harness = broker_harness([Counter()], store=store)
     harness.handle("counter").state.put(Name.KEY, Raw(b"x"))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 Make = Callable[..., Harness]
 KINDS = ("memory", "loaded", "stored")
-"""Where the queue is: in memory without records; in memory and in the store; its end only in the store."""
+"""The location of the queue: in memory without records; in memory and in the store; with its end only in the store."""
 
 
 def made(kind: str) -> Harness:
@@ -36,7 +36,7 @@ def harness(request: pytest.FixtureRequest) -> Any:
 
 
 def away(harness: Harness, count: int, **properties: Any) -> MemoryClient:
-    """Return a client that is offline, with `count` messages in its queue."""
+    """Return an offline client with `count` messages in its queue."""
     client = harness.connect("away", session_expiry_interval=600)
     client.subscribe("t/#", 1, **properties)
     client.disconnect()
@@ -110,7 +110,7 @@ def test_a_queue_after_a_restart() -> None:
     st.integers(1, 4),
 )
 def test_a_message_that_stays_is_seen_once(kind: str, steps: list[str], limit: int) -> None:
-    """The client returns, takes messages from the head and leaves again; others arrive at the end."""
+    """The client returns, receives the first messages, and leaves again. Other messages are added at the end."""
     with made(kind) as harness:
         client = away(harness, 8)
         published, taken = 8, 0
@@ -429,7 +429,7 @@ def test_one_call_visits_a_bounded_part_of_the_index(
     steps: list[int] = []
 
     class Counted:
-        """Searches whose steps are counted."""
+        """Searches that count their steps."""
 
         def __init__(self) -> None:
             self.inner: RetainedSearches[Any] = RetainedSearches()

@@ -35,7 +35,7 @@ def subscribe(harness: Harness, client_id: str, filter: str, *more: Any, **how: 
 
 
 def reported(harness: Harness, other: HookRecorder) -> list[tuple[str, dict[str, object]]]:
-    """What `on_event` received, which the log must also have."""
+    """Return the events that `on_event` received, after checking that the log contains the same events."""
     calls = [
         (call.event, {"client_id": call.client.client_id, **call.fields})
         for call in other.calls("on_event")
