@@ -184,9 +184,11 @@ def test_the_check_of_signatures_sees_a_private_type() -> None:
 
 
 def _public() -> Iterator[tuple[str, str, Any]]:
-    for module in CORE:
-        found = importlib.import_module(module)
-        yield from ((module, name, getattr(found, name)) for name in found.__all__)
+    """(module, name, value) of every public name of the core and the toolkit."""
+    for module, names in MODULES.items():
+        if module in CORE or module.startswith("hookmq_toolkit."):
+            found = importlib.import_module(module)
+            yield from ((module, name, getattr(found, name)) for name in names or found.__all__)
 
 
 def _hints(name: str, value: Any) -> Iterator[tuple[str, Any]]:
