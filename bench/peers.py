@@ -196,6 +196,9 @@ def _hookmq_configs() -> dict[str, str]:
             f"plugins-{count}": [f"{{{{use: bench_pass, id: p{n}}}}}" for n in range(count)]
             for count in (1, 2, 5, 10)
         },
+        "plugins-filtered": ["{{use: bench_pass, filters: [elsewhere/#]}}"],
+        "plugins-published": ["{{use: bench_observe}}"],
+        "plugins-deliver": ["{{use: bench_deliver}}"],
     }
     return {
         variant: HOOKMQ.replace(
@@ -225,7 +228,10 @@ def _amqtt(kind: str, more: str = "") -> str:
 
 def _peers() -> tuple[Peer, ...]:
     # Brokers without such plugins are measured unchanged, next to HookMQ with plugins.
-    alike = ("plain", "durable", "auth", "authorize", "plugins-1", "plugins-5")
+    alike = (
+        "plain", "durable", "auth", "authorize", "plugins-1", "plugins-5", "plugins-filtered",
+        "plugins-published", "plugins-deliver",
+    )  # fmt: skip
     nats_ws = 'websocket {{ listen: "127.0.0.1:{port}", no_tls: true }}\nmqtt {{ listen: "127.0.0.1:-1" }}\n'
     nats = 'mqtt {{ listen: "127.0.0.1:{port}", max_ack_pending: 30000MORE }}\n'
     nats_tls = ', tls {{ cert_file: "{tls}/cert.pem", key_file: "{tls}/key.pem" }}'

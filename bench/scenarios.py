@@ -303,6 +303,24 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     plugged(1),
     plugged(5),
+    _like(
+        _PLAIN,
+        "plugins-filtered",
+        "a plugin in on_publish for other topics",
+        "plugins",
+        variant="plugins-filtered",
+        goal=Goal(1.1, 1.1, relative_to=_PLAIN.name),
+    ),
+    _like(
+        _PLAIN,
+        "plugins-published",
+        "1 plugin in on_published",
+        "plugins",
+        variant="plugins-published",
+    ),
+    _like(
+        _PLAIN, "plugins-deliver", "1 plugin in on_deliver", "plugins", variant="plugins-deliver"
+    ),
 )
 GROUPS = tuple(dict.fromkeys(scenario.group for scenario in SCENARIOS))
 

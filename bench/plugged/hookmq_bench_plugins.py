@@ -25,3 +25,19 @@ class Pass(Plugin):
     @hookimpl
     def on_publish(self, message: Message) -> None:
         return None
+
+
+class Observe(Plugin):
+    """Observe every message."""
+
+    @hookimpl
+    def on_published(self, message: Message) -> None:
+        return None
+
+
+class Deliver(Plugin):
+    """Receive every delivery and change nothing."""
+
+    @hookimpl
+    def on_deliver(self, message: Message) -> None:
+        return None

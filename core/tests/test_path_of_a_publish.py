@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import hookmq
 import pytest
+from hookmq.hooks.instance import PluginEntry, PluginInstance
 from hookmq.mqtt.packets import Puback
+from hookmq.plugin import Context, Message, Plugin, hookimpl
 from hookmq_testing import DurableStore, Harness, MemoryClient
 
 ROOT: Final = f"{Path(hookmq.__file__).parent}/"
@@ -139,3 +141,68 @@ def test_the_fast_path(harnesses: Callable[..., Harness]) -> None:
         publish(harness, publisher, number)
     trace = publish(harness, publisher, 6)
     check(trace, calls=11, files=4, returns=1)
+
+
+class Watching(Plugin):
+    """A plugin that is called for each message and changes nothing."""
+
+    seen = 0
+
+    @hookimpl
+    def on_publish(self, message: Message) -> None:
+        self.seen += 1
+
+
+class Observing(Plugin):
+    """A plugin that observes each message."""
+
+    seen = 0
+
+    @hookimpl
+    def on_published(self, message: Message) -> None:
+        self.seen += 1
+
+
+def known_topic(
+    harnesses: Callable[..., Harness], kind: type[Plugin] | None, *filters: str, count: int = 1
+) -> tuple[Trace, list[Any]]:
+    """Trace the sixth PUBLISH of a topic in a broker with `count` plugins. Also return the plugins."""
+    plugins = [kind(None, Context(f"p{number}")) for number in range(count)] if kind else []
+    entries = [
+        PluginInstance(PluginEntry(use=plugin.id, filters=filters or None), plugin)
+        for plugin in plugins
+    ]
+    harness = harnesses(plugins=entries)
+    harness.connect("subscriber").subscribe("a/b", qos=1)
+    publisher = harness.connect("publisher")
+    for number in range(1, 6):
+        publish(harness, publisher, number)
+    return publish(harness, publisher, 6), plugins
+
+
+def test_the_fast_path_with_plugins_in_on_publish(harnesses: Callable[..., Harness]) -> None:
+    without, _ = known_topic(harnesses, None)
+    one, (plugin,) = known_topic(harnesses, Watching)
+    five, _ = known_topic(harnesses, Watching, count=5)
+    assert plugin.seen == 6
+    added = [name for _, name in one.calls if name not in {name for _, name in without.calls}]
+    assert added == ["client_message", "passed", "ask"]
+    assert len(five.calls) == len(one.calls)  # each further plugin costs its own call only
+
+
+def test_a_plugin_narrowed_to_other_topics_costs_nothing(
+    harnesses: Callable[..., Harness],
+) -> None:
+    without, _ = known_topic(harnesses, None)
+    for kind in (Watching, Observing):
+        trace, (plugin,) = known_topic(harnesses, kind, "other/#", "more/+")
+        assert trace.calls == without.calls
+        assert plugin.seen == 0
+
+
+def test_the_fast_path_with_an_observer(harnesses: Callable[..., Harness]) -> None:
+    without, _ = known_topic(harnesses, None)
+    one, (plugin,) = known_topic(harnesses, Observing)
+    assert plugin.seen == 6
+    # Notifying takes the same calls for all messages of a turn, except for making each.
+    assert len(one.calls) <= len(without.calls) + 25, str(one)

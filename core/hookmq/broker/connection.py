@@ -24,6 +24,7 @@ from hookmq.broker.publish.authorize import Decisions
 from hookmq.broker.state import BrokerState
 from hookmq.broker.timers import Deadline
 from hookmq.hooks.chain import Chains, narrow
+from hookmq.hooks.inline import inline_calls
 from hookmq.hooks.rate_limit import DeliveryLimit, RateLimiter
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.events import Action, DisconnectReason, EndedBy
@@ -473,7 +474,7 @@ class ClientConnection(ConnectionView):
 
     def remember(self, packet: Publish, message: Message, route: Route) -> None:
         """Let the next PUBLISH like `packet` take the fast path along `route`. Every plugin that decided on this packet
-        permitted it without a time limit."""
+        permitted it without a time limit, and none changed it."""
         state = self.state
         session = self.session
         topic = message.topic
@@ -491,19 +492,22 @@ class ClientConnection(ConnectionView):
             known = self.decisions.get((Action.PUBLISH, topic, qos, False))
             if known is None or known[2] != inf:
                 return
+        calls = self.chains.on_publish
+        if calls:
+            applying = inline_calls(calls, topic)
+            if applying is None:
+                return
+            calls = applying
+        told = "on_published" in state.observed and state.hooks.observers.wants(
+            "on_published", self.scope.name, topic
+        )
         raw = topic not in state.fan_outs
         durable = False
         if qos == 0:
-            raw = raw and route.simple and "on_published" not in state.observed
+            raw = raw and route.simple
         else:
             raw = raw and state.settings.session.inflight_overflow == "pending"
-            durable = (
-                raw
-                and route.single_durable
-                and qos == 1
-                and state.recording
-                and "on_published" not in state.observed
-            )
+            durable = raw and route.single_durable and qos == 1 and state.recording
             raw = raw and route.volatile and not (qos == 2 and session.durable)
         key: bytes | str = topic if self.in_process else topic.encode()
         if len(key) <= LONG_TOPIC and self._make_room_to_remember(key):
@@ -513,7 +517,7 @@ class ClientConnection(ConnectionView):
                 else None
             )
             self.memo[key] = CachedPublish(
-                0x30 | qos << 1, route, self.version == 5, raw, publish_limit, durable
+                0x30 | qos << 1, route, self.version == 5, raw, publish_limit, durable, calls, told
             )
 
     def _make_room_to_remember(self, topic: bytes | str) -> bool:

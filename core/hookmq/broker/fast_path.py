@@ -1,20 +1,24 @@
 """The fast path for a PUBLISH whose authorization and route its connection has cached (`ClientConnection.remember`).
 
-If all receivers are plain clean sessions, no `Message` is made: the received bytes are forwarded.
+If all receivers are plain clean sessions, the received bytes are forwarded. A `Message` is made only for plugins that
+look at it.
 """
 
-from functools import partial
 from typing import Final
 
-from hookmq.broker.connection import ClientConnection
+from hookmq.broker.connection import ClientConnection, Phase
 from hookmq.broker.delivery.deliver import deliver
+from hookmq.broker.delivery.transmit import transmit_answered
+from hookmq.broker.inline_publish import passed
+from hookmq.broker.plain_receivers import forward_seen
 from hookmq.broker.publish.fan_out import publish
-from hookmq.model.events import Direction, DropReason
-from hookmq.model.message import Message, make_message
+from hookmq.broker.published_events import client_message
+from hookmq.hooks.call import run_deliver
+from hookmq.model.message import Message
 from hookmq.mqtt.encoder import encode_publish_parts
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.primitives import Reader
-from hookmq.mqtt.properties import EMPTY, In, Properties
+from hookmq.mqtt.properties import In, Properties
 from hookmq.mqtt.property_section import check_response_topic, read_properties
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.routing.route import CachedPublish, Route
@@ -37,6 +41,10 @@ _SECTIONS: Final = 64
 _TOPIC_ALIAS: Final = 0x23
 _SUBSCRIPTION_IDENTIFIER: Final = 0x0B
 _NO_MATCH: Final = bytes((ReasonCode.NO_MATCHING_SUBSCRIBERS,))
+REFUSED: Final = 0
+FORWARDED: Final = 1
+CONTINUED: Final = 2
+"""What `forward` did with a PUBLISH."""
 
 
 def read_section(
@@ -83,83 +91,6 @@ def read_section(
     return properties
 
 
-def _message(
-    connection: ClientConnection, route: Route, payload: bytes, qos: int, properties: Properties
-) -> Message:
-    client = connection.client
-    assert client is not None
-    now = connection.state.runtime.time()
-    interval = None if properties is EMPTY else properties.message_expiry_interval
-    return make_message(
-        route.topic,
-        payload,
-        qos,
-        False,
-        properties,
-        client.client_id,
-        "client",
-        now,
-        None if interval is None else now + interval,
-    )
-
-
-def _tell(
-    connection: ClientConnection, route: Route, payload: bytes, qos: int, properties: Properties
-) -> None:
-    message = _message(connection, route, payload, qos, properties)
-    connection.state.observe("on_published", connection.client, message, route.matched)
-
-
-def deliver_to_one(
-    connection: ClientConnection,
-    receiver: Session,
-    route: Route,
-    payload: bytes,
-    properties: Properties,
-    outgoing: Outgoing | None,
-) -> Outgoing | None:
-    """Deliver a QoS 0 message to a plain receiver that is offline or slow. Pass the result of one call as `outgoing` to
-    the next, so that all receivers share one message."""
-    state = connection.state
-    if (
-        receiver.connection is None
-        and not state.settings.session.queue_qos0
-        and "on_dropped" not in state.observed
-    ):
-        state.metrics.count_drop(DropReason.OFFLINE_QOS0, Direction.OUT)
-        return outgoing
-    recipient = route.recipient_of(receiver)
-    if recipient is not None:
-        if outgoing is None:
-            outgoing = Outgoing(_message(connection, route, payload, 0, properties))
-        deliver(state, receiver, outgoing, 0, False, (), recipient.subscription)
-    return outgoing
-
-
-def forward_other_version(
-    connection: ClientConnection,
-    cached: CachedPublish,
-    payload: bytes,
-    section: bytes,
-    properties: Properties,
-) -> None:
-    """Forward a QoS 0 message to the plain receivers of the other protocol version, encoded once."""
-    state = connection.state
-    route = cached.route
-    to_five = None if connection.version == 5 else b"\0"
-    head, tail = encode_publish_parts(route.topic.encode(), payload, 0, False, False, to_five)
-    packet = head + tail
-    state.work += len(cached.other_version) >> 4
-    outgoing: Outgoing | None = None
-    for receiver in cached.other_version:
-        if receiver.state == QUEUEING:
-            outgoing = deliver_to_one(connection, receiver, route, payload, properties, outgoing)
-            continue
-        state.writes.mark(receiver)
-        receiver.out.append(packet)
-        state.metrics.messages_delivered += 1
-
-
 def forward(
     connection: ClientConnection,
     cached: CachedPublish,
@@ -169,58 +100,93 @@ def forward(
     start: int,
     after: int,
     properties: Properties,
-) -> bool:
-    """Forward the PUBLISH at ``data[pos:after]``; its topic ends at `stop` and its payload begins at `start`. Return
-    False if the handler must process it: the packet id is wrong or repeated, a quota is used up, or a journal has no
-    room."""
+) -> int:
+    """Forward the PUBLISH at ``data[pos:after]``; its topic ends at `stop` and its payload begins at `start`.
+
+    Return REFUSED if the handler must process it: the packet id is wrong or repeated, a quota is used up, or a journal
+    has no room. Return CONTINUED if a plugin may have changed the connection.
+    """
     state = connection.state
     session = connection.session
     assert session is not None
+    route = cached.route
     qos = cached.header >> 1 & 3
-    if cached.route.bounded and state.parking.without_room(cached.route.bounded):
-        return False
-    if cached.route.large and state.collecting is not None:
-        return False
-    if qos == 0:
-        message = _message(connection, cached.route, data[start:after], 0, properties)
-        publish(state, cached.route, message, session, None, session.client, None)
-        state.writes.schedule()
-        return True
-    number = data[stop] << 8 | data[stop + 1]
-    if not number:
-        return False
+    if route.bounded and state.parking.without_room(route.bounded):
+        return REFUSED
+    if route.large and state.collecting is not None:
+        return REFUSED
+    number = 0
     taken = session.received
-    if taken is not None and (
-        len(taken) + connection.unacknowledged >= connection.receive_maximum + connection.carried
-        or (qos == 2 and number in taken)
-    ):
-        return False
-    if taken is None and connection.unacknowledged >= connection.receive_maximum:
-        return False
-    if cached.raw_forwardable and not connection.answers:
+    if qos:
+        number = data[stop] << 8 | data[stop + 1]
+        if not number:
+            return REFUSED
+        if taken is not None and (
+            len(taken) + connection.unacknowledged
+            >= connection.receive_maximum + connection.carried
+            or (qos == 2 and number in taken)
+        ):
+            return REFUSED
+        if taken is None and connection.unacknowledged >= connection.receive_maximum:
+            return REFUSED
+    message: Message | None = None
+    if cached.calls:
+        message = client_message(
+            state.runtime, session.client, route.topic, data[start:after], qos, properties
+        )
+        if not passed(connection, cached, session, message, number):
+            return CONTINUED
+    if qos == 0:
+        if message is None:
+            message = client_message(
+                state.runtime, session.client, route.topic, data[start:after], 0, properties
+            )
+        if cached.plain_receivers:
+            forward_seen(
+                connection, session, cached, data, pos, stop, start, after, properties, message
+            )
+        else:
+            publish(state, route, message, session, None, session.client, None)
+        state.writes.schedule()
+        return FORWARDED if connection.phase is Phase.OPEN else CONTINUED
+    if cached.plain_receivers and not connection.answers:
         if qos == 2:
             if taken is None:
                 taken = session.received = set()
             taken.add(number)
         _forward_raw(
-            connection, session, cached.route, data, pos, stop, start, after, qos, properties
+            connection, session, cached, data, pos, stop, start, after, qos, properties, message
         )
-        return True
+        return CONTINUED if route.asked and connection.phase is not Phase.OPEN else FORWARDED
     if cached.single_durable and _forward_durable(
-        connection, cached.route, data, pos, stop, start, after, properties
+        connection, session, cached, data, pos, stop, start, after, properties, message
     ):
-        return True
+        return FORWARDED
+    if message is None:
+        message = client_message(
+            state.runtime, session.client, route.topic, data[start:after], qos, properties
+        )
+    _publish(connection, session, route, message, number)
+    return FORWARDED if connection.phase is Phase.OPEN else CONTINUED
+
+
+def _publish(
+    connection: ClientConnection, session: Session, route: Route, message: Message, number: int
+) -> None:
+    """Publish a QoS 1 or 2 message whose packet id is `number`, and acknowledge it."""
+    state = connection.state
+    qos = message.qos
     acknowledgement = Acknowledgement(connection.release, b"", 1 if qos == 1 else 0)
     committer = state.committer
     added = committer.added
     if qos == 2:
+        taken = session.received
         if taken is None:
             taken = session.received = set()
         taken.add(number)
         if session.durable and state.recording:
             committer.add(PutReceived(session.client_id, number))
-    message = _message(connection, cached.route, data[start:after], qos, properties)
-    matched = publish(state, cached.route, message, session, acknowledgement, session.client, None)
+    matched = publish(state, route, message, session, acknowledgement, session.client, None)
     if matched or connection.version < 5:
         acknowledgement.data = (PUBACK if qos == 1 else PUBREC) + PACKET_IDS[number]
     else:
@@ -231,28 +197,30 @@ def forward(
             acknowledgement.data, acknowledgement.publishes
         ):
             state.writes.schedule()
-            return True
+            return
         acknowledgement.hold()
         committer.after_commit(acknowledgement.met)
     connection.answer(acknowledgement)
     state.writes.schedule()
-    return True
 
 
 def _forward_durable(
     connection: ClientConnection,
-    route: Route,
+    session: Session,
+    cached: CachedPublish,
     data: bytes,
     pos: int,
     stop: int,
     start: int,
     after: int,
     properties: Properties,
+    message: Message | None,
 ) -> bool:
     """Forward a QoS 1 message to one plain receiver with a durable session. The message is part of the commit that its
     sender waits for, unless the receiver acknowledges it first. Return False if the receiver is offline, slow, of the
     other version, without room, or subscribed at QoS 0."""
     state = connection.state
+    route = cached.route
     recipient = route.recipients[0]
     receiver = recipient.session
     inflight = receiver.inflight
@@ -265,7 +233,11 @@ def _forward_durable(
         or not receiver.durable
     ):
         return False
-    outgoing = Outgoing(_message(connection, route, data[start:after], 1, properties))
+    if message is None:
+        message = client_message(
+            state.runtime, session.client, route.topic, data[start:after], 1, properties
+        )
+    outgoing = Outgoing(message)
     delivery = Delivery(outgoing, 1, False, (), recipient.subscription)
     receiver.last_seq += 1
     delivery.seq = receiver.last_seq
@@ -283,6 +255,8 @@ def _forward_durable(
     if receiver.state == IDLE:
         receiver.state = PENDING
         state.writes.dirty.append(receiver)
+    if cached.told:
+        state.writes.later.append((session.client, route, message.payload, 1, properties, message))
     answer = PUBACK + data[stop : stop + 2]
     if not connection.join(answer, 1):
         acknowledgement = Acknowledgement(connection.release, answer, 1)
@@ -296,7 +270,7 @@ def _forward_durable(
 def _forward_raw(
     connection: ClientConnection,
     session: Session,
-    route: Route,
+    cached: CachedPublish,
     data: bytes,
     pos: int,
     stop: int,
@@ -304,11 +278,13 @@ def _forward_raw(
     after: int,
     qos: int,
     properties: Properties,
+    message: Message | None,
 ) -> None:
     """Forward a QoS 1 or 2 message to plain receivers with clean sessions. Nothing is recorded or committed. All
     receivers share the packet's head and tail; only the packet id differs."""
     # Long on purpose: a function call per receiver would cost more than the work itself.
     state = connection.state
+    route = cached.route
     kind = 5 if connection.version == 5 else 3
     same_head = data[pos:stop]
     same_tail = data[stop + 2 : after]
@@ -316,6 +292,11 @@ def _forward_raw(
     zero: bytes | None = None
     outgoing: Outgoing | None = None
     delivered = 0
+    asked = bool(route.asked)
+    if asked and message is None:
+        message = client_message(
+            state.runtime, session.client, route.topic, data[start:after], qos, properties
+        )
     state.work += len(route.recipients) >> 3
     for recipient in route.recipients:
         receiver = recipient.session
@@ -328,9 +309,27 @@ def _forward_raw(
             or (granted and (receiver.queued or len(receiver.inflight) >= receiver.window))
         ):
             if outgoing is None:
-                outgoing = Outgoing(_message(connection, route, data[start:after], qos, properties))
+                if message is None:
+                    message = client_message(
+                        state.runtime,
+                        session.client,
+                        route.topic,
+                        data[start:after],
+                        qos,
+                        properties,
+                    )
+                outgoing = Outgoing(message)
             deliver(state, receiver, outgoing, granted, False, (), recipient.subscription)
             continue
+        if asked and recipient.calls and message is not None:
+            answer = run_deliver(recipient.calls, receiver.client, message, recipient.subscription)
+            if answer is not message:
+                if outgoing is None:
+                    outgoing = Outgoing(message)
+                transmit_answered(
+                    state, receiver, outgoing, granted, recipient.subscription, answer
+                )
+                continue
         out = receiver.out
         if granted == 0:
             if zero is None:
@@ -363,10 +362,9 @@ def _forward_raw(
             receiver.state = PENDING
             state.writes.dirty.append(receiver)
     state.metrics.messages_delivered += delivered
-    if "on_published" in state.observed:
-        # The acknowledgement does not wait for the `Message` that observers get.
+    if cached.told:
         state.writes.later.append(
-            partial(_tell, connection, route, data[start:after], qos, properties)
+            (session.client, route, data[start:after], qos, properties, message)
         )
     number = data[stop : stop + 2]
     out = session.out

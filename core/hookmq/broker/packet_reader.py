@@ -11,7 +11,8 @@ from typing import Final
 from hookmq.broker.connection import ClientConnection, Phase
 from hookmq.broker.delivery.completion import acknowledged, record_pubrec
 from hookmq.broker.delivery.deliver import drain_queue
-from hookmq.broker.fast_path import deliver_to_one, forward, forward_other_version, read_section
+from hookmq.broker.fast_path import FORWARDED, REFUSED, forward, read_section
+from hookmq.broker.plain_receivers import deliver_to_one, forward_other_version
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.framing import frame, refuse_header
 from hookmq.mqtt.properties import EMPTY, Properties
@@ -144,6 +145,7 @@ class PacketReader(ClientConnection):
         if self.phase is Phase.NEW:
             most = min(most, self.scope.connect_bytes)
         freed = False
+        continued = False
         # A run is a series of messages with equal topic and properties. `known` holds the shared bytes and `reach`
         # their length, 0 if there is no run.
         known = b""
@@ -268,12 +270,16 @@ class PacketReader(ClientConnection):
                                     messages += 1
                                     pos = after
                                     continue
-                                if forward(self, cached, data, pos, stop, start, after, properties):
+                                way = forward(
+                                    self, cached, data, pos, stop, start, after, properties
+                                )
+                                if way == FORWARDED:
                                     messages += 1
                                     pos = after
                                     if state.work > enough:
                                         last = pos
                                     continue
+                                continued = way != REFUSED
                     elif size == 2 and session is not None:
                         number = data[body] << 8 | data[body + 1]
                         if header == 0x40:
@@ -321,8 +327,12 @@ class PacketReader(ClientConnection):
                             freed = True
                             pos = after
                             continue
-                state.work += 1
-                self.take(header, data[body:after])
+                if continued:
+                    continued = False
+                    messages += 1
+                else:
+                    state.work += 1
+                    self.take(header, data[body:after])
                 pos = after
                 # The handler may have changed permissions: start a new run.
                 reach = 0

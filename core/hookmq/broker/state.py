@@ -13,11 +13,12 @@ from hookmq.broker.fan_out_job import FanOutJob
 from hookmq.broker.parked_publishes import Parking
 from hookmq.broker.plugin_state import PluginStates
 from hookmq.broker.plugin_timers import PluginTimers
+from hookmq.broker.published_events import arguments
 from hookmq.broker.publishers import Publishers
 from hookmq.broker.retained_expiry import Expiries, Kept
 from hookmq.broker.timers import TimerQueue
 from hookmq.broker.write_scheduler import WriteScheduler
-from hookmq.hooks.chain import Chains, narrow
+from hookmq.hooks.chain import Calls, Chains, narrow
 from hookmq.hooks.instance import PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.recursion import at_depth
@@ -58,11 +59,6 @@ def _observed(hooks: Hooks) -> frozenset[str]:
         for name in OBSERVERS
         if any(not one.instance.disabled for one in hooks.registry.get(name, ()))
     )
-
-
-def _call_all(calls: list[Callable[[], None]]) -> None:
-    for call in calls:
-        call()
 
 
 class UndecidedWill(Protocol):
@@ -289,9 +285,10 @@ class BrokerState:
             self.runtime.call_soon(self.tell)
 
     def tell(self) -> None:
-        """Make the deferred calls to observers."""
+        """Notify the observers of the deferred events."""
         later, self.writes.later = self.writes.later, []
-        at_depth(0, _call_all, later)  # no hook caused this call, so the depth starts at 0
+        # No hook caused this call, so the depth starts at 0.
+        at_depth(0, self.hooks.observers.notify_published, arguments(self.runtime, later))
 
     def observe_retained(self, topic: str, message: Message | None) -> None:
         """Notify the observers of retained messages. `message` is None if the topic was cleared."""
@@ -336,17 +333,16 @@ class BrokerState:
 
     def _set_up_routes(self) -> None:
         self.routes.slice_size = self.settings.broker.fan_out_batch
-        self.routes.transforms = self._transforms if self.hooks.delivers else None
+        self.routes.decides = self._decides if self.hooks.delivers else None
 
-    def _transforms(self, session: Session, topic: str) -> bool:
-        """Whether a plugin decides on each delivery of `topic` to `session`."""
+    def _decides(self, session: Session, topic: str) -> Calls | None:
+        """Return the calls of `on_deliver` that decide on deliveries of `topic` to `session`, or None if `authorize`
+        decides too."""
         chains = self.chains(session.client.listener)
-        return bool(
-            (chains.on_deliver and narrow(chains.on_deliver, topic))
-            or (
-                chains.authorize[Action.DELIVER] and narrow(chains.authorize[Action.DELIVER], topic)
-            )
-        )
+        deciding = chains.authorize[Action.DELIVER]
+        if deciding and narrow(deciding, topic):
+            return None
+        return narrow(chains.on_deliver, topic) if chains.on_deliver else ()
 
     def chains(self, listener: str) -> Chains:
         """Return the hook chains for a listener's clients."""

@@ -7,6 +7,7 @@ turn.
 
 from collections.abc import Callable
 
+from hookmq.broker.published_events import PublishedEvent
 from hookmq.model.metrics import Metrics
 from hookmq.model.runtime import Runtime
 from hookmq.session.session import IDLE, PENDING, Session
@@ -28,8 +29,8 @@ class WriteScheduler:
         self.committer: GroupCommit
         self.commit: Callable[[], None]
         self.tell: Callable[[], None]
-        self.later: list[Callable[[], None]] = []
-        """Calls to observers that wait until the packets of this turn have been written."""
+        self.later: list[PublishedEvent] = []
+        """Events of `on_published` that wait until the packets of this turn have been written."""
         self.dirty: list[Session] = []
         """Sessions with bytes to write."""
         self.scheduled = False

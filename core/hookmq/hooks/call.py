@@ -271,6 +271,28 @@ def run_transform(
     return _transform(runtime, calls, client, value, done, skip, 0, "", None, _UNASKED)
 
 
+def transform_from(
+    runtime: Runtime,
+    calls: Calls,
+    client: Any,
+    value: Message | Subscription,
+    done: Callable[[Message | Subscription | Deny | Drop | Handled, str], None],
+    index: int,
+    answer: Any,
+    began: float,
+) -> Cancel | None:
+    """Continue `run_transform` at `index`, whose call has already returned `answer`. It began at `began`, or -1 if it is
+    not timed. The calls before it abstained."""
+    call = calls[index]
+    kind = type(answer)
+    if kind not in _SETTLED and hasattr(kind, "__await__"):
+        waiting = Waiting(runtime)
+        resume = partial(_transform, runtime, calls, client, value, done, "", index, "", waiting)
+        return waiting.start(call, (client, value), answer, began, resume)
+    call.stats.end(began)
+    return _transform(runtime, calls, client, value, done, "", index, "", None, answer)
+
+
 def _transform(
     runtime: Runtime,
     calls: Calls,

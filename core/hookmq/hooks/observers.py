@@ -12,14 +12,17 @@ Observers never raise exceptions into the broker. Without observers, this module
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from hookmq.hooks.async_calls import HeldAwaitable, in_thread, refuse, spawn, words
+from hookmq.hooks.async_calls import HeldAwaitable, refuse, spawn, words
 from hookmq.hooks.chain import HookImplementation, Narrowing
 from hookmq.hooks.instance import PluginInstance
 from hookmq.hooks.recursion import DEPTH, at_depth
+from hookmq.model.client import ClientInfo
+from hookmq.model.message import Message
 from hookmq.model.runtime import Cancel, Runtime, Timer
 from hookmq.model.subscription import Subscription
 
@@ -28,7 +31,9 @@ FAILURES: Final = 20
 OPEN_FOR: Final = 30.0
 """Seconds that the circuit breaker stays open."""
 BATCH: Final = 64
-"""Maximum number of events passed to a plugin before the event loop handles other work."""
+"""Maximum number of events passed to a plugin on the event loop before the loop handles other work."""
+THREAD_BATCH: Final = 512
+"""Maximum number of events passed to a plugin in one call of a thread."""
 
 
 class Lane:
@@ -47,8 +52,8 @@ class ObserverQueue:
     """One plugin's queue and its consumer."""
 
     __slots__ = (
-        "_batch", "_began", "_breaker", "_cancel", "_idle", "_running", "_runtime", "_sequence", "_timer", "_turn",
-        "closed", "failures", "lanes", "open_until", "plugin_id",
+        "_batch", "_began", "_breaker", "_cancel", "_idle", "_one_lane", "_running", "_runtime", "_sequence", "_timer",
+        "_turn", "closed", "failures", "lanes", "open_until", "plugin_id",
     )  # fmt: skip
 
     def __init__(self, plugin_id: str) -> None:
@@ -62,6 +67,8 @@ class ObserverQueue:
         self.closed = False
         self._running = False
         self._batch: deque[tuple[Lane, tuple[Any, ...], int]] = deque()
+        self._one_lane = False
+        """Whether all events of the batch are from one lane."""
         self._cancel: Cancel | None = None
         self._timer: Timer | None = None
         self._breaker: Timer | None = None
@@ -97,6 +104,23 @@ class ObserverQueue:
             lane.dropped += 1
         self._sequence += 1
         events.append((self._sequence, args, DEPTH.get()))
+        if not self._running:
+            self._start()
+
+    def put_all(self, lane: Lane, events: Sequence[tuple[Any, ...]]) -> None:
+        """Add several events to a lane."""
+        if self.open_until is not None or self.closed:
+            lane.dropped += len(events)
+            return
+        waiting = lane.events
+        sequence, depth = self._sequence, DEPTH.get()
+        for args in events:
+            sequence += 1
+            waiting.append((sequence, args, depth))
+        self._sequence = sequence
+        while len(waiting) > lane.limit:
+            waiting.popleft()
+            lane.dropped += 1
         if not self._running:
             self._start()
 
@@ -155,13 +179,22 @@ class ObserverQueue:
             self._timer = runtime.call_later(call.timeout, self._late)
             self._cancel = spawn(runtime, self._consume(self._turn), self._consumed)
         else:
-            work = [(lane.call.function, args, depth) for lane, args, depth in self._threaded()]
+            due = self._batch if self._one_lane and not self.failures else self._threaded()
+            work = [(lane.call.function, args, depth) for lane, args, depth in due]
             self._cancel = runtime.run_blocking(partial(_work, work), self._worked)
 
     def _fill(self) -> None:
         """Take the oldest events of all lanes, in order."""
         lanes = [lane for lane in self.lanes.values() if lane.events]
-        room = BATCH
+        room = BATCH if any(lane.call.is_async for lane in lanes) else THREAD_BATCH
+        self._one_lane = len(lanes) == 1
+        if self._one_lane:
+            lane = lanes[0]
+            events = lane.events
+            for _ in range(min(room, len(events))):
+                _, args, depth = events.popleft()
+                self._batch.append((lane, args, depth))
+            return
         while room and lanes:
             first = min(lanes, key=_oldest)
             self._batch.append((first, *first.events.popleft()[1:]))
@@ -253,7 +286,11 @@ class ObserverQueue:
             return
         runtime = self._runtime
         outcomes: list[Any] = result
-        seconds = (runtime.now() - self._began) / len(outcomes) if runtime is not None else 0.0
+        total = runtime.now() - self._began if runtime is not None else 0.0
+        if self._one_lane and outcomes.count(None) == len(outcomes):
+            self._all_worked(total, len(outcomes))
+            return
+        seconds = total / len(outcomes)
         for outcome in outcomes:
             lane = self._batch[0][0]
             stats = lane.call.stats
@@ -286,6 +323,21 @@ class ObserverQueue:
         else:
             call.stats.ok += 1
             self.failures = 0
+        self._again()
+
+    def _all_worked(self, seconds: float, count: int) -> None:
+        """Count events of one lane that a thread has processed without a failure."""
+        stats = self._batch[0][0].call.stats
+        stats.calls += count
+        stats.seconds += seconds
+        stats.timed += count
+        stats.ok += count
+        self.failures = 0
+        if count == len(self._batch):
+            self._batch.clear()
+        else:
+            for _ in range(count):
+                self._batch.popleft()
         self._again()
 
     # the circuit -------------------------------------------------------------------------------------------------
@@ -334,6 +386,11 @@ class ObserverQueue:
             call()
 
 
+def _listener(event: tuple[ClientInfo | None, Message, int]) -> str:
+    client = event[0]
+    return client.listener if client is not None else ""
+
+
 def _oldest(lane: Lane) -> int:
     return lane.events[0][0]
 
@@ -342,17 +399,23 @@ def _work(work: list[tuple[Callable[..., Any], tuple[Any, ...], int]]) -> list[A
     """Process events in the thread and return their outcomes: None, an error, or an awaitable. Stop after the first
     awaitable."""
     outcomes: list[Any] = []
-    for function, args, depth in work:
-        try:
-            # Messages that it publishes respond to this event.
-            answer = at_depth(depth, in_thread, function, args)
-        except Exception as error:
-            outcomes.append(error)
-            continue
-        if isinstance(answer, HeldAwaitable):
-            outcomes.append(answer)
-            break
-        outcomes.append(None)
+    before = current = DEPTH.get()
+    try:
+        for function, args, depth in work:
+            if depth != current:
+                DEPTH.set(depth)  # messages that it publishes respond to this event
+                current = depth
+            try:
+                answer = function(*args)
+            except Exception as error:
+                outcomes.append(error)
+                continue
+            if answer is not None and hasattr(type(answer), "__await__"):
+                outcomes.append(HeldAwaitable(answer))
+                break
+            outcomes.append(None)
+    finally:
+        DEPTH.set(before)
     return outcomes
 
 
@@ -400,13 +463,26 @@ class Observers:
     def notify(self, hook: str, listener: str, *args: Any) -> None:
         """Queue an event for observers of `hook` that serve `listener`. `args` are the hook's arguments without
         `broker`. Never blocks."""
-        key = listener if listener in self._named else None
-        routes = self._routes.get(key)
-        if routes is None:
-            routes = self._routes[key] = self._route(key)
-        for queue, lane, wanted in routes.get(hook, ()):
+        for queue, lane, wanted in self._routes_of(listener).get(hook, ()):
             if wanted is None or wanted(_about(hook, args)):
                 queue.put(lane, args)
+
+    def notify_published(self, events: Sequence[tuple[ClientInfo | None, Message, int]]) -> None:
+        """Queue events for observers of `on_published`: the publisher, the message, and how many matched."""
+        for listener, group in groupby(events, _listener):
+            of_one = list(group)
+            for queue, lane, wanted in self._routes_of(listener).get("on_published", ()):
+                if wanted is None:
+                    queue.put_all(lane, of_one)
+                else:
+                    queue.put_all(lane, [args for args in of_one if wanted(args[1].topic)])
+
+    def wants(self, hook: str, listener: str, topic: str) -> bool:
+        """Return whether any observer of `hook` serves `listener` and wants events about `topic`."""
+        return any(
+            wanted is None or wanted(topic)
+            for _, _, wanted in self._routes_of(listener).get(hook, ())
+        )
 
     def drain(self, done: Callable[[int], None], deadline: float) -> None:
         """Call `done` with 0 once no events are waiting. After `deadline` seconds, drop the remaining events and call
@@ -415,6 +491,13 @@ class Observers:
         Does not wait for an open circuit.
         """
         drain(self.queues.values(), self._runtime, done, deadline)
+
+    def _routes_of(self, listener: str) -> dict[str, tuple[_Route, ...]]:
+        key = listener if listener in self._named else None
+        routes = self._routes.get(key)
+        if routes is None:
+            routes = self._routes[key] = self._route(key)
+        return routes
 
     def _route(self, listener: str | None) -> dict[str, tuple[_Route, ...]]:
         routes: dict[str, tuple[_Route, ...]] = {}

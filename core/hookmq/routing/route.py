@@ -7,6 +7,7 @@ call.
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from hookmq.hooks.chain import Calls
 from hookmq.hooks.rate_limit import PublishLimit
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.properties import EMPTY
@@ -27,7 +28,7 @@ class Recipient:
     """
 
     __slots__ = (
-        "identifiers", "no_local", "plain", "qos", "remote", "retain_as_published", "session", "subscription",
+        "calls", "identifiers", "no_local", "plain", "qos", "remote", "retain_as_published", "session", "subscription",
         "subscriptions",
     )  # fmt: skip
 
@@ -43,6 +44,8 @@ class Recipient:
         self.subscriptions: list[Subscription] | None = None
         self.remote: Recipient | None = None
         self.plain = False
+        self.calls: Calls = ()
+        """The calls of `on_deliver` that decide on each delivery, if the recipient would be plain without them."""
 
     def merge(self, subscription: Subscription) -> None:
         """Add another subscription of the same session."""
@@ -88,13 +91,14 @@ class Recipient:
 class Route:
     """The recipients of `topic`.
 
-    `plain3` and `plain5` are the plain sessions that share encoded bytes, for MQTT 3.x and 5.0. `rest` contains the
-    other recipients, and `recipients` all of them. `simple` is True if there are only plain sessions, few
-    enough for one slice.
+    `plain3` and `plain5` are the plain sessions that share encoded bytes, for MQTT 3.x and 5.0. `asked` contains the
+    recipients that would be plain without `on_deliver`, and `recipients` all of them. `simple` is True if there are only
+    these, few enough for one slice.
     """
 
     __slots__ = (
         "_by_session",
+        "asked",
         "bounded",
         "groups",
         "journals",
@@ -103,7 +107,6 @@ class Route:
         "plain3",
         "plain5",
         "recipients",
-        "rest",
         "simple",
         "single_durable",
         "topic",
@@ -130,25 +133,29 @@ class Route:
             self.bounded = tuple(journal for journal in journals if isinstance(journal, Bounded))
         self.plain3: list[Session] = []
         self.plain5: list[Session] = []
-        rest: list[Recipient] = []
+        asked: list[Recipient] = []
+        others = False
         durable = 0
         for recipient in recipients:
             session = recipient.session
             durable += session.durable
             if not recipient.plain:
-                rest.append(recipient)
+                if recipient.calls:
+                    asked.append(recipient)
+                else:
+                    others = True
             elif session.encoding_version == 5:
                 self.plain5.append(session)
             elif session.encoding_version == 3:
                 self.plain3.append(session)
-        self.rest = tuple(rest)
+        self.asked = tuple(asked)
         self.large = len(recipients) + GROUP_STEPS * len(groups) > slice_size
         """Whether messages are delivered in slices."""
-        self.simple = not (rest or groups or journals) and not self.large
+        self.simple = not (others or groups or journals) and not self.large
         self.volatile = self.simple and not durable
         """Whether the route is simple and all recipients are clean sessions. QoS 1 and 2 then need no commit."""
-        self.single_durable = self.simple and durable == 1 and len(recipients) == 1
-        """Whether the route is simple and its only recipient is durable."""
+        self.single_durable = self.simple and durable == 1 and len(recipients) == 1 and not asked
+        """Whether the route is simple and its only recipient is durable and plain."""
         self.matched = len(self.recipients) + len(self.groups) + len(self.journals)
 
     def recipient_of(self, session: Session) -> "Recipient | None":
@@ -170,7 +177,8 @@ class WorkCounter(Protocol):
 class RouteCompiler:
     """Creates a broker's routes.
 
-    `transforms` returns whether a plugin decides on each delivery of a topic to a session. It is None if no plugin does.
+    `decides` returns the calls of `on_deliver` for a topic and a session, or None if `authorize` decides on each delivery
+    too. It is None itself if no plugin decides on deliveries.
     """
 
     def __init__(
@@ -178,12 +186,12 @@ class RouteCompiler:
         counter: WorkCounter,
         journals: Sequence[Journal],
         slice_size: int,
-        transforms: Callable[[Session, str], bool] | None,
+        decides: Callable[[Session, str], Calls | None] | None,
     ) -> None:
         self.counter = counter
         self.journals = journals
         self.slice_size = slice_size
-        self.transforms = transforms
+        self.decides = decides
 
     def compile(self, topic: str, entries: list[tuple[Subscriber, str, Subscription]]) -> Route:
         """Return the route from `topic` to the subscribers in `entries` and the journals that want the topic."""
@@ -206,8 +214,14 @@ class RouteCompiler:
                 session.encoding_version != 0
                 and not recipient.identifiers
                 and not recipient.no_local
-                and (self.transforms is None or not self.transforms(session, topic))
             )
+            if recipient.plain and self.decides is not None:
+                calls = self.decides(session, topic)
+                if calls is None:
+                    recipient.plain = False
+                elif calls:
+                    recipient.plain = False
+                    recipient.calls = calls
         journals = [one for one in self.journals if one.wants(topic)] if self.journals else []
         return Route(topic, list(recipients.values()), groups, journals, self.slice_size)
 
@@ -219,8 +233,8 @@ class CachedPublish:
     """
 
     __slots__ = (
-        "header", "other_version", "properties", "publish_limit", "raw_forwardable", "route", "same_version",
-        "section", "single_durable",
+        "calls", "header", "other_version", "plain_receivers", "properties", "publish_limit", "raw_forwardable",
+        "route", "same_version", "section", "single_durable", "told",
     )  # fmt: skip
 
     def __init__(
@@ -228,17 +242,25 @@ class CachedPublish:
         header: int,
         route: Route,
         five: bool,
-        raw_forwardable: bool,
+        plain_receivers: bool,
         publish_limit: PublishLimit | None = None,
         single_durable: bool = False,
+        calls: Calls = (),
+        told: bool = False,
     ) -> None:
         self.header = header
         self.route = route
         self.single_durable = single_durable
-        """Whether the only recipient is plain and durable, the QoS is 1, and no plugin observes the message."""
-        self.raw_forwardable = raw_forwardable
-        """Whether the received bytes may be forwarded: all recipients are plain, nothing is recorded, and no plugin
-        observes the message."""
+        """Whether the only recipient is plain and durable, and the QoS is 1."""
+        self.calls = calls
+        """The calls of `on_publish` that apply to the topic. None of them needs to wait."""
+        self.told = told
+        """Whether a plugin observes the message with `on_published`."""
+        self.plain_receivers = plain_receivers
+        """Whether the recipients may get the received bytes, if their `on_deliver` permits it: all of them are plain
+        otherwise, and nothing is recorded."""
+        self.raw_forwardable = plain_receivers and not (calls or told or route.asked)
+        """Whether no plugin sees the message either, so that no `Message` is needed."""
         self.publish_limit = publish_limit
         self.section = b""
         self.properties = EMPTY

@@ -1,8 +1,10 @@
 """The entry of a session in a route, merged from its overlapping subscriptions."""
 
+from hookmq.hooks.chain import HookImplementation
+from hookmq.hooks.stats import HookStats
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.subscription import Subscription
-from hookmq.routing.route import Recipient, Route
+from hookmq.routing.route import CachedPublish, Recipient, Route
 from hookmq.session.session import Session
 
 
@@ -54,10 +56,23 @@ def test_sessions_that_take_the_same_bytes_are_told_apart_by_version() -> None:
         one.plain = True
     route = Route("t", found, [], [], 100)
     assert (route.plain3, route.plain5) == (sessions[:1], sessions[1:2])
-    assert route.rest == (found[2],)
+    assert not route.simple
     assert route.matched == 3
     assert route.recipient_of(sessions[2]) is found[2]
     assert route.recipient_of(session("d")) is None
+
+
+def test_recipients_that_a_plugin_decides_on_keep_a_route_simple() -> None:
+    stats = HookStats("p", "on_deliver")
+    call = HookImplementation("p", "on_deliver", lambda *_: None, stats=stats)
+    found = [Recipient(session(name, 3), PLAIN) for name in "ab"]
+    found[0].plain = True
+    found[1].calls = (call,)
+    route = Route("t", found, [], [], 100)
+    assert (route.plain3, route.asked, route.simple) == ([found[0].session], (found[1],), True)
+    assert not Route("t", found[1:], [], [], 100).single_durable
+    assert not CachedPublish(0x30, route, False, True).raw_forwardable
+    assert CachedPublish(0x30, Route("t", found[:1], [], [], 100), False, True).raw_forwardable
 
 
 def test_a_route_of_more_recipients_than_a_slice_is_large() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.broker import fast_path as express
+from hookmq.broker import published_events
 from hookmq.broker.handlers import publish as inbound
 from hookmq.broker.sessions.due_will import PATIENCE
 from hookmq.hooks.instance import HookOptions
@@ -841,7 +841,7 @@ def test_a_publisher_has_its_acknowledgement_before_a_message_is_made_for_observ
         order.append("written")
         write(data)
 
-    monkeypatch.setattr(express, "make_message", made)
+    monkeypatch.setattr(published_events, "make_message", made)
     monkeypatch.setattr(pub.wire, "write", written)
     pub.publish("t", b"second", qos, expect=0)
     assert order[:2] == ["written", "made"]

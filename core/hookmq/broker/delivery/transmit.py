@@ -60,17 +60,21 @@ def update_write_state(session: Session) -> None:
         session.state = IDLE
 
 
-def transmit(state: BrokerState, session: Session, delivery: Delivery, stored: bool) -> None:
+def transmit(
+    state: BrokerState, session: Session, delivery: Delivery, stored: bool, checked: bool = False
+) -> None:
     """Send `delivery` to the connected client of `session`, or drop it if a final check refuses it.
 
-    `stored` is true if its queue entry is in the store.
+    `stored` is true if its queue entry is in the store, `checked` if plugins have already decided on it.
     """
     connection = session.connection
     assert connection is not None
     message = delivery.outgoing.message
     mount = session.client.scope.mount_point
     reason: DropReason | None = None
-    if message.expires_at is not None and message.expires_at <= state.runtime.time():
+    if checked:
+        pass
+    elif message.expires_at is not None and message.expires_at <= state.runtime.time():
         reason = (
             DropReason.EXPIRED
         )  # [MQTT-3.3.2-5]: the copy whose delivery has not begun is dropped
@@ -129,6 +133,28 @@ def transmit(state: BrokerState, session: Session, delivery: Delivery, stored: b
         state.writes.put(session, size)
     if delivery.waiter is not None:
         release_publisher(state, delivery)
+
+
+def transmit_answered(
+    state: BrokerState,
+    session: Session,
+    outgoing: Outgoing,
+    qos: int,
+    subscription: Subscription,
+    answer: Message | None,
+) -> None:
+    """Do what `transmit` does after `on_deliver`, which the fast path has called: send `answer` instead of the message of
+    `outgoing`, or drop that if `answer` is None."""
+    delivery = Delivery(outgoing, qos, False, (), subscription)
+    if answer is None or session.connection is None:
+        # Without a connection, the plugin has disconnected the client.
+        state.work += 1
+        reason = DropReason.PLUGIN if answer is None else DropReason.SESSION_ENDED
+        drop(state, session, delivery, reason, stored=False)
+        return
+    delivery.original = outgoing.message
+    delivery.outgoing = Outgoing(answer)
+    transmit(state, session, delivery, stored=False, checked=True)
 
 
 def _record_sent(state: BrokerState, session: Session, delivery: Delivery, stored: bool) -> None:

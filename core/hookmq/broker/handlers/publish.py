@@ -8,6 +8,8 @@ from hookmq.broker.handlers.established import session_of
 from hookmq.broker.parked_publishes import Parked
 from hookmq.broker.publish.authorize import Decisions
 from hookmq.broker.publish.pipeline import PublishPipeline, PublishResult
+from hookmq.hooks.chain import Chains
+from hookmq.hooks.inline import Answered
 from hookmq.hooks.rate_limit import LimitExceeded, PublishLimit
 from hookmq.hooks.verdicts import Deny
 from hookmq.model.events import Action, Direction, DropReason
@@ -142,19 +144,45 @@ def _limited(
         connection.go_on()
 
 
-def _submit(
-    connection: ClientConnection, session: Session, packet: Publish, message: Message
+def continue_publish(
+    connection: ClientConnection,
+    chains: Chains,
+    session: Session,
+    message: Message,
+    packet_id: int,
+    answered: Answered,
+    kept: int,
 ) -> None:
-    """Send a PUBLISH through the pipeline and acknowledge it."""
+    """Complete a PUBLISH for which the fast path has called `on_publish` of `chains`. For `answered` and `kept`, see
+    `PublishPipeline.run_from`."""
+    packet = Publish(
+        message.topic, message.payload, message.qos, False, False, packet_id, message.properties
+    )
+    _submit(connection, session, packet, message, chains, answered, kept)
+
+
+def _submit(
+    connection: ClientConnection,
+    session: Session,
+    packet: Publish,
+    message: Message,
+    chains: Chains | None = None,
+    answered: Answered | None = None,
+    kept: int = -1,
+) -> None:
+    """Send a PUBLISH through the pipeline and acknowledge it. The last three arguments are given if `on_publish` was
+    called before."""
     state = connection.state
+    if chains is None:
+        chains = connection.chains
     qos = packet.qos
     acknowledgement = Acknowledgement(connection.release) if qos else None
     decisions = connection.decisions
-    if decisions is None and connection.chains.authorize[Action.PUBLISH]:
+    if decisions is None and chains.authorize[Action.PUBLISH]:
         decisions = connection.decisions = Decisions()
     pipeline = PublishPipeline(
         state,
-        connection.chains,
+        chains,
         message,
         partial(_settle, connection, packet, acknowledgement),
         client=connection.client,
@@ -164,7 +192,7 @@ def _submit(
     )
     if qos == 2:
         pipeline.before = partial(_take_id, connection, session, packet.packet_id)
-    result = pipeline.run()
+    result = pipeline.run() if answered is None else pipeline.run_from(answered, kept)
     if result is None:
         connection.wait(pipeline.cancel)
         return

@@ -13,6 +13,7 @@ from hookmq.broker.publish.fan_out import publish
 from hookmq.broker.state import BrokerState
 from hookmq.hooks.call import run_transform
 from hookmq.hooks.chain import Calls, Chains, narrow
+from hookmq.hooks.inline import Answered, continue_transform
 from hookmq.hooks.verdicts import Allow, Deny, Drop, Handled
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action, Direction, DropReason
@@ -141,7 +142,8 @@ class PublishPipeline:
         self.patient = False
         """Whether the source retries if no plugin can decide. If so, the message is neither dropped nor reported."""
         self.plain = True
-        """Whether remembered permissions were sufficient, so that the next such message may take the fast path."""
+        """Whether remembered permissions were sufficient and no plugin changed the message, so that the next such
+        message may take the fast path."""
 
     @property
     def waiting(self) -> bool:
@@ -168,6 +170,23 @@ class PublishPipeline:
             self._transform()
         else:
             self._accept()
+        self.returned = True
+        return self.result
+
+    def run_from(self, answered: Answered, kept: int) -> PublishResult | None:
+        """Do what `run` does for a message that the fast path has authorized and for which it has called `on_publish`.
+        `answered` is the result of `hooks.inline.ask`, and `kept` the number of changes of plugin state before it."""
+        self.kept = kept
+        step = continue_transform(
+            self.state.runtime,
+            self.chains.on_publish,
+            self.client,
+            self.message,
+            self._transformed,
+            answered,
+        )
+        if step is not None:
+            self.step = step
         self.returned = True
         return self.result
 
@@ -241,7 +260,6 @@ class PublishPipeline:
         if not calls:
             self._accept()
             return
-        self.plain = False
         self.kept = self.state.plugin_states.changes
         step = run_transform(
             self.state.runtime, calls, self.client, self.message, self._transformed, self.skip
@@ -264,6 +282,8 @@ class PublishPipeline:
         if isinstance(result, Deny):
             self._deny(result, by)
             return
+        if result is not self.message:
+            self.plain = False
         if isinstance(result, Drop):
             self.state.dropped(self.message, self.client, DropReason.PLUGIN, Direction.IN, by)
             outcome = PublishResult(result.code, matched=0)

@@ -212,4 +212,5 @@ def test_on_publish_narrowed_to_a_topic_costs_the_others_nothing(
             pub.publish("alarms/1", b"%d" % number, qos)
     assert len(sub.messages) == 12
     assert len(plugin.calls()) == 6
-    assert set(pub.connection.memo) == {b"t"}
+    known = pub.connection.memo
+    assert (len(known[b"t"].calls), len(known[b"alarms/1"].calls)) == (0, 1)

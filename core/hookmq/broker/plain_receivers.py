@@ -1,0 +1,157 @@
+"""Forward a QoS 0 PUBLISH on the fast path to plain receivers. They share the received bytes, or one encoding.
+
+Receivers for which a plugin implements `on_deliver` share them too, if it abstains.
+"""
+
+from hookmq.broker.connection import ClientConnection
+from hookmq.broker.delivery.deliver import deliver
+from hookmq.broker.delivery.transmit import transmit_answered
+from hookmq.broker.published_events import client_message
+from hookmq.hooks.call import run_deliver
+from hookmq.model.events import Direction, DropReason
+from hookmq.model.message import Message
+from hookmq.mqtt.encoder import encode_publish_parts
+from hookmq.mqtt.properties import Properties
+from hookmq.routing.route import CachedPublish, Route
+from hookmq.session.inflight import Outgoing
+from hookmq.session.session import IDLE, PENDING, QUEUEING, Session
+
+
+def deliver_to_one(
+    connection: ClientConnection,
+    receiver: Session,
+    route: Route,
+    payload: bytes,
+    properties: Properties,
+    outgoing: Outgoing | None,
+) -> Outgoing | None:
+    """Deliver a QoS 0 message to a plain receiver that is offline or slow. Pass the result of one call as `outgoing` to
+    the next, so that all receivers share one message."""
+    state = connection.state
+    if (
+        receiver.connection is None
+        and not state.settings.session.queue_qos0
+        and "on_dropped" not in state.observed
+    ):
+        state.metrics.count_drop(DropReason.OFFLINE_QOS0, Direction.OUT)
+        return outgoing
+    recipient = route.recipient_of(receiver)
+    if recipient is not None:
+        if outgoing is None:
+            client = connection.client
+            assert client is not None
+            outgoing = Outgoing(
+                client_message(state.runtime, client, route.topic, payload, 0, properties)
+            )
+        deliver(state, receiver, outgoing, 0, False, (), recipient.subscription)
+    return outgoing
+
+
+def forward_other_version(
+    connection: ClientConnection,
+    cached: CachedPublish,
+    payload: bytes,
+    section: bytes,
+    properties: Properties,
+    outgoing: Outgoing | None = None,
+) -> None:
+    """Forward a QoS 0 message to the plain receivers of the other protocol version, encoded once. `outgoing` is the
+    message if it was made already."""
+    state = connection.state
+    route = cached.route
+    packet = _for_other_version(connection, route, payload)
+    state.work += len(cached.other_version) >> 4
+    for receiver in cached.other_version:
+        if receiver.state == QUEUEING:
+            outgoing = deliver_to_one(connection, receiver, route, payload, properties, outgoing)
+            continue
+        state.writes.mark(receiver)
+        receiver.out.append(packet)
+        state.metrics.messages_delivered += 1
+
+
+def forward_seen(
+    connection: ClientConnection,
+    session: Session,
+    cached: CachedPublish,
+    data: bytes,
+    pos: int,
+    stop: int,
+    start: int,
+    after: int,
+    properties: Properties,
+    message: Message,
+) -> None:
+    """Forward a QoS 0 message that plugins see to plain receivers. All of one version share the received bytes."""
+    state = connection.state
+    packet = data[pos:after]
+    outgoing: Outgoing | None = None
+    delivered = 0
+    for receiver in cached.same_version:
+        write_state = receiver.state
+        if write_state == IDLE:
+            receiver.state = PENDING
+            state.writes.dirty.append(receiver)
+        elif write_state == QUEUEING:
+            if outgoing is None:
+                outgoing = Outgoing(message)
+            deliver_to_one(
+                connection, receiver, cached.route, message.payload, properties, outgoing
+            )
+            continue
+        receiver.out.append(packet)
+        delivered += 1
+    state.metrics.messages_delivered += delivered
+    state.work += 1 + (delivered >> 4)
+    if cached.other_version:
+        forward_other_version(
+            connection,
+            cached,
+            message.payload,
+            data[stop:start],
+            properties,
+            outgoing or Outgoing(message),
+        )
+    if cached.route.asked:
+        _forward_asked(connection, cached.route, packet, message, outgoing or Outgoing(message))
+    if cached.told:
+        state.writes.later.append(
+            (session.client, cached.route, message.payload, 0, properties, message)
+        )
+
+
+def _for_other_version(connection: ClientConnection, route: Route, payload: bytes) -> bytes:
+    """Return the QoS 0 PUBLISH for receivers whose protocol version is not that of the publisher."""
+    to_five = None if connection.version == 5 else b"\0"
+    head, tail = encode_publish_parts(route.topic.encode(), payload, 0, False, False, to_five)
+    return head + tail
+
+
+def _forward_asked(
+    connection: ClientConnection, route: Route, packet: bytes, message: Message, outgoing: Outgoing
+) -> None:
+    """Call `on_deliver` for each receiver, and forward `packet` if it changes nothing."""
+    state = connection.state
+    same = 5 if connection.version == 5 else 3
+    other = b""
+    delivered = 0
+    for recipient in route.asked:
+        receiver = recipient.session
+        subscription = recipient.subscription
+        if receiver.state == QUEUEING:
+            deliver(state, receiver, outgoing, 0, False, (), subscription)
+            continue
+        answer = run_deliver(recipient.calls, receiver.client, message, subscription)
+        state.work += 1
+        if answer is not message:
+            transmit_answered(state, receiver, outgoing, 0, subscription, answer)
+            continue
+        if receiver.encoding_version == same:
+            receiver.out.append(packet)
+        else:
+            if not other:
+                other = _for_other_version(connection, route, message.payload)
+            receiver.out.append(other)
+        state.writes.mark(receiver)
+        delivered += 1
+    state.metrics.messages_delivered += delivered

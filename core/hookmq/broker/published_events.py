@@ -1,0 +1,52 @@
+"""Events of `on_published` that wait until the packets of their turn have been written.
+
+A publisher's acknowledgement does not wait for the `Message` that observers get. If no hook has seen the message yet, it
+is made only when observers are notified.
+"""
+
+from collections.abc import Iterable
+
+from hookmq.model.client import ClientInfo
+from hookmq.model.message import Message, make_message
+from hookmq.model.runtime import Runtime
+from hookmq.mqtt.properties import EMPTY, Properties
+from hookmq.routing.route import Route
+
+PublishedEvent = tuple[ClientInfo, Route, bytes, int, Properties, Message | None]
+"""(publisher, route, payload, QoS, properties, message if it was made already)."""
+
+
+def client_message(
+    runtime: Runtime,
+    client: ClientInfo,
+    topic: str,
+    payload: bytes,
+    qos: int,
+    properties: Properties,
+) -> Message:
+    """Make the message of a client's PUBLISH without RETAIN, which arrives now."""
+    now = runtime.time()
+    interval = None if properties is EMPTY else properties.message_expiry_interval
+    return make_message(
+        topic,
+        payload,
+        qos,
+        False,
+        properties,
+        client.client_id,
+        "client",
+        now,
+        None if interval is None else now + interval,
+    )
+
+
+def arguments(
+    runtime: Runtime, events: Iterable[PublishedEvent]
+) -> list[tuple[ClientInfo, Message, int]]:
+    """Return the arguments of `on_published` for each event."""
+    found = []
+    for client, route, payload, qos, properties, message in events:
+        if message is None:
+            message = client_message(runtime, client, route.topic, payload, qos, properties)
+        found.append((client, message, route.matched))
+    return found

@@ -1,0 +1,76 @@
+"""Call a chain of `on_publish` within the fast path, which has no place to wait.
+
+The fast path continues only if every plugin abstains. Any other result goes to `continue_transform`, which completes
+the chain as `run_transform` would have, without calling a plugin twice.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from hookmq.hooks.async_calls import failure
+from hookmq.hooks.call import transform_from
+from hookmq.hooks.chain import Calls, HookImplementation, narrow
+from hookmq.hooks.verdicts import Deny, Drop, Handled
+from hookmq.model.client import ClientInfo
+from hookmq.model.message import Message
+from hookmq.model.runtime import Cancel, Runtime
+from hookmq.model.subscription import Subscription
+
+
+class Answered:
+    """A call that did not abstain, or None if all calls abstained. `answer` is its result, and `began` its start time,
+    or -1 if it is not timed."""
+
+    __slots__ = ("answer", "began", "call")
+
+    def __init__(
+        self, call: HookImplementation | None = None, answer: Any = None, began: float = -1.0
+    ) -> None:
+        self.call = call
+        self.answer = answer
+        self.began = began
+
+
+def inline_calls(calls: Calls, topic: str) -> Calls | None:
+    """Return the calls that apply to `topic`, or None if one of them is async or runs in a thread."""
+    calls = narrow(calls, topic)
+    return None if any(call.is_async or call.blocking for call in calls) else calls
+
+
+def ask(calls: Calls, client: ClientInfo | None, message: Message) -> Answered | None:
+    """Call each of `calls`, which all apply to the message's topic. Return None if all abstained, or else the first
+    call that did not; the calls after it are still to be made."""
+    for call in calls:
+        stats = call.stats
+        count = stats.calls
+        stats.calls = count + 1
+        began = -1.0 if count & stats.mask else stats.clock()
+        try:
+            answer = call.function(client, message)
+        except Exception as error:
+            answer = failure(call, error)
+        if answer is not None and answer is not message:
+            return Answered(call, answer, began)
+        stats.abstain += 1
+        if began >= 0.0:
+            stats.end(began)
+    return None
+
+
+def continue_transform(
+    runtime: Runtime,
+    calls: Calls,
+    client: Any,
+    message: Message,
+    done: Callable[[Message | Subscription | Deny | Drop | Handled, str], None],
+    answered: Answered,
+) -> Cancel | None:
+    """Complete the chain `calls` after `ask`. `done` and the result are those of `run_transform`."""
+    call = answered.call
+    if call is None:
+        done(message, "")
+        return None
+    index = calls.index(call)
+    return transform_from(
+        runtime, calls, client, message, done, index, answered.answer, answered.began
+    )
