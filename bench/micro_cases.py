@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from hookmq.mqtt.encoder import encode
-from hookmq.mqtt.packets import Publish
+from hookmq.mqtt.packets import Puback, Publish
 from hookmq.plugin import Plugin, hookimpl
 from hookmq.routing.subscription_tree import SubscriptionTree
 from hookmq_testing import Harness
@@ -139,6 +139,65 @@ def _through(
     return step
 
 
+def _coded(qos: int) -> Callable[[], object]:
+    """Process messages between two socket clients, which encode what they send and decode what they receive."""
+    harness = Harness()
+    other = harness.connect("other")
+    other.subscribe("bench/a", qos)
+    client = harness.connect("client", auto_ack=False)
+    received, answered = Decoder(5, server=False), Decoder(5, server=False)
+    answers: list[bytes] = []
+
+    def take(data: bytes) -> None:
+        packets = received.feed(data)
+        if qos:
+            answers.extend(
+                encode(Puback(packet.packet_id), 5)
+                for packet in packets
+                if isinstance(packet, Publish)
+            )
+
+    other.wire.write = take  # type: ignore[method-assign]
+    client.wire.write = answered.feed  # type: ignore[assignment, method-assign]
+    feed, acknowledge = client.connection.feed, other.connection.feed
+    turn = harness.clock.run_until_idle
+
+    def step() -> None:
+        feed(
+            b"".join(
+                encode(Publish("bench/a", PAYLOAD, qos, packet_id=number + 1 if qos else 0), 5)
+                for number in range(BATCH)
+            )
+        )
+        turn()
+        if qos:
+            acknowledge(b"".join(answers))
+            answers.clear()
+            turn()
+
+    return step
+
+
+def _plugin(qos: int) -> Callable[[], object]:
+    """Process messages between two plugin clients."""
+    from hookmq.plugin import ClientRequest
+
+    harness = Harness([Plugin(None, _context(0))])
+    broker, run = harness.handle("p0"), harness.clock.run
+    other = run(broker.connect(ClientRequest("other")))
+    run(other.subscribe("bench/a", qos))
+    other.on_message = lambda delivery: delivery.acknowledge()
+    client = run(broker.connect(ClientRequest("client")))
+    publish, turn = client.publish_later, harness.clock.run_until_idle
+
+    def step() -> None:
+        for _ in range(BATCH):
+            publish("bench/a", PAYLOAD, qos)
+        turn()
+
+    return step
+
+
 def _context(number: int) -> Any:
     from hookmq.plugin import Context
 
@@ -169,6 +228,10 @@ CASES: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
     "chain of 3": (lambda: _through(0, plugins=3), 10),
     "enqueue": (lambda: _through(1, offline=True), 8),
     "qos 1 round": (lambda: _through(1), 10),
+    "qos 0, with codec": (lambda: _coded(0), 10),
+    "qos 0, plugin client": (lambda: _plugin(0), 10),
+    "qos 1, with codec": (lambda: _coded(1), 5),
+    "qos 1, plugin client": (lambda: _plugin(1), 8),
     "connect": (connect, 1),
 }
 """Maps each case to a function and a number of steps.
