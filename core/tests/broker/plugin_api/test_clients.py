@@ -6,16 +6,21 @@ from typing import Any
 import pytest
 from hookmq.model.errors import ConnectRefused
 from hookmq.plugin import (
+    BrokerHandle,
     ClientHandle,
     ClientRequest,
+    Context,
+    Delivery,
     Message,
     Peer,
+    Plugin,
     PluginError,
     Properties,
     ReasonCode,
     Will,
+    hookimpl,
 )
-from hookmq_testing import Harness, HookRecorder
+from hookmq_testing import DurableStore, Harness, HookRecorder, will
 
 Make = Callable[..., Harness]
 
@@ -175,3 +180,38 @@ def test_a_handle_of_a_plugin_that_has_left(harness: Harness) -> None:
     harness.wait(lambda done: harness.hooks.shutdown(1.0, lambda: done(None)))
     with pytest.raises(PluginError, match="the plugin has ended"):
         harness.handle("gw").connect(ClientRequest("c"))
+
+
+class Early(Plugin):
+    """Connects in `on_startup`, before the broker has let time pass for what it loaded."""
+
+    @hookimpl
+    async def on_startup(self, broker: BrokerHandle) -> None:
+        self.got: list[bytes] = []
+        request = ClientRequest("c", clean_start=False, session_expiry=600)
+        self.client = await broker.connect(request)
+        self.client.on_message = self.take
+
+    def take(self, delivery: Delivery) -> None:
+        self.got.append(delivery.message.payload)
+        delivery.acknowledge()
+
+
+def test_a_stored_session_is_resumed_in_on_startup(broker_harness: Make) -> None:
+    store = DurableStore()
+    before = broker_harness(store=store)
+    device = before.connect("c", session_expiry_interval=600, will=will("gone", b"x", delay=30))
+    device.subscribe("a", 1)
+    device.drop()
+    before.connect("publisher").publish("a", b"stored", 1, expect=0)
+    plugin = Early(None, Context("early"))
+    harness = broker_harness([plugin], store=store)
+    watcher = harness.connect("watcher")
+    watcher.subscribe("gone")
+    harness.settle()
+    assert plugin.client.session_present
+    assert plugin.got == [b"stored"]
+    harness.advance(10_000)
+    assert plugin.client.connected
+    assert "c" in harness.broker.sessions
+    watcher.expect_nothing()
