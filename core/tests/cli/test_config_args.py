@@ -1,10 +1,14 @@
 """The options that name a configuration."""
 
+import argparse
 import pathlib
 
 import pytest
 from door import write
 from hookmq.cli import main
+from hookmq.cli.config_args import add_source, chosen, plugin_of
+from hookmq.model.errors import ConfigError
+from hookmq.plugin import Plugin
 
 Captured = pytest.CaptureFixture[str]
 
@@ -22,3 +26,25 @@ def test_the_folder_of_the_store_is_told_and_chosen(
     assert "path: some/where\n" in capsys.readouterr().out
     assert main(["config", "show", "--data-dir", "1", "-o", "plugins.0.id=x"]) == 0
     assert "-o plugins.0.config.path" in capsys.readouterr().out
+
+
+def test_a_command_sees_the_plugins_of_its_class_and_where_they_apply(
+    door: None, tmp_path: pathlib.Path
+) -> None:
+    path = write(tmp_path, "plugins: [{use: door}, {use: door, id: back, listeners: [tcp]}]\n")
+    parser = argparse.ArgumentParser()
+    add_source(parser)
+    parser.add_argument("--plugin")
+    found = chosen(parser.parse_args(["-c", path]), Plugin)
+    assert (found.source, found.listeners) == (path, ("tcp",))
+    assert [(one.id, one.plugin.id, one.listeners) for one in found.plugins] == [
+        ("door", "door", None),
+        ("back", "back", ("tcp",)),
+    ]
+    assert (
+        plugin_of(parser.parse_args(["-c", path, "--plugin", "back"]), Plugin, "door").id == "back"
+    )
+    with pytest.raises(ConfigError, match="several plugins door: door, back"):
+        plugin_of(parser.parse_args(["-c", path]), Plugin, "door")
+    with pytest.raises(ConfigError, match="no plugin door with the id 'x'"):
+        plugin_of(parser.parse_args(["-c", path, "--plugin", "x"]), Plugin, "door")

@@ -4,13 +4,14 @@ import pytest
 from hookmq.mqtt.connect_packet import ConnectError
 from hookmq.mqtt.decoder import decode
 from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.packet_limits import PacketLimits
 from hookmq.mqtt.packets import (
     Connect,
     Publish,
 )
-from hookmq.mqtt.properties import EMPTY, Properties
-from hookmq.mqtt.property_section import encode_properties
+from hookmq.mqtt.properties import EMPTY, In, Properties
+from hookmq.mqtt.property_section import decode_section, encode_properties, encode_section
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq_testing.decoder import Decoder
 
@@ -46,3 +47,18 @@ def test_no_properties_are_one_zero_byte() -> None:
 def test_a_property_of_more_than_65535_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match="65,535"):
         encode_properties(Properties(correlation_data=bytes(65536)))
+
+
+def test_a_section_is_decoded_as_it_was_encoded() -> None:
+    pairs = tuple((f"k{number}", "v") for number in range(100))
+    given = Properties(content_type="text", user_property=pairs, message_expiry_interval=5)
+    data = encode_section(given, In.PUBLISH)
+    assert decode_section(data, In.PUBLISH).values == given.values
+    assert decode_section(encode_section(EMPTY, In.PUBLISH), In.PUBLISH).values == {}
+
+
+@pytest.mark.parametrize("wrong", [b"", b"\x05\x01", b"\x02\x01\x01\x00", b"\x02\x11\x01"])
+def test_a_damaged_section_is_refused(wrong: bytes) -> None:
+    """It is empty, cut off, followed by more, or of another packet."""
+    with pytest.raises(ProtocolError):
+        decode_section(wrong, In.PUBLISH)
