@@ -28,7 +28,10 @@ Committed = Callable[[CommitId | StoreFailed], None]
 
 
 class Store(Protocol):
-    """Stores sessions, queues and retained messages. All calls and callbacks run on the event loop's thread."""
+    """Stores sessions, queues, retained messages and the state of plugins.
+
+    All calls and callbacks run on the event loop's thread.
+    """
 
     durable: bool
     """Whether commits survive the end of the process."""
@@ -40,7 +43,8 @@ class Store(Protocol):
         """Return all stored state. Called once, before the first commit. Raises StoreError if the data is damaged.
 
         Sessions precede their subscriptions, and publishers precede their retained messages. Messages in flight are
-        returned as `PutMessage` and `Enqueue`, the rest of each queue as a `QueueSummary`.
+        returned as `PutMessage` and `Enqueue`, the rest of each queue as a `QueueSummary`. The state of plugins is
+        returned as `PutState`.
         """
 
     def last_commit(self) -> CommitId:
