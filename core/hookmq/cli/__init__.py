@@ -20,7 +20,7 @@ COMMANDS: Final = {
     "serve": "run the broker",
     "check": "validate a configuration without opening anything",
     "config": "show, describe or write a configuration",
-    "plugins": "list plugins and explain their hooks",
+    "plugins": "list plugins, explain their hooks, or write a new one",
     "pub": "publish messages",
     "sub": "subscribe and print messages",
     "rr": "send a request and print the response",
