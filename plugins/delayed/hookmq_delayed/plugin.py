@@ -25,9 +25,9 @@ from hookmq_delayed.record import Record, timer_key
 from hookmq_delayed.request import PREFIX, Cancel, InvalidRequest, parse
 
 ID_PROPERTY = "delayed-id"
-"""The user property with which a client names a message, to cancel or replace it."""
+"""The user property that gives a message an id, with which its client can cancel or replace it."""
 MAX_DELAY = 4_294_967
-"""Seconds that a message may wait by default, as in EMQX: 49 days."""
+"""The default maximum delay in seconds: 49 days, as in EMQX."""
 Verdict = Handled | Deny
 
 
@@ -35,9 +35,9 @@ Verdict = Handled | Deny
 class DelayedConfig:
     """Settings of `use: delayed`."""
 
-    max_delay: int = setting(MAX_DELAY, "longest delay, in seconds", minimum=1)
+    max_delay: int = setting(MAX_DELAY, "maximum delay in seconds", minimum=1)
     max_messages: int = setting(
-        10_000, "messages that may wait at the same time; further ones are refused", minimum=1
+        10_000, "maximum number of waiting messages; further ones are refused", minimum=1
     )
 
     def __post_init__(self) -> None:
@@ -46,10 +46,10 @@ class DelayedConfig:
 
 
 class DelayedPlugin(Plugin):
-    """Keep messages and publish them when they are due.
+    """Store messages and publish them when they are due.
 
-    A message is acknowledged once it is committed. A timer of the broker holds it, so it survives a restart and is
-    published at least once.
+    A message is acknowledged once it is committed. It is stored with a timer of the broker, so it survives a restart
+    and is published at least once.
     """
 
     Config = DelayedConfig
@@ -63,7 +63,7 @@ class DelayedPlugin(Plugin):
     def on_publish(
         self, client: ClientInfo | None, message: Message, broker: BrokerHandle
     ) -> Verdict | Awaitable[Verdict] | None:
-        """Keep a message on ``$delayed/``, or cancel one."""
+        """Store a message to ``$delayed/``, or cancel one."""
         mount = client.scope.mount_point if client is not None else ""
         if not message.topic.startswith(mount + PREFIX):
             return None
@@ -73,7 +73,7 @@ class DelayedPlugin(Plugin):
     def on_will(
         self, client: ClientInfo, message: Message, broker: BrokerHandle
     ) -> Verdict | Awaitable[Verdict] | None:
-        """Keep a will on ``$delayed/``."""
+        """Store a will with a topic below ``$delayed/``."""
         mount = client.scope.mount_point
         if not message.topic.startswith(mount + PREFIX):
             return None
@@ -149,7 +149,7 @@ class DelayedPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the number of messages by what happened to them."""
+        """Add the metric that counts messages by result."""
         registry.counter(
             "delayed_messages_total",
             "Delayed messages, by what happened to them.",

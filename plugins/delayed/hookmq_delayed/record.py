@@ -1,4 +1,4 @@
-"""A delayed message as the broker keeps it."""
+"""The stored form of a delayed message."""
 
 import json
 from base64 import b64decode, b64encode
@@ -10,7 +10,7 @@ from hookmq.mqtt_api import EMPTY, In, Properties, decode_section, encode_sectio
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A message to publish later. `id` is the one that its client chose, or empty; `due` is epoch seconds."""
+    """A message to publish later. `id` is the id that the client chose, or empty. `due` is in epoch seconds."""
 
     topic: str
     payload: bytes
@@ -54,6 +54,6 @@ class Record:
 
 
 def timer_key(client_id: str, id: str) -> str:
-    """Return the key of a client's message with the id it chose. Other clients cannot make the same key."""
+    """Return the key of a client's message with this id. Messages of other clients have other keys."""
     owner = sha256(client_id.encode()).hexdigest()
     return f"id/{owner}/{sha256(id.encode()).hexdigest()}"

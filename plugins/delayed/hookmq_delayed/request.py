@@ -1,4 +1,4 @@
-"""What a client asks for with ``$delayed/SECONDS/TOPIC`` and ``$delayed/cancel/ID``."""
+"""Parse requests to ``$delayed/SECONDS/TOPIC`` and ``$delayed/cancel/ID``."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,11 +8,11 @@ from hookmq.mqtt_api import ProtocolError, validate_topic
 PREFIX: Final = "$delayed/"
 _CANCEL: Final = "cancel"
 _DIGITS: Final = 10
-"""The most digits of a delay; more would not be a number of seconds that MQTT brokers offer."""
+"""Maximum number of digits in a delay."""
 
 
 class InvalidRequest(Exception):
-    """The topic is not a valid request. The text says why."""
+    """The topic is not a valid request. The text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
     POST /plugins/ID/publish?topic=a/b&qos=1&retain=1
 
-The headers `MQTT-Username` and `MQTT-Password` name the user. Its client stays connected for further requests.
+The headers `MQTT-Username` and `MQTT-Password` identify the user. The user's client stays connected for further
+requests.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ STATUS = {
     ReasonCode.SERVER_BUSY: 503,
     ReasonCode.SERVER_UNAVAILABLE: 503,
 }
-"""The HTTP status of a refusal. All others are 502: the broker refused for a reason that HTTP does not know."""
+"""The HTTP status for each reason code. All other codes result in 502."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class HttpPublishConfig:
 
 
 class SharedClient:
-    """One user's client, shared by the requests that need it. It is disconnected once it is retired and unused."""
+    """One user's client, which the user's requests share. It is disconnected once it is retired and unused."""
 
     def __init__(self, connecting: asyncio.Future[ClientHandle]) -> None:
         self.connecting = connecting
@@ -59,20 +60,20 @@ class SharedClient:
 
     @property
     def usable(self) -> bool:
-        """Whether it is connected, or will be. One that was refused, or has ended, is made anew."""
+        """Whether the client is connected or connecting. A client that was refused or has ended is replaced."""
         made = self.connecting
         if not made.done():
             return True
         return not made.cancelled() and made.exception() is None and made.result().connected
 
     def retire(self) -> None:
-        """Disconnect it as soon as no request needs it."""
+        """Disconnect the client as soon as no request needs it."""
         self.retired = True
         if not self.requests and self.connecting.done() and self.usable:
             self.connecting.result().disconnect()
 
     async def publish(self, topic: str, payload: bytes, qos: int, retain: bool) -> ReasonCode:
-        """Publish a message, once the client is connected."""
+        """Publish a message once the client is connected."""
         self.requests += 1
         try:
             client = await asyncio.shield(self.connecting)
@@ -84,7 +85,7 @@ class SharedClient:
 
 
 class HttpPublishPlugin(Plugin):
-    """Publish requests as the client of their user, so that its permissions and limits apply."""
+    """Publish each request as its user's client, so that the user's permissions and limits apply."""
 
     Config = HttpPublishConfig
     config: HttpPublishConfig
@@ -93,7 +94,7 @@ class HttpPublishPlugin(Plugin):
 
     @hookimpl
     def on_startup(self, broker: BrokerHandle) -> None:
-        """Keep the handle: requests come later."""
+        """Store the handle for later requests."""
         self._broker = broker
         self._clients: OrderedDict[bytes, SharedClient] = OrderedDict()
 
@@ -103,7 +104,7 @@ class HttpPublishPlugin(Plugin):
         router.add("POST", "/publish", self._post)
 
     async def _post(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Publish the body, and respond once it is committed."""
+        """Publish the body, and respond once the message is committed."""
         if self._broker is None:
             return _problem(503, "the plugin has not started")
         query = request.query
@@ -127,7 +128,7 @@ class HttpPublishPlugin(Plugin):
         )
 
     def _client(self, broker: BrokerHandle, request: web.BaseRequest) -> SharedClient:
-        """Return the client of the request's user and password. Requests at the same time share one."""
+        """Return the client for the request's user and password. Simultaneous requests of a user share one client."""
         user = request.headers.get("MQTT-Username")
         secret = request.headers.get("MQTT-Password")
         password = None if secret is None else secret.encode()

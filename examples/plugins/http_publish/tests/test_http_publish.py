@@ -1,4 +1,4 @@
-"""The gateway for HTTP requests, on real sockets: statuses, load, and the clients that it keeps."""
+"""The gateway for HTTP requests, with real sockets: statuses, load, and the clients that stay connected."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -99,7 +99,7 @@ async def test_statuses(http: aiohttp.ClientSession) -> None:
 async def test_thousands_of_requests_of_more_users_than_clients(
     broker: Served, http: aiohttp.ClientSession
 ) -> None:
-    """A client that makes room for another is connected again by its user's next request."""
+    """If a client was disconnected to make room, its user's next request reconnects it."""
     count, users = 500, 5
     watcher = await AsyncioClient("watcher").connect(broker.ports["tcp"])
     await watcher.subscribe("open/#", 1)

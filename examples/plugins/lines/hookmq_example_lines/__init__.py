@@ -1,6 +1,6 @@
 """A gateway for devices that speak lines of text: a plugin that opens clients.
 
-The plugin has a TCP listener of its own. Each connection becomes one client of the broker; see `connection`.
+The plugin has its own TCP listener. Each connection becomes one client of the broker; see `connection`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from hookmq_example_lines.connection import LineConnection
 
 @dataclass(frozen=True)
 class LinesConfig:
-    """Where to listen, and what the clients are given."""
+    """The address of the listener, and the settings of the clients."""
 
     host: str = setting("127.0.0.1", "address to listen on")
     port: int | None = setting(
@@ -28,7 +28,7 @@ class LinesConfig:
 
 
 class LinesPlugin(Plugin):
-    """Listen for devices. They end with the plugin, and so do their clients: their wills are published."""
+    """Listen for devices. When the plugin ends, its clients end too, and their wills are published."""
 
     Config = LinesConfig
     config: LinesConfig
@@ -37,7 +37,7 @@ class LinesPlugin(Plugin):
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
-        """Open the listener. Its port is in the log event `lines.opened`."""
+        """Open the listener. The log event `lines.opened` contains its port."""
         self._connections: set[LineConnection] = set()
         if self.config.port is None:
             return
@@ -61,7 +61,7 @@ class LinesPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self) -> None:
-        """Close the listener and its connections. The broker ends the clients that are left."""
+        """Close the listener and its connections. The broker ends the remaining clients."""
         if self._server is not None:
             self._server.close()
             for connection in tuple(self._connections):

@@ -29,14 +29,15 @@ from hookmq.plugin import (
 )
 
 MAX_LINE: Final = 65536
-"""Bytes of the longest line."""
+"""Maximum length of a line in bytes."""
 MAX_UNANSWERED: Final = 100
-"""Publishes without an answer above which no more lines are read."""
+"""Number of unanswered publishes above which no more lines are read."""
 
 
 class LineConnection(asyncio.Protocol):
-    """A device's connection and its client. `enter` returns whether there is room for it; `leave` is called at its
-    end."""
+    """A device's connection and its client. `enter` returns whether another connection is allowed. `leave` is called
+    when the connection ends.
+    """
 
     def __init__(
         self,
@@ -61,13 +62,13 @@ class LineConnection(asyncio.Protocol):
     # --- asyncio.Protocol ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, unless there are too many."""
+        """Accept the connection, unless there are too many."""
         self._transport = transport
         if not self._enter(self):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Handle the complete lines."""
+        """Handle all complete lines."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_LINE:
             self._answer("ERR 0x95 line too long")
@@ -77,7 +78,7 @@ class LineConnection(asyncio.Protocol):
         self._work()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the client. A device that did not say QUIT leaves its will."""
+        """End the client. If the device did not send QUIT, its will is published."""
         self._leave(self)
         if self._task is not None:
             self._task.cancel()
@@ -86,12 +87,12 @@ class LineConnection(asyncio.Protocol):
             self._client.disconnect(will=not self._quit)
 
     def pause_writing(self) -> None:
-        """Take no more messages from the broker: the device reads too slowly."""
+        """Receive no more messages from the broker, because the device reads too slowly."""
         if self._client is not None:
             self._client.pause()
 
     def resume_writing(self) -> None:
-        """Take messages again."""
+        """Receive messages again."""
         if self._client is not None:
             self._client.resume()
 
@@ -102,7 +103,7 @@ class LineConnection(asyncio.Protocol):
     # --- commands --------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Handle lines until one must be awaited, or too many publishes have no answer."""
+        """Handle lines until a line must be awaited, or too many publishes are unanswered."""
         while self._lines and self._task is None and self._unanswered < MAX_UNANSWERED:
             if self._transport.is_closing():
                 return
@@ -141,7 +142,7 @@ class LineConnection(asyncio.Protocol):
             raise PluginError("lines", "unknown command")
 
     def _await(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, and then the next lines."""
+        """Run `work`, and then handle the next lines."""
         self._task = asyncio.get_running_loop().create_task(self._finish(work))
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,4 +1,6 @@
-"""The gateway for lines, on real sockets: commands, load in both directions, and its removal while devices are on."""
+"""The gateway for lines, with real sockets: commands, load in both directions, and removal while devices
+are connected.
+"""
 
 import asyncio
 import contextlib
@@ -33,7 +35,7 @@ class TestContract(PluginContract):
 
 
 class Device:
-    """One device: its lines, and the messages among them."""
+    """A device, with the lines and messages that it received."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -111,7 +113,7 @@ async def test_a_device_that_says_quit_leaves_no_will(config: Path) -> None:
 
 
 async def test_thousands_of_messages_in_both_directions(config: Path) -> None:
-    """Ten devices write faster than they read, and none loses a message."""
+    """Ten devices write faster than they read. No message is lost."""
     count, devices = 500, 10
     with serving("-c", str(config)) as broker:
         watcher = await AsyncioClient("watcher").connect(broker.ports["tcp"])
@@ -145,7 +147,7 @@ async def test_thousands_of_messages_in_both_directions(config: Path) -> None:
 
 
 async def test_the_plugin_is_removed_while_devices_are_on(config: Path) -> None:
-    """In the middle of their work, with publishes without an answer: every will is published."""
+    """The plugin is removed while publishes are unanswered. Every will is published."""
     with serving("-c", str(config)) as broker:
         watcher = await AsyncioClient("watcher").connect(broker.ports["tcp"])
         await watcher.subscribe("devices/gone/#", 1)
