@@ -50,7 +50,7 @@ def imported(path: Path, typed: bool) -> Iterator[str]:
 
 
 def imports(names: dict[str, Path], typed: bool) -> dict[str, set[str]]:
-    """By module, the modules of `names` that it imports."""
+    """Return, for each module in `names`, the modules in `names` that it imports."""
     graph: dict[str, set[str]] = {}
     for name, path in names.items():
         found = (one if one in names else one.rpartition(".")[0] for one in imported(path, typed))

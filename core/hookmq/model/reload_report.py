@@ -1,4 +1,4 @@
-"""What a reload of the configuration changed."""
+"""The report of a configuration reload."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

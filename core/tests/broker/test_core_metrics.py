@@ -1,4 +1,4 @@
-"""The core's metrics: plugins read the same numbers as the exporter shows, from one list."""
+"""The core's metrics: plugins and the exporter read the same values."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which packets a connection accepts in which phase."""
+"""The packets that a connection accepts in each phase."""
 
 import pytest
 from hookmq.mqtt.packets import (

@@ -117,7 +117,7 @@ def test_a_publisher_that_leaves_between_slices_has_still_published(broker_harne
 def test_who_acknowledges_between_slices_frees_nothing(
     broker_harness: Make, store: Callable[[], Any]
 ) -> None:
-    """The message's first queue entry is removed before its last one is added, all in one batch."""
+    """The message's first queue entry is removed before its last entry is added, all in one batch."""
     harness = sliced(broker_harness, store=store())
     subs = subscribers(harness, session_expiry_interval=60)
     for sub in subs[2:]:

@@ -1,7 +1,8 @@
-"""With hooks, too, the fast path is an optimisation: neither clients nor plugins can tell which path a PUBLISH took.
+"""With hooks too, the fast path is only an optimization: neither clients nor plugins can tell which path a PUBLISH
+took.
 
-Each script is played to a broker with the fast path and to one without (``shortcuts``). What clients receive, what
-plugins see and what is counted must be the same.
+Each script is run with a broker that uses the fast path, and with one that does not (``shortcuts``). Clients and
+plugins must receive the same messages from both, and the counters must be equal.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,7 @@ PLUGINS = 3
 
 
 class Chained(Plugin):
-    """A plugin in a chain. The payload has a letter for each plugin, which says what it answers."""
+    """A plugin in a chain. The payload contains a letter for each plugin, which selects the plugin's result."""
 
     saw: list[tuple[Any, ...]]
 
@@ -124,7 +125,7 @@ ANSWERS: dict[bytes, Callable[[Message, ClientInfo, BrokerHandle], Any]] = {
     b"p": publish,
     b"u": drop_subscriber,
 }
-"""What a plugin answers to each letter; to any other it abstains."""
+"""The result that a plugin returns for each letter. For any other letter, it abstains."""
 
 DELIVERIES: dict[bytes, Callable[[Message], Any]] = {
     b"s": lambda message: message,
@@ -141,7 +142,7 @@ TOPICS = ("t", "t/x", "other")
 
 @dataclass
 class Scene:
-    """One broker with its chain, subscribers and a publisher. `answers`: whether plugins of `on_publish` take part."""
+    """One broker with its chain, subscribers and a publisher. `answers` is true if plugins implement `on_publish`."""
 
     shortcuts: bool
     version: int = 4
@@ -213,7 +214,7 @@ class Scene:
         self.harness.settle()
 
     def end(self) -> dict[str, Any]:
-        """Everything that clients received, that plugins saw, and that was counted."""
+        """Return everything that clients and plugins received, and the counters."""
         clients = [*self.subscribers, self.publisher]
         for client in clients:
             client.resume()
@@ -242,7 +243,7 @@ COUNTED = (
 
 
 def by_kind(data: bytes) -> dict[int, list[bytes]]:
-    """The packets in `data`, of each type in their order."""
+    """Return the packets in `data` by type, in order."""
     kinds: dict[int, list[bytes]] = {}
     pos = 0
     while pos < len(data):
@@ -254,7 +255,7 @@ def by_kind(data: bytes) -> dict[int, list[bytes]]:
 
 
 def compare(script: Callable[[Scene], None], **options: Any) -> dict[str, Any]:
-    """Play `script` with and without the fast path, and return what happened."""
+    """Run `script` with and without the fast path. Check that the results are equal, and return them."""
     ends = []
     for shortcuts in (True, False):
         scene = Scene(shortcuts, **options)
@@ -286,7 +287,7 @@ def test_every_answer_at_every_place(letter: bytes, version: int) -> None:
 def scripts(
     draw: st.DrawFn,
 ) -> tuple[dict[str, Any], list[list[tuple[str, bytes, int, Properties]]]]:
-    """Options of a scene, and the reads of its publisher."""
+    """Draw options for a scene, and the reads of its publisher."""
     options = {
         "version": draw(st.sampled_from([4, 5])),
         "durable": draw(st.booleans()),

@@ -160,7 +160,7 @@ def test_what_waits_for_room_is_bounded_for_all_clients_together(broker_harness:
 
 
 class CountedJournal(SmallJournal):
-    """Counts how often the broker looks the journal up."""
+    """Counts how often the broker accesses the journal."""
 
     lookups = 0
 
@@ -209,7 +209,7 @@ def test_what_waited_for_room_goes_on_in_slices(broker_harness: Make) -> None:
 
 
 def test_what_was_collected_during_a_flush_is_committed_after_it(broker_harness: Make) -> None:
-    """The store commits at once, and the client that the first commit answers has already left."""
+    """The store commits at once. The client that the first commit acknowledges has already left."""
     journal = RecordingJournal(slow=True)
     harness = broker_harness(journals=[journal])
     pub, other = harness.connect("pub"), harness.connect("other")

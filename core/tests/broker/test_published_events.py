@@ -1,4 +1,4 @@
-"""The messages of events that wait for the end of their turn."""
+"""The messages of events that are reported at the end of their turn."""
 
 from hookmq.broker.published_events import arguments, client_message
 from hookmq.model.client import ClientInfo, Peer, Scope

@@ -39,7 +39,7 @@ def test_retained(harness: Harness) -> None:
 
 
 def test_retained_and_drawn_later(harness: Harness) -> None:
-    """The message had not expired at SUBSCRIBE, but has when the client has room."""
+    """The message had not expired at SUBSCRIBE, but expires before the client has room."""
     publisher = harness.connect("p")
     for number in range(4):
         publisher.publish(f"t/{number}", b"x", 1, retain=True, message_expiry_interval=10)

@@ -1,4 +1,4 @@
-"""The report of who can connect at each listener."""
+"""The report of which clients can connect to each listener."""
 
 import pathlib
 

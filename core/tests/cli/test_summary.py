@@ -1,4 +1,4 @@
-"""The summary of what a configuration means in practice."""
+"""The summary of the effects of a configuration."""
 
 import pytest
 from hookmq.cli import main

@@ -1,4 +1,4 @@
-"""A chain that the fast path calls ends as `run_transform` would end it, and no plugin is called twice."""
+"""A chain called by the fast path has the same result as with `run_transform`, and no plugin is called twice."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ OTHER = MESSAGE.replace(payload=b"y")
 def call(
     runtime: VirtualRuntime, name: str, answer: Callable[[Message], Any], **given: Any
 ) -> HookImplementation:
-    """An `on_publish` whose result is that of `answer`."""
+    """Return an `on_publish` implementation that returns the result of `answer`."""
     stats = HookStats(name, "on_publish", True)
     stats.bind(runtime.now, runtime.log)
     function: Callable[..., Any] = lambda client, message: answer(message)  # noqa: E731

@@ -1,4 +1,4 @@
-"""Plugins that answer each other's messages do not loop forever."""
+"""Plugins that respond to each other's messages do not loop forever."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -71,7 +71,7 @@ def answering(harness: Harness, name: str) -> Callable[[Message], None]:
 
 @pytest.mark.parametrize("hook", ["on_publish", "on_published"])
 def test_a_loop_ends_though_answers_take_their_time(broker_harness: Make, hook: str) -> None:
-    """The depth is also passed on in coroutines and observers."""
+    """Coroutines and observers also pass on the depth."""
     pair = [HookRecorder(hook, id="mine"), HookRecorder(hook, id="other")]
     harness = broker_harness(plugins=pair, config={"broker": {"publish_depth": 3}})
 

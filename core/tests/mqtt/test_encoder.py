@@ -1,4 +1,4 @@
-"""What the encoder refuses and what it omits."""
+"""Packets that the encoder refuses, and fields that it omits."""
 
 import pytest
 from hookmq.mqtt.encoder import encode, encode_publish_parts

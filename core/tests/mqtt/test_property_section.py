@@ -59,6 +59,6 @@ def test_a_section_is_decoded_as_it_was_encoded() -> None:
 
 @pytest.mark.parametrize("wrong", [b"", b"\x05\x01", b"\x02\x01\x01\x00", b"\x02\x11\x01"])
 def test_a_damaged_section_is_refused(wrong: bytes) -> None:
-    """It is empty, cut off, followed by more, or of another packet."""
+    """The section is empty, truncated, followed by more bytes, or from another packet type."""
     with pytest.raises(ProtocolError):
         decode_section(wrong, In.PUBLISH)

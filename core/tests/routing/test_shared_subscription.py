@@ -1,4 +1,4 @@
-"""The members of a shared subscription: whose turn it is, and whose limits apply to waiting messages."""
+"""The members of a shared subscription: the order in which they receive messages, and the limits on waiting messages."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """The guarantees that a broker must keep after a power cut.
 
-The clients return one by one with the knowledge that they had at the cut, continue their sessions, and check the
-guarantees. Each violation raises AssertionError with a description.
+Each client returns with its record of the time of the cut, continues its session, and checks the guarantees. Each
+violation raises AssertionError with a description.
 """
 
 from collections.abc import Callable

@@ -450,7 +450,7 @@ def test_one_too_large_for_the_queue(broker_harness: Make) -> None:
 
 
 def test_bytes_of_all_together(broker_harness: Make) -> None:
-    """One client's queue uses the room of others and releases it when its session ends."""
+    """One client's queue may use room that other queues do not need. It releases the room when its session ends."""
     harness = broker_harness(config={"broker": {"max_queue_bytes": 10}})
     greedy = harness.connect("greedy", **KEPT)
     modest = harness.connect("modest", **KEPT)

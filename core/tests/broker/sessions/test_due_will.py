@@ -161,7 +161,7 @@ def test_the_log_names_who_could_not_decide(
 def test_a_plugin_moves_it_where_no_topic_is(
     broker_harness: Make, recorder: HookRecorder, hook: str, topic: str
 ) -> None:
-    """The log contains no other message about the faulty plugin."""
+    """The will is not published, and the log names the plugin that returned an invalid topic."""
     harness, watcher = observed(broker_harness, recorder)
     client = harness.connect("c", will=will("w", b"x", 1))
     recorder.answer(hook, Message(topic, b""))
