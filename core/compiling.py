@@ -36,9 +36,11 @@ LEFT: Final = {
     "mqtt/properties.py",
     "mqtt/reason_codes.py",
     "broker/plugin_api",
+    "broker/core_metrics.py",
 }
 """Modules and packages that match `COMPILED` but remain interpreted. Packets are built in a way that only interpreted
-classes allow; the functions that plugins call check their arguments themselves."""
+classes allow; the functions that plugins call check their arguments themselves. The metrics are registered once, and
+``hookmq check`` registers them without a broker."""
 GROUP: Final = "hookmq"
 """The name of the one shared library with all modules. Calls between modules in one library are C calls."""
 
