@@ -11,20 +11,22 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trustme
 from hookmq.cli import main
 from hookmq.mqtt.encoder import encode
-from hookmq.mqtt.packets import Auth, Connack, Connect, Disconnect, Packet, Pingreq, Pingresp
+from hookmq.mqtt.packets import Auth, Connect, Disconnect
 from hookmq.mqtt.properties import Properties
-from hookmq_testing.decoder import Decoder
+from hookmq_testing import AsyncioClient, LoopThread
 from pages import blocks
 from recording import V5, V311, Client
 from serving import Served, serving
 from tokens import token
 from workspace import ROOT
+
+P = TypeVar("P")
 
 FOLDER = ROOT / "examples" / "secure"
 FILES = ("hookmq.yaml", "acl.yaml", "devices.yaml", "users.yaml")
@@ -250,56 +252,34 @@ def _handshake(plant: Plant, certificate: str, strange: bool) -> None:
             raise OSError("closed")
 
 
-class Wire:
-    """A client that can renew its token, which paho cannot."""
-
-    def __init__(self, plant: Plant, data: str) -> None:
-        plain = socket.create_connection(("127.0.0.1", plant.served.ports["apps"]), 60)
-        self.sock = plant.tls().wrap_socket(plain, server_hostname="localhost")
-        self.decoder = Decoder(5, server=False)
-        self.waiting: list[Packet] = []
-        given = Properties(authentication_method="JWT", authentication_data=data.encode())
-        self.send(Connect("board", 5, True, 0, properties=given))
-        connack = self.next()
-        assert isinstance(connack, Connack)
-        assert connack.code == 0
-
-    def send(self, packet: Packet) -> None:
-        self.sock.sendall(encode(packet, 5))
-
-    def next(self) -> Packet:
-        while not self.waiting:
-            data = self.sock.recv(4096)
-            assert data, "closed"
-            self.waiting += self.decoder.feed(data)
-        return self.waiting.pop(0)
-
-    def renew(self, data: str) -> Packet:
-        given = Properties(authentication_method="JWT", authentication_data=data.encode())
-        self.send(Auth(0x19, given))
-        return self.next()
+def renew(thread: LoopThread, client: AsyncioClient, data: str, kind: type[P]) -> P:
+    """Send AUTH with another token, which paho cannot. Return the answer, a packet of type `kind`."""
+    given = Properties(authentication_method="JWT", authentication_data=data.encode())
+    thread.call(client.send, Auth(0x19, given))
+    return thread.run(client.expect(kind))
 
 
 def test_a_token_ends_and_one_that_is_renewed_does_not(plant: Plant) -> None:
     now = int(time.time())
     soon = now - 3  # and then five seconds for clocks that differ
     groups = ["dashboards"]
-    wire = Wire(plant, plant.token("board", exp=soon, groups=groups))
+    data = plant.token("board", exp=soon, groups=groups).encode()
+    board = AsyncioClient("board", authentication_method="JWT", authentication_data=data)
     ending = plant.client(
         "apps", "b2", username="u", password=plant.token("b2", exp=soon + 1, groups=groups)
     )
-    assert ending.connect()[0] == 0
-    answer = wire.renew(plant.token("board", exp=now + 600, groups=groups))
-    assert isinstance(answer, Auth)
-    assert answer.code == 0
-    assert ending.ends.get(timeout=60) == 0xA0
-    ending.paho.loop_stop()
-    wire.send(Pingreq())
-    assert isinstance(wire.next(), Pingresp)
-    refused = wire.renew(plant.token("somebody else"))
-    assert isinstance(refused, Disconnect)
-    assert refused.code == 0x87
-    wire.sock.close()
+    with LoopThread() as thread:
+        port = plant.served.ports["apps"]
+        thread.run(board.connect(port, ssl=plant.tls(), server_hostname="localhost"))
+        assert ending.connect()[0] == 0
+        longer = plant.token("board", exp=now + 600, groups=groups)
+        assert renew(thread, board, longer, Auth).code == 0
+        assert ending.ends.get(timeout=60) == 0xA0
+        ending.paho.loop_stop()
+        thread.run(board.ping())
+        refused = renew(thread, board, plant.token("somebody else"), Disconnect)
+        assert refused.code == 0x87
+        thread.run(board.wait_closed())
 
 
 def test_rules_that_change_end_what_was_granted(plant: Plant) -> None:

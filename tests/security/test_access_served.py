@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import mqttbytes as m
 import pytest
 from aiohttp import web
+from hookmq_testing import AsyncioClient
 from passwords import cheap
 from recording import V5, V311, Client
 from serving import HOOKMQ, Served, serving
@@ -141,17 +141,17 @@ def ended(served: Served) -> str:
 # -- slow
 
 
-async def _connect(
-    port: int, name: str, username: str, password: str
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(m.connect(name, level=5, username=username, password=password.encode()))
-    return reader, writer
+async def _connect(port: int, name: str, username: str, password: str) -> AsyncioClient:
+    """Connect, and send CONNECT."""
+    client = AsyncioClient(name, username=username, password=password.encode())
+    await client.open(port)
+    return client
 
 
-async def _packet(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readexactly(2)
-    return head + await reader.readexactly(head[1])
+async def _accepted(client: AsyncioClient) -> bool:
+    """Wait for CONNACK. Return whether it accepts the client."""
+    assert await client.until(lambda: client.connack is not None or client.closed)
+    return client.connected
 
 
 @pytest.mark.parametrize("others", [150, pytest.param(1000, marks=pytest.mark.slow)])
@@ -163,28 +163,26 @@ def test_a_slow_service_stalls_only_its_own_client(
     async def all_of_them(port: int) -> None:
         good = bearer("by token")
         ways = (("alice", PASSWORD), ("web", WEB_PASSWORD), ("u", good))
-        slow_reader, slow = await _connect(port, "slow", "web", WEB_PASSWORD)
-        stalled = asyncio.create_task(_packet(slow_reader))
+        slow = await _connect(port, "slow", "web", WEB_PASSWORD)
+        stalled = asyncio.create_task(_accepted(slow))
         gate = asyncio.Semaphore(100)
-        writers = []
+        clients = [slow]
 
         async def other(number: int) -> None:
             async with gate:
-                reader, writer = await _connect(port, f"c{number}", *ways[number % 3])
-                assert (await _packet(reader))[3] == 0
-                writer.write(m.publish("open/x", b"x", qos=1, packet_id=1, level=5) + b"\xc0\0")
-                answers = {(await _packet(reader))[0], (await _packet(reader))[0]}
-                assert answers == {0x40, 0xD0}
-                writers.append(writer)
+                client = await _connect(port, f"c{number}", *ways[number % 3])
+                assert await _accepted(client)
+                await asyncio.gather(client.publish("open/x", b"x", 1), client.ping())
+                clients.append(client)
 
         async with asyncio.timeout(240):
             await asyncio.gather(*(other(number) for number in range(others)))
             assert not stalled.done()
             service.release()
-            assert (await stalled)[3] == 0
-        for writer in (*writers, slow):
-            writer.close()
-            await writer.wait_closed()
+            assert await stalled
+        for client in clients:
+            client.drop()
+            await client.wait_closed()
 
     with serving("-c", str(config), cwd=tmp_path, environ=ENVIRON) as served:
         asyncio.run(all_of_them(served.ports["tcp"]))

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import aiomqtt
-import mqttbytes as m
 import pytest
 from hookmq.config.plugins import accepts
 from hookmq.hooks.discovery import find, load
 from hookmq.plugin import HOOK_API
 from hookmq_auth_http.plugin import AuthHttpPlugin
+from hookmq_testing import AsyncioClient
 from serving import Served, serving
 
 OTHERS = 1000
@@ -132,10 +132,9 @@ async def test_a_slow_service_keeps_only_who_waits_for_it(service: Any, tmp_path
     async with Running("-c", config(tmp_path, plugin), "-o", "authz.default=allow") as served:
         port = served.ports["tcp"]
 
-        async def connected(name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(m.connect(name, level=4, username="u", password=b"p"))
-            return reader, writer, await reader.readexactly(4)
+        async def connected(name: str) -> AsyncioClient:
+            client = AsyncioClient(name, 4, username="u", password=b"p")
+            return await client.connect(port)
 
         slow = asyncio.create_task(connected("slow"))
         await service.asked.wait()
@@ -143,18 +142,17 @@ async def test_a_slow_service_keeps_only_who_waits_for_it(service: Any, tmp_path
 
         async def other(number: int) -> None:
             async with gate:
-                reader, writer, connack = await connected(f"c{number}")
-                assert connack == ACCEPTED
-                writer.write(b"\xc0\x00")
-                assert await reader.readexactly(2) == b"\xd0\x00"
-                writer.close()
+                client = await connected(f"c{number}")
+                await client.ping()
+                client.disconnect()
+                await client.wait_closed()
 
         await asyncio.gather(*(other(number) for number in range(OTHERS)))
         assert not slow.done()
         service.released.set()
-        _, writer, connack = await slow
-        assert connack == ACCEPTED
-        writer.close()
+        client = await slow
+        client.disconnect()
+        await client.wait_closed()
 
 
 async def test_a_dead_service_refuses_and_says_where(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import aiomqtt
-import mqttbytes as m
 import pytest
 from aiomqtt import ProtocolVersion
+from hookmq_testing import AsyncioClient
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from serving import Served, serving
@@ -108,19 +108,18 @@ async def test_keys_that_rotate_and_a_server_that_dies(tmp_path: Path, keys: Key
                 pass
 
 
-async def hello(
-    served: Served, name: str, data: bytes
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.ports["tcp"])
-    writer.write(m.connect(name, level=5, username="u", password=data))
-    return reader, writer
+async def hello(served: Served, name: str, data: bytes) -> AsyncioClient:
+    """Connect, and send CONNECT."""
+    made = AsyncioClient(name, username="u", password=data)
+    await made.open(served.ports["tcp"])
+    return made
 
 
-async def code(reader: asyncio.StreamReader) -> int:
-    head = await reader.readexactly(4)
-    assert head[0] == 0x20
-    await reader.readexactly(head[1] - 2)
-    return head[3]
+async def code(made: AsyncioClient) -> int:
+    """Wait for CONNACK and return its code."""
+    assert await made.until(lambda: made.connack is not None or made.closed)
+    assert made.connack is not None
+    return made.connack.code
 
 
 @pytest.mark.parametrize("others", [100, pytest.param(1000, marks=pytest.mark.slow)])
@@ -134,42 +133,38 @@ async def test_a_slow_server_stalls_only_who_needs_it(
         keys.answer = keys.slow
         asked = keys.asked
         while keys.asked == asked:  # the next fetch, which hangs
-            reader, writer = await hello(served, "probe", rsa())
-            assert await code(reader) == 0
-            writer.close()
-        stalled_reader, stalled = await hello(served, "stalled", rsa("k1", 1))
-        stall = asyncio.create_task(code(stalled_reader))
+            probe = await hello(served, "probe", rsa())
+            assert await code(probe) == 0
+            probe.drop()
+        stalled = await hello(served, "stalled", rsa("k1", 1))
+        stall = asyncio.create_task(code(stalled))
         good = rsa()
-        writers = []
+        clients = [stalled]
         for begin in range(0, others, 100):
             found = await asyncio.gather(
                 *(hello(served, f"c{begin + n}", good) for n in range(100))
             )
-            codes = await asyncio.gather(*(code(reader) for reader, _ in found))
-            assert codes == [0] * 100
-            writers += [writer for _, writer in found]
+            assert await asyncio.gather(*map(code, found)) == [0] * 100
+            clients += found
         assert not stall.done()
         keys.release()
         async with asyncio.timeout(60):
             assert await stall == 0
-        for writer in (*writers, stalled):
-            writer.close()
-            await writer.wait_closed()  # else the broker, as it stops, waits for them
+        for one in clients:
+            one.drop()
+            await one.wait_closed()  # else the broker, as it stops, waits for them
 
 
 async def test_a_key_file_that_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "key.pem"
     path.write_text(pem("RSA 2048"))
     with running(tmp_path, pem=str(path), watch="0s", on_key_removed="disconnect") as served:
-        reader, writer = await hello(served, "a", rsa())
-        assert await code(reader) == 0
+        one = await hello(served, "a", rsa())
+        assert await code(one) == 0
         path.write_text(pem("RSA 2048", 1))
         served.signal(signal.SIGHUP)
         served.wait_for("jwt.key_withdrawn")
-        async with asyncio.timeout(60):
-            rest = await reader.read()
-        assert (rest[0], rest[2]) == (0xE0, 0x87)
-        writer.close()
+        await one.expect_disconnect(0x87)
         async with client(served, "a", rsa("k0", 1)):
             pass
 
@@ -179,15 +174,12 @@ async def test_another_secret_after_a_reload(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(old)
     config: Any = {"secret": {"$file": str(tmp_path / "secret")}, "on_key_removed": "disconnect"}
     with running(tmp_path, **config) as served:
-        reader, writer = await hello(served, "a", token(key=old))
-        assert await code(reader) == 0
+        one = await hello(served, "a", token(key=old))
+        assert await code(one) == 0
         (tmp_path / "secret").write_text(new)
         served.signal(signal.SIGHUP)
         served.wait_for("jwt.key_withdrawn")
-        async with asyncio.timeout(60):
-            rest = await reader.read()
-        assert (rest[0], rest[2]) == (0xE0, 0x87)
-        writer.close()
+        await one.expect_disconnect(0x87)
         async with client(served, "b", token(key=new)):
             pass
     assert old not in json.dumps(served.log)

@@ -1,5 +1,6 @@
 """`hookmq bench` as a process, against real brokers: HookMQ, HookMQ with a plugin that drops messages, mosquitto."""
 
+import asyncio
 import json
 import os
 import pty
@@ -17,19 +18,13 @@ import pytest
 import trustme
 from hookmq.cli import Parser
 from hookmq.mqtt_api import (
-    Connack,
-    Disconnect,
-    Packet,
     Publish,
-    Subscribe,
-    SubscribeRequest,
-    encode,
 )
-from hookmq.plugin import ConfigError, Connect
+from hookmq.plugin import ConfigError
 from hookmq_bench.address import BenchError
 from hookmq_bench.cli import run
 from hookmq_bench.options import add_arguments
-from hookmq_testing.decoder import Decoder
+from hookmq_testing import AsyncioClient
 from ports import free_port
 from serving import serving
 
@@ -250,26 +245,18 @@ def test_wills_of_those_who_leave_without_a_word(broker: Place) -> None:
 
 def seen_by(port: int, client_id: str, topic_filter: str) -> tuple[bool, list[Publish]]:
     """Return whether the broker has a session of a client, and the retained messages for a new subscription."""
-    session = True
-    found: list[Publish] = []
-    decoder = Decoder(4, server=False)
-    with socket.create_connection(("127.0.0.1", port), WAIT) as sock:
-        sent: list[Packet] = [
-            Connect(client_id, 4, False, 60),
-            Subscribe(1, (SubscribeRequest(topic_filter, 0),)),
-            Subscribe(2, (SubscribeRequest("end", 0),)),
-            Publish("end", b""),
-        ]
-        sock.sendall(b"".join(encode(packet, 4) for packet in sent))
-        while True:
-            for packet in decoder.feed(sock.recv(65_536)):
-                if isinstance(packet, Connack):
-                    session = packet.session_present
-                elif isinstance(packet, Publish) and packet.topic == "end":
-                    sock.sendall(encode(Disconnect(), 4))
-                    return session, found
-                elif isinstance(packet, Publish):
-                    found.append(packet)
+
+    async def look() -> tuple[bool, list[Publish]]:
+        client = await AsyncioClient(client_id, 4, clean_start=False).connect(port)
+        await client.subscribe(topic_filter)
+        await client.subscribe("end")
+        await client.publish("end")
+        assert await client.until(lambda: any(one.topic == "end" for one in client.messages))
+        client.disconnect()
+        await client.wait_closed()
+        return client.session_present, [one for one in client.messages if one.topic != "end"]
+
+    return asyncio.run(look())
 
 
 def test_a_storm_finds_the_sessions(broker: Place) -> None:

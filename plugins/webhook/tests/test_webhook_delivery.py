@@ -16,10 +16,10 @@ from typing import Any
 
 import aiohttp
 import aiomqtt
-import mqttbytes as m
 import pytest
 from aiohttp import web
-from hookmq_testing import run_command
+from hookmq.mqtt.packets import Publish
+from hookmq_testing import AsyncioClient, run_command
 from hookmq_webhook import new_secret, verify
 from serving import Served, serving
 
@@ -321,23 +321,21 @@ async def test_memory_is_bounded_while_nobody_answers(
     )
     count, size = 20_000, 4000
     async with running(path) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.ports["tcp"])
-        writer.write(m.connect("c", level=4))
-        await reader.readexactly(4)
+        client = await AsyncioClient("c", 4).connect(served.ports["tcp"])
 
         async def flood(count: int) -> int:
             for _ in range(count // 100):
-                writer.write(m.publish("a", bytes(size), level=4) * 100)
-                await writer.drain()
-            writer.write(m.PINGREQ)
-            assert await reader.readexactly(2) == m.PINGRESP
+                client.send(*[Publish("a", bytes(size))] * 100)
+                await client.drain()
+            await client.ping()
             return resident(served.process.pid)
 
         # Fill what there is to be filled, the observers' queues too.
         await flood(count)
         before = await flood(2 * count)
         after = await flood(2 * count)
-        writer.close()
+        client.disconnect()
+        await client.wait_closed()
     assert after - before < count * size / 4, f"{after - before} bytes more"
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import aiomqtt
-import mqttbytes as m
 import pytest
 from aiohttp import web
 from hookmq.config.model import load
 from hookmq.config.plugins import build
+from hookmq.mqtt.packets import Connack, Packet
 from hookmq.plugin import ConfigError, Deny, Drop, Message, PluginError, Properties
+from hookmq_testing import AsyncioClient, will
 from hookmq_webhook import new_secret, verify
 from hookmq_webhook.filter_answers import Unusable, read_answer
 from hookmq_webhook.filter_plugin import WebhookFilterPlugin
@@ -338,10 +339,8 @@ async def test_a_broker_asks(service: Filter, tmp_path: Path) -> None:
                 assert await published(client, "out/4", b"x") == 0
                 assert await got() == ("out/other", b'{"b":2}', 0)
             service.answer(result="replace", payload_set=True, payload="ended")
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(m.connect("w", will=("out/will", b"gone"), will_qos=1))
-            assert (await reader.readexactly(4))[3] == 0
-            writer.transport.abort()
+            willing = AsyncioClient("w", will=will("out/will", b"gone", 1))
+            (await willing.connect(port)).drop()
             assert await got() == ("out/will", b"ended", 1)
     first = service.asked[0]
     assert (first["client_id"], first["topic"], first["payload"]) == ("p", "out/1", {"a": 1})
@@ -387,12 +386,12 @@ async def test_a_service_that_does_not_answer(
 async def test_without_an_answer_a_client_of_3_1_1_is_not_acknowledged(tmp_path: Path) -> None:
     path = config(tmp_path, {}, url="http://127.0.0.1:1/filter")
     async with Running(path, fails=True) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.ports["tcp"])
-        writer.write(m.connect("c", level=4) + m.publish("a", b"x", 1, 7, level=4))
-        await writer.drain()
-        async with asyncio.timeout(60):
-            assert await reader.read() == bytes.fromhex("20020000")  # CONNACK, and the end
-        writer.close()
+        seen: list[Packet] = []
+        client = AsyncioClient("c", 4, on_packet=seen.append)
+        await client.connect(served.ports["tcp"])
+        client.send_publish("a", b"x", 1)
+        await client.wait_closed()
+        assert seen == [Connack(0)]
 
 
 @pytest.fixture
