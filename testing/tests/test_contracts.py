@@ -65,7 +65,7 @@ class TestSlowStore(TestDurableStore):
 
 
 class Complaints:
-    """The errors of the core that the simulator's disk finds. They do not matter here."""
+    """The core's errors that the simulator's disk finds. These tests ignore them."""
 
     def __call__(self, kind: str, text: str) -> None:
         pass

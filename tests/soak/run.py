@@ -1,4 +1,4 @@
-"""Let clients connect and disconnect for a long time, and check that nothing of them remains.
+"""Let clients connect and disconnect for a long time, and check that they leave nothing behind.
 
     .venv/bin/python tests/soak/run.py --minutes 60
 

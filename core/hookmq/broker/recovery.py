@@ -52,7 +52,7 @@ def recover(state: BrokerState, done: Callable[[BaseException | None, Groups], N
     """Load the state from the store. Then call `done` with None and the shared subscriptions that have a queue but no
     members, or with the StoreError that prevents the broker from starting.
 
-    No hook is called. `begin` starts what may call hooks.
+    Recovery calls no hooks. `begin` starts the work that may call hooks.
     """
     try:
         last = state.store.last_commit()

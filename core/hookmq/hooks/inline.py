@@ -1,7 +1,7 @@
-"""Call a chain of `on_publish` within the fast path, which has no place to wait.
+"""Call a chain of `on_publish` on the fast path, which cannot wait for a plugin.
 
 The fast path continues only if every plugin abstains. Any other result goes to `continue_transform`, which completes
-the chain as `run_transform` would have, without calling a plugin twice.
+the chain as `run_transform` would, without calling a plugin twice.
 """
 
 from collections.abc import Callable
@@ -38,8 +38,9 @@ def inline_calls(calls: Calls, topic: str) -> Calls | None:
 
 
 def ask(calls: Calls, client: ClientInfo | None, message: Message) -> Answered | None:
-    """Call each of `calls`, which all apply to the message's topic. Return None if all abstained, or else the first
-    call that did not; the calls after it are still to be made."""
+    """Call each of `calls`, which all apply to the message's topic, until one of them does not abstain. Return that
+    call, or None if all abstained. Later calls have not been made.
+    """
     for call in calls:
         stats = call.stats
         count = stats.calls

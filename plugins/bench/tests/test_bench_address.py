@@ -1,4 +1,4 @@
-"""The options of TLS, applied to the connections of the load test."""
+"""TLS options, applied to the connections of the load test."""
 
 import ssl
 from pathlib import Path
