@@ -124,7 +124,7 @@ def test_storing_a_retained_message_is_flat() -> None:
 
 
 def fetching(kept: int, filter: str) -> Counter[str]:
-    """Return the operations of a SUBSCRIBE that matches `kept` retained messages."""
+    """Return the number of operations for a SUBSCRIBE that matches `kept` retained messages."""
     with Harness() as harness:
         publisher = harness.connect("pub", version=4)
         for number in range(kept):

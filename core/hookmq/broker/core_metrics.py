@@ -29,7 +29,9 @@ _ROUTES: Final = {
 
 
 def register_core(registry: MetricRegistry, broker: "Broker") -> None:
-    """Register the core's metrics, except ``hookmq_build_info``. Each reading takes them from `broker`."""
+    """Register the core's metrics, except ``hookmq_build_info``. The values are read from `broker` when they are
+    needed.
+    """
     # fmt: off
     for name, help in HELP.items():
         if name != "dropped":

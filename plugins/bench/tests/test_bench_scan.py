@@ -1,4 +1,4 @@
-"""Subscribers and publishers that receive bytes split anywhere: their counts, answers and packets."""
+"""Subscribers and publishers count and answer packets correctly, wherever the received bytes are split."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise

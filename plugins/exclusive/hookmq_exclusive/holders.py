@@ -17,7 +17,7 @@ class Holder:
 
 
 class Holders:
-    """The holders by topic. It is a cache: the broker's subscriptions decide."""
+    """The holder of each topic. This is only a cache of the broker's subscriptions."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, Holder] = {}
