@@ -135,6 +135,7 @@ def test_an_answer_is_remembered(harness: Harness, plugin: HookRecorder) -> None
 def test_the_counters_tell_of_hits(broker_harness: Make, plugin: HookRecorder) -> None:
     # Where the message itself takes the slow path, each decision is looked up.
     harness = broker_harness(plugins=[plugin, HookRecorder("on_publish", id="second")])
+    harness.broker.state.shortcuts = False
     one = harness.connect("one")
     for _ in range(5):
         one.publish("t", b"", 1)
