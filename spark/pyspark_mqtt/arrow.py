@@ -27,8 +27,8 @@ BATCH_BYTES = 1 << 25
 
 
 def wire_columns(columns: Sequence[Column]) -> list[str]:
-    """Return the columns to request from the server. ``partition`` and ``log_id`` are already known, and ``offset`` is
-    free."""
+    """Return the columns to request from the server. ``partition`` and ``log_id`` are already known. If no others are
+    needed, request ``offset``, which costs nothing."""
     names = [column.name for column in columns if column.name not in ("partition", "log_id")]
     return names or ["offset"]
 

@@ -294,10 +294,11 @@ class Options:
 
 
 def parse(given: Mapping[str, str], table: Mapping[str, Option], path: str) -> Options:
-    """Parse the options in a table. ``path`` names the option that ``load(...)`` and ``save(...)`` set.
+    """Parse the given options by ``table``. ``path`` names the option that is set by the argument of ``load(...)`` or
+    ``save(...)``.
 
-    Raises OptionError for a missing option, an invalid value, or an unknown name. For an unknown name, it suggests the
-    likely one.
+    Raises OptionError for a missing option, an invalid value, or an unknown name. For an unknown name, the message
+    suggests a similar option or lists all of them.
     """
     texts = {name.lower(): value for name, value in given.items()}
     if texts.get("path") and path.lower() not in texts:

@@ -1,4 +1,4 @@
-"""The harness: a broker in memory that starts, stops, restarts and reloads, and what tests can observe."""
+"""The harness: an in-memory broker that starts, stops, restarts and reloads, and what tests can observe."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Planted bugs: small changes to a copy of the core or a plugin. The simulator or a power cut must find each.
+"""Planted bugs: small changes to a copy of the core or a plugin. The simulator or a power cut must reveal each.
 
 A file in tests/simulation/bugs describes the bug, the number of seeds within which it must be found, and the change to
 a function. If random search is too slow, ``found by NAME`` names a plan in tests/simulation/regressions. A file in

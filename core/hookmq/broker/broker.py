@@ -240,7 +240,7 @@ class Broker:
             loaded(None)
 
     def commit(self, done: Callable[[], None]) -> None:
-        """Call `done` once everything that was recorded so far is committed, or at once if the store has failed."""
+        """Call `done` once everything recorded before this call is committed, or at once if the store has failed."""
         state = self.state
         if state.failed is not None:
             done()

@@ -781,7 +781,7 @@ class ClientConnection(ConnectionView):
         self.go_on_reading()
 
     def closed(self, error: str = "") -> None:
-        """Handle the end of the transport, regardless of its cause."""
+        """Clean up after the transport has closed, whatever the cause."""
         if self.phase is Phase.CLOSED:
             return
         self.gone = DisconnectReason(ReasonCode.UNSPECIFIED_ERROR, EndedBy.NETWORK, error=error)

@@ -181,7 +181,7 @@ class CountedConnection:
             self._connection.feed(data)
 
     def closed(self, error: str = "") -> None:
-        """Handle the end of the transport. Further calls are ignored."""
+        """Clean up after the transport has closed. Further calls are ignored."""
         connection, self._connection = self._connection, None
         self._gate.leave(self)
         if connection is not None:

@@ -26,7 +26,7 @@ class ConnectionHandler(Protocol):
         """Process bytes received from the peer."""
 
     def closed(self, error: str = "") -> None:
-        """Handle the end of the transport. Called exactly once, also after `Wire.close`."""
+        """Clean up after the transport has closed. Called exactly once, even after `Wire.close`."""
 
     def pause_writing(self) -> None:
         """React to unsent bytes exceeding the high-water mark."""

@@ -68,7 +68,7 @@ class _Stream:
         self._bound()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Handle the end of the transport. Notifies the broker once."""
+        """Clean up after the transport has closed, and notify the broker once."""
         self._gate.leave(self)
         if self._timer is not None:
             self._timer.cancel()

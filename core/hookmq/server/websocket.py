@@ -178,7 +178,7 @@ class HttpConnection(web.RequestHandler):
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Handle the end of the transport. A wire leaves the gate itself once it has notified the broker."""
+        """Clean up after the transport has closed. A wire leaves the gate itself once it has notified the broker."""
         super().connection_lost(exc)
         if self.wire is None:
             self.gate.leave(self)
@@ -377,8 +377,8 @@ class WebSocketWire:
             self._handler.abort()
 
     def lost(self) -> None:
-        """Handle the end of the transport. Nothing more can be written. Bytes received earlier are still read, in slices,
-        because they may contain a DISCONNECT."""
+        """Clean up after the transport has closed. Nothing more can be written. Bytes received earlier are still read,
+        in slices, because they may contain a DISCONNECT."""
         self._gone = True
         self._chunks.clear()
         self._size = 0

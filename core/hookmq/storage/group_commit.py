@@ -191,7 +191,7 @@ class GroupCommit:
         self._held = False
 
     def after_commit(self, call: Callable[[], None], cut: bool = True) -> None:
-        """Run `call` once everything added so far is committed.
+        """Run `call` once every record added before this call is committed.
 
         The batch may be cut here, unless `cut` is False because more records of the same effect follow.
         """

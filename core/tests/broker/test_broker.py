@@ -48,7 +48,7 @@ def test_drain_with_nobody_there(broker_harness: Make) -> None:
     assert told == ["done"]
 
 
-def test_nobody_is_accepted_any_more(broker_harness: Make) -> None:
+def test_no_connection_is_accepted_while_draining(broker_harness: Make) -> None:
     harness = broker_harness()
     waiting = harness.open()
     drain(harness)

@@ -453,7 +453,7 @@ def test_topics_have_their_mount_point(run: Run) -> None:
     running.harness.connect("w", scope=Scope("in", mount_point="m/"), will=will("a/w", b"x"))
 
 
-def test_retained_messages_are_not_sent_any_more(run: Run) -> None:
+def test_retained_messages_are_no_longer_sent(run: Run) -> None:
     running = run(BEFORE)
     pub = running.harness.connect("p")
     pub.publish("a", b"kept", 1, retain=True)

@@ -20,7 +20,7 @@ ACCEPTED = b"\x20\x02\x00\x00"
 
 
 def test_it_is_installed() -> None:
-    # The rest of the contract of plugins is about a broker in memory, which has no event loop to make requests on.
+    # The rest of the contract of plugins is about an in-memory broker, which has no event loop to make requests on.
     assert load(find("auth_http")) is AuthHttpPlugin
     assert accepts(AuthHttpPlugin.requires_api, HOOK_API)
 

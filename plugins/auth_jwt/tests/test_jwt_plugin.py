@@ -1,4 +1,4 @@
-"""The plugin in a broker in memory: which clients connect, with which permissions, and for how long."""
+"""The plugin in an in-memory broker: which clients connect, with which permissions, and for how long."""
 
 import errno
 import json

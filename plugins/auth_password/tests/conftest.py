@@ -1,4 +1,4 @@
-"""Users with cheap hashes, and a broker in memory with these users."""
+"""Users with cheap hashes, and an in-memory broker with these users."""
 
 from collections.abc import Iterator
 from pathlib import Path

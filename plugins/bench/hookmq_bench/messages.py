@@ -1,4 +1,4 @@
-"""One process of a run with messages. It runs publishers and subscribers, from connecting to the final account."""
+"""One process of a message run. The process runs publishers and subscribers, from connecting to the final account."""
 
 import asyncio
 import socket

@@ -194,7 +194,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-rate",
         type=number,
         metavar="N",
-        help="fewer messages a second arrived (connect, churn: connects)",
+        help="fewer messages per second arrived (pub: acknowledged messages; connect, churn: connects)",
     )
     add_connection(parser, link=False)
 

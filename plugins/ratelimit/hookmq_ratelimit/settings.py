@@ -201,10 +201,16 @@ class RateLimitConfig:
     flapping: Flapping = setting(Flapping(), "bans of clients that reconnect too often")
     exempt: Exempt = setting(Exempt(), "clients that are not limited")
     ipv4_prefix: int = setting(
-        32, "bits of an IPv4 address that make one `ip`", minimum=8, maximum=32
+        32,
+        "IPv4 addresses that share this many leading bits count as one `ip`",
+        minimum=8,
+        maximum=32,
     )
     ipv6_prefix: int = setting(
-        64, "bits of an IPv6 address that make one `ip`", minimum=16, maximum=128
+        64,
+        "IPv6 addresses that share this many leading bits count as one `ip`",
+        minimum=16,
+        maximum=128,
     )
     max_keys: int = setting(65536, "clients, users or addresses that each limit stores", minimum=1)
     max_bans: int = setting(

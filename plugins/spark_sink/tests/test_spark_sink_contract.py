@@ -1,4 +1,4 @@
-"""The plugin contract, in a broker in memory. Each plugin object has its own folder, because two cannot share one."""
+"""The plugin contract, in an in-memory broker. Each plugin object has its own folder, because two cannot share one."""
 
 import itertools
 from collections.abc import Mapping

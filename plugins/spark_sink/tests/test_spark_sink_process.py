@@ -102,7 +102,7 @@ async def test_it_counts_and_ends_with_its_pipe(keep: Keep) -> None:
     assert process.returncode == 0
 
 
-def test_a_stream_that_is_not_configured_any_more(keep: Keep, tmp_path: Path) -> None:
+def test_a_stream_that_is_no_longer_configured(keep: Keep, tmp_path: Path) -> None:
     from hookmq.plugin import Context
 
     kept = keep()

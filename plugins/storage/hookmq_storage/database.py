@@ -131,7 +131,8 @@ def open_store(
 ) -> tuple[sqlite3.Connection, State]:
     """Open the database in a locked folder. Create or migrate it if necessary.
 
-    Raises StoreError if it belongs to another program or a newer version, cannot be written, or lacks safe commits.
+    Raises StoreError if the database belongs to another program or to a newer version of this plugin, if it cannot be
+    written, or if its commits would not be safe.
     """
     if sqlite3.sqlite_version_info < MIN_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; 3.24 or newer is needed")
@@ -267,10 +268,10 @@ def copy(
     progress: Callable[[int, int], None] | None = None,
     pages: int = -1,
 ) -> None:
-    """Copy the database to the file `target` as of one moment, while other processes write to it.
+    """Copy a snapshot of the database to the file `target`. Other processes may write to the database meanwhile.
 
     `progress` is called with the number of copied pages and the total. The copy has a temporary name until it is
-    complete and synced, so that no broker opens it too early. It gets a new identity when it is first opened.
+    complete and synced, so that no broker opens it too early. The copy gets a new identity when it is first opened.
     """
     with_progress = None
     if progress is not None:

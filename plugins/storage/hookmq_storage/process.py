@@ -197,7 +197,7 @@ class WriterProcess:
         self._commits.send(batch)
 
     def ask(self, *request: Any) -> None:
-        """Send a request to the reading thread: its name and arguments."""
+        """Send the reading thread a request, which consists of a name and its arguments."""
         self._reads.send(request)
 
     def close(self, done: Callable[[], None]) -> None:

@@ -98,11 +98,11 @@ class Checkpoints:
         threading.Thread(target=self._run, daemon=True).start()
 
     def check(self) -> None:
-        """Raise sqlite3.Error if a checkpoint failed. A failed fsync is final, in whichever thread it happened.
+        """Raise sqlite3.Error if a checkpoint failed. A failed fsync is fatal in whichever thread it happens.
 
-        Also call it before reporting a commit. Linux reports a failed write to every open file (fsync(2)); other
-        systems report it only to the first caller. The first caller may have been this thread, for pages of that
-        commit.
+        Also call this before reporting a commit. Linux reports a write error once to every open file descriptor
+        (fsync(2)). Other systems report it only to the first caller of fsync. There, the checkpoint thread may already
+        have consumed the error for this commit's pages.
         """
         if self._error is not None:
             raise self._error

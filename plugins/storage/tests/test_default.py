@@ -62,7 +62,7 @@ def test_what_was_acknowledged_is_there_again_and_the_working_directory_is_left_
 
 
 def test_a_folder_that_cannot_be_made_is_told_with_the_cure(tmp_path: Path) -> None:
-    """The error takes one line, and the broker does not start with a store in memory instead."""
+    """The error takes one line, and the broker does not start with an in-memory store instead."""
     (tmp_path / "state").write_text("no folder")
     done = subprocess.run(
         [*HOOKMQ, "serve", *BIND],

@@ -105,7 +105,7 @@ def test_a_full_disk_fails_the_commit(tmp_path: Path, runtime: VirtualRuntime) -
     again.close(lambda: None)
 
 
-def test_the_broker_acknowledges_nothing_any_more(store: SQLiteStore) -> None:
+def test_nothing_is_acknowledged_after_a_failed_commit(store: SQLiteStore) -> None:
     harness = Harness(store=store)
     sub = harness.connect("sub", session_expiry_interval=60)
     sub.subscribe("t", 1)

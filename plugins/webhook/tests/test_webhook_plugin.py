@@ -1,4 +1,4 @@
-"""The plugin in a broker in memory, on a virtual clock: its events, its limits and its metrics."""
+"""Tests of the events, limits and metrics of the plugin, in an in-memory broker on a virtual clock."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A slow journal with a store in memory.
+"""A slow journal with an in-memory store.
 
 Changes collected while the journal flushes are committed afterwards, without any further event.
 """

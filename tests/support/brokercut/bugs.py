@@ -21,16 +21,16 @@ SIMULATED: Final = (
     "finished_stays_on_record",
     "freed_when_sent",
 )
-"""Bugs in how the core uses the store. The simulator finds these."""
+"""Bugs in how the core uses the store, which simulator runs reveal."""
 
 
 def planted() -> list[Bug]:
-    """Return the bugs that power cuts must find."""
+    """Return the planted bugs that power cuts must reveal."""
     return bugs(PROGRAM / "bugs")
 
 
 def find(bug: Bug, folder: Path) -> str:
-    """Plant a bug in `folder` and return the failure that a power cut found, or '' if none did.
+    """Plant a bug in `folder` and return the failure that a power cut revealed, or '' if none did.
 
     What a recording can reveal depends on what the writer happened to commit together. Up to `RECORDINGS` recordings
     are therefore made, each with its own seed, and each gets the bug's number of cuts.
@@ -62,7 +62,7 @@ def _find_in_one(bug: Bug, folder: Path, seed: int) -> str:
 
 
 def hunt(say: Callable[[str], None]) -> int:
-    """Plant each bug and report which power cut found it. Return 1 if a bug was not found."""
+    """Plant each bug and report which power cut revealed it. Return 1 if a bug was not revealed."""
     missed = 0
     for bug in planted():
         began = time.monotonic()

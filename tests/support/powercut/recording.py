@@ -50,9 +50,9 @@ class Cut:
 
 
 class Recorder:
-    """Records what happens to `folder`, which is created if needed. The log is written to `work`.
+    """Records all changes in `folder`, which is created if needed. The log is written to the folder `work`.
 
-    The sync with number `failing`, if given, fails.
+    If `failing` is not 0, the sync with that number fails. Syncs are counted from 1.
     """
 
     def __init__(self, folder: Path, work: Path, failing: int = 0) -> None:

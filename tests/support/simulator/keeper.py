@@ -1,4 +1,4 @@
-"""A plugin that keeps state and sets timers, and the ledger of what it was promised.
+"""A plugin that keeps state and sets timers, and a ledger of the changes that were confirmed to it.
 
 After a crash, the broker must have the state as it was after one of the changes, at or after the last change whose commit
 was confirmed. Changes that a hook makes together are there together. A timer is called when it is due, and called again
@@ -119,7 +119,7 @@ class Keeper:
         broker.state.put("called", value)
 
     def check_started(self, broker: Broker) -> None:
-        """Compare what a new process has loaded with what it was promised."""
+        """Check that the state loaded by a new process contains every confirmed change."""
         loaded: Kept = {}
         space = broker.state.plugin_states.spaces.get(PLUGIN)
         if space is not None:

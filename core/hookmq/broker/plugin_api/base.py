@@ -96,7 +96,7 @@ class HandleBase:
             result.set_result(value)
 
     def _after_commit(self, result: Promise, value: object) -> None:
-        """Set the result of a promise once everything recorded so far is committed."""
+        """Set the result of a promise once everything recorded before this call is committed."""
         self._state.committer.after_commit(partial(self._give, result, value))
         self._state.writes.schedule()
 

@@ -410,7 +410,7 @@ def test_refused_goes_to_nobody_else(harness: Harness, qos: int) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_last_member_leaves(harness: Harness, kept: bool) -> None:
-    """Queued messages are dropped with their reason, and no state remains."""
+    """Queued messages are counted as dropped with reason `session_ended`, and no state remains."""
     one = harness.connect("m0", auto_ack=False, receive_maximum=1, **(KEPT if kept else {}))
     one.subscribe("$share/g/t/#", 1)
     publisher = harness.connect("p")

@@ -27,7 +27,7 @@ def test_the_newer_stays(harness: Harness, version: int, other: int) -> None:
     assert harness.metrics.takeovers == 1
 
 
-def test_the_older_cannot_speak_any_more(harness: Harness) -> None:
+def test_packets_of_the_older_connection_are_ignored(harness: Harness) -> None:
     watcher = harness.connect("watcher")
     watcher.subscribe("a", 1)
     one = harness.connect("c", session_expiry_interval=100)

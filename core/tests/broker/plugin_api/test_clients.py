@@ -135,7 +135,7 @@ def test_a_decision_may_take_time_but_not_too_long(
     assert not harness.broker.connections
 
 
-def test_nobody_waits_any_more(harness: Harness, recorder: HookRecorder) -> None:
+def test_the_plugin_stops_waiting_for_connect(harness: Harness, recorder: HookRecorder) -> None:
     """If the plugin stops waiting for `connect`, no client remains."""
     gate: list[Any] = []
 

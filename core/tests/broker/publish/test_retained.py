@@ -216,7 +216,7 @@ def test_identifiers(harness: Harness) -> None:
 
 @pytest.mark.parametrize("seconds", [1, 100])
 def test_encodings_kept_are_bounded(harness: Harness, seconds: int) -> None:
-    """Encodings for each subscriber and second would use unlimited memory."""
+    """At most 16 are kept. One for each identifier and second would use unlimited memory."""
     client = harness.connect("c")
     client.publish("t", b"x", retain=True, message_expiry_interval=100_000)
     for number in range(1, 60):

@@ -525,7 +525,7 @@ def test_a_right_that_stands_for_less_lowers_the_subscription(broker_harness: Ma
     assert harness.broker.sessions["s"].subscriptions["a/+"].qos == 1
 
 
-def test_what_nothing_allows_any_more_after_a_restart(broker_harness: Make) -> None:
+def test_a_subscription_that_is_no_longer_allowed_after_a_restart(broker_harness: Make) -> None:
     """Without an access plugin, `authz.default` also decides about subscriptions granted before it changed."""
     harness = broker_harness(store=DurableStore())
     client = harness.connect("c", session_expiry_interval=600)
