@@ -23,8 +23,8 @@ def encode_publish_parts(
 ) -> tuple[bytes, bytes]:
     """Encode a PUBLISH in two parts: the bytes before the packet id, and the bytes after it.
 
-    For QoS 0, join the parts: the packet has no packet id [MQTT-2.2.1-2] [MQTT311-2.3.1-5] and `dup` is ignored
-    [MQTT-3.3.1-2, 4.3.1-1] [MQTT311-3.3.1-2, 4.3.1-1]. `topic` is UTF-8 of at most 65,535 bytes. `properties` is an
+    For QoS 0, join the parts: the packet has no packet id [MQTT-2.2.1-2], [MQTT311-2.3.1-5], and `dup` is ignored
+    [MQTT-3.3.1-2, 4.3.1-1], [MQTT311-3.3.1-2, 4.3.1-1]. `topic` is UTF-8 of at most 65,535 bytes. `properties` is an
     encoded section including its length, or None for 3.x. Raises ValueError if the packet is too large for MQTT.
     """
     size = len(topic)

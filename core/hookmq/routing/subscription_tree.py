@@ -333,7 +333,7 @@ class SubscriptionTree(Generic[S, V, R]):
             at = places.pop()
 
     def lookup(self, topic: str) -> R:
-        """Return the cached route for `topic`, or a new route from `compile` [MQTT-3.3.2-3] [MQTT311-3.3.2-3].
+        """Return the cached route for `topic`, or a new route from `compile` [MQTT-3.3.2-3], [MQTT311-3.3.2-3].
 
         Exceptions raised by `compile` propagate.
         """
