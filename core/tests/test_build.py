@@ -167,7 +167,7 @@ def test_a_manifest_that_cannot_be_read(package: Package) -> None:
 def test_a_library_that_does_not_load_here(
     package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may need a newer C library, or be on a file system mounted with noexec."""
+    """The library may need a newer C library, or be on a file system mounted with noexec."""
     before = list(sys.meta_path)
     monkeypatch.delitem(sys.modules, LIBRARY)
     build = choose(str(package))

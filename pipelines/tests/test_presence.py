@@ -166,7 +166,7 @@ def test_topic_filters(
     spark: SparkSession, topic_filter: str, yes: list[str] | None, no: list[str] | None
 ) -> None:
     if yes is None or no is None:
-        with pytest.raises(ValueError, match="is no topic filter"):
+        with pytest.raises(ValueError, match="is not a topic filter"):
             pattern(topic_filter)
         return
     topics = spark.createDataFrame([(one,) for one in [*yes, *no]], "topic string")

@@ -147,7 +147,7 @@ def test_what_is_wrong_is_found(
 
 
 def test_memory_tells_that_more_came(harness: Harness) -> None:
-    """In memory nothing is on its way: what a test did not expect is there."""
+    """In memory, no bytes are in transit, so unexpected bytes are already there."""
     client = join(harness)
     client.send(m.PINGREQ, m.PINGREQ)
     with pytest.raises(AssertionError):

@@ -161,7 +161,7 @@ def test_qos_1_that_is_answered_at_once_is_never_too_many(broker_harness: Any) -
 
 
 @edge(17)
-def test_receive_maximum_is_no_part_of_the_session(broker_harness: Any) -> None:
+def test_receive_maximum_is_not_part_of_the_session(broker_harness: Any) -> None:
     harness = broker_harness(config={"broker": {"receive_maximum": 2}})
     keep: dict[str, Any] = {"clean": False, "properties": m.session_expiry(100)}
     client = join(harness, **keep)

@@ -79,7 +79,7 @@ EXAMPLES = [one for one in MEMBERS if str(one.id).startswith("hookmq-example-")]
 
 @pytest.mark.parametrize("member", EXAMPLES)
 def test_the_tests_of_an_example_need_the_kit_and_public_names_only(member: Member) -> None:
-    """Authors copy them."""
+    """Authors copy these tests."""
     assert behind(member.folder / "tests") == []
 
 

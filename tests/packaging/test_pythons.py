@@ -19,7 +19,7 @@ def test_this_interpreter() -> None:
 
 
 @pytest.mark.parametrize("answer", ["echo pypy 3 12 1", "echo cpython 3 10 9", "exit 1"])
-def test_what_is_no_interpreter_for_us(tmp_path: Path, answer: str) -> None:
+def test_unsupported_interpreters_are_ignored(tmp_path: Path, answer: str) -> None:
     fake(tmp_path, 12, answer)
     assert version(str(tmp_path / "python3.12")) is None
     assert version(str(tmp_path / "python3.13")) is None

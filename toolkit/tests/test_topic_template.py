@@ -60,7 +60,7 @@ def test_a_missing_value_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a/#/b", "a+", "a/${x", "$share/g", "a\0b"])
-def test_what_is_no_filter_is_refused_with_its_key(text: str) -> None:
+def test_an_invalid_filter_is_refused_with_its_key(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         TopicTemplate(text).check("rules[0].filter")
     assert str(refused.value).startswith(

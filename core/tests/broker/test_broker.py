@@ -185,7 +185,7 @@ def test_a_plugin_that_is_added_gets_the_very_next_message(broker_harness: Make,
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_plugin_that_is_removed_is_asked_no_more(broker_harness: Make, qos: int) -> None:
+def test_a_removed_plugin_is_no_longer_asked(broker_harness: Make, qos: int) -> None:
     plugin = HookRecorder("authorize", "on_publish", "on_deliver", "on_published", "on_delivered")
     plugin.answer("on_publish", lambda message: message.replace(payload=b"changed"))
     harness = broker_harness(plugins=[plugin])

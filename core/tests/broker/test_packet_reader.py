@@ -291,7 +291,7 @@ def test_the_largest_packet(broker_harness: Make, version: int, size: int) -> No
 
 
 def test_too_large_is_known_from_the_header(broker_harness: Make) -> None:
-    """[MQTT-3.2.2-15] The broker refuses it before it has received the body."""
+    """[MQTT-3.2.2-15] The broker refuses an oversized packet before it has received the body."""
     harness = broker_harness(config={"broker": {"max_packet_size": 256}})
     for data in (b"\x30\xfe\x01", b"\x30\xff\xff\xff\x7f"):
         client = harness.connect("c")

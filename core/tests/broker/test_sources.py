@@ -147,7 +147,7 @@ def test_what_a_plugin_published_is_nobodys(broker_harness: Make, rights: Rights
 
 @pytest.mark.parametrize("denied", [False, True])
 def test_after_a_restart(broker_harness: Make, denied: bool) -> None:
-    """The publisher is authorized with its identity, claims and listener at the time of publishing."""
+    """The publisher is authorized with the identity, claims and listener that it had at the time of publishing."""
     rights = Rights()
     disk = make_disk()
     harness = started(broker_harness, rights, store=disk.open())

@@ -144,7 +144,7 @@ def test_the_short_way_is_measured_by_the_same() -> None:
         assert len(other.messages) == 5
 
 
-def test_who_waits_and_leaves_waits_no_more() -> None:
+def test_a_client_that_disconnects_stops_waiting() -> None:
     gate = Gate()
     with Harness([Metering(Measure(gate))]) as harness:
         client = harness.connect("measured")

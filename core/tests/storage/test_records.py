@@ -8,7 +8,9 @@ SHARES = st.text(min_size=1).filter(lambda name: not set(name) & set("/+#"))
 
 
 @given(st.text(min_size=1), SHARES, st.text(min_size=1))
-def test_a_clients_queue_is_no_shared_subscriptions(client: str, share: str, filter: str) -> None:
+def test_owners_of_sessions_and_shared_subscriptions_do_not_collide(
+    client: str, share: str, filter: str
+) -> None:
     assert session_owner(client) != group_owner(share, filter)
 
 

@@ -15,7 +15,7 @@ def pattern(topic_filter: str) -> str:
         or "#" in levels[:-1]
         or any(one not in ("+", "#") and re.search("[+#\0]", one) for one in levels)
     ):
-        raise ValueError(f"{topic_filter!r} is no topic filter")
+        raise ValueError(f"{topic_filter!r} is not a topic filter")
     # [MQTT-4.7.2-1]: a filter that begins with a wildcard does not match topics that begin with $.
     start = r"^(?!\$)" if levels[0] in ("+", "#") else "^"
     if levels == ["#"]:

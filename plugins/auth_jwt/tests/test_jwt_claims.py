@@ -78,7 +78,7 @@ def test_times(claims: Any, config: Any, expected: str) -> None:
 
 @pytest.mark.parametrize("name", ["exp", "nbf", "iat"])
 @pytest.mark.parametrize("value", [None, "1", {}])
-def test_what_is_no_time_is_compared_with_none(name: str, value: Any) -> None:
+def test_an_invalid_time_is_malformed(name: str, value: Any) -> None:
     plugin = AuthJwtPlugin(JwtConfig(secret=SECRET, require_exp=False), Context("p"))
     found = list(plugin.verifier.checker.problems({}, {name: value}, "c", None, EPOCH))
     assert [one.kind for one in found] == ["malformed"]

@@ -318,7 +318,7 @@ def test_members_that_are_left_out(member: Any, why: str) -> None:
     ],
     ids=map(str, itertools.count()),  # keys are random
 )
-def test_what_is_no_jwk_set(data: bytes, why: str) -> None:
+def test_an_invalid_jwk_set_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(UnusableKey, match=why):
         read_set(data, ALGORITHMS, False, "", "s", 9)
 

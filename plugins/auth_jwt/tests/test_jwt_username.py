@@ -46,7 +46,7 @@ def test_plugins_before_and_the_log_do_not_see_it(
     assert secret not in repr((names(first), harness.logs, harness.store.__dict__))
 
 
-def test_a_user_name_that_is_no_token_is_one(broker_harness: Make) -> None:
+def test_a_user_name_that_is_not_a_token_is_used_as_a_user_name(broker_harness: Make) -> None:
     first = HookRecorder("on_connect", id="first")
     first.answer("on_connect", Accept())
     harness = made(broker_harness, first, token_in="username", optional=True)

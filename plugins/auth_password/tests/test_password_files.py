@@ -544,7 +544,7 @@ def test_the_collector_is_left_as_it_was() -> None:
     assert gc.isenabled()
 
 
-def test_a_pipe_is_no_file_and_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_not_a_file_and_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "users.yaml"
     os.mkfifo(path)
     with pytest.raises(ConfigError, match="not a regular file"):

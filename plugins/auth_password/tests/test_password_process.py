@@ -111,7 +111,7 @@ async def test_a_file_of_mosquitto(tmp_path: Path) -> None:
 def test_a_file_that_is_not_right(
     tmp_path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both `check` and `serve` refuse it."""
+    """Both `check` and `serve` refuse a file with an error."""
     path, config = tmp_path / "users.yaml", tmp_path / "hookmq.yaml"
     if text is not None:
         path.write_text(text)

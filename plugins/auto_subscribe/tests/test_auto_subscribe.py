@@ -73,7 +73,7 @@ def test_claims_fill_in(make: Make) -> None:
 
 
 @pytest.mark.parametrize("client_id", ["a/b", "+", "#"])
-def test_a_value_that_is_no_level_skips_the_rule(make: Make, client_id: str) -> None:
+def test_a_value_that_is_not_a_level_skips_the_rule(make: Make, client_id: str) -> None:
     harness = make({"filter": "devices/%c/#"})
     client = harness.connect(client_id)
     client.publish("devices/a/b/x", b"1")

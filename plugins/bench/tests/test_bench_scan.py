@@ -161,7 +161,7 @@ def test_warm_up_is_in_no_latency(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x30\xff\xff\xff\xff\x01", b"\xf0\0", b"\x30\x02\xff\xff"])
-def test_what_is_no_mqtt_ends_the_connection(bench: Bench, data: bytes) -> None:
+def test_bytes_that_are_not_mqtt_end_the_connection(bench: Bench, data: bytes) -> None:
     one = subscriber(bench, vary())
     wire = bench.wire(one)
     told: list[str] = []

@@ -71,7 +71,7 @@ def test_a_refusal_and_what_is_none() -> None:
         client.receive(b"\xff\xff\xff\xff")
 
 
-def test_a_connection_whose_websocket_is_closed_writes_no_more(bench: Bench) -> None:
+def test_a_connection_stops_writing_once_its_websocket_is_closed(bench: Bench) -> None:
     connection = Connection(bench.turn, 4)
     server = Server()
     connect = encode(Connect("c", 4, True, 60), 4)

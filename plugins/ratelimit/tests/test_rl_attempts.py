@@ -168,7 +168,7 @@ def test_a_slow_answer_gives_back_no_more_than_it_holds(service: Service) -> Non
         assert [outcome(one) for one in more] == [0x9F] * 3
 
 
-def test_a_refusal_before_any_credential_is_no_wrong_password(service: Service) -> None:
+def test_a_refusal_before_any_credential_is_not_a_wrong_password(service: Service) -> None:
     with Harness([limited(BY_ADDRESS), service]) as harness:
         first = guess(harness, 100, b"right")
         service.answer()

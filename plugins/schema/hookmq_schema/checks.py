@@ -35,7 +35,7 @@ def check_utf8(payload: bytes) -> str:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _parse_json(payload: bytes) -> tuple[Any, str]:

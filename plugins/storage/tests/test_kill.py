@@ -101,7 +101,7 @@ def test_signals_are_for_the_broker(tmp_path: Path) -> None:
         assert broker.stop() == 0
 
 
-def test_a_disk_that_takes_no_more_ends_the_broker(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_broker(tmp_path: Path) -> None:
     with crashing(tmp_path) as broker:
         reader = Client(broker, "reader")
         reader.subscribe("kept", 1)

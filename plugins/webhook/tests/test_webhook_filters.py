@@ -127,7 +127,7 @@ def test_a_topic_alone() -> None:
 
 @pytest.mark.parametrize("text", ["a/#/b", "", "a+", "$share/g/a"])
 @pytest.mark.parametrize("key", ["topics", "exclude_topics"])
-def test_what_is_no_topic_filter(key: str, text: str) -> None:
+def test_an_invalid_topic_filter_is_refused(key: str, text: str) -> None:
     with pytest.raises(ConfigError, match=f"filters.{key}: "):
         filters(**{key: (text,)})
 

@@ -638,7 +638,7 @@ def test_events_are_unpacked_as_they_were(event: Event) -> None:
     b"(\xff\xff\xff\x7f"
 )  # a tuple of two thousand million: marshal would take the memory for it
 @given(st.binary(max_size=200))
-def test_what_is_no_event_is_refused(data: bytes) -> None:
+def test_data_that_is_not_an_event_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="not a packed event"):
         unpack(data)
 

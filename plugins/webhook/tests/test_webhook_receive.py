@@ -28,7 +28,7 @@ def event(sequence: int, epoch: str = "e") -> Received:
      json.dumps({**GOOD, "sequence": [1]}).encode(), json.dumps({**GOOD, "sequence": 1e999}).encode(),
      json.dumps({**GOOD, "data_base64": 1}).encode(), json.dumps({**GOOD, "source": ["s"]}).encode()],
 )  # fmt: skip
-def test_what_is_no_event(body: bytes) -> None:
+def test_a_body_that_is_not_an_event_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         read(JSON, body)
 

@@ -213,7 +213,7 @@ def judge(rounds: list[Round], clients: int) -> list[str]:
     )
     found = []
     if objects > OBJECTS * between:
-        found.append(f"{objects / between:.2f} objects more for each client that had come")
+        found.append(f"{objects / between:.2f} more objects for each client that had connected")
     if memory > MEMORY * between:
-        found.append(f"{memory / between:.0f} bytes more for each client that had come")
+        found.append(f"{memory / between:.0f} more bytes for each client that had connected")
     return found

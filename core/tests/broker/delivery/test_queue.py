@@ -179,7 +179,7 @@ def test_a_full_queue_makes_room_in_itself(broker_harness: Make) -> None:
     assert core.queued_bytes == state.queued_bytes
 
 
-def test_who_waits_for_room_is_let_go_when_the_queue_takes_no_more(broker_harness: Make) -> None:
+def test_backpressure_ends_when_the_waiting_message_is_dropped(broker_harness: Make) -> None:
     """Back-pressure does not wait for a dropped message, because its delivery will never start."""
     session = {"inflight_overflow": "backpressure", "queue_messages": 1}
     harness = broker_harness(config={"session": session})
@@ -251,7 +251,7 @@ def test_where_nothing_outlives_the_process_nothing_is_recorded(broker_harness: 
     shared.reconnect()
     assert [m.payload for m in shared.messages] == [b"%d" % number for number in range(6)]
     assert (session.queued, session.queued_bytes, session.inflight) == (0, 0, {})
-    # Two sessions left a connection and came back, and the store in memory is told so, as any other.
+    # Two sessions left a connection and came back, and the in-memory store is notified, as any other store is.
     assert harness.broker.state.committer.added - records == 3
 
 
@@ -469,7 +469,7 @@ def test_bytes_of_all_together(broker_harness: Make) -> None:
 
 
 def test_queues_of_clients_without_a_session_to_return_to(harness: Harness) -> None:
-    """Nothing remains of their queues."""
+    """When such clients disconnect, nothing remains of their queues."""
     client = harness.connect("c", 4, auto_ack=False, high_water=10)
     client.subscribe("t", 1)
     client.pause()

@@ -127,7 +127,7 @@ def test_a_wrong_topic_maps_nothing(harness: Harness) -> None:
 
 
 def test_a_repeated_qos_2_publish(harness: Harness) -> None:
-    """Its alias is set although the message was received before."""
+    """The alias in the repeated PUBLISH is set although the message was received before."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#")
     client = harness.connect("c", auto_ack=False)

@@ -185,7 +185,7 @@ class Delay(Plugin):
         return Drop()
 
 
-def test_a_delayed_publish_is_no_way_around_the_rules(
+def test_a_delayed_publish_does_not_bypass_the_rules(
     broker_harness: Make, rules: HookRecorder
 ) -> None:
     rules.answer("authorize", lambda topic: Deny() if topic == "door" else Allow())

@@ -121,7 +121,7 @@ def test_what_was_started_is_finished(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_subscriptions_last_as_long_as_the_session(harness: Harness, version: int) -> None:
-    """[MQTT-3.1.2-23, 4.1.0-1] They keep their options and identifiers, and end with the session."""
+    """[MQTT-3.1.2-23, 4.1.0-1] Subscriptions keep their options and identifiers, and end with the session."""
     options: dict[str, Any] = {"identifier": 7, "retain_as_published": True} if version == 5 else {}
     client = harness.connect("c", version, **kept(version))
     client.subscribe("t", 1, **options)
