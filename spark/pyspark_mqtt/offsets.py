@@ -124,7 +124,7 @@ def check(start: Offsets, log: Log, fail: bool, warn: "list[str]") -> Offsets:
             f"{faults[0]} To go on without, set failOnDataLoss=false, which reads from what is left; "
             "to begin anew, use a new checkpointLocation."
         )
-    warn.extend(f"{fault} Reading goes on at the earliest offset." for fault in faults)
+    warn.extend(f"{fault} Reading continues at the earliest offset." for fault in faults)
     if start.log_id != log.log_id:
         return Offsets(log.log_id, log.earliest)
     inside = {

@@ -382,7 +382,7 @@ def main() -> int:
     os.environ["HYPOTHESIS_PROFILE"] = "mutants"
     excused = equivalent()
     if gone := stale():
-        sys.exit("equivalent.tsv lists what is no mutant any more:\n" + "\n".join(map(str, gone)))
+        sys.exit("equivalent.tsv lists mutants that no longer exist:\n" + "\n".join(map(str, gone)))
     failed = False
     for tests, names in SUITES.items():
         chosen = [name for name in names if not options.modules or name in options.modules]

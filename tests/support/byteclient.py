@@ -1,6 +1,6 @@
 """A client that exchanges bytes with a broker. It answers nothing by itself.
 
-It has two transports: a socket (`over_tcp`) and a connection in memory (`bytememory.in_memory`).
+It has two transports: a socket (`over_tcp`) and an in-memory connection (`bytememory.in_memory`).
 """
 
 import socket
@@ -148,13 +148,13 @@ class ByteClient:
 
     @property
     def wire(self) -> "MemoryWire":
-        """The connection in memory. Raises AttributeError over a socket."""
+        """The in-memory connection. Raises AttributeError over a socket."""
         made: Any = self.transport
         return made.wire  # type: ignore[no-any-return]
 
     @property
     def connection(self) -> "PacketReader":
-        """The broker's end of a connection in memory. Raises AttributeError over a socket."""
+        """The broker's end of an in-memory connection. Raises AttributeError over a socket."""
         made: Any = self.transport
         return made.connection  # type: ignore[no-any-return]
 

@@ -67,7 +67,7 @@ class MemoryTransport:
 
     def fileno(self) -> int:
         """See `byteclient.Transport`."""
-        raise io.UnsupportedOperation("a connection in memory has no descriptor")
+        raise io.UnsupportedOperation("an in-memory connection has no descriptor")
 
 
 def in_memory(harness: Harness, level: int = 5, scope: Scope | None = None) -> ByteClient:

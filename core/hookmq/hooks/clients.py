@@ -16,7 +16,7 @@ class ClientRequest:
     """The fields of an MQTT 5 CONNECT with which a plugin client connects; see `BrokerHandle.connect`.
 
     - `client_id`: empty to let the broker assign one.
-    - `session_expiry`: seconds for which the session outlives the client; 0xFFFFFFFF for ever.
+    - `session_expiry`: seconds for which the session outlives the client; 0xFFFFFFFF means forever.
     - `will`: published if the client ends without `ClientHandle.disconnect`.
     - `receive_maximum`: maximum number of unacknowledged QoS 1 and 2 messages, from 1 to 65535. ``session.max_inflight``
       also limits it.

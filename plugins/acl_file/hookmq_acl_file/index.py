@@ -128,7 +128,7 @@ class Index:
         self._prefixes = frozenset(prefixes)
 
     def take_apart(self) -> Iterator[None]:
-        """Free the index in small steps after no client uses it any more; see `Rules.take_apart`."""
+        """Free the index in small steps once no client uses it; see `Rules.take_apart`."""
         while self._keyed:
             _, sections = self._keyed.popitem()
             self.everybody.extend(sections)

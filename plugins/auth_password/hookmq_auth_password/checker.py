@@ -32,7 +32,7 @@ class Checker:
         """Call `verify` in a thread and return its result. If a call with the same `key` is running, wait for that call
         instead.
 
-        A call that has not started is cancelled once nothing waits for it any more. Raises Busy, and the errors of
+        A call that has not started is cancelled once nothing waits for it. Raises Busy, and the errors of
         `verify`.
         """
         flight = self._flights.get(key)

@@ -1,4 +1,4 @@
-"""One process of a run without messages. It holds connections open (connect) or keeps reopening them (churn)."""
+"""One process of a connection run. The process holds connections open (connect) or keeps reopening them (churn)."""
 
 import asyncio
 import time

@@ -281,7 +281,7 @@ def _warn(plan: Plan, accounts: list[Account], result: Result) -> None:
     stalls = sum(one.tally.stalls for one in accounts)
     if stalls:
         warnings.append(
-            f"publishers stood still {stalls:,} times for a second, waiting for messages that never arrived"
+            f"publishers stalled {stalls:,} times for one second, waiting for messages that never arrived"
         )
     granted = min(one.granted for one in accounts)
     if granted < plan.qos:

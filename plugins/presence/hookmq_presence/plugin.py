@@ -38,7 +38,7 @@ class PresenceConfig:
         False, "whether the store keeps the status, so that it survives a restart of the broker"
     )
     offline_expiry: Seconds = setting(
-        0.0, "how long an offline status is kept; 0 for ever", minimum=0, maximum=0xFFFFFFFF
+        0.0, "how long an offline status is kept; 0 means forever", minimum=0, maximum=0xFFFFFFFF
     )
     details: bool = setting(False, "whether to publish user name, listener and address as well")
 

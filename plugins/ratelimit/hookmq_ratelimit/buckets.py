@@ -171,7 +171,7 @@ class Bucket:
         return self.line is not None and bool(self.line.waiters)
 
     def open(self) -> None:
-        """Let messages pass again, since nothing is waiting any more."""
+        """Let messages pass again, since nothing is waiting now."""
         for cell in self.cells:
             cell.room = cell.base
             cell.spare = cell.base - cell.interval

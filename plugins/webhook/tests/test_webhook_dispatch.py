@@ -29,7 +29,7 @@ PLAIN = Policy()
 
 
 class World:
-    """A dispatcher with a queue in memory. `answer(events, attempt number)` returns (delay, answer)."""
+    """A dispatcher with an in-memory queue. `answer(events, attempt number)` returns (delay, answer)."""
 
     def __init__(
         self,

@@ -110,7 +110,7 @@ class Seen:
         self.newest = 0
         self.reordered = 0
         self._whole = stream.sent
-        """Everything up to here was delivered: not looked at again, or long runs would take for ever."""
+        """Everything up to here was delivered: not looked at again, or long runs would take forever."""
 
     def take(self, number: int) -> None:
         """Record a delivery."""

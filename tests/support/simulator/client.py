@@ -241,7 +241,7 @@ class Client(Hearing):
         return WillFields(sent.topic, payload, qos, False, properties)
 
     def ended(self, link: Link) -> None:
-        """Handle the end of the connection."""
+        """Clean up after the connection has closed."""
         if link is self.link:
             self._gone()
             self._retry()

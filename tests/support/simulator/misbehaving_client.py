@@ -89,7 +89,7 @@ class Rude:
                 self._send(Pubrel(packet.packet_id))
 
     def ended(self, link: Link) -> None:
-        """Handle the end of the connection."""
+        """Clean up after the connection has closed."""
 
     # --- words -------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ class Endpoint(Protocol):
         """Process received bytes."""
 
     def ended(self, link: "Link") -> None:
-        """Handle the end of the connection."""
+        """Clean up after the connection has closed."""
 
 
 class Weather:

@@ -1,4 +1,4 @@
-"""A gateway for devices that speak lines of text: a plugin that opens clients.
+"""A gateway for devices that exchange lines of text: a plugin that opens clients.
 
 The plugin has its own TCP listener. Each connection becomes one client of the broker; see `connection`.
 """
