@@ -38,7 +38,7 @@ def spread(values: list[float], form: str) -> str:
 
 
 def row(case: str, name: str, runs: list[Run], rival: list[Run]) -> str:
-    """Format a row of the table. Its ratio compares the medians."""
+    """Format a row of the table. The ratio compares the medians."""
     rates = [run.rate for run in runs]
     ratio = ""
     if rival:

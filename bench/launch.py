@@ -121,7 +121,8 @@ def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> Non
 
 
 def tls_folder() -> pathlib.Path:
-    """Return a folder with cert.pem and key.pem for 127.0.0.1. They are created at the first use and valid for a year."""
+    """Return a folder with cert.pem and key.pem for 127.0.0.1. They are created at the first use and valid for a
+    year."""
     folder = CACHE / "tls"
     certificate, key = folder / "cert.pem", folder / "key.pem"
     fresh = certificate.exists() and time.time() - certificate.stat().st_mtime < 300 * 86400
@@ -168,7 +169,7 @@ def configured(
 
 @contextlib.contextmanager
 def hookmq(folder: pathlib.Path, **settings: Any) -> Iterator[Broker]:
-    """Run this environment's HookMQ with `settings` and one TCP listener. Its files are in `folder`.
+    """Run this environment's HookMQ with `settings` and one TCP listener. The broker's files are in `folder`.
 
     Blocks until the broker accepts connections. Raises PeerError if it does not.
     """
@@ -181,7 +182,7 @@ def hookmq(folder: pathlib.Path, **settings: Any) -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def running(name: str, *, core: int | None, variant: str = "plain") -> Iterator[Broker]:
-    """Run a broker with the given variant of its configuration. Its files are in a temporary folder.
+    """Run a broker with the given variant of its configuration. The broker's files are in a temporary folder.
 
     Raises PeerError if the broker is unknown, is not installed, does not listen, or has no such variant.
     """

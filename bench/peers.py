@@ -152,8 +152,8 @@ def _aedes_version(program: str) -> str:
 def _hookmq_program(
     build: str = "", environment: str | pathlib.Path = sys.prefix
 ) -> Callable[[], str | None]:
-    """Return a function that finds `hookmq` in a virtual environment. It returns None if `hookmq version` reports
-    another build."""
+    """Return a function that finds `hookmq` in a virtual environment. The function returns None if `hookmq version`
+    reports another build."""
 
     def program() -> str | None:
         path = pathlib.Path(environment, "bin", "hookmq")

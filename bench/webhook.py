@@ -140,7 +140,7 @@ def broker(folder: Path, shape: tuple[str, str, str], ports: dict[str, int]) -> 
 
 
 def latencies(count: int) -> dict[str, list[float]]:
-    """Measure the milliseconds from PUBLISH to PUBACK for each kind of broker. They take turns."""
+    """Measure the milliseconds from PUBLISH to PUBACK for each kind of broker. The brokers take turns."""
     found: dict[str, list[float]] = {name: [] for name in SHAPES}
     with ExitStack() as stack:
         ports = stack.enter_context(services())

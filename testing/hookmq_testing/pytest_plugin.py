@@ -18,7 +18,7 @@ pytest.register_assert_rewrite("hookmq_testing.contracts")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
-    """Hide a warning of pytest-asyncio: it asks every project that has it installed for a setting.
+    """Hide a warning in which pytest-asyncio asks every project that has it installed for a setting.
 
     Tests with the kit need no such setting, since the kit runs coroutines itself. pytest restores all filters after this
     step.
@@ -47,5 +47,5 @@ def broker_harness() -> "Iterator[Callable[..., Harness]]":
 
 @pytest.fixture
 def harness(broker_harness: "Callable[..., Harness]") -> "Harness":
-    """Return a `Harness` without plugins that allows everything. It is closed after the test."""
+    """Return a `Harness` without plugins that allows everything. The harness is closed after the test."""
     return broker_harness()

@@ -191,7 +191,8 @@ class Task:
         self.step(asyncio.CancelledError())
 
     def _wake(self) -> Callable[[], None]:
-        """Return a function that resumes this suspension. It does nothing if the coroutine has already continued."""
+        """Return a function that resumes this suspension. The function does nothing if the coroutine has already
+        continued."""
         steps = self._steps
 
         def wake() -> None:

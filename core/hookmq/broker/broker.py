@@ -131,7 +131,8 @@ class Broker:
         return connection
 
     def _open_client(self, plugin: PluginInstance, peer: Peer, scope: Scope) -> PluginConnection:
-        """Return a new connection for a client of `plugin`. It ends with the plugin, as if its network had failed."""
+        """Return a new connection for a client of `plugin`. The connection ends with the plugin, as if its network had
+        failed."""
         kept = plugin.kept
         if not kept.farewells:
             kept.farewells.append(partial(self._end_clients, kept))

@@ -100,7 +100,7 @@ class Parking:
         return True
 
     def leave(self, owner: object) -> None:
-        """Drop all waiting publishes of `owner`. They were not acknowledged, so the client resends them."""
+        """Drop all waiting publishes of `owner`. These publishes were not acknowledged, so the client resends them."""
         for one in list(self._owners.get(owner, ())):
             self._remove(one)
             self._guarded(one.gone)

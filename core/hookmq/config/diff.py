@@ -36,7 +36,8 @@ def compare(old: Config, new: Config) -> ReloadReport:
 
 
 def moved_listeners(old: Config, new: Config) -> frozenset[str]:
-    """Return the names of listeners whose address changed. They get a new socket, so all their settings apply."""
+    """Return the names of listeners whose address changed. These listeners get a new socket, so all their settings
+    apply."""
     before = {listener.name: listener for listener in old.listeners}
     return frozenset(
         listener.name

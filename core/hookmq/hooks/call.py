@@ -281,8 +281,8 @@ def transform_from(
     answer: Any,
     began: float,
 ) -> Cancel | None:
-    """Continue `run_transform` at `index`, whose call has already returned `answer`. It began at `began`, or -1 if it is
-    not timed. The calls before it abstained."""
+    """Continue `run_transform` at `index`, whose call has already returned `answer`. The call began at `began`, or -1
+    if it is not timed. The calls before it abstained."""
     call = calls[index]
     kind = type(answer)
     if kind not in _SETTLED and hasattr(kind, "__await__"):

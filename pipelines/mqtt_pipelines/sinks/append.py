@@ -203,7 +203,7 @@ def spans(rows: DataFrame) -> tuple[list[ledger.Span], int]:
 
 
 def within(spans: Iterable[ledger.Span]) -> Column:
-    """Return whether a row's offset is in one of the spans. It is false if a part of the row's key is null."""
+    """Return whether a row's offset is in one of the spans. Return False if a part of the row's key is null."""
     from pyspark.sql import functions as f
 
     arms = f.lit(False)

@@ -172,7 +172,8 @@ class IcebergState:
         return found
 
     def target(self, schema: pa.Schema) -> Target:
-        """Return where to write files: ``data`` in the table's location. Their columns have the table's field ids."""
+        """Return where to write files: ``data`` in the table's location. The columns of these files have the table's
+        field ids."""
         import pyarrow as pa
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 

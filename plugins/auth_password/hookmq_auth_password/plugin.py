@@ -188,7 +188,7 @@ class AuthPasswordPlugin(Plugin):
         return self._told("no_user_name", _NOBODY)
 
     async def _verify(self, client: ClientInfo, name: str, password: bytes) -> Answer:
-        """Verify a password. It takes just as long for unknown and disabled users."""
+        """Verify a password. Verification takes just as long for unknown and disabled users."""
         for _ in range(2):
             user = self.users.get(name)
             hash = user.hash if user is not None else None

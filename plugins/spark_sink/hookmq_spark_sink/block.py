@@ -176,7 +176,8 @@ def utf8(text: str) -> bytes:
 
 
 def weight(message: Message) -> int:
-    """Return the approximate size of a message in a block, in bytes. It is never less than the variable fields need."""
+    """Return the approximate size of a message in a block, in bytes. The result is never less than the variable fields
+    need."""
     size = 32 + len(message.payload) + 4 * len(message.topic) + 4 * len(message.sender or "")
     properties = message.properties
     if properties is not EMPTY:

@@ -121,7 +121,7 @@ class StateFile:
         )
 
     def write(self, generation: int, readable: int, earliest: list[int], latest: list[int]) -> None:
-        """Publish how far readers may read. It writes to the page cache and never syncs. Raises OSError if that
+        """Publish how far readers may read. Writes to the page cache and never syncs. Raises OSError if that
         fails."""
         count = len(earliest)
         rest = struct.pack(

@@ -266,7 +266,7 @@ class Stream:
             self.look()
 
     def committed(self, commit: CommitId) -> None:
-        """Make the messages of `commit` visible to readers. Their publishers are acknowledged next."""
+        """Make the messages of `commit` visible to readers. The publishers of these messages are acknowledged next."""
         self.log.committed(commit)
         moved = False
         while self._unread and self._unread[0][0] <= commit.number:
@@ -395,7 +395,7 @@ class Stream:
     # retention and merging -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Run retention, and merge the small blocks of sealed segments. It runs in a thread, one run at a time."""
+        """Run retention, and merge the small blocks of sealed segments. Runs in a thread, one run at a time."""
         if self._keeping:
             self._again = True
             return

@@ -354,7 +354,8 @@ def operations(source: Iterable[str | bytes], known: References) -> Iterator[Ope
 
 
 def trusted(source: Iterable[dict[str, Any]]) -> Iterator[Operation]:
-    """Yield an operation for each object that `lines` yields. Their rows' checksums have already been verified."""
+    """Yield an operation for each object that `lines` yields. The checksums of the objects' rows have already been
+    verified."""
     for line in source:
         read = _READ.get(line["kind"])
         if read is not None:

@@ -120,7 +120,8 @@ class Filters:
         return not event.listener and event.data.get("origin") in (None, "client", "will")
 
     def _place(self, event: Event) -> int:
-        """Return a number from 0 to 2**64 - 1 to compare with `sample`. It is always the same for the same event."""
+        """Return a number from 0 to 2**64 - 1 to compare with `sample`. The number is always the same for the same
+        event."""
         by = self._sample_by
         if by == "client" and event.client is not None:
             text = event.client

@@ -236,7 +236,7 @@ class Outbox:
     # events without a commit ----------------------------------------------------------------------------------------
 
     def put(self, event: Event) -> None:
-        """Add an event that no commit waits for. It is written to disk soon, or with the next commit."""
+        """Add an event that no commit waits for. The event is written to disk soon, or with the next commit."""
         if self._closed or self.log.failure is not None:
             self._lost()
         elif not self._opened:

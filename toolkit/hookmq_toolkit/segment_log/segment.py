@@ -133,7 +133,8 @@ def beginning(log: str, store: str, base: int) -> bytes:
 
 
 def create(folder: Path, log: str, store: str, base: int) -> Segment:
-    """Create a segment, replacing an empty one with the same name. It is on disk when this returns. Raises OSError."""
+    """Create a segment, replacing an empty one with the same name. The new segment is on disk when this returns. Raises
+    OSError."""
     path = path_of(folder, base)
     head = beginning(log, store, base)
     with replacing(path, path.with_name(path.name + UNNAMED)) as file:

@@ -106,7 +106,7 @@ def _drop_oldest(state: BrokerState, session: Session, qos0: bool, reason: DropR
 def account_dequeued(
     state: BrokerState, session: Session, delivery: Delivery, counted: bool
 ) -> None:
-    """Stop counting a delivery that waited in memory. It was in `session.queue` if `counted`, otherwise in
+    """Stop counting a delivery that waited in memory. The delivery was in `session.queue` if `counted`, otherwise in
     `queue_qos0`."""
     if counted:
         session.queued -= 1

@@ -172,7 +172,8 @@ def end_session(state: BrokerState, session: Session, event: SessionEvent) -> No
 
 
 def terminate(state: BrokerState, session: Session, reason: str) -> None:
-    """Disconnect the session's client and end the session, although it has not expired. Its will is published now."""
+    """Disconnect the session's client and end the session, although it has not expired. The session's will is published
+    now."""
     if session.connection is not None:
         session.connection.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, reason)
     if state.sessions.get(session.client_id) is session:  # else it ended with its connection

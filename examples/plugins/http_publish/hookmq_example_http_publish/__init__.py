@@ -51,7 +51,7 @@ class HttpPublishConfig:
 
 
 class SharedClient:
-    """One user's client, which the user's requests share. It is disconnected once it is retired and unused."""
+    """One user's client, which the user's requests share. The client is disconnected once it is retired and unused."""
 
     def __init__(self, connecting: asyncio.Future[ClientHandle]) -> None:
         self.connecting = connecting
