@@ -88,12 +88,15 @@ class DelayedPlugin(Plugin):
         broker: BrokerHandle,
     ) -> Verdict:
         client_id = client.client_id if client is not None else message.origin
+        user = (client.identity or client.username or "") if client is not None else ""
         try:
             request = parse(message.topic.removeprefix(mount))
         except InvalidRequest as error:
             return self._refuse(ReasonCode.TOPIC_NAME_INVALID, str(error))
         if isinstance(request, Cancel):
-            self.counts["cancelled"] += await broker.cancel_timer(timer_key(client_id, request.id))
+            self.counts["cancelled"] += await broker.cancel_timer(
+                timer_key(client_id, user, request.id)
+            )
             return Handled()
         if request.seconds > self.config.max_delay:
             why = f"the delay exceeds {self.config.max_delay} seconds"
@@ -110,7 +113,7 @@ class DelayedPlugin(Plugin):
             target, message.payload, message.qos, message.retain, message.properties,
             client_id, id, due,
         )  # fmt: skip
-        key = timer_key(client_id, id) if id else f"auto/{broker.runtime.token(16)}"
+        key = timer_key(client_id, user, id) if id else f"auto/{broker.runtime.token(16)}"
         if broker.state.keys >= self.config.max_messages:
             return self._refuse(ReasonCode.QUOTA_EXCEEDED, "too many delayed messages")
         try:

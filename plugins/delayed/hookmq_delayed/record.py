@@ -53,7 +53,8 @@ class Record:
             raise ValueError(f"not a delayed message: {error!r}") from error
 
 
-def timer_key(client_id: str, id: str) -> str:
-    """Return the key of a client's message with this id. Messages of other clients have other keys."""
-    owner = sha256(client_id.encode()).hexdigest()
+def timer_key(client_id: str, user: str, id: str) -> str:
+    """Return the key of a client's message with the id it chose. Another client, or another user of the same client id,
+    cannot make the same key."""
+    owner = sha256(json.dumps([client_id, user]).encode()).hexdigest()
     return f"id/{owner}/{sha256(id.encode()).hexdigest()}"

@@ -218,7 +218,8 @@ def test_a_record_reads_back(
     properties = Properties(user_property=tuple(clean)) if clean else EMPTY
     record = Record(topic, payload, qos, retain, properties, client_id, id, 1.5)
     assert Record.decode(record.encode()) == record
-    assert len(timer_key(client_id, id)) < 200
+    assert len(timer_key(client_id, "", id)) < 200
+    assert timer_key(client_id, "ann", id) != timer_key(client_id, "bob", id)
 
 
 def test_a_broker_process_with_a_real_client(tmp_path: Path) -> None:

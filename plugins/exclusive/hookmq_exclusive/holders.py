@@ -55,7 +55,16 @@ class Holders:
         if not topics:
             del self._by_client[client_id]
 
-    def release_all(self, client_id: str) -> None:
-        """Free all topics of a client whose session has ended."""
-        for topic in self._by_client.pop(client_id, ()):
-            del self._by_topic[topic]
+    def topics(self, client_id: str) -> tuple[str, ...]:
+        """Return the topics of a client."""
+        return tuple(self._by_client.get(client_id, ()))
+
+    def expire(self, now: float) -> None:
+        """Free the topics whose subscriptions were allowed but never made."""
+        late = [
+            (topic, one.client_id)
+            for topic, one in self._by_topic.items()
+            if not one.confirmed and now - one.since >= UNCONFIRMED
+        ]
+        for topic, client_id in late:
+            self.release(topic, client_id)

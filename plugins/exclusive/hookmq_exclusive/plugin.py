@@ -50,6 +50,8 @@ class ExclusivePlugin(Plugin):
         super().__init__(config, context)
         self.holders = Holders()
         self.refused = 0
+        self._expired = 0.0
+        """When the holders were last searched for subscriptions that were never made; monotonic seconds."""
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
@@ -89,11 +91,18 @@ class ExclusivePlugin(Plugin):
         if holder is not None and holder.client_id != client.client_id:
             if self._holds(holder, topic, broker):
                 return self._refuse(ReasonCode.QUOTA_EXCEEDED, "another client holds this topic")
-        elif holder is None and len(self.holders) >= self.config.max_topics:
+        elif holder is None and self._is_full(broker.now()):
             return self._refuse(ReasonCode.QUOTA_EXCEEDED, "too many exclusive topics")
         if holder is None or holder.client_id != client.client_id:
             self.holders.take(topic, client.client_id, broker.now())
         return subscription.replace(topic_filter=topic)
+
+    def _is_full(self, now: float) -> bool:
+        most = self.config.max_topics
+        if len(self.holders) >= most and now >= self._expired + UNCONFIRMED:
+            self._expired = now
+            self.holders.expire(now)
+        return len(self.holders) >= most
 
     def _holds(self, holder: Holder, topic: str, broker: BrokerHandle) -> bool:
         """Return whether the client still has the subscription, or may be about to make it."""
@@ -125,12 +134,13 @@ class ExclusivePlugin(Plugin):
     async def on_session(
         self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
     ) -> None:
-        """Free the topics of an ended session, unless the client already has a new one."""
-        if (
-            event in (SessionEvent.ENDED, SessionEvent.EXPIRED)
-            and broker.session(client.client_id) is None
-        ):
-            self.holders.release_all(client.client_id)
+        """Free the topics of an ended session. The client may already have a new session with other topics."""
+        if event not in (SessionEvent.ENDED, SessionEvent.EXPIRED):
+            return
+        for topic in self.holders.topics(client.client_id):
+            holder = self.holders.holder(topic)
+            if holder is not None and not self._holds(holder, topic, broker):
+                self.holders.release(topic, client.client_id)
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:

@@ -132,6 +132,28 @@ def test_the_number_of_topics_is_bounded(make: Make) -> None:
     assert ask(client, "$exclusive/other") == 1
 
 
+def test_sessions_that_end_free_their_topics(make: Make) -> None:
+    harness = make(max_topics=5)
+    for number in range(20):
+        evil = harness.connect("evil", session_expiry_interval=600)
+        assert ask(evil, f"$exclusive/t{number}") == 1
+        evil.drop()
+    harness.settle()
+    assert ask(harness.connect("good")) == 1
+
+
+def test_subscriptions_never_made_do_not_fill_the_table(make: Make) -> None:
+    refusing = Refusing(None, Context("refusing"))
+    harness = make(refusing, max_topics=2)
+    client = harness.connect("c", keep_alive=0)
+    harness.advance(60)
+    for number in range(2):
+        assert ask(client, f"$exclusive/t{number}") == 0x87
+    refusing.refuses = False
+    harness.advance(30)
+    assert ask(client, "$exclusive/other") == 1
+
+
 STEPS = st.lists(
     st.tuples(st.sampled_from(["take", "release", "end"]), st.sampled_from("ab"), st.sampled_from("xyz"))
 )  # fmt: skip
@@ -150,7 +172,8 @@ def test_both_sides_of_the_cache_agree(steps: list[tuple[str, str, str]]) -> Non
             if expected.get(topic) == client:
                 del expected[topic]
         else:
-            holders.release_all(client)
+            for one in holders.topics(client):
+                holders.release(one, client)
             expected = {topic: one for topic, one in expected.items() if one != client}
         found = {topic: holder.client_id for topic in "xyz" if (holder := holders.holder(topic))}
         assert (found, len(holders)) == (expected, len(expected))

@@ -16,6 +16,7 @@ from hookmq.plugin import (
     Message,
     MetricRegistry,
     Plugin,
+    PluginError,
     Properties,
     ReasonCode,
     Seconds,
@@ -64,6 +65,7 @@ class PresencePlugin(Plugin):
     Config = PresenceConfig
     config: PresenceConfig
     _changes = 0
+    _failures = 0
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
@@ -85,7 +87,7 @@ class PresencePlugin(Plugin):
             client_id, online = status["client_id"], status["status"] == "online"
         except (ValueError, TypeError, KeyError):
             return  # published by somebody else, before this plugin was configured
-        if online and broker.client(client_id) is None:
+        if online and isinstance(client_id, str) and broker.client(client_id) is None:
             self._publish(client_id, None, broker, {"status": "offline", "reason": "restart"})
 
     @property
@@ -131,7 +133,12 @@ class PresencePlugin(Plugin):
         payload = json.dumps(status, ensure_ascii=False).encode()
         expiry = int(self.config.offline_expiry) if status["status"] == "offline" else 0
         properties = Properties(message_expiry_interval=expiry) if expiry else EMPTY
-        broker.publish(topic, payload, 1, True, properties, volatile=not self.config.durable)
+        try:
+            broker.publish(topic, payload, 1, True, properties, volatile=not self.config.durable)
+        except PluginError:
+            # The topic of a very long client id is too long. Such clients must not stop the status of others.
+            self._failures += 1
+            return
         self._changes += 1
 
     @hookimpl
@@ -148,4 +155,9 @@ class PresencePlugin(Plugin):
             "presence_changes_total",
             "Published changes of a client's status.",
             lambda: self._changes,
+        )
+        registry.counter(
+            "presence_failures_total",
+            "Changes not published because the client id is too long for a topic.",
+            lambda: self._failures,
         )

@@ -128,6 +128,16 @@ def test_a_restart(make: Make, durable: bool) -> None:
     watcher.expect_nothing()
 
 
+def test_client_ids_that_are_too_long_do_not_stop_the_others(
+    watched: tuple[Harness, MemoryClient],
+) -> None:
+    harness, watcher = watched
+    for number in range(25):
+        harness.connect("%" * 30_000 + str(number)).disconnect()
+    harness.connect("good")
+    assert status(watcher, "presence/good")["status"] == "online"
+
+
 def test_details_only_if_asked(make: Make) -> None:
     harness = make(details=True)
     watcher = harness.connect("watcher", username="ann")

@@ -15,7 +15,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from hookmq.plugin import ConfigError
-from jsonschema.exceptions import SchemaError, ValidationError, best_match
+from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.validators import Draft202012Validator, validator_for
 from jsonschema_specifications import REGISTRY as SPECIFICATIONS  # type: ignore[import-untyped]
 from referencing.exceptions import Unresolvable
@@ -74,7 +74,7 @@ def json_schema(text: bytes) -> Check:
         raise ConfigError(f"{error.json_path}: {error.message[:200]}") from error
     except RecursionError as error:
         raise ConfigError("the schema is nested too deeply") from error
-    _refuse_foreign(schema)
+    _refuse_unsafe(schema)
     # Only the standard's own schemas: without a registry, the library would download references.
     validator = kind(schema, registry=SPECIFICATIONS)
 
@@ -83,20 +83,22 @@ def json_schema(text: bytes) -> Check:
         if problem:
             return problem
         try:
-            error: ValidationError | None = best_match(validator.iter_errors(value))
+            error: ValidationError | None = next(validator.iter_errors(value), None)
         except RecursionError:
             return "nested too deeply"
         except Unresolvable as missing:
             return f"the schema has no {missing.ref}"
         if error is None:
             return ""
-        return f"{error.json_path[:LONGEST_PATH]} does not satisfy {error.validator}"
+        # The place in the schema, not in the payload: a payload's keys are content, and may not even be valid text.
+        place = "/".join(str(part) for part in error.absolute_schema_path)
+        return f"does not satisfy {place[:LONGEST_PATH]}"
 
     return check
 
 
-def _refuse_foreign(schema: Any) -> None:
-    """Raise ConfigError if a schema refers to something outside itself."""
+def _refuse_unsafe(schema: Any) -> None:
+    """Raise ConfigError if a schema refers to something outside itself, or compares all items of an array."""
     identities: set[str] = set()
     references: list[str] = []
     parts = [schema]
@@ -104,6 +106,10 @@ def _refuse_foreign(schema: Any) -> None:
         part = parts.pop()
         if isinstance(part, dict):
             for key, value in part.items():
+                if key == "uniqueItems" and value is True:
+                    raise ConfigError(
+                        "uniqueItems compares each item with all others, which could block the broker"
+                    )
                 if key in ("$id", "id") and isinstance(value, str):
                     identities.add(value.rstrip("#"))
                 elif key in ("$ref", "$dynamicRef") and isinstance(value, str):

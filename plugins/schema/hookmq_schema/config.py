@@ -56,7 +56,7 @@ class SchemaConfig:
         }
     )
     max_size: Size = setting(
-        256 * 1024, "payloads above this size are invalid, since a check takes time", minimum=1
+        32 * 1024, "payloads above this size are invalid, since a check takes time", minimum=1
     )
     tag: str = setting(
         "schema-error", "user property that tells the reason if a message is tagged", nonempty=True

@@ -82,10 +82,10 @@ STATE = {
     ("payload", "reason"),
     [
         (b'{"speed": 1}', ""),
-        (b'{"speed": -1}', "$.speed does not satisfy minimum"),
-        (b'{"speed": "secret"}', "$.speed does not satisfy type"),
-        (b"{}", "$ does not satisfy required"),
-        (b"[]", "$ does not satisfy type"),
+        (b'{"speed": -1}', "does not satisfy properties/speed/minimum"),
+        (b'{"speed": "secret"}', "does not satisfy properties/speed/type"),
+        (b"{}", "does not satisfy required"),
+        (b"[]", "does not satisfy type"),
         (b"", "not JSON at character 0"),
     ],
 )
@@ -99,6 +99,7 @@ def test_json_schema(payload: bytes, reason: str) -> None:
         (b"{", "not JSON at character 1"),
         (b"[]", "expected a JSON object, found list"),
         (b'{"type": "strng"}', "$.type: 'strng' is not valid under any of the given schemas"),
+        (b'{"items": {"uniqueItems": true}}', "uniqueItems compares each item with all others"),
         (b'{"$ref": "http://127.0.0.1:1/x"}', "$ref 'http://127.0.0.1:1/x' is outside the schema"),
         (b'{"items": [{"$ref": "other.json#/a"}], "$schema": "http://json-schema.org/draft-07/schema#"}',
          "$ref 'other.json#/a' is outside the schema"),
@@ -108,6 +109,11 @@ def test_a_json_schema_that_cannot_be_used_is_refused(text: bytes, why: str) -> 
     with pytest.raises(ConfigError) as refused:
         checks.json_schema(text)
     assert str(refused.value).startswith(why)
+
+
+def test_a_reason_quotes_nothing_of_the_payload() -> None:
+    check = checks.json_schema(schema({"additionalProperties": {"type": "integer"}}))
+    assert check(b'{"\\ud800": "secret"}') == "does not satisfy additionalProperties/type"
 
 
 def test_a_reference_that_leads_nowhere_makes_the_payload_invalid() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hookmq.plugin import (
+    Action,
     BrokerHandle,
     ClientInfo,
     ConfigError,
@@ -16,6 +17,7 @@ from hookmq.plugin import (
     Message,
     MetricRegistry,
     Plugin,
+    PluginError,
     ReasonCode,
     hookimpl,
     setting,
@@ -70,9 +72,19 @@ class SparkplugPlugin(Plugin):
             levels = topic.split("/")
             if len(levels) > 3 and len(levels) == _LEVELS.get(levels[2]):
                 # conformance-mqtt-aware-nbirth-mqtt-topic, -nbirth-mqtt-retain, and the same for DBIRTH
-                broker.publish(CERTIFICATES + topic, message.payload, message.qos, retain=True)
+                try:
+                    broker.publish(CERTIFICATES + topic, message.payload, message.qos, retain=True)
+                except PluginError as error:  # the certificate's topic is too long
+                    return Deny(ReasonCode.TOPIC_NAME_INVALID, str(error))
                 self.births += 1
-        elif client is not None and topic.startswith(CERTIFICATES):
+        elif topic.startswith(CERTIFICATES):  # other plugins publish without a client
+            return Deny(ReasonCode.NOT_AUTHORIZED, "only the broker publishes certificates")
+        return None
+
+    @hookimpl
+    def authorize(self, action: Action, topic: str) -> Deny | None:
+        """Refuse certificates of clients, also if another plugin rewrote the topic. Others decide on the rest."""
+        if action is not Action.SUBSCRIBE and topic.startswith(CERTIFICATES):
             return Deny(ReasonCode.NOT_AUTHORIZED, "only the broker publishes certificates")
         return None
 

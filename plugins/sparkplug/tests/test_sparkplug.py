@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hookmq.plugin import Context, Plugin
 from hookmq_sparkplug.payload import with_timestamp
 from hookmq_sparkplug.plugin import SparkplugPlugin
 from hookmq_testing import Harness, make_plugin, will
@@ -75,7 +76,19 @@ def test_clients_cannot_publish_certificates(make: Make) -> None:
     client = harness.connect("c")
     client.subscribe("$sparkplug/#")
     client.publish(CERTIFICATES + NODE, b"forged", 1, expect=0x87)
-    harness.connect("d", will=will(CERTIFICATES + NODE, b"forged")).drop()
+    dying = harness.connect("d", will=will(CERTIFICATES + NODE, b"forged"), expect=None)
+    assert dying.connack is not None
+    assert dying.connack.code == 0x87
+    client.expect_nothing()
+
+
+def test_other_plugins_cannot_publish_certificates(broker_harness: Callable[..., Harness]) -> None:
+    sparkplug = make_plugin(SparkplugPlugin, {}, "sparkplug")
+    harness = broker_harness([sparkplug, Plugin(None, Context("other"))])
+    client = harness.connect("c")
+    client.subscribe("$sparkplug/#")
+    harness.handle("other").publish(CERTIFICATES + NODE, b"forged", retain=True)
+    harness.settle()
     client.expect_nothing()
 
 
