@@ -1,6 +1,7 @@
 """The handle of a plugin client. It checks the plugin's arguments, as the decoder checks bytes from other clients."""
 
 from collections.abc import Awaitable, Callable
+from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from hookmq.broker.connection import Phase
@@ -92,6 +93,8 @@ class PluginClient:
     def on_message(self, call: Callable[[Any], None] | None) -> None:
         connection = self._connection
         connection.only_on_loop("on_message")
+        if iscoroutinefunction(call):
+            raise connection.error("on_message must not be `async def`: use messages() instead")
         connection.on_message = call
         connection.schedule()
 

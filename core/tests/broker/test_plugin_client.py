@@ -408,3 +408,12 @@ def test_delivery_is_the_protocol(harness: Harness) -> None:
     assert all(hasattr(got[0], name) for name in public)
     handle = {name for name in vars(ClientHandle) if not name.startswith("_")}
     assert all(hasattr(client, name) for name in handle)
+
+
+def test_a_coroutine_function_cannot_receive_messages(harness: Harness) -> None:
+    client = connect(harness)
+
+    async def receive(delivery: Any) -> None: ...
+
+    with pytest.raises(PluginError, match="on_message must not be"):
+        client.on_message = receive

@@ -12,7 +12,10 @@ from hookmq.model.errors import PluginError
 from hookmq.model.events import Direction, DropReason
 from hookmq.model.message import Message
 from hookmq.model.runtime import Promise
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.primitives import Reader
 from hookmq.mqtt.properties import EMPTY, In, Properties
+from hookmq.mqtt.property_section import check_response_topic, encode_section, read_properties
 from hookmq.session.session import Session
 
 
@@ -76,6 +79,15 @@ class Publishing(HandleBase):
         self._check_topic(topic, "publish")
         if qos not in (0, 1, 2):
             raise self._refusal("publish", f"QoS {qos!r}")
+        if properties is not EMPTY:
+            properties = properties.only(In.WILL)
+            try:
+                # Otherwise an invalid value would fail in a later turn, for each subscriber.
+                reader = Reader(encode_section(properties, In.WILL))
+                most = state.limits.max_user_properties
+                check_response_topic(read_properties(reader, In.WILL, most))
+            except (ProtocolError, ValueError, TypeError, AttributeError) as error:
+                raise self._refusal("publish", f"a property is invalid: {error}") from error
         now = state.runtime.time()
         interval = properties.message_expiry_interval
         return Message(
@@ -83,7 +95,7 @@ class Publishing(HandleBase):
             payload,
             qos,
             retain,
-            properties.only(In.WILL) if properties is not EMPTY else EMPTY,
+            properties,
             None if client is None else client.client_id,
             "plugin:" + self._plugin,
             now,

@@ -425,3 +425,20 @@ def test_volatile_changes_nothing_else(durable: Harness) -> None:
     away.reconnect()
     away.expect_message("t", b"x")
     assert retained(durable) == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"user_property": (("a", "\ud800"),)},
+        {"content_type": "x" * 70_000},
+        {"message_expiry_interval": 2**40},
+        {"response_topic": "#"},
+    ],
+)
+def test_an_invalid_property_is_refused_at_once(
+    broker_harness: Callable[..., Harness], values: dict[str, Any]
+) -> None:
+    harness = broker_harness(plugins=[HookRecorder(id="mine")])
+    with pytest.raises(PluginError, match="cannot publish"):
+        harness.handle("mine").publish("t", b"", properties=Properties(**values))
