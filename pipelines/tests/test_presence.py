@@ -184,5 +184,5 @@ def test_topic_filters(
 def test_settings_that_do_not_fit(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(BY, **change)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no topic filter"):
+    with pytest.raises(ValueError, match="is not a topic filter"):
         Lifecycle(topics=("a/#/b",))
