@@ -98,6 +98,15 @@ async def service() -> AsyncIterator[Make]:
         await one.close()
 
 
+@pytest.fixture
+async def skip(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return a function that puts the event loop's clock forward, so that timers are due at once."""
+    loop = asyncio.get_running_loop()
+    real, ahead = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: real() + sum(ahead))
+    return ahead.append
+
+
 def get(server: Server, path: str = "/") -> HttpRequest:
     return HttpRequest("GET", server.url + path, {})
 
@@ -318,20 +327,30 @@ async def test_calls_in_progress_and_waiting_are_bounded(server: Server, service
     assert (one.counts.running, one.counts.waiting, len(server.requests)) == (0, 0, 2)
 
 
-async def test_the_deadline_covers_waiting(server: Server, service: Make) -> None:
+async def test_the_deadline_covers_waiting(
+    server: Server, service: Make, skip: Callable[[float], None]
+) -> None:
     server.answers = [server.never]
-    one = service(max_parallel=1, deadline=0.1)
-    calls = [one.ask(get(server)) for _ in range(2)]
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    assert [str(result) for result in results] == ["no answer within 0.1 s"] * 2
+    one = service(timeout=2000, max_parallel=1, deadline=1000)
+    calls = asyncio.gather(*(one.ask(get(server)) for _ in range(2)), return_exceptions=True)
+    await server.asked.wait()
+    # Both calls are due in the same turn, so the second never gets the place of the first.
+    skip(1500)
+    assert [str(result) for result in await calls] == ["no answer within 1000 s"] * 2
     assert len(server.requests) == 1
     assert (one.counts.running, one.counts.waiting, one.counts.failures) == (0, 0, 1)
 
 
-async def test_the_deadline_covers_retries(server: Server, service: Make) -> None:
+async def test_the_deadline_covers_retries(
+    server: Server, service: Make, skip: Callable[[float], None]
+) -> None:
     server.answers = [503]
-    one = service(deadline=0.1, retries=1, retry_delay=1000)
-    assert await unavailable(one, get(server)) == "no answer within 0.1 s"
+    one = service(timeout=2000, deadline=1000, retries=1, retry_delay=10_000)
+    call = asyncio.create_task(unavailable(one, get(server)))
+    while not one.counts.failures:  # noqa: ASYNC110 - a few turns, until the answer has arrived
+        await asyncio.sleep(0)
+    skip(1500)
+    assert await call == "no answer within 1000 s"
     assert len(server.requests) == 1
 
 
