@@ -1,6 +1,7 @@
 """Every hook has a test with its name."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hookmq.hooks.specs import SPECS
 TESTS = Path(__file__).parent
 
 
+@cache
 def names() -> set[str]:
     """Return the names of all test functions, and the strings by which parametrized tests select hooks."""
     found = set()
@@ -28,13 +30,10 @@ def names() -> set[str]:
     return found
 
 
-NAMES = names()
-
-
 @pytest.mark.parametrize("hook", SPECS)
 def test_a_test_is_named_for_it(hook: str) -> None:
-    assert any(hook in name for name in NAMES)
+    assert any(hook in name for name in names())
 
 
 def test_the_search_finds_no_hook_that_is_not_there() -> None:
-    assert not any("on_frobnicate" in name for name in NAMES)
+    assert not any("on_frobnicate" in name for name in names())
