@@ -57,6 +57,8 @@ class LineConnection(asyncio.Protocol):
         self._will: Will | None = None
         self._task: asyncio.Task[None] | None = None
         self._unanswered = 0
+        self._unread: list[Delivery] = []
+        self._writable = True
         self._quit = False
 
     # --- asyncio.Protocol ------------------------------------------------------------------------------------------
@@ -64,6 +66,8 @@ class LineConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, unless there are too many."""
         self._transport = transport
+        # `pause_writing` is then called as soon as the system does not take all bytes.
+        self._transport.set_write_buffer_limits(0)
         if not self._enter(self):
             self._transport.abort()
 
@@ -87,14 +91,21 @@ class LineConnection(asyncio.Protocol):
             self._client.disconnect(will=not self._quit)
 
     def pause_writing(self) -> None:
-        """Receive no more messages from the broker, because the device reads too slowly."""
-        if self._client is not None:
+        """Take no messages from the broker and no lines from the device, because the device reads too slowly."""
+        self._writable = False
+        if self._client is not None and self._client.connected:
             self._client.pause()
+        self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Receive messages again."""
-        if self._client is not None:
+        """Acknowledge the messages that are written now, and continue with messages and lines."""
+        self._writable = True
+        unread, self._unread = self._unread, []
+        for delivery in unread:
+            delivery.acknowledge()
+        if self._client is not None and self._client.connected:
             self._client.resume()
+        self._work()
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -103,8 +114,13 @@ class LineConnection(asyncio.Protocol):
     # --- commands --------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Handle lines until a line must be awaited, or too many publishes are unanswered."""
-        while self._lines and self._task is None and self._unanswered < MAX_UNANSWERED:
+        """Handle lines until a line must be awaited, too many publishes are unanswered, or the device does not read."""
+        while (
+            self._lines
+            and self._task is None
+            and self._unanswered < MAX_UNANSWERED
+            and self._writable
+        ):
             if self._transport.is_closing():
                 return
             try:
@@ -114,7 +130,7 @@ class LineConnection(asyncio.Protocol):
             except (UnicodeDecodeError, ValueError):
                 self._answer(f"ERR 0x{ReasonCode.MALFORMED_PACKET:02X} cannot read this line")
         # What TCP holds back, the device does not send.
-        if self._lines:
+        if self._lines or not self._writable:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -172,6 +188,8 @@ class LineConnection(asyncio.Protocol):
         client.on_message = self._message
         client.on_end = self._ended
         self._client = client
+        if not self._writable:
+            client.pause()
         self._answer("OK")
 
     async def _subscribe(self, client: ClientHandle, filter: str) -> None:
@@ -190,7 +208,10 @@ class LineConnection(asyncio.Protocol):
         message = delivery.message
         if b"\n" not in message.payload:
             self._write(b"MSG %b %b\n" % (message.topic.encode(), message.payload))
-            delivery.acknowledge()
+            if self._writable:
+                delivery.acknowledge()
+            else:  # the system did not take the whole line: `resume_writing` acknowledges it
+                self._unread.append(delivery)
         else:
             delivery.acknowledge(
                 ReasonCode.PAYLOAD_FORMAT_INVALID
@@ -198,7 +219,10 @@ class LineConnection(asyncio.Protocol):
 
     def _ended(self, reason: DisconnectReason) -> None:
         self._answer(f"ERR 0x{reason.code:02X} {reason.error or reason.code.text}")
-        self._transport.close()
+        if self._writable:
+            self._transport.close()
+        else:  # `close` would wait for a device that does not read
+            self._transport.abort()
 
     def _answer(self, text: str) -> None:
         self._write(text.encode() + b"\n")
