@@ -102,6 +102,7 @@ class NewPlugin:
             "year": str(self.year or datetime.now(UTC).year),
             "example": _text(f"kinds/{self.kind}.yaml").rstrip("\n"),
             "settings": _text(f"kinds/{self.kind}.settings").rstrip("\n"),
+            "protocol": _text("kinds/gateway.readme") if self.kind == "gateway" else "",
         }
 
     def project(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ from hookmq.cli import main
 from hookmq.cli.plugins import KINDS as OFFERED
 from hookmq.config.plugins import FIRST_PARTY
 from hookmq.plugin import ConfigError, Plugin
-from hookmq_testing import make_plugin
+from hookmq_testing import Harness, make_plugin
 from hookmq_testing.new_plugin import KINDS, LICENCES, LONGEST, NewPlugin, create
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +71,42 @@ def test_the_readme_has_a_configuration_and_every_setting(
     assert set(entry["config"]) <= fields
     assert set(re.findall(r"^\| `(\w+)` \|", readme, re.M)) == fields
     make_plugin(plugin, entry["config"])
+
+
+def test_only_a_gateway_describes_a_protocol() -> None:
+    texts = {kind: NewPlugin("bell", kind).project()["README.md"] for kind in KINDS}
+    assert [kind for kind, text in texts.items() if "## Protocol" in text] == ["gateway"]
+    assert "\n\n\n" not in "".join(texts.values())
+
+
+def test_the_session_in_the_readme_of_a_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The README shows what a device sends, and the lines that the gateway sends to it."""
+    folder, _ = create("shown_lines", "gateway", str(tmp_path / "new"))
+    [block] = re.findall(r"```text\n(.*?)```", (folder / "README.md").read_text(), re.S)
+    monkeypatch.syspath_prepend(folder)
+    module = import_module("hookmq_shown_lines")
+    client_id, *shown = block.splitlines()
+    sent: list[str] = []
+
+    async def send(line: str) -> None:
+        sent.append(line)
+
+    gate = make_plugin(module.ShownLinesPlugin, id="gate")
+    with Harness([gate], config={"auth": {"default": "allow"}}) as harness:
+        broker, run = harness.handle("gate"), harness.clock.run
+        work = module.Device.connect(broker, "devices", client_id, None, send, lambda: None)
+        device = run(work)
+        harness.clock.spawn(device.receive(), lambda result, error: None)
+        for line in shown:
+            if line.startswith("> "):
+                harness.connect().publish(f"devices/{client_id}/set", line[2:].encode())
+                harness.settle()
+            elif line.split(" ")[0] not in ("ok", "error"):
+                run(device.line(line))
+    assert sent == [line for line in shown if line.split(" ")[0] in ("ok", "error", ">")]
+    assert {line.split(" ")[0] for line in sent} == {"ok", "error", ">"}
 
 
 @EVERY
