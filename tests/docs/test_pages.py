@@ -101,6 +101,20 @@ def test_python_runs(block: Block) -> None:
     run_python(block)
 
 
+@pytest.mark.parametrize("block", of("python"))
+def test_no_example_ignores_the_reason_code_of_subscribe(block: Block) -> None:
+    ignored = [
+        node.lineno
+        for node in ast.walk(ast.parse(block.text))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Await)
+        and isinstance(node.value.value, ast.Call)
+        and isinstance(node.value.value.func, ast.Attribute)
+        and node.value.value.func.attr == "subscribe"
+    ]
+    assert ignored == []
+
+
 @pytest.mark.parametrize("block", of("yaml config"))
 def test_a_configuration_is_right(block: Block, folder: Path) -> None:
     check_config(block.text, folder)
