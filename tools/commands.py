@@ -12,13 +12,13 @@ This page is generated from the help of the commands, and a test keeps it up to 
 (`register_cli` in [Hooks](hooks.md)); `hookmq --help` lists them.
 
 The options of `pub`, `sub` and `rr` have the same meaning as in mosquitto_pub, mosquitto_sub and mosquitto_rr. These
-are not supported: `--proxy`, `--psk`, `--psk-identity`, `--tls-alpn`, `--tls-engine`, `--tls-engine-kpass-sha1`,
-`--keyform`, `--pretty` and `--tls-use-os-certs` (use `--tls`); `--random-filter` and `--remove-retained` of
-mosquitto_sub; `-R` of mosquitto_rr.
+options are not supported: `--proxy`, `--psk`, `--psk-identity`, `--tls-alpn`, `--tls-engine`,
+`--tls-engine-kpass-sha1`, `--keyform`, `--pretty` and `--tls-use-os-certs` (use `--tls`); `--random-filter` and
+`--remove-retained` of mosquitto_sub; `-R` of mosquitto_rr.
 
-On a terminal, `sub` and `rr` escape control characters, characters that change the direction of text, and bytes that are
-not UTF-8: they print `\\x1b`, for example. A message therefore cannot control the terminal. Tabs and line ends in a
-payload are kept. A file or a pipe gets the bytes unchanged. JSON output always escapes such characters.
+On a terminal, `sub` and `rr` escape control characters, characters that change the direction of text, and bytes that
+are not UTF-8: they print `\\x1b`, for example. A message therefore cannot control the terminal. Tabs and line ends in a
+payload are kept. In a file or a pipe, the bytes are unchanged. JSON output always escapes such characters.
 """
 
 

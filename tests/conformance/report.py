@@ -32,14 +32,15 @@ PAGE = ROOT / "docs" / "reference" / "conformance.md"
 INTRO = """\
 # Conformance
 
-Every normative statement of MQTT 5.0 and MQTT 3.1.1 that a server can keep or break has a test. The tests send bytes
-written by hand, without HookMQ's codec. They check the bytes of the answer, the order of packets, and whether the
-connection ends. The page also lists statements that bind clients, if a test can break them and check the broker's
-reaction.
+Every normative statement of MQTT 5.0 and MQTT 3.1.1 that a server can follow or violate has a test. The tests send
+bytes written by hand, without HookMQ's codec. They check the bytes of the answer, the order of packets, and whether
+the connection ends. The page also lists statements that bind clients, if a test can violate them and check the
+broker's reaction.
 
 `make conformance` runs the tests, prints where in the source each statement is enforced, and writes this page. The
 statements are paraphrased. Ids starting with `MQTT-` belong to MQTT 5.0, and ids starting with `MQTT311-` to 3.1.1.
-The tests are in `tests/conformance`.
+The tests are in `tests/conformance`. A note such as `(0x81, close)` means that the broker may send this reason code
+and closes the connection.
 """
 
 

@@ -12,7 +12,7 @@ from hookmq.plugin import Plugin
 
 @dataclass(frozen=True, slots=True)
 class HookOptions:
-    """``plugins[].hooks.HOOK:`` options of one hook. None keeps the hook's default."""
+    """``plugins[].hooks.HOOK:`` options of one hook. The hook's default applies to each option that is not set."""
 
     timeout: Seconds | None = setting(None, "maximum time for the plugin to decide")
     on_error: Literal["deny", "pass", "drop"] | None = setting(
@@ -41,7 +41,7 @@ class PluginEntry:
     enabled: bool = setting(True, "whether the entry is used")
     required: bool | Literal["if_installed"] = setting(
         True,
-        "false: the broker starts even if the plugin fails; if_installed: even if it is not installed",
+        "false: the broker starts even if the plugin fails; if_installed: the broker starts even if the plugin is not installed",
     )
     listeners: tuple[str, ...] | None = setting(
         None, "listeners whose clients the plugin is called for; all by default", nonempty=True

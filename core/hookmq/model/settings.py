@@ -99,7 +99,7 @@ class BrokerSettings:
     )
     receive_maximum_policy: Literal["strict", "tolerant"] = setting(
         "strict",
-        "what happens if a client exceeds receive_maximum; strict: DISCONNECT 0x93; tolerant: it is only counted",
+        "what happens if a client exceeds receive_maximum; strict: DISCONNECT 0x93; tolerant: the excess is only counted",
     )
     topic_alias_maximum: int = setting(
         64, "number of topic aliases that a client may use", maximum=65535

@@ -107,7 +107,7 @@ _SUBSCRIPTION: Final = (
     Field(
         "retain_handling",
         {"type": "integer", "enum": [0, 1, 2]},
-        "whether a subscription is sent retained messages: 0 always, 1 only if it is new, 2 never",
+        "when retained messages are sent for the subscription: 0 always, 1 only if it is new, 2 never",
     ),
     Field("identifier", {"type": "integer", "minimum": 1}, "subscription identifier", False),
 )

@@ -32,10 +32,10 @@ schemas describe complete events. New versions may add fields. Existing fields k
 | `id` | `id` | `EPOCH-SEQUENCE`: unique to the event, and the same for every attempt and after a restart |
 | `source` | `source` | value of the plugin's setting `source` |
 | `type` | `type` | event type from this page |
-| `subject` | | topic of the event or, if the event has no topic, its client id; absent if it has neither |
+| `subject` | | topic of the event, or its client id if it has no topic; absent if it has neither |
 | `time` | `time` | time of the event, in RFC 3339 format, in UTC, with microseconds |
 | `sequence` | `sequence` | number of the event in its epoch, from 0; in a CloudEvent, a string of twenty digits |
-| `epoch` | `epoch` | id of the numbering: one for each outbox or, with `best_effort`, for each run of the broker |
+| `epoch` | `epoch` | id of the epoch: each outbox has its own or, with `best_effort`, each run of the broker |
 | `traceparent` | `traceparent` | the publisher's user property of that name, if it is valid W3C Trace Context |
 | `datacontenttype` | | `application/json`; with `content: payload`, the content type of the payload |
 | `data`, `data_base64` | `data` | fields of the event |
@@ -53,7 +53,7 @@ as JSON if it is an object or an array. With `payload: json`, the plugin tries t
 
 Some receivers cannot read numbers outside the range of a double, unpaired surrogates, or more than 64 levels of
 nesting. The plugin sends such payloads, and payloads that are not JSON, as text. Payloads that are not UTF-8 are sent
-in base64. The values `text` and `base64` always choose that form; `none` omits payloads.
+in base64. The values `text` and `base64` always select that form; `none` omits payloads.
 """
 
 
@@ -120,7 +120,7 @@ def _section(kind: Kind) -> str:
     hooks = ", ".join(f"`{hook}`" for hook in kind.hook.split(", "))
     lines = [f"### {kind.name}\n", f"{kind.help} Source: {hooks}.\n", _table(kind.fields)]
     if kind.payload:
-        lines.append("It also has the fields of [payloads](#payloads).\n")
+        lines.append("The event also has the fields listed under [payloads](#payloads).\n")
     shown = Envelope("urn:hookmq:webhook", "3f2a", "structured", max_event=4096)
     _, body = encode(shown, [Numbered(41, sample(kind.name), 0)])
     text = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
