@@ -206,3 +206,29 @@ def test_the_fast_path_with_an_observer(harnesses: Callable[..., Harness]) -> No
     assert plugin.seen == 6
     # Notifying takes the same calls for all messages of a turn, except for making each.
     assert len(one.calls) <= len(without.calls) + 25, str(one)
+
+
+def test_an_observer_adds_no_calls_for_each_message_at_qos_0(
+    harnesses: Callable[..., Harness],
+) -> None:
+    counts = []
+    for number in (1, 9):
+        plugin = Observing(None, Context("p"))
+        harness = harnesses(plugins=[plugin])
+        harness.connect("subscriber").subscribe("a/b")
+        connection = harness.connect("publisher").wire.connection
+        assert connection is not None
+        packet = b"\x30\x07\x00\x03a/b\0x"
+        connection.feed(packet)
+        harness.settle()
+        trace = Trace()
+        sys.setprofile(trace)
+        try:
+            connection.feed(packet * number)
+            harness.clock.run_until_idle()
+        finally:
+            sys.setprofile(None)
+        harness.settle()
+        assert plugin.seen == 1 + number
+        counts.append(sum(name != "fast_constructor.<locals>.construct" for _, name in trace.calls))
+    assert counts[0] == counts[1]

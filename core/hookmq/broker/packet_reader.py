@@ -259,14 +259,20 @@ class PacketReader(ClientConnection):
                                             )
                                         elif cached is prior:
                                             # The slice limit is checked between runs: a run's length is limited as if
-                                            # its payloads were empty.
-                                            if len(same) * (last - pos) <= _RUN_DELIVERED * (
-                                                start - pos
-                                            ):
+                                            # its payloads were empty. Messages for observers are counted one by one.
+                                            if not cached.told and len(same) * (
+                                                last - pos
+                                            ) <= _RUN_DELIVERED * (start - pos):
                                                 reach = start - body
                                                 known = data[body:start]
                                         else:
                                             prior = cached
+                                        if cached.told:
+                                            assert session is not None
+                                            state.work += 1
+                                            state.writes.later.append(
+                                                (session.client, cached.route, data[start:after], 0, properties, None)
+                                            )  # fmt: skip
                                     messages += 1
                                     pos = after
                                     continue
@@ -358,7 +364,7 @@ class PacketReader(ClientConnection):
                 metrics.packets_received += packets
                 metrics.messages_received += messages
                 metrics.messages_delivered += delivered
-                if state.writes.dirty and not state.writes.scheduled:
+                if (state.writes.dirty or state.writes.later) and not state.writes.scheduled:
                     state.writes.schedule()
                 if messages:
                     state.writes.share(pos - first)

@@ -42,11 +42,17 @@ def client_message(
 
 def arguments(
     runtime: Runtime, events: Iterable[PublishedEvent]
-) -> list[tuple[ClientInfo, Message, int]]:
-    """Return the arguments of `on_published` for each event."""
-    found = []
+) -> list[tuple[ClientInfo | None, Message, int]]:
+    """Return the arguments of `on_published` for each event. Messages that are not made yet arrive now."""
+    now = runtime.time()
+    found: list[tuple[ClientInfo | None, Message, int]] = []
     for client, route, payload, qos, properties, message in events:
         if message is None:
-            message = client_message(runtime, client, route.topic, payload, qos, properties)
+            if properties is EMPTY:
+                message = make_message(
+                    route.topic, payload, qos, False, EMPTY, client.client_id, "client", now, None
+                )
+            else:
+                message = client_message(runtime, client, route.topic, payload, qos, properties)
         found.append((client, message, route.matched))
     return found

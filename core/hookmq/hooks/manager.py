@@ -420,6 +420,6 @@ def _metrics(instance: PluginInstance, hook: str) -> list[Metric]:
     queue: ObserverQueue | None = instance.kept.queue
     lane = queue.lanes.get(hook) if queue is not None else None
     if lane is not None:
-        rows.append(("hookmq_hook_queue_depth", labels, float(len(lane.events))))
+        rows.append(("hookmq_hook_queue_depth", labels, float(lane.waiting)))
         rows.append(("hookmq_hook_dropped_total", labels, float(lane.dropped)))
     return rows

@@ -18,8 +18,9 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from hookmq.hooks.async_calls import HeldAwaitable, refuse, spawn, words
-from hookmq.hooks.chain import HookImplementation, Narrowing
+from hookmq.hooks.chain import HookImplementation
 from hookmq.hooks.instance import PluginInstance
+from hookmq.hooks.observer_lane import LONGEST, EventRun, Lane, TopicMemo
 from hookmq.hooks.recursion import DEPTH, at_depth
 from hookmq.model.client import ClientInfo
 from hookmq.model.message import Message
@@ -36,23 +37,15 @@ THREAD_BATCH: Final = 512
 """Maximum number of events passed to a plugin in one call of a thread."""
 
 
-class Lane:
-    """The events waiting for one plugin's implementation of one hook."""
-
-    __slots__ = ("call", "dropped", "events", "limit")
-
-    def __init__(self, call: HookImplementation, limit: int) -> None:
-        self.call = call
-        self.limit = limit
-        self.events: deque[tuple[int, tuple[Any, ...], int]] = deque()
-        self.dropped = 0
+_Work = tuple[Callable[..., Any], Sequence[tuple[Any, ...]], int]
+"""A function, the arguments of its calls, and their depth of recursion."""
 
 
 class ObserverQueue:
     """One plugin's queue and its consumer."""
 
     __slots__ = (
-        "_batch", "_began", "_breaker", "_cancel", "_idle", "_one_lane", "_running", "_runtime", "_sequence", "_timer",
+        "_batch", "_began", "_breaker", "_cancel", "_growing", "_idle", "_number", "_running", "_runtime", "_timer",
         "_turn", "closed", "failures", "lanes", "open_until", "plugin_id",
     )  # fmt: skip
 
@@ -62,13 +55,14 @@ class ObserverQueue:
         self.failures = 0
         self.open_until: float | None = None
         self._runtime: Runtime | None = None
-        self._sequence = 0
+        self._number = 0
+        self._growing: EventRun | None = None
+        """The last run, if single events may be added to it."""
         self._turn = 0
         self.closed = False
         self._running = False
-        self._batch: deque[tuple[Lane, tuple[Any, ...], int]] = deque()
-        self._one_lane = False
-        """Whether all events of the batch are from one lane."""
+        self._batch: deque[EventRun] = deque()
+        """The runs that are being passed to the plugin."""
         self._cancel: Cancel | None = None
         self._timer: Timer | None = None
         self._breaker: Timer | None = None
@@ -91,36 +85,40 @@ class ObserverQueue:
     @property
     def waiting(self) -> int:
         """The number of unfinished events."""
-        return len(self._batch) + sum(len(lane.events) for lane in self.lanes.values())
+        return sum(map(len, self._batch)) + sum(lane.waiting for lane in self.lanes.values())
 
     def put(self, lane: Lane, args: tuple[Any, ...]) -> None:
         """Add an event to a lane."""
         if self.open_until is not None or self.closed:
             lane.dropped += 1
             return
-        events = lane.events
-        if len(events) >= lane.limit:
-            events.popleft()
-            lane.dropped += 1
-        self._sequence += 1
-        events.append((self._sequence, args, DEPTH.get()))
+        depth = DEPTH.get()
+        run = self._growing
+        if (
+            run is not None
+            and run.lane is lane
+            and run.depth == depth
+            and len(run.events) < LONGEST
+        ):
+            run.events.append(args)
+            lane.grown(1)
+        else:
+            self._number += 1
+            self._growing = run = EventRun(lane, self._number, [args], depth)
+            lane.add(run)
         if not self._running:
             self._start()
 
-    def put_all(self, lane: Lane, events: Sequence[tuple[Any, ...]]) -> None:
-        """Add several events to a lane."""
+    def put_all(self, lane: Lane, events: list[Any]) -> None:
+        """Add several events to a lane. The list must not change afterwards."""
         if self.open_until is not None or self.closed:
             lane.dropped += len(events)
             return
-        waiting = lane.events
-        sequence, depth = self._sequence, DEPTH.get()
-        for args in events:
-            sequence += 1
-            waiting.append((sequence, args, depth))
-        self._sequence = sequence
-        while len(waiting) > lane.limit:
-            waiting.popleft()
-            lane.dropped += 1
+        if not events:
+            return
+        self._number += 1
+        self._growing = None
+        lane.add(EventRun(lane, self._number, events, DEPTH.get()))
         if not self._running:
             self._start()
 
@@ -140,12 +138,12 @@ class ObserverQueue:
         if self._breaker is not None:
             self._breaker.cancel()
         lost = self.waiting
-        for lane, *_ in self._batch:
-            lane.dropped += 1
+        for run in self._batch:
+            run.lane.dropped += len(run)
         self._batch.clear()
         for lane in self.lanes.values():
-            lane.dropped += len(lane.events)
-            lane.events.clear()
+            lane.clear()
+        self._growing = None
         self._idle.clear()
         self._running = False
         if cancel is not None:
@@ -173,46 +171,47 @@ class ObserverQueue:
             self._running = False
             self._tell_idle()
             return
-        call = self._batch[0][0].call
+        call = self._batch[0].lane.call
         self._began = runtime.now()
         if call.is_async:
             self._timer = runtime.call_later(call.timeout, self._late)
             self._cancel = spawn(runtime, self._consume(self._turn), self._consumed)
         else:
-            due = self._batch if self._one_lane and not self.failures else self._threaded()
-            work = [(lane.call.function, args, depth) for lane, args, depth in due]
-            self._cancel = runtime.run_blocking(partial(_work, work), self._worked)
+            self._cancel = runtime.run_blocking(partial(_work, self._threaded()), self._worked)
 
     def _fill(self) -> None:
         """Take the oldest events of all lanes, in order."""
-        lanes = [lane for lane in self.lanes.values() if lane.events]
+        self._growing = None
+        lanes = [lane for lane in self.lanes.values() if lane.waiting]
         room = BATCH if any(lane.call.is_async for lane in lanes) else THREAD_BATCH
-        self._one_lane = len(lanes) == 1
-        if self._one_lane:
-            lane = lanes[0]
-            events = lane.events
-            for _ in range(min(room, len(events))):
-                _, args, depth = events.popleft()
-                self._batch.append((lane, args, depth))
-            return
-        while room and lanes:
-            first = min(lanes, key=_oldest)
-            self._batch.append((first, *first.events.popleft()[1:]))
-            if not first.events:
+        while room > 0 and lanes:
+            first = lanes[0] if len(lanes) == 1 else min(lanes, key=_oldest)
+            run = first.take(room)
+            self._batch.append(run)
+            room -= len(run)
+            if not first.waiting:
                 lanes.remove(first)
-            room -= 1
 
-    def _threaded(self) -> list[tuple[Lane, tuple[Any, ...], int]]:
+    def _threaded(self) -> list[_Work]:
         """Return the events at the start of the batch to pass to the thread together. After a failure, return only
         one event."""
-        due: list[tuple[Lane, tuple[Any, ...], int]] = []
-        for event in self._batch:
-            if event[0].call.is_async:
+        due: list[_Work] = []
+        for run in self._batch:
+            call = run.lane.call
+            if call.is_async:
                 break
-            due.append(event)
             if self.failures:
-                break
+                return [(call.function, run.events[run.at : run.at + 1], run.depth)]
+            due.append((call.function, run.left(), run.depth))
         return due
+
+    def _pop(self) -> HookImplementation:
+        """Remove the first event of the batch and return its call."""
+        run = self._batch[0]
+        run.at += 1
+        if run.at >= len(run.events):
+            self._batch.popleft()
+        return run.lane.call
 
     # on the loop -------------------------------------------------------------------------------------------------
 
@@ -224,17 +223,18 @@ class ObserverQueue:
         """
         batch = self._batch
         while batch and self.open_until is None:
-            lane, args, depth = batch[0]
-            if not lane.call.is_async:
+            run = batch[0]
+            call = run.lane.call
+            if not call.is_async:
                 return
-            stats = lane.call.stats
+            stats = call.stats
             self._began = stats.clock()
             timed = stats.begin()
             wrong: BaseException | str
-            DEPTH.set(depth)  # messages that it publishes respond to this event
+            DEPTH.set(run.depth)  # messages that it publishes respond to this event
             try:
-                answer = await lane.call.function(*args)
-                wrong = refuse(lane.call, answer) if hasattr(type(answer), "__await__") else ""
+                answer = await call.function(*run.events[run.at])
+                wrong = refuse(call, answer) if hasattr(type(answer), "__await__") else ""
             except _ENDS:
                 raise
             except BaseException as error:  # including a CancelledError that the plugin raised
@@ -243,10 +243,10 @@ class ObserverQueue:
                 wrong = error
             if turn != self._turn:
                 return
-            batch.popleft()
+            self._pop()
             stats.end(timed)
             if isinstance(wrong, BaseException) or wrong:
-                self._failed(lane.call, wrong)
+                self._failed(call, wrong)
                 wrong = ""  # otherwise its traceback and this frame reference each other
             else:
                 stats.ok += 1
@@ -255,7 +255,7 @@ class ObserverQueue:
     def _consumed(self, result: Any, error: BaseException | None) -> None:
         self._rest()
         if error is not None and self._batch:
-            self._failed(self._batch.popleft()[0].call, error)
+            self._failed(self._pop(), error)
         self._again()
 
     def _late(self) -> None:
@@ -264,12 +264,12 @@ class ObserverQueue:
         self._timer = None
         if runtime is None or cancel is None or not self._batch:
             return
-        call = self._batch[0][0].call
+        call = self._batch[0].lane.call
         left = self._began + call.timeout - runtime.now()
         if left > 1e-6:
             self._timer = runtime.call_later(left, self._late)
             return
-        self._batch.popleft()
+        self._pop()
         self._rest()
         cancel()
         self._failed(call, f"timed out after {call.timeout:g} s", timeout=True)
@@ -281,41 +281,34 @@ class ObserverQueue:
         self._rest()
         if error is not None:
             # The thread itself failed at an unknown event. Attribute the failure to the first event.
-            self._failed(self._batch.popleft()[0].call, error)
+            self._failed(self._pop(), error)
             self._again()
             return
         runtime = self._runtime
-        outcomes: list[Any] = result
-        total = runtime.now() - self._began if runtime is not None else 0.0
-        if self._one_lane and outcomes.count(None) == len(outcomes):
-            self._all_worked(total, len(outcomes))
-            return
-        seconds = total / len(outcomes)
-        for outcome in outcomes:
-            lane = self._batch[0][0]
-            stats = lane.call.stats
-            stats.calls += 1
-            stats.seconds += seconds
-            stats.timed += 1
-            if outcome is None:
-                self._batch.popleft()
-                stats.ok += 1
-                self.failures = 0
-            elif isinstance(outcome, BaseException):
-                self._batch.popleft()
-                self._failed(lane.call, outcome)
+        count, outcomes = result
+        seconds = (runtime.now() - self._began) / count if runtime is not None else 0.0
+        done = 0
+        for index, outcome in outcomes:
+            self._succeeded(index - done, seconds)
+            done = index + 1
+            run = self._batch[0]
+            call = run.lane.call
+            call.stats.timed_calls(1, seconds)
+            if isinstance(outcome, BaseException):
+                self._pop()
+                self._failed(call, outcome)
             elif runtime is not None:
                 # The implementation returned an awaitable, so the thread stopped at this event.
                 self._began = runtime.now()
-                self._timer = runtime.call_later(lane.call.timeout, self._late)
-                depth = self._batch[0][2]
-                self._cancel = at_depth(depth, spawn, runtime, outcome.take(), self._awaited)
+                self._timer = runtime.call_later(call.timeout, self._late)
+                self._cancel = at_depth(run.depth, spawn, runtime, outcome.take(), self._awaited)
                 return
+        self._succeeded(count - done, seconds)
         self._again()
 
     def _awaited(self, result: Any, error: BaseException | None) -> None:
         self._rest()
-        call = self._batch.popleft()[0].call
+        call = self._pop()
         if error is not None:
             self._failed(call, error)
         elif hasattr(type(result), "__await__"):
@@ -325,20 +318,19 @@ class ObserverQueue:
             self.failures = 0
         self._again()
 
-    def _all_worked(self, seconds: float, count: int) -> None:
-        """Count events of one lane that a thread has processed without a failure."""
-        stats = self._batch[0][0].call.stats
-        stats.calls += count
-        stats.seconds += seconds
-        stats.timed += count
-        stats.ok += count
-        self.failures = 0
-        if count == len(self._batch):
-            self._batch.clear()
-        else:
-            for _ in range(count):
+    def _succeeded(self, count: int, seconds: float) -> None:
+        """Remove `count` events that a thread has processed, and count them. Each took `seconds`."""
+        while count > 0:
+            run = self._batch[0]
+            size = min(count, len(run))
+            count -= size
+            run.at += size
+            if not run:
                 self._batch.popleft()
-        self._again()
+            stats = run.lane.call.stats
+            stats.timed_calls(size, seconds)
+            stats.ok += size
+            self.failures = 0
 
     # the circuit -------------------------------------------------------------------------------------------------
 
@@ -386,37 +378,45 @@ class ObserverQueue:
             call()
 
 
-def _listener(event: tuple[ClientInfo | None, Message, int]) -> str:
+Published = tuple[ClientInfo | None, Message, int]
+"""An event of `on_published`."""
+
+
+def _listener(event: Published) -> str:
     client = event[0]
     return client.listener if client is not None else ""
 
 
 def _oldest(lane: Lane) -> int:
-    return lane.events[0][0]
+    return lane.runs[0].number
 
 
-def _work(work: list[tuple[Callable[..., Any], tuple[Any, ...], int]]) -> list[Any]:
-    """Process events in the thread and return their outcomes: None, an error, or an awaitable. Stop after the first
-    awaitable."""
-    outcomes: list[Any] = []
+def _work(work: list[_Work]) -> tuple[int, list[tuple[int, Exception | HeldAwaitable]]]:
+    """Process events in the thread. Return their number, and each error with the index of its event.
+
+    Stop after the first event for which an awaitable is returned, which is then the last outcome.
+    """
+    outcomes: list[tuple[int, Exception | HeldAwaitable]] = []
+    count = 0
     before = current = DEPTH.get()
     try:
-        for function, args, depth in work:
+        for function, events, depth in work:
             if depth != current:
                 DEPTH.set(depth)  # messages that it publishes respond to this event
                 current = depth
-            try:
-                answer = function(*args)
-            except Exception as error:
-                outcomes.append(error)
-                continue
-            if answer is not None and hasattr(type(answer), "__await__"):
-                outcomes.append(HeldAwaitable(answer))
-                break
-            outcomes.append(None)
+            for args in events:
+                try:
+                    answer = function(*args)
+                except Exception as error:
+                    outcomes.append((count, error))
+                else:
+                    if answer is not None and hasattr(type(answer), "__await__"):
+                        outcomes.append((count, HeldAwaitable(answer)))
+                        return count + 1, outcomes
+                count += 1
     finally:
         DEPTH.set(before)
-    return outcomes
+    return count, outcomes
 
 
 class ObservedHook(NamedTuple):
@@ -427,7 +427,7 @@ class ObservedHook(NamedTuple):
     limit: int
 
 
-_Route = tuple[ObserverQueue, Lane, Narrowing | None]
+_Route = tuple[ObserverQueue, Lane, TopicMemo | None]
 
 
 class Observers:
@@ -464,23 +464,29 @@ class Observers:
         """Queue an event for observers of `hook` that serve `listener`. `args` are the hook's arguments without
         `broker`. Never blocks."""
         for queue, lane, wanted in self._routes_of(listener).get(hook, ()):
-            if wanted is None or wanted(_about(hook, args)):
+            if wanted is None or wanted[_about(hook, args)]:
                 queue.put(lane, args)
 
-    def notify_published(self, events: Sequence[tuple[ClientInfo | None, Message, int]]) -> None:
-        """Queue events for observers of `on_published`: the publisher, the message, and how many matched."""
+    def notify_published(self, events: list[Published]) -> None:
+        """Queue events for observers of `on_published`: the publisher, the message, and how many matched. The list must
+        not change afterwards."""
+        if not self._named:
+            self._notify_published("", events)
+            return
         for listener, group in groupby(events, _listener):
-            of_one = list(group)
-            for queue, lane, wanted in self._routes_of(listener).get("on_published", ()):
-                if wanted is None:
-                    queue.put_all(lane, of_one)
-                else:
-                    queue.put_all(lane, [args for args in of_one if wanted(args[1].topic)])
+            self._notify_published(listener, list(group))
+
+    def _notify_published(self, listener: str, events: list[Published]) -> None:
+        for queue, lane, wanted in self._routes_of(listener).get("on_published", ()):
+            if wanted is None:
+                queue.put_all(lane, events)
+            else:
+                queue.put_all(lane, [args for args in events if wanted[args[1].topic]])
 
     def wants(self, hook: str, listener: str, topic: str) -> bool:
         """Return whether any observer of `hook` serves `listener` and wants events about `topic`."""
         return any(
-            wanted is None or wanted(topic)
+            wanted is None or wanted[topic]
             for _, _, wanted in self._routes_of(listener).get(hook, ())
         )
 
@@ -504,8 +510,9 @@ class Observers:
         for watch, queue, lane in self._watches:
             listeners = watch.instance.entry.listeners
             if listeners is None or listener in listeners:
-                hook = watch.call.hook
-                routes[hook] = (*routes.get(hook, ()), (queue, lane, watch.call.topic))
+                hook, topic = watch.call.hook, watch.call.topic
+                wanted = TopicMemo(topic) if topic is not None else None
+                routes[hook] = (*routes.get(hook, ()), (queue, lane, wanted))
         return routes
 
 

@@ -80,6 +80,12 @@ class HookStats:
             self.seconds += self.clock() - began
             self.timed += 1
 
+    def timed_calls(self, count: int, seconds: float) -> None:
+        """Count `count` calls that took `seconds` each."""
+        self.calls += count
+        self.seconds += seconds * count
+        self.timed += count
+
     def failed(self, error: str, timeout: bool = False, cause: BaseException | None = None) -> None:
         """Count and log a failure. `error` describes it; `cause` is the exception, if any.
 

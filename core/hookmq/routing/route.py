@@ -259,8 +259,8 @@ class CachedPublish:
         self.plain_receivers = plain_receivers
         """Whether the recipients may get the received bytes, if their `on_deliver` permits it: all of them are plain
         otherwise, and nothing is recorded."""
-        self.raw_forwardable = plain_receivers and not (calls or told or route.asked)
-        """Whether no plugin sees the message either, so that no `Message` is needed."""
+        self.raw_forwardable = plain_receivers and not (calls or route.asked)
+        """Whether no plugin sees the message before its packets are written, so that no `Message` is needed by then."""
         self.publish_limit = publish_limit
         self.section = b""
         self.properties = EMPTY
