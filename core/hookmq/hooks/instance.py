@@ -41,7 +41,8 @@ class PluginEntry:
     enabled: bool = setting(True, "whether the entry is used")
     required: bool | Literal["if_installed"] = setting(
         True,
-        "false: the broker starts even if the plugin fails; if_installed: the broker starts even if the plugin is not installed",
+        "false: the broker starts even if the plugin fails; "
+        "if_installed: the broker starts even if the plugin is not installed",
     )
     listeners: tuple[str, ...] | None = setting(
         None, "listeners whose clients the plugin is called for; all by default", nonempty=True
