@@ -1,9 +1,10 @@
-"""How the property tests draw their inputs: a profile of Hypothesis, chosen by HYPOTHESIS_PROFILE.
+"""Configuration of all tests: profiles for Hypothesis, and a folder for the state of brokers.
 
-dev (the default) draws new inputs every time; ci draws the same ones every time, so that a failure comes from the change
-that is tested. `make fuzz` is dev again and again.
+The environment variable HYPOTHESIS_PROFILE chooses a profile. With ``dev``, the default, the inputs
+of property tests are new in every run. With ``ci``, they are the same in every run, so that a
+failure is caused by the change under test. `make fuzz` runs ``dev`` repeatedly.
 
-Brokers of tests that are given no folder keep their state in one of the test run's own.
+A broker that is given no folder keeps its state in a temporary folder.
 """
 
 import os
@@ -19,7 +20,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 @pytest.fixture(scope="session", autouse=True)
 def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Neither the checkout nor the user's home, for the processes that tests start as well."""
+    """Keep the state of brokers, including those in child processes, out of the checkout and the
+    user's home.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.delenv("STATE_DIRECTORY", raising=False)

@@ -110,12 +110,16 @@ def _nodes(node: ast.AST, types: bool) -> Iterator[ast.AST]:
 
 
 def tag() -> str:
-    """Return the interpreter's tag, which names its folder in ``_compiled``; `hookmq.build.TAG` is the same."""
+    """Return the interpreter's tag. It names this interpreter's folder in ``_compiled``, like
+    `hookmq.build.TAG`.
+    """
     return EXTENSION_SUFFIXES[0].split(".")[1]
 
 
 def missing() -> str:
-    """Return what this machine lacks for compiling and how to install it; empty if it lacks nothing."""
+    """Return a message that names a missing build tool and how to install it, or '' if nothing is
+    missing.
+    """
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         return (
@@ -189,7 +193,9 @@ def _up(path: Path) -> str:
 
 
 def unpack(wheel: Path) -> Path:
-    """Copy the compiled modules of `wheel` into this checkout's ``hookmq/_compiled``, replacing older ones. Return it."""
+    """Copy the compiled modules of `wheel` into this checkout's ``hookmq/_compiled``, replacing
+    older ones. Return the folder.
+    """
     place = PACKAGE / "_compiled"
     with tempfile.TemporaryDirectory(dir=PACKAGE.parent, prefix=".compiled-") as scratch:
         with zipfile.ZipFile(wheel) as archive:

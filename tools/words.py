@@ -126,7 +126,7 @@ class Rules:
 
 
 def _blank(pattern: re.Pattern[str], text: str) -> str:
-    """Replace what matches by spaces, so that lines keep their numbers."""
+    """Replace each match of `pattern` with spaces, so that line numbers stay the same."""
     return pattern.sub(lambda match: re.sub(r"\S", " ", match[0]), text)
 
 

@@ -28,7 +28,9 @@ Package = Path
 
 
 def test_the_tests_run_the_build_they_were_asked_to_run() -> None:
-    """`make test` and `make test-compiled` set the variable. Neither can pass with the code of the other."""
+    """The build under test is the one that `make test` or `make test-compiled` selects. Neither can
+    pass with the code of the other.
+    """
     wanted = os.environ.get(VARIABLE)
     assert hookmq.BUILD.kind == (wanted or hookmq.BUILD.kind)
     assert isinstance(
@@ -118,7 +120,7 @@ def test_nothing_was_compiled(package: Package) -> None:
 @pytest.mark.parametrize("size", [0, 5])
 @pytest.mark.parametrize("name", FILES[2:])
 def test_half_a_library_is_not_loaded(package: Package, name: str, size: int) -> None:
-    """Loading such a file would end the process with SIGBUS."""
+    """A truncated library is not loaded, because it would end the process with SIGBUS."""
     before = list(sys.meta_path)
     os.truncate(package / "_compiled" / TAG / name, size)
     reason = f"the compiled build is damaged: {name} was changed"
@@ -167,7 +169,9 @@ def test_a_manifest_that_cannot_be_read(package: Package) -> None:
 def test_a_library_that_does_not_load_here(
     package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library may need a newer C library, or be on a file system mounted with noexec."""
+    """A library that cannot be loaded here is not used. It may need a newer C library, or be on a
+    file system mounted with noexec.
+    """
     before = list(sys.meta_path)
     monkeypatch.delitem(sys.modules, LIBRARY)
     build = choose(str(package))

@@ -97,7 +97,9 @@ def test_the_manual_names_every_room_in_its_layer() -> None:
 
 
 def test_distributions_are_looked_up_in_one_way() -> None:
-    """Distributions are looked up with importlib-metadata, which behaves the same on every Python version."""
+    """Distributions are always looked up with importlib-metadata, which behaves the same on every
+    Python version.
+    """
     found = [
         path
         for path in modules()

@@ -120,7 +120,9 @@ def _members(cls: type) -> Iterator[str]:
 
 
 def _signature(function: Any) -> str:
-    """Return what a caller relies on, independent of the Python version: names, kinds and the presence of defaults."""
+    """Return the parts of a signature that callers rely on: names, kinds and the presence of
+    defaults. They do not depend on the Python version.
+    """
     parts = []
     star = False
     for parameter in inspect.signature(function).parameters.values():
@@ -192,7 +194,7 @@ def test_the_check_of_signatures_sees_a_private_type() -> None:
 
 
 def _public() -> Iterator[tuple[str, str, Any]]:
-    """(module, name, value) of every public name of the core and the toolkit."""
+    """Yield (module, name, value) of every public name of the core and the toolkit."""
     for module, names in MODULES.items():
         if module in CORE or module.startswith("hookmq_toolkit."):
             found = importlib.import_module(module)
@@ -200,7 +202,7 @@ def _public() -> Iterator[tuple[str, str, Any]]:
 
 
 def _hints(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """(place, type) for each annotation of a public class, function or alias."""
+    """Yield (place, type) for each annotation of a public class, function or alias."""
     names = {"argparse": argparse, **{public: one for _, public, one in _public()}}
     if inspect.isfunction(value):
         yield from ((name, hint) for hint in get_type_hints(value, localns=names).values())
@@ -218,7 +220,7 @@ def _hints(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _classes(hint: Any, seen: set[int]) -> set[type]:
-    """Every class that a type names, also within aliases, bounds and forward references."""
+    """Yield every class that a type names, also within aliases, bounds and forward references."""
     if id(hint) in seen:
         return set()
     seen.add(id(hint))

@@ -46,9 +46,11 @@ OLDER = r"p\.q writes rows of older messages after .* Restore the checkpoint"
 
 
 def test_after_a_new_checkpoint_the_order_is_free() -> None:
-    """Only rows that the old checkpoint wrote are skipped. Rows of the new one do not hide later ones.
+    """After a new checkpoint, rows may arrive in any order. Only rows that the old checkpoint wrote
+    are skipped.
 
-    A second new checkpoint would not know what the table contains.
+    A query with a second new checkpoint is refused, because its notes would not show which rows
+    exist.
     """
     table: dict[str, int] = {}
     noted(table, "p.q.one", 0, Span(A, 0, 0, 9))
@@ -67,7 +69,9 @@ def test_another_log_another_query_another_partition_are_nothing_of_the_kind() -
 
 
 def test_a_checkpoint_that_was_not_lost_may_write_in_any_order() -> None:
-    """A stateful query may return rows of old messages. No rows are skipped while the query knows what it wrote."""
+    """A query that keeps its checkpoint may write rows in any order, and no row is skipped. Once
+    the checkpoint is lost or too old, the query is refused.
+    """
     table: dict[str, int] = {}
     noted(table, "p.q.one", 0, Span(A, 0, 50, 60))
     assert noted(table, "p.q.one", 1, Span(A, 0, 10, 20)) == ()

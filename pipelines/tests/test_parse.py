@@ -174,7 +174,7 @@ def test_a_payload_is_parsed_once(spark: SparkSession) -> None:
 
 
 def test_a_payload_of_megabytes(spark: SparkSession) -> None:
-    """A payload longer than the JSON parser allows becomes a dead letter and does not end the query."""
+    """A payload longer than the JSON parser allows becomes a dead letter, and the query continues."""
     by = Silver(schema="name string", device=Device(client_id=True))
     huge = '{"name": "%s"}' % ("x" * 21_000_000)
     assert sys.getsizeof(huge) > 20_000_000

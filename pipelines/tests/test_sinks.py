@@ -228,7 +228,9 @@ def test_rows_without_offsets_are_not_written_again_with_another_checkpoint(
 def test_an_older_checkpoint_loses_nothing(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
-    """The checkpoint was restored from a backup. It has other batches under numbers that the table knows."""
+    """No row is lost or duplicated if the checkpoint is restored from a backup. The new batches
+    have numbers that the table already knows.
+    """
     sink = table(format, tmp_path)
     for number in range(3):
         sink.write(frame(spark, number), number, "p.rows.a")
@@ -244,7 +246,9 @@ def test_an_older_checkpoint_loses_nothing(
 def test_an_older_checkpoint_with_smaller_batches_and_a_second_driver(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
-    """Existing rows arrive again in batches whose numbers are new to the table."""
+    """With an older checkpoint, existing rows arrive again in smaller batches, some with numbers
+    that are new to the table. They are not written twice.
+    """
     sink = table(format, tmp_path)
     for number in range(3):
         sink.write(frame(spark, number), number, "p.rows.a")
@@ -332,7 +336,9 @@ def test_files_that_executors_cannot_write(spark: SparkSession, tmp_path: Path) 
 def test_who_comes_first_is_no_harm(
     spark: SparkSession, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another writer commits between the check of the table and the commit: first another batch, then the same one."""
+    """A commit is retried if another writer commits first. The other writer adds another batch, or
+    the same one.
+    """
     sink, other = table(format, tmp_path), table(format, tmp_path)
     one, two, three = (frame(spark, n) for n in range(3))
     sink.write(one, 0, "p.rows.a")

@@ -171,7 +171,9 @@ def test_the_same_device_and_time(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_settings_that_may_change(spark: SparkSession, tmp_path: Path) -> None:
-    """A query continues from its checkpoint after fields or times change, and keeps its state."""
+    """A query continues from its checkpoint, with its state, after settings for fields or times
+    have changed.
+    """
     from dataclasses import replace
 
     stream = Stream(spark, tmp_path, lambda raw: silver(raw, BY).drop("new"))

@@ -10,11 +10,11 @@ from hookmq.mqtt.reason_codes import ReasonCode
 
 
 class Decoder:
-    """Decode the bytes of one connection into packets.
+    """Decodes the bytes of one connection into packets.
 
-    `version` is the protocol level. A server's decoder takes it from CONNECT; until then it is 0. `error` is None until
-    the peer violates the protocol; nothing is decoded after an error. At most one partial packet is buffered, and never
-    one whose first byte or length is already invalid.
+    `version` is the protocol level. A server's decoder takes it from CONNECT; until then it is 0.
+    `error` is None until the peer violates the protocol; nothing is decoded after an error. At most
+    one partial packet is buffered, and never one whose first byte or length is already invalid.
     """
 
     def __init__(

@@ -34,15 +34,15 @@ class HookCall:
 
 
 class HookRecorder(Plugin):
-    """Record every call of `hooks`, by default all except the provide and register hooks. Abstain unless `answer` is
-    set.
+    """Records every call of `hooks`, by default all except the provide and register hooks. Abstains
+    unless `answer` is called.
 
         recorder = HookRecorder("on_connect", "authorize")
         recorder.answer("authorize", Deny(ReasonCode.QUOTA_EXCEEDED))
 
-    The core takes different code paths if no plugin implements `on_publish`, `on_deliver` or an observer, so name only
-    the hooks that the test needs. With `deliver`, `authorize` is also called for each delivery. `cached` says whether
-    the verdicts of `authorize` may be cached.
+    The core takes different code paths if no plugin implements `on_publish`, `on_deliver` or an
+    observer, so name only the hooks that the test needs. With `deliver`, `authorize` is also called
+    for each delivery. `cached` says whether the verdicts of `authorize` may be cached.
     """
 
     def __new__(cls, *hooks: str, **_: Any) -> "HookRecorder":

@@ -242,7 +242,7 @@ async def test_a_cancelled_call_leaves_no_connection(script: Script) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_an_acknowledgement_of_another_kind(script: Script, qos: int) -> None:
-    """PUBCOMP finishes a message of QoS 2 after its PUBREC, and nothing but PUBACK one of QoS 1."""
+    """PUBCOMP completes a QoS 2 message after its PUBREC. Only PUBACK completes a QoS 1 message."""
     client = AsyncioClient("c")
     await script.accept(client)
     client.send_publish("t", b"", qos)

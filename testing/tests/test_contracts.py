@@ -65,7 +65,7 @@ class TestSlowStore(TestDurableStore):
 
 
 class Complaints:
-    """The core's errors that the simulator's disk finds. These tests ignore them."""
+    """The errors of the core that the simulator's disk finds. These tests ignore them."""
 
     def __call__(self, kind: str, text: str) -> None:
         pass
@@ -118,7 +118,7 @@ class TestSimulatedDiskAtOnce(TestSimulatedDisk):
 
 
 class Tearing(Disk):
-    """A disk that keeps the first half of a commit interrupted by a power cut."""
+    """A disk that keeps only the first half of a commit if a power cut interrupts it."""
 
     def crash(self) -> None:
         records, self._writing = self._writing, None

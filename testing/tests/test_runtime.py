@@ -248,7 +248,9 @@ def test_a_late_wake_up_is_stale(runtime: VirtualRuntime, spawn: Spawn) -> None:
 
 
 def test_blocking_calls_take_time_and_overtake_each_other() -> None:
-    """The durations and order depend only on the seed."""
+    """Blocking calls take time and overtake each other. Their durations and order depend only on
+    the seed.
+    """
 
     def life(seed: int) -> list[tuple[str, int, float]]:
         runtime = VirtualRuntime(seed)
@@ -370,7 +372,9 @@ def test_the_log_is_kept(runtime: VirtualRuntime) -> None:
 
 @pytest.mark.parametrize("name", ["call_soon", "call_later", "promise", "spawn", "run_blocking"])
 def test_what_belongs_to_the_loop_is_refused_in_a_thread(name: str) -> None:
-    """On a real event loop, this would be a data race that no test detects."""
+    """Calls that belong to the event loop are refused in a thread. On a real event loop, they would
+    be a data race that no test detects.
+    """
     runtime = VirtualRuntime()
     told: list[Any] = []
 

@@ -41,7 +41,9 @@ def test_every_case_runs_and_executes_the_same_each_time(name: str) -> None:
 
 
 def test_a_longer_path_has_more_bytecodes() -> None:
-    """Compiled code executes no bytecodes, so the test passes in both builds."""
+    """A longer path has more bytecodes. Compiled code executes none, so the test also passes in the
+    compiled build.
+    """
     first = micro_cases.bytecodes(micro_cases.CASES["lookup"][0])
     assert first == micro_cases.bytecodes(micro_cases.CASES["lookup"][0])
     assert first <= micro_cases.bytecodes(micro_cases.CASES["match"][0])
@@ -51,7 +53,7 @@ def test_a_longer_path_has_more_bytecodes() -> None:
 def test_each_side_runs_its_own_cases_on_its_own_packages(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit before the testing kit was a distribution has only one package."""
+    """Each side runs its own cases with its own packages. An old commit may have only one package."""
     repository, copies = tmp_path / "repository", tmp_path / "copies"
     copies.mkdir()
     monkeypatch.setattr(micro, "ROOT", repository)

@@ -1,4 +1,6 @@
-"""The client of bytes itself: what it finds over a socket and in memory, and that it finds what is wrong."""
+"""The byte-level client itself: its packets over a socket and in memory, and the errors that it
+detects.
+"""
 
 import socket
 import threading
@@ -21,7 +23,7 @@ Dial = Callable[..., ByteClient]
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """The port of a broker in another thread."""
+    """Yield the port of a broker in another thread."""
     with LoopThread() as thread:
         runtime = thread.call(AsyncioRuntime)
         settings = Settings(auth=AuthSettings("allow"), authz=AuthzSettings("allow"))
@@ -53,7 +55,7 @@ def dial(request: pytest.FixtureRequest) -> Iterator[Dial]:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[ByteClient, socket.socket]]:
-    """A client, and the other end of its connection."""
+    """Return a client, and the other end of its connection."""
     with socket.create_server(("127.0.0.1", 0)) as server, over_tcp(server.getsockname()[1]) as one:
         other, _ = server.accept()
         with other:
@@ -147,7 +149,7 @@ def test_what_is_wrong_is_found(
 
 
 def test_memory_tells_that_more_came(harness: Harness) -> None:
-    """In memory, no bytes are in transit, so unexpected bytes are already there."""
+    """In memory, the client detects unexpected bytes at once, because no bytes are in transit."""
     client = join(harness)
     client.send(m.PINGREQ, m.PINGREQ)
     with pytest.raises(AssertionError):

@@ -204,7 +204,9 @@ def test_connect_cut_anywhere_is_refused(harness: Harness, level: int) -> None:
 @statement("MQTT-3.1.3-1", "MQTT311-3.1.3-1", "MQTT-3.1.2-17", "MQTT-3.1.2-19", "MQTT-3.1.2-9")
 @LEVELS
 def test_the_order_of_the_fields(harness: Harness, level: int) -> None:
-    """The order is client id, will properties, will topic, will payload, user name, password."""
+    """The fields are read in the order client id, will properties, will topic, will payload, user
+    name, password.
+    """
     watcher = join(harness, "watcher", level)
     watcher.subscribe(("will topic", 0))
     rest = m.section(m.content_type("kind"), level)
@@ -284,7 +286,9 @@ def test_an_empty_client_id_gets_one_in_5(harness: Harness, clean: bool) -> None
 
 @statement("MQTT-3.1.3-6", "MQTT-3.2.2-16")
 def test_an_assigned_client_id_is_nobody_elses(broker_harness: Any) -> None:
-    """Two brokers draw the same random client id. One of them finds that it is taken."""
+    """The broker never assigns a client id that is in use. Two brokers draw the same random id, and
+    one of them finds that it is taken.
+    """
 
     def assigned(harness: Harness) -> str:
         properties = in_memory(harness).connect("").accepted()

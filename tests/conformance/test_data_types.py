@@ -100,7 +100,9 @@ def test_connect_with_an_ill_formed_string_is_refused(
 @edge(36)
 @LEVELS
 def test_bytes_that_are_no_strings_may_be_anything(harness: Harness, level: int) -> None:
-    """Password, payload and correlation data are binary data."""
+    """Password, payload and correlation data are binary data, so they may contain bytes that are
+    not valid strings.
+    """
     client = join(harness, "c", level, username="u", password=b"\xff\0\xed\xa0\x80")
     client.subscribe(("t", 0))
     properties = m.correlation(b"\xff\0\xfe") if level == 5 else b""

@@ -87,7 +87,7 @@ def test_everything_else_flows_at_quota_0(harness: Harness, qos: int) -> None:
 @statement("MQTT-4.9.0-1")
 @edge(17, 18)
 def test_the_quota_is_of_the_connection(harness: Harness) -> None:
-    """The quota belongs to the connection, and retransmitted messages count."""
+    """Each connection has its own quota, and retransmitted messages count against it."""
     client = fill(harness, 4, 1, 6)
     client.expect(*sent(1, 4, 1))
     client.close()

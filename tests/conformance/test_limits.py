@@ -479,7 +479,9 @@ def test_what_is_sent_again_has_its_whole_topic(harness: Harness) -> None:
 @edge(20, 21)
 @LEVELS
 def test_a_size_is_the_whole_packets(harness: Harness, level: int) -> None:
-    """MQTT 3.1.1 has no maximum packet size, but the broker's own limit applies to it as well."""
+    """The maximum packet size applies to the whole packet. MQTT 3.1.1 cannot announce one, but the
+    broker's own limit applies.
+    """
     client = join(harness, "c", level)
     client.subscribe(("t", 0))
     payload = bytes(1_000_000)

@@ -69,7 +69,7 @@ def test_what_is_not_answered_yet_counts(store: SlowStore, broker_harness: Any) 
 @statement("MQTT-4.6.0-5", "MQTT311-4.6.0-6")
 @LEVELS
 def test_acknowledgements_keep_their_order(harness: Harness, store: SlowStore, level: int) -> None:
-    """Acknowledgements keep their order even if a later one could be sent first."""
+    """Acknowledgements keep their order even if a later one is ready first."""
     away(harness, level)
     join(harness, "here", level).subscribe(("u", 0))
     sender = join(harness, "sender", level)

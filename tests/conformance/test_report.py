@@ -76,7 +76,7 @@ def rows() -> dict[str, list[str]]:
 
 
 def test_the_manual_names_the_tests_of_each_statement() -> None:
-    """Run `make conformance` after changing tests."""
+    """The page names the tests of each statement. Run `make conformance` after changing tests."""
     page = rows()
     wanted = [id for id, one in STATEMENTS.items() if one.concerns_us] + [str(n) for n in edges()]
     assert list(page) == wanted

@@ -141,7 +141,9 @@ def test_shared_subscriptions_get_none(harness: Harness) -> None:
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_retain_as_published(harness: Harness, retain: bool, qos: int) -> None:
-    """The option applies only to live messages. Retained messages sent after a SUBSCRIBE always have RETAIN."""
+    """Retain As Published applies only to live messages. Retained messages sent after a SUBSCRIBE
+    always have RETAIN.
+    """
     plain, as_published = reader(harness, 5, ("t", qos)), reader(harness, 5, ("t", qos | RAP))
     sender = join(harness, "sender")
     number = 1 if qos else 0
@@ -193,7 +195,9 @@ def test_retained_messages_carry_the_new_subscriptions_identifier(harness: Harne
 @statement("MQTT-3.8.3-3")
 @edge(31)
 def test_no_local_holds_for_who_retained_it(harness: Harness) -> None:
-    """The standard leaves open whether a retained message counts as an echo. A live one does."""
+    """With No Local, a client does not receive a retained message that it published itself. The
+    standard leaves this open.
+    """
     client = join(harness)
     client.subscribe(("t", NO_LOCAL | RAP))
     client.publish("t", b"x", retain=True)

@@ -304,7 +304,9 @@ def test_started_deliveries_are_finished(harness: Harness, level: int, qos: int)
 @edge(53)
 @LEVELS
 def test_in_one_segment(harness: Harness, level: int) -> None:
-    """SUBACK and the messages may arrive in any order, but each arrives once."""
+    """With SUBSCRIBE and PUBLISH in one segment, SUBACK and the messages may arrive in any order,
+    but each arrives once.
+    """
     client = in_memory(harness, level)
     client.connect()
     client.accepted()

@@ -6,7 +6,7 @@ from killing.ledger import Counts
 
 
 def test_the_page_has_the_table_of_the_results() -> None:
-    """tests/crash/report.py writes both."""
+    """The page contains the table of the stored results. tests/crash/report.py writes both."""
     text = table.PAGE.read_text(encoding="utf-8")
     assert text.count(table.BEGIN) == text.count(table.END) == 1
     assert text == table.page(text, table.read())

@@ -89,8 +89,8 @@ def test_the_image_gets_what_it_is_built_from() -> None:
 
 
 def test_the_image_runs_the_compiled_build() -> None:
-    """If no compiler is available, the build fails instead of producing a pure build. So does a start with a pure
-    build.
+    """The image runs the compiled build. Without a compiler, building the image fails. With a pure
+    build, the start fails.
     """
     steps = instructions()
     [build] = [
@@ -116,7 +116,9 @@ def test_compose_publishes_the_metrics() -> None:
 def test_what_the_systemd_page_installs_keeps_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page uses the configuration of ``config init``, so pip must install storage as well."""
+    """The broker that the systemd page installs keeps its state. The page uses the configuration of
+    ``config init``, so pip must install storage as well.
+    """
     page = (ROOT / "docs/how-to/systemd.md").read_text()
     [line] = re.findall(r"^.*pip install.*$", page, re.M)
     assert "hookmq-storage" in line

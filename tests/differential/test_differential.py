@@ -28,7 +28,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script(both: Brokers, name: str) -> None:
-    """The differences are exactly those of the table."""
+    """The brokers differ exactly where the table says so."""
     found = table.compare(name, *both.both(SCRIPTS[name]))
     known = [one.found for one in table.read() if one.script == name]
     assert [one.found for one in found] == known
@@ -37,13 +37,13 @@ def test_script(both: Brokers, name: str) -> None:
 @settings(max_examples=40)
 @given(moves=MOVES)
 def test_random_scripts(both: Brokers, moves: list[Move]) -> None:
-    """Ordinary client behavior shows no difference."""
+    """Both brokers respond alike to ordinary client behavior."""
     theirs, ours = both.both(script(moves))
     assert alike(ours) == alike(theirs)
 
 
 def test_every_difference_has_a_verdict_and_a_reason() -> None:
-    """Nor does the table contain scripts that no longer exist."""
+    """Every row of the table has a verdict and a reason, and belongs to an existing script."""
     known = statements()
     for one in table.read():
         assert one.script in SCRIPTS

@@ -223,7 +223,9 @@ def test_what_is_allowed_is_allowed_and_all_else_is_not(plant: Plant, version: A
 
 
 def test_a_name_is_nobody_elses_by_another_way_in(plant: Plant) -> None:
-    """A gateway's token fails without its certificate, and a user of another listener cannot use its client id."""
+    """A client cannot use another client's identity through another listener. A gateway's token
+    fails without its certificate, and a user of another listener cannot use its client id.
+    """
     gateway = plant.gateway("gateway1", site="north")
     gate = plant.client(
         "gateways", "gateway1", cert="gateway1", username="x", password=gateway, expiry=600

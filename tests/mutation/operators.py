@@ -89,7 +89,9 @@ def mutants(module: str, source: str) -> list[Mutant]:
 
 
 def _compiles(source: str) -> bool:
-    """Return whether the source compiles. It does not if a `nonlocal` lost its assignment."""
+    """Return whether the source compiles. It does not compile if a `nonlocal` has lost its
+    assignment.
+    """
     try:
         compile(source, "mutant", "exec")
     except SyntaxError:

@@ -24,7 +24,7 @@ UNTYPED = {"hookmq"}
 
 
 def modules(package: Path) -> dict[str, Path]:
-    """The modules of a package by their full names."""
+    """Return the modules of a package by their full names."""
     found = {}
     for path in package.rglob("*.py"):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -33,7 +33,9 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 def imported(path: Path, typed: bool) -> Iterator[str]:
-    """Yield what a module imports when it is imported: modules, and names in them. Not what a function imports."""
+    """Yield the modules that a module imports when it is imported, and the names imported from
+    them. Imports inside functions are left out.
+    """
     waiting: list[ast.AST] = [ast.parse(path.read_text())]
     while waiting:
         node = waiting.pop()
@@ -59,7 +61,7 @@ def imports(names: dict[str, Path], typed: bool) -> dict[str, set[str]]:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """Return the modules of a circle, in order; nothing if there is none."""
+    """Return the modules of a circle, in order, or an empty result if there is none."""
     done: set[str] = set()
 
     def visit(name: str, trail: list[str]) -> list[str]:

@@ -75,7 +75,9 @@ def test_a_spawned_process_runs_the_same(copy: Path) -> None:
     "name", ["routing/subscription_tree.py", "broker/packet_reader.py", "mqtt/reason_codes.py"]
 )
 def test_one_byte_of_source_that_was_edited_runs(copy: Path, name: str) -> None:
-    """This includes files that are not compiled, because their constants are compiled into other modules."""
+    """An edited source file runs even if only one byte has changed. This includes files that are
+    not compiled, because their constants are compiled into other modules.
+    """
     file = copy / "hookmq" / name
     source = file.read_bytes()
     file.write_bytes(source + b"\n")
@@ -94,7 +96,9 @@ def test_one_byte_of_source_that_was_edited_runs(copy: Path, name: str) -> None:
 
 @pytest.mark.timeout(600)
 def test_both_builds_live_the_same_lives() -> None:
-    """The same seeds give the same traces: every packet, record and event, in the same order."""
+    """Both builds behave identically. The same seeds give the same traces: every packet, record and
+    event, in the same order.
+    """
     lives = (
         "from simulator import make_plan, run\n"
         "print([run(make_plan(seed)).hash for seed in range(12)])"

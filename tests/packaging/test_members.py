@@ -55,7 +55,9 @@ def test_a_plugin_has_an_entry_point_in_its_own_package(member: Member) -> None:
 
 @pytest.mark.parametrize("member", PLUGINS)
 def test_a_plugin_works_with_every_hookmq_up_to_the_next_major_version(member: Member) -> None:
-    """As `docs/reference/compatibility.md` tells authors to write it."""
+    """A plugin accepts every version of hookmq up to the next major version, in the form that
+    `docs/reference/compatibility.md` recommends.
+    """
     needed = [r for r in member.project["dependencies"] if r.startswith("hookmq")]
     assert "hookmq>=0.1,<1" in needed
     assert [r for r in needed if not re.fullmatch(r"hookmq[a-z-]*(\[[a-z,]+\])?>=0\.1,<1", r)] == []

@@ -1,4 +1,6 @@
-"""The project that `hookmq plugins new` writes is whole: it builds a wheel, and passes its own tests and mypy."""
+"""The project that `hookmq plugins new` writes is complete. It builds a wheel, and passes its own
+tests and mypy.
+"""
 
 import os
 import subprocess

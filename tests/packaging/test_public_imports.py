@@ -43,7 +43,7 @@ def imported(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def public(module: str, name: str) -> bool:
-    """Whether a plugin may import `name` of `module`."""
+    """Return whether a plugin may import `name` from `module`."""
     package = module.split(".")[0]
     if package == "hookmq":
         if module not in PUBLIC:
@@ -79,7 +79,9 @@ EXAMPLES = [one for one in MEMBERS if str(one.id).startswith("hookmq-example-")]
 
 @pytest.mark.parametrize("member", EXAMPLES)
 def test_the_tests_of_an_example_need_the_kit_and_public_names_only(member: Member) -> None:
-    """Authors copy these tests."""
+    """The tests of an example import only public names and the testing kit, because authors copy
+    these tests.
+    """
     assert behind(member.folder / "tests") == []
 
 

@@ -103,7 +103,9 @@ def test_cve_2026_58210_half_a_connect_is_kept_in_bounds_and_not_for_ever(harnes
 
 
 def test_cve_2026_58210_what_follows_connect_while_a_plugin_decides(harness: Harness) -> None:
-    """Packets that wait for CONNACK use no more memory than the limit before CONNECT."""
+    """Packets that a client sends before its CONNACK use no more memory than the limit before
+    CONNECT.
+    """
     recorder = HookRecorder("on_connect")
     harness.reload(plugins=[recorder])
     never = harness.clock.event()
@@ -123,7 +125,9 @@ def test_cve_2026_58210_what_follows_connect_while_a_plugin_decides(harness: Har
 
 
 def test_cve_2020_13849_slow_connect_and_long_keep_alive(broker_harness: Any) -> None:
-    """SlowITe: a client cannot occupy a connection by sending CONNECT byte by byte or with a keep alive of 18 hours."""
+    """A client cannot occupy a connection by sending CONNECT byte by byte, or with a keep alive of
+    18 hours (SlowITe).
+    """
     harness = broker_harness(config={"broker": {"max_connections": 3, "max_keep_alive": 60}})
     slow = [in_memory(harness) for _ in range(3)]
     packet = m.connect("slow")
@@ -142,7 +146,7 @@ def test_cve_2020_13849_slow_connect_and_long_keep_alive(broker_harness: Any) ->
 
 @LEVELS
 def test_cve_2025_56352_whoever_is_refused_is_closed(harness: Harness, level: int) -> None:
-    """tinyMQTT answered with an error but kept the socket open."""
+    """A refused client is disconnected. tinyMQTT answered with an error but kept the socket open."""
     reasons: list[bytes] = [
         m.connect("", level=3),
         m.connect("c", level=6),
@@ -170,7 +174,7 @@ OVERLONG = b"\x80\x80\x80\x80\x01"
 
 
 def test_cve_2026_21888_five_byte_integers_in_every_place(harness: Harness) -> None:
-    """NanoMQ accepted a fifth byte."""
+    """Variable byte integers of five bytes are refused. NanoMQ accepted a fifth byte."""
     head = m.text("MQTT") + b"\x05\x02\0\0"
     for data in (
         b"\x10" + OVERLONG,
@@ -200,7 +204,9 @@ def test_cve_2026_21888_five_byte_integers_in_every_place(harness: Harness) -> N
 
 
 def test_cve_2021_41039_user_properties_are_counted(harness: Harness) -> None:
-    """mosquitto compared each user property with all others."""
+    """The number of user properties is limited. mosquitto compared each user property with all
+    others.
+    """
     few = b"".join(m.user(str(n), "v") for n in range(64))
     many = few + m.user("k", "v")
     subscriber = join(harness, "s")
@@ -220,7 +226,7 @@ def test_cve_2021_41039_user_properties_are_counted(harness: Harness) -> None:
 
 
 def test_cve_2023_3592_malformed_wills_leave_nothing(harness: Harness) -> None:
-    """mosquitto leaked a will whose properties it refused."""
+    """A malformed will uses no memory. mosquitto leaked a will whose properties it refused."""
     wrong = [
         m.connect("c", will=("t", b"x"), will_properties=properties)
         for properties in (m.alias(1), m.user("a", "b") + b"\x26", m.will_delay(1) * 2, b"\x7f", b"\x08\0\1+")
@@ -242,7 +248,9 @@ def test_cve_2023_3592_malformed_wills_leave_nothing(harness: Harness) -> None:
 
 
 def test_cve_2019_11779_and_2026_95844_levels_beyond_count(harness: Harness) -> None:
-    """A topic with 65,535 levels caused deep recursion in mosquitto and Moquette."""
+    """The number of topic levels is limited. A topic with 65,535 levels caused deep recursion in
+    mosquitto and Moquette.
+    """
     deep = "/" * 65534
     client = join(harness)
     client.send(m.subscribe(1, (deep + "#", 0), ("+/" * 300 + "+", 0), ("ok", 0)))
@@ -304,7 +312,9 @@ MALFORMED = [
 def test_cve_2021_34432_malformed_publish(
     harness: Harness, data: bytes, codes: tuple[int, ...]
 ) -> None:
-    """An empty topic crashed mosquitto. The test also covers undefined topic aliases."""
+    """A PUBLISH with an empty topic is refused, and so are undefined topic aliases. An empty topic
+    crashed mosquitto.
+    """
     witness = join(harness, "witness")
     witness.subscribe(("#", 0))
     client = join(harness)
@@ -315,7 +325,7 @@ def test_cve_2021_34432_malformed_publish(
 
 @pytest.mark.parametrize("topic", ["$", "$x", "$SYS", "$share/g/t", "$share", "$queue/t", "$SYS/x"])
 def test_cve_2018_12543_topics_with_a_dollar(harness: Harness, topic: str) -> None:
-    """A topic that starts with $ triggered an assertion in mosquitto."""
+    """A topic that starts with $ causes no error. In mosquitto, it triggered an assertion."""
     witness = join(harness, "witness")
     witness.subscribe(("#", 0), ("+/x", 0), ("$SYS/#", 0))
     client = join(harness)
@@ -338,7 +348,9 @@ class Challenges(Plugin):
 
 @pytest.mark.parametrize("phase", [Phase.NEW, Phase.DECIDING, Phase.CHALLENGED, Phase.OPEN])
 def test_cve_2021_28166_every_packet_in_every_phase(broker_harness: Any, phase: Phase) -> None:
-    """A CONNACK from a client crashed mosquitto."""
+    """Every packet is handled in every phase without an internal error. A CONNACK from a client
+    crashed mosquitto.
+    """
     bodies = (b"", b"\0\1", b"\0\1\0", b"\0\1t\0", b"\0\1\0\0\1t\0", m.connect("x")[2:])
     recorder = HookRecorder("on_connect")
     harness = broker_harness(plugins=[Challenges, recorder])
@@ -372,7 +384,9 @@ def test_cve_2021_28166_every_packet_in_every_phase(broker_harness: Any, phase: 
 
 
 def test_cve_2023_28366_packet_ids_are_bounded(broker_harness: Any) -> None:
-    """mosquitto kept every QoS 2 message whose PUBREL never arrived."""
+    """The number of packet ids in use is limited. mosquitto kept every QoS 2 message whose PUBREL
+    never arrived.
+    """
     harness = broker_harness(config={"broker": {"receive_maximum": 10}})
     client = join(harness)
     client.send(*(m.publish("t", b"x", 2, number) for number in range(1, 11)))
@@ -397,9 +411,8 @@ EVENTS = ("delay", "expire", "resume", "clean", "take over", "leave", "reload")
 def test_cve_2019_11778_wills_and_expiry_in_every_order(
     harness: Harness, delay: int, expiry: int
 ) -> None:
-    """mosquitto used a will after freeing it if its delay exceeded the session expiry.
-
-    The will is published at most once, and not if the client reconnected in time.
+    """mosquitto used a will after freeing it if its delay exceeded the session expiry. Here, a will
+    is published at most once, and not at all if the client reconnects in time.
     """
     witness = harness.connect("witness")
     witness.subscribe("w", 1)
@@ -467,7 +480,7 @@ def test_cve_2026_95845_and_2024_48077_who_neither_reads_nor_acknowledges(
 
 
 def test_retained_messages_are_bounded_by_all_that_makes_them_large(broker_harness: Any) -> None:
-    """CVE-2021-33175 for retained messages: topics and properties count as well."""
+    """Topics and properties of retained messages count against the limits (CVE-2021-33175)."""
     harness = broker_harness(config={"broker": {"max_retained_bytes": 100_000}})
     sender = harness.connect("p")
     for number in range(60):
@@ -478,7 +491,9 @@ def test_retained_messages_are_bounded_by_all_that_makes_them_large(broker_harne
 
 
 def test_long_topics_are_not_remembered(harness: Harness) -> None:
-    """CVE-2021-33176 for caches: a limit on entries alone would allow 65,535 bytes in each."""
+    """Long topics are not cached (CVE-2021-33176). A limit on the number of entries alone would
+    allow 65,535 bytes in each.
+    """
     client = join(harness)
     core = harness.broker.state
     for number in range(50):
@@ -494,7 +509,9 @@ def test_long_topics_are_not_remembered(harness: Harness) -> None:
 def test_cve_2026_95846_a_will_needs_the_right_to_publish(
     broker_harness: Any, at_fire: bool
 ) -> None:
-    """Moquette published a will without authorization. The broker checks it at CONNECT and again when the will is due."""
+    """A will needs permission to publish, at CONNECT and again when it is due. Moquette published a
+    will without authorization.
+    """
     rights = {"open", "$SYS/x"}
 
     class Rights(Plugin):
@@ -567,7 +584,9 @@ def test_cve_2021_34434_a_kept_subscription_does_not_outlive_its_right(broker_ha
 
 
 def test_cve_2016_9877_absent_and_empty_passwords_are_told_apart(broker_harness: Any) -> None:
-    """RabbitMQ accepted a missing password as correct."""
+    """An absent password and an empty one are different. RabbitMQ accepted a missing password as
+    correct.
+    """
 
     class Checks(Plugin):
         @hookimpl
@@ -591,7 +610,9 @@ def test_cve_2016_9877_absent_and_empty_passwords_are_told_apart(broker_harness:
 
 
 def test_cve_2026_95847_client_ids_are_no_paths_and_no_patterns() -> None:
-    """Moquette used the client id as a file name. Two different ids never share a session, in memory or in a store."""
+    """A client id is never used as a path or a pattern. Moquette used it as a file name. Two
+    different ids never share a session, in memory or in a store.
+    """
     store = DurableStore()
     with Harness(config=TOLERANT, store=store) as harness:
         for number, name in enumerate(HOSTILE_NAMES):
@@ -612,9 +633,9 @@ def test_cve_2026_95847_client_ids_are_no_paths_and_no_patterns() -> None:
 
 
 def test_ghsa_52qw_whmv_87c5_names_of_attributes(broker_harness: Callable[..., Harness]) -> None:
-    """aedes looked up filters in a JavaScript object with inherited attributes.
-
-    The test uses such names as client ids, user names, topics, filters, share names and property names.
+    """Names of attributes are ordinary names. aedes looked up filters in a JavaScript object with
+    inherited attributes. The test uses such names as client ids, user names, topics, filters, share
+    names and property names.
     """
     harness = broker_harness(config=TOLERANT)
     witness = harness.connect("witness")
@@ -656,8 +677,8 @@ MATRIX = [
 def test_cve_2026_42209_every_setting_at_its_bounds(
     broker_harness: Any, section: str, values: dict[str, Any]
 ) -> None:
-    """FlashMQ divided by a setting whose value was 0. Settings at their limits cause no internal error and no hanging
-    client.
+    """Settings at their limits cause no internal error and no hanging client. FlashMQ divided by a
+    setting whose value was 0.
     """
     harness = broker_harness(config={section: values})
     limits = harness.settings.broker

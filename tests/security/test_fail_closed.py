@@ -148,7 +148,7 @@ def opened(harness: Harness, witness: Any, number: int) -> set[str]:
 def test_a_broken_plugin_closes_what_it_decides(
     broker_harness: Any, hook: str, name: str, fault: Any
 ) -> None:
-    """This also holds if the default is to allow."""
+    """A broken plugin denies everything that it decides, even if the default is to allow."""
     harness = broker_harness(plugins=[HookRecorder(hook)])
     witness = harness.connect("witness", properties={"authentication_method": None})
     witness.subscribe("t")

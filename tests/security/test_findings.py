@@ -40,7 +40,7 @@ def test_a_client_id_does_not_reach_behind_another_mount_point(
 
 
 def test_nor_while_it_waits_for_its_turn(broker_harness: Any) -> None:
-    """The session is checked again after the delay of a flapping client id."""
+    """The mount point of a session is checked again after the delay of a flapping client id."""
     harness = broker_harness(config={"broker": {"flapping_takeovers": 1, "flapping_delay": 5.0}})
     harness.connect("same", scope=OTHER)
     harness.connect("same", scope=OTHER)
@@ -68,8 +68,8 @@ def test_a_listener_whose_mount_point_changed_starts_sessions_anew(harness: Harn
 def test_no_empty_topic_comes_through(
     harness: Harness, topic: str, version: int, retain: bool
 ) -> None:
-    """ "a/#" also matches "a", which would become an empty topic behind the mount point and disconnect its
-    subscribers.
+    """A message that would have an empty topic is not delivered. "a/#" also matches "a", which
+    would become an empty topic behind the mount point and disconnect its subscribers.
     """
     inside = harness.connect(
         "inside", version, scope=TENANT, topic_alias_maximum=9 if version == 5 else None
@@ -87,7 +87,9 @@ def test_no_empty_topic_comes_through(
 
 
 def test_what_is_put_before_a_topic_does_not_make_it_too_long(harness: Harness) -> None:
-    """Such a message could not be sent to anyone, and its failure would also stop delivery to other subscribers."""
+    """A mount point does not make a topic too long. Such a message could not be sent to anyone, and
+    its failure would also stop delivery to other subscribers.
+    """
     witness = harness.connect("witness")
     witness.subscribe("#")
     for topic, retain in (("x" * 65535, False), ("x" * 65535, True), ("/" * 200, False)):
@@ -119,7 +121,9 @@ def test_what_is_put_before_a_topic_does_not_make_it_too_long(harness: Harness) 
 
 
 def test_a_chain_of_wills_does_not_recurse(broker_harness: Any) -> None:
-    """The end of each client publishes a will that makes the next client's queue overflow."""
+    """A chain of wills does not cause recursion. The end of each client publishes a will that makes
+    the next client's queue overflow.
+    """
     config = {"session": {"queue_drop": "disconnect", "queue_messages": 0}}
     harness = broker_harness(config=config)
     count = 400
@@ -178,7 +182,9 @@ def test_nor_does_what_waited(broker_harness: Any, qos: int) -> None:
 
 
 def test_answers_that_wait_for_a_commit_are_bounded() -> None:
-    """While a disk is stuck, four bytes from a client could cause three hundred bytes of answers, without limit."""
+    """The answers that wait for a commit are limited. Without a limit, four bytes from a client
+    could cause three hundred bytes of answers while the disk is stuck.
+    """
     store = SlowStore(slow=False)
     with Harness(store=store) as harness:
         client = join(harness, properties=m.session_expiry(100))
@@ -211,7 +217,9 @@ def test_a_stuck_disk_does_not_keep_a_flooding_client() -> None:
 
 
 def test_what_makes_messages_large_survives_a_restart() -> None:
-    """The size limits also apply to state loaded from the store."""
+    """After a restart, messages loaded from the store count against the size limits with all their
+    parts.
+    """
     store = DurableStore()
     with Harness(store=store) as harness:
         client = harness.connect("c", session_expiry_interval=100)
@@ -243,7 +251,9 @@ def test_what_makes_messages_large_survives_a_restart() -> None:
     ["version", "broker.max_qos", "session.max_expiry", "broker.max_packet_size", "log.level"],
 )
 def test_numbers_beyond_reason_are_mistakes(key: str, number: str) -> None:
-    """Python's conversions raised OverflowError and ValueError."""
+    """Numbers that are far too large are configuration errors. Python's conversions raised
+    OverflowError and ValueError.
+    """
     text = "version: 1\nlisteners: [{bind: '127.0.0.1:0'}]\n"
     with pytest.raises(ConfigError):
         loads(text, options=[f"{key}={number}"], environ={})
@@ -257,7 +267,7 @@ def test_numbers_beyond_reason_are_mistakes(key: str, number: str) -> None:
 
 
 def test_puback_of_what_was_never_sent(harness: Harness) -> None:
-    """Unused packet ids are tolerated and use no memory."""
+    """A PUBACK for a packet id that was never used is tolerated and uses no memory."""
     client = harness.connect("c")
     client.send(*(Puback(number) for number in range(1, 5000)))
     client.ping()

@@ -75,7 +75,9 @@ async def web(
 
 @BOTH_LOOPS
 def test_cve_2026_25627_packets_and_frames_cut_anywhere(loop: Any) -> None:
-    """NanoMQ read beyond a frame that was shorter than the packet in it."""
+    """Packets and frames may be cut anywhere. NanoMQ read beyond a frame that was shorter than the
+    packet in it.
+    """
 
     async def main() -> None:
         async with house(listener("ws"), listener("tcp")) as (node, _):
@@ -105,7 +107,9 @@ def test_cve_2026_25627_packets_and_frames_cut_anywhere(loop: Any) -> None:
 @BOTH_LOOPS
 @pytest.mark.parametrize("length", [1 << 22, (1 << 31) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 def test_cve_2026_27889_and_33219_frames_of_absurd_length(loop: Any, length: int) -> None:
-    """NATS had an integer overflow. The broker refuses such a frame by its header, without allocating memory for it."""
+    """A frame of absurd length is refused by its header, before memory is allocated for it. NATS
+    had an integer overflow.
+    """
 
     async def main() -> None:
         async with house(listener("ws"), listener("tcp")) as (node, _):
@@ -129,7 +133,9 @@ def resident() -> int:
 
 @BOTH_LOOPS
 def test_cve_2026_27571_compression_bombs(loop: Any) -> None:
-    """NATS decompressed without limit. The broker compresses only if configured, and within limits."""
+    """Compressed frames cannot exhaust memory. NATS decompressed without limit. The broker
+    compresses only if configured, and within limits.
+    """
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     bomb = packer.compress(bytes(64 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)
     offer = b"Sec-WebSocket-Extensions: permessage-deflate\r\n"
@@ -393,7 +399,7 @@ def test_hostile_names_over_a_socket(loop: Any) -> None:
 
 @BOTH_LOOPS
 def test_peers_that_reset(loop: Any) -> None:
-    """Connections that are reset at any point."""
+    """Connections may be reset at any point without harm to other clients."""
 
     async def main() -> None:
         async with house(listener("tcp"), listener("ws")) as (node, _):

@@ -140,7 +140,9 @@ def test_every_text_of_older_clients(harness: Harness) -> None:
 
 
 def test_every_will(harness: Harness) -> None:
-    """Contents that are not checked at CONNECT would do harm when the will is published."""
+    """Wills with hostile contents do no harm when they are published, because their contents are
+    checked at CONNECT.
+    """
     room = Room(harness)
     for number, (text, properties) in enumerate(
         [(t, b"") for t in TEXTS] + [(b"w", p) for p in every_property()]
@@ -183,7 +185,9 @@ STEP = st.tuples(
 
 @given(st.lists(STEP, max_size=25))
 def test_two_senders(steps: list[Any]) -> None:
-    """Two clients send arbitrary packets at once, and reconnect after being disconnected."""
+    """Two clients may send arbitrary packets at once, and reconnect after being disconnected,
+    without harm to subscribers.
+    """
     with Harness() as harness:
         room = Room(harness)
         senders = [sender_of(harness, "one", 5), sender_of(harness, "two", 4)]

@@ -228,7 +228,9 @@ def test_a_drain_while_a_commit_runs(kind: str, end: str) -> None:
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_a_will_and_a_takeover_at_once(moment: str) -> None:
-    """The will's delay ends in the turn in which its client reconnects. The will is published once or not at all."""
+    """A will whose delay ends in the turn in which its client reconnects is published once or not
+    at all.
+    """
     with Harness() as harness:
         witness = harness.connect("witness")
         witness.subscribe("w", 1)

@@ -80,7 +80,9 @@ def test_a_file_that_is_incomplete_is_refused(text: str, tmp_path: pathlib.Path)
 
 
 def test_a_bug_that_is_no_longer_valid_python_is_reported() -> None:
-    """Importing the changed module would fail with every seed, and the bug itself would not be tested."""
+    """A bug that is no longer valid Python is reported. Importing the changed module would fail
+    with every seed, and the bug itself would not be tested.
+    """
     path, function = "hookmq/hooks/recursion.py", "at_depth"
     wrong = Change(path, function, "token = DEPTH.set(depth)", "else:")
     gone = Change(path, "no_such", "1", "2")

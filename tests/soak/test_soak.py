@@ -19,14 +19,16 @@ async def test_nothing_stays_of_those_who_left(tmp_path: Path) -> None:
     [(0, 0, 0), (300, 0, 1), (0, 300 * 1024, 1), (20, 10_000, 0), (300, 300 * 1024, 2)],
 )
 def test_a_leak_is_seen(objects: int, memory: int, found: int) -> None:
-    """Each round of 300 clients adds the same amount."""
+    """A leak is detected. Each round of 300 clients adds the same amount."""
     rounds = [Round(50 * MEGABYTE + n * memory, 10_000 + n * objects, {}) for n in range(12)]
     assert len(judge(rounds, 300)) == found
 
 
 @pytest.mark.parametrize("when", range(12))
 def test_what_grows_once_is_no_leak(when: int) -> None:
-    """Examples are a module imported late or a pool created once."""
+    """Growth that happens only once is not a leak. Examples are a module imported late or a pool
+    created once.
+    """
     rounds = [
         Round(50 * MEGABYTE + (n > when) * MEGABYTE, 10_000 + (n > when) * 300, {})
         for n in range(12)

@@ -39,7 +39,7 @@ class Transport(Protocol):
         """Return what has arrived, without waiting."""
 
     def wait(self) -> bytes:
-        """Wait for more and return it; nothing if nothing more can come."""
+        """Wait for more bytes and return them. Return no bytes if no more can arrive."""
 
     def close(self) -> None:
         """Close the connection without DISCONNECT."""

@@ -185,7 +185,9 @@ unread.
 
 @dataclass(frozen=True)
 class Row:
-    """One refusal: its description, who refuses, in which broker, and how to cause it."""
+    """One refusal: its description, the hook or setting that refuses, the broker, and how to cause
+    it.
+    """
 
     title: str
     setting: Setting

@@ -285,7 +285,9 @@ def take(buffer: bytearray) -> list[tuple[int, bytes]]:
 
 
 def first_frame(data: bytes | bytearray) -> bytes:
-    """Return the packet at the beginning of `data`, with its header; nothing if it is incomplete."""
+    """Return the packet at the beginning of `data`, with its header, or no bytes if it is
+    incomplete.
+    """
     size = 0
     for digits, byte in enumerate(data[1:5], 1):
         size |= (byte & 127) << 7 * (digits - 1)

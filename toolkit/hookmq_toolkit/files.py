@@ -73,22 +73,22 @@ def file_stamp(path: Path) -> FileStamp:
 
 
 class FileWatch(Generic[T]):
-    """Watch a file and load it when it changes.
+    """Watches a file and loads it when it changes.
 
-    `stamp` is the state that was loaded last. A thread of the runtime checks the file every `interval` seconds; with 0,
-    only `look` checks it. A changed file is loaded once two consecutive checks find the same state, so that a
-    half-written file is not read.
+    `stamp` is the state that was loaded last. A thread of the runtime checks the file every
+    `interval` seconds; with 0, only `look` checks it. A changed file is loaded once two consecutive
+    checks find the same state, so that a half-written file is not read.
 
-    `load` reads the file in a thread, and returns the file's state and the result. If `load` raises OSError, or an
-    error caused by an OSError, it is retried after `interval`, or after 5 seconds if the interval is 0. After any other
-    error, the file is read again only when it has changed.
+    `load` reads the file in a thread, and returns the file's state and the result. If `load` raises
+    OSError, or an error caused by an OSError, it is retried after `interval`, or after 5 seconds if
+    the interval is 0. After any other error, the file is read again only when it has changed.
 
-    `took` receives the result on the event loop, even if the file has returned to its state before a failure. `failed`
-    receives the reason why the file cannot be used, once for each reason. The reason quotes no errors except
-    HookMQError.
+    `took` receives the result on the event loop, even if the file has returned to its state before
+    a failure. `failed` receives the reason why the file cannot be used, once for each reason. The
+    reason quotes no errors except HookMQError.
 
-    `prepare` is for callers that also write the file. It is called before each check, and must call its argument when
-    the check may start. Call all methods on the event loop's thread.
+    `prepare` is for callers that also write the file. It is called before each check, and must call
+    its argument when the check may start. Call all methods on the event loop's thread.
     """
 
     def __init__(

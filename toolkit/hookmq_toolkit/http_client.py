@@ -170,7 +170,7 @@ class HttpCounts:
 
 
 class HttpService:
-    """Send requests to one service, within `limits`. Create and use it on a running event loop.
+    """Sends requests to one service, within `limits`. Create and use it on a running event loop.
 
     The breaker counts failed attempts. `now` is a monotonic clock that measures requests.
     """

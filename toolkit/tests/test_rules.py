@@ -367,7 +367,9 @@ def test_a_hundred_thousand_rules_are_as_good_as_ten() -> None:
 def test_what_was_asked_before_changes_nothing(
     rules: list[Rule], questions: list[tuple[str, dict[str, str]]], forgetful: bool
 ) -> None:
-    """Wildcards merge parts of the trie, and the merged parts are cached."""
+    """Earlier lookups do not change later results, although wildcards merge parts of the trie and
+    the merged parts are cached.
+    """
     compiled = Rules(rules)
     if forgetful:
         compiled._denied._limit = compiled._denied._room = 0

@@ -52,7 +52,9 @@ def test_names_stay_inside_the_default_folder(
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container with an unknown user id, no folder named ``~`` may be created in the working directory."""
+    """A user without a home folder, such as an unknown user id in a container, gets no folder named
+    ``~`` in the working directory.
+    """
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
@@ -80,7 +82,9 @@ def test_each_new_folder_is_private_and_its_name_is_synced(
 
 
 def test_the_name_of_an_existing_folder_is_synced_again(tmp_path: Path, synced: list[Path]) -> None:
-    """The process that created the folder may have been killed before it synced the name."""
+    """The name of an existing folder is synced again, because the process that created it may have
+    been killed before it did so.
+    """
     make_folder(tmp_path)
     assert synced == [tmp_path.parent]
 
@@ -215,7 +219,7 @@ def test_the_child_of_a_dead_process_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_holder_without_an_id_is_waited_for(tmp_path: Path) -> None:
-    """The holder has the lock but has not written its process id yet."""
+    """The lock waits for a holder that has not written its process id yet."""
     held = lock_folder(tmp_path)
     (tmp_path / LOCK).write_text("")
     pauses: list[float] = []

@@ -124,8 +124,9 @@ class Broker:
         return metrics.values()
 
     def accept(self, wire: Wire, peer: Peer, scope: Scope) -> PacketReader:
-        """Return a new connection from `peer` on the listener of `scope`. Above the connection limit, close it at
-        once."""
+        """Return a new connection from `peer` on the listener of `scope`. If this exceeds the
+        connection limit, close it at once.
+        """
         connection = PacketReader(self.state, wire, peer, scope, DISPATCH, self._on_end)
         self._admit(connection, peer, scope)
         return connection
@@ -160,8 +161,9 @@ class Broker:
             self.connections[connection] = connection
 
     def _report_full(self, peer: Peer, scope: Scope) -> None:
-        """Log and report a refused connection, at most once a second, because anyone can cause any number of them. The
-        client has not sent CONNECT, so only its address is known."""
+        """Log and report a refused connection, at most once a second, because an attacker could
+        cause any number of them. The client has not sent CONNECT, so only its address is known.
+        """
         state = self.state
         now = state.runtime.now()
         if now < self._log_full_at:
@@ -221,8 +223,11 @@ class Broker:
         recover(self.state, recovered)
 
     def start(self, done: Callable[[BaseException | None], None]) -> None:
-        """Load the state unless `load` has, and let time pass for it: sessions expire and wills are published. Then
-        call `done` as `load` does. Call it once the plugins have started."""
+        """Load the state unless `load` has done so. Then expire sessions, publish wills and run
+        timers that came due while the broker was down.
+
+        Call `done` as `load` does. Call this method once the plugins have started.
+        """
 
         def loaded(error: BaseException | None) -> None:
             orphans, self._orphans = self._orphans, None

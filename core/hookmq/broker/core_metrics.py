@@ -1,6 +1,7 @@
-"""The core's metrics: counters, sizes and hook calls. The exporter shows them, and plugins read them.
+"""The core's metrics: counters, sizes and hook calls. The exporter shows them, and plugins read
+them.
 
-They are listed once, here. Each reading takes them from the broker, so that counting costs nothing else.
+Most values are read from the broker's state only when somebody asks for them.
 """
 
 from functools import partial

@@ -1,4 +1,6 @@
-"""Call `on_publish` on the fast path, and leave it for the pipeline if a plugin does more than look at the message."""
+"""Call `on_publish` on the fast path. If a plugin does more than look at the message, hand it to
+the pipeline.
+"""
 
 from hookmq.broker.connection import ClientConnection, Phase
 from hookmq.broker.handlers.publish import continue_publish
@@ -15,8 +17,9 @@ def passed(
     message: Message,
     number: int,
 ) -> bool:
-    """Call `on_publish`. Return whether every plugin abstained and changed nothing that the fast path relies on.
-    Otherwise the message has taken the pipeline."""
+    """Call `on_publish`. Return whether every plugin abstained and changed nothing that the fast
+    path relies on. If not, the message has been passed to the pipeline.
+    """
     state = connection.state
     route = cached.route
     chains = connection.chains

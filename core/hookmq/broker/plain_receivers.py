@@ -82,7 +82,9 @@ def forward_seen(
     properties: Properties,
     message: Message,
 ) -> None:
-    """Forward a QoS 0 message that plugins see to plain receivers. All of one version share the received bytes."""
+    """Forward a QoS 0 message that plugins have seen to plain receivers. All receivers of the
+    publisher's protocol version share the received bytes.
+    """
     state = connection.state
     packet = data[pos:after]
     outgoing: Outgoing | None = None

@@ -235,7 +235,9 @@ class PluginConnection(PluginMailbox):
         return False
 
     def _read(self, depth: int) -> bool:
-        """Handle pending packets of this depth. Return whether packets of another depth follow."""
+        """Handle the pending packets that have the same recursion depth. Return whether packets of
+        another depth follow.
+        """
         state = self.state
         pending = self.pending
         enough = state.work + _READ_WORK

@@ -170,7 +170,7 @@ class PluginMailbox(ClientConnection):
         """Do nothing; see `NoWire.write`."""
 
     def watch_keep_alive(self) -> None:
-        """Stop the deadline for CONNECT. Plugin clients have no keep alive."""
+        """Cancel the deadline for CONNECT. Plugin clients have no keep alive."""
         self.due.cancel()
 
     def call_back(self) -> None:

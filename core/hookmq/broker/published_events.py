@@ -1,7 +1,7 @@
 """Events of `on_published` that wait until the packets of their turn have been written.
 
-A publisher's acknowledgement does not wait for the `Message` that observers get. If no hook has seen the message yet, it
-is made only when observers are notified.
+A publisher's acknowledgement does not wait until the `Message` for observers is made. If no hook
+has seen the message yet, it is made only when observers are notified.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ def client_message(
     qos: int,
     properties: Properties,
 ) -> Message:
-    """Make the message of a client's PUBLISH without RETAIN, which arrives now."""
+    """Return the message for a PUBLISH without RETAIN that has just arrived from `client`."""
     now = runtime.time()
     interval = None if properties is EMPTY else properties.message_expiry_interval
     return make_message(

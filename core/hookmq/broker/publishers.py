@@ -125,8 +125,9 @@ class Publishers:
 
 
 def _lasting(record: ClientRecord) -> ClientRecord:
-    """Return `record` without the fields that belong to one connection, so that a returning client is the same
-    publisher."""
+    """Return `record` without the fields that belong to one connection, so that a returning client
+    counts as the same publisher.
+    """
     peer = record.peer
     return record._replace(
         peer=Peer(peer.host, 0, peer.transport, peer.certificate),

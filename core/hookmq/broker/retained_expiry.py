@@ -33,7 +33,9 @@ SMALL: Final = 256
 
 
 class Expiry:
-    """When the message of `topic` expires, in epoch seconds. `topic` is None once the entry is cancelled or called."""
+    """The expiry of the message retained for `topic`, in epoch seconds. `topic` is None once the
+    entry was cancelled or has expired.
+    """
 
     __slots__ = ("topic", "when")
 

@@ -15,7 +15,9 @@ from hookmq.storage.group_commit import GroupCommit
 
 
 class WriteScheduler:
-    """Ends turns. `commit` starts committing the changes that `committer` collected; `tell` empties `later`."""
+    """Ends turns. `commit` starts committing the changes that `committer` collected; `tell` reports
+    the events in `later`.
+    """
 
     __slots__ = (
         "commit", "committer", "dirty", "later", "metrics", "room", "runtime", "scheduled", "shared", "tell", "turn",
@@ -77,7 +79,9 @@ class WriteScheduler:
             self.write(session)
 
     def share(self, size: int) -> None:
-        """Count `size` bytes that each receiver may have waiting, and write them now if there are many; see `put`."""
+        """Count `size` bytes that were added for every receiver, and write them now if too many are
+        waiting. See `put`.
+        """
         self.shared += size
         if self.shared > self.room:
             self.flush()

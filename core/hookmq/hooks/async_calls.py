@@ -159,7 +159,9 @@ class Waiting:
 def run_alone(
     runtime: Runtime, call: HookImplementation, args: tuple[Any, ...], done: Callable[[bool], None]
 ) -> None:
-    """Run one implementation whose result is ignored. `done` receives whether it succeeded, possibly at once."""
+    """Run one implementation whose result is ignored. `done` is called with whether it succeeded,
+    possibly before this function returns.
+    """
 
     def ended(answer: Any) -> None:
         worked = answer is not FAILED

@@ -180,8 +180,9 @@ def _decide(
     waiting: Waiting | None,
     answer: Any,
 ) -> Cancel | None:
-    """Run the chain from `index`. `answer` is that call's result, if known. `consent` and `by` are the result so
-    far."""
+    """Run the chain from `index`. `answer` is that call's result, if known. `consent` is the
+    verdict so far, and `by` is the plugin that gave it.
+    """
     while index < len(calls):
         call = calls[index]
         stats = call.stats

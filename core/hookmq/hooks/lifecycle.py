@@ -119,8 +119,9 @@ def _runtime(hooks: PluginSet) -> Runtime:
 
 
 class _Round:
-    """Run one hook for several plugins, one after another. `ended` receives each plugin's error, or "", and returns
-    whether to continue."""
+    """Runs one hook for several plugins, one after another. `ended` receives each plugin's error,
+    or "", and returns whether to continue.
+    """
 
     __slots__ = (
         "_args", "_deadline", "_done", "_ended", "_hook", "_hooks", "_instances", "_next", "_runtime", "_waiting",

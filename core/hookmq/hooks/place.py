@@ -28,7 +28,7 @@ class CodePlace(NamedTuple):
 def place_of(error: BaseException) -> CodePlace | None:
     """Return the innermost line of an error's traceback that is in the plugin's own package.
 
-    If no line is in a plugin, return the innermost line; if `error` was never raised, None.
+    If no line is in a plugin, return the innermost line. Return None if `error` was never raised.
     """
     places = list(_places(error.__traceback__))
     while len(places) > 1 and _is_machinery(places[0].file):

@@ -51,7 +51,9 @@ def frame(data: bytes, start: int) -> tuple[int, int] | None:
 
 
 def _verdict(header: int, version: int, server: bool) -> tuple[ReasonCode, str] | None:
-    """Return why a server (or a client, if `server` is False) must not receive `header` in `version`; None if it may."""
+    """Return the reason why a server (or a client, if `server` is False) must not receive `header`
+    in `version`. Return None if it may.
+    """
     number, flags = header >> 4, header & 15
     if version == 0 and (not server or number != PacketType.CONNECT):
         # [MQTT-3.1.0-1] [MQTT311-3.1.0-1]

@@ -27,7 +27,7 @@ class PropertyKind(IntEnum):
 
 
 class In(IntFlag):
-    """Where a property may occur: a set of packets, which may include the will in a CONNECT."""
+    """The packets in which a property may occur. They may include the will in a CONNECT."""
 
     CONNECT = 1 << PacketType.CONNECT
     CONNACK = 1 << PacketType.CONNACK

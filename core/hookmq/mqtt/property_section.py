@@ -100,8 +100,9 @@ def read_properties(reader: Reader, where: In, max_user_properties: int) -> Prop
 
 
 def decode_section(data: bytes, where: In) -> Properties:
-    """Decode what `encode_section` returned: one whole section, including its length. Raises ProtocolError like
-    `read_properties`, and for bytes that follow the section."""
+    """Decode a whole section that `encode_section` returned, including its length. Raises
+    ProtocolError like `read_properties`, and for bytes that follow the section.
+    """
     reader = Reader(data)
     found = read_properties(reader, where, len(data))
     if reader.pos != len(data):

@@ -109,7 +109,7 @@ class ListenerConnections:
         )  # fmt: skip
 
     def leave(self, transport: OpenTransport) -> None:
-        """Remove `transport`; harmless if it was never added."""
+        """Remove `transport`. Does nothing if it was never added."""
         self.entered.discard(transport)
         if not self.entered and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)

@@ -79,7 +79,9 @@ class PluginRouter:
 
 
 class HttpSite:
-    """What all HTTP listeners serve. A reload replaces `metrics` and `router`; health requests call `state`."""
+    """The content that all HTTP listeners serve. A reload replaces `metrics` and `router`; health
+    requests call `state`.
+    """
 
     __slots__ = ("metrics", "router", "state")
 

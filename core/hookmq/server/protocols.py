@@ -29,10 +29,10 @@ class ConnectionHandler(Protocol):
         """Clean up after the transport has closed. Called exactly once, even after `Wire.close`."""
 
     def pause_writing(self) -> None:
-        """React to unsent bytes exceeding the high-water mark."""
+        """Note that the unsent bytes exceed the high-water mark."""
 
     def resume_writing(self) -> None:
-        """React to the unsent bytes having been sent."""
+        """Note that the unsent bytes have been sent."""
 
 
 AcceptConnection = Callable[[Wire, Peer, Scope], ConnectionHandler]
@@ -65,7 +65,9 @@ class Broker(Protocol):
         """Load the stored state, then call `done`. No hook is called."""
 
     def start(self, done: Callable[[BaseException | None], None]) -> None:
-        """Let time pass for the loaded state, then call `done`."""
+        """Expire sessions and publish wills that came due while the broker was down, then call
+        `done`.
+        """
 
     def drain(self, reference: str, done: Callable[[], None]) -> None:
         """Disconnect every client, naming `reference` as the server to use instead. Then commit and call `done`."""

@@ -117,7 +117,9 @@ def test_a_publisher_that_leaves_between_slices_has_still_published(broker_harne
 def test_who_acknowledges_between_slices_frees_nothing(
     broker_harness: Make, store: Callable[[], Any]
 ) -> None:
-    """The message's first queue entry is removed before its last entry is added, all in one batch."""
+    """A receiver acknowledges the message between two slices. Its queue entry is removed before the
+    last entry is added, all in one batch.
+    """
     harness = sliced(broker_harness, store=store())
     subs = subscribers(harness, session_expiry_interval=60)
     for sub in subs[2:]:

@@ -346,7 +346,9 @@ TAILS = {
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
 def test_behind_good_ones(version: int, tail: bytes) -> None:
-    """Any packet follows known messages in one segment, and any other packet follows it."""
+    """Any packet may follow known messages in one segment, and may itself be followed by any other
+    packet.
+    """
 
     def script(play: Play) -> None:
         client = cast(play, version)

@@ -29,7 +29,9 @@ PLUGINS = 3
 
 
 class Chained(Plugin):
-    """A plugin in a chain. The payload contains a letter for each plugin, which selects the plugin's result."""
+    """A plugin in a chain. Each plugin has a letter in the payload, which selects the plugin's
+    result.
+    """
 
     saw: list[tuple[Any, ...]]
 
@@ -255,7 +257,7 @@ def by_kind(data: bytes) -> dict[int, list[bytes]]:
 
 
 def in_order(log: list[tuple[Any, ...]]) -> dict[tuple[str, bool], list[tuple[Any, ...]]]:
-    """The calls in `log`, by plugin and by whether the plugin observed."""
+    """Return the calls in `log`, by plugin and by whether the plugin observed."""
     found: dict[tuple[str, bool], list[tuple[Any, ...]]] = {}
     for call in log:
         found.setdefault((call[0], call[1] == "published"), []).append(call)

@@ -209,7 +209,9 @@ def test_what_waited_for_room_goes_on_in_slices(broker_harness: Make) -> None:
 
 
 def test_what_was_collected_during_a_flush_is_committed_after_it(broker_harness: Make) -> None:
-    """The store commits at once. The client that the first commit acknowledges has already left."""
+    """Messages collected during a flush are committed after it. The store commits at once, and the
+    client acknowledged by the first commit has already left.
+    """
     journal = RecordingJournal(slow=True)
     harness = broker_harness(journals=[journal])
     pub, other = harness.connect("pub"), harness.connect("other")

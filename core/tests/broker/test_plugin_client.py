@@ -72,7 +72,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_an_invalid_message_is_an_error_of_the_plugin(
     harness: Harness, fields: dict[str, Any], text: str, known: bool
 ) -> None:
-    """This also applies if the fast path knows the topic. The client stays connected, and the next message passes."""
+    """An invalid message raises an error in the plugin, even if the fast path knows the topic. The
+    client stays connected, and the next message passes.
+    """
     client = connect(harness)
     watcher = harness.connect("watcher")
     watcher.subscribe("#", 2)
@@ -252,7 +254,9 @@ def test_what_waits_to_be_published_is_bounded(
 
 
 def test_plugins_that_respond_to_each_other_end(broker_harness: Make) -> None:
-    """Each time the client publishes in response, the hook is called one level deeper."""
+    """Plugins that respond to each other stop, because each response is one level deeper than the
+    message that caused it.
+    """
     recorder = HookRecorder("on_publish", "on_published", id="gw")
     harness = broker_harness([recorder])
     client = connect(harness)
@@ -343,7 +347,9 @@ def test_threads_are_refused(
 
 
 def test_on_a_real_loop_and_in_a_real_thread() -> None:
-    """The virtual runtime is strict, but this also tests asyncio."""
+    """The client also works with asyncio's event loop and real threads, not only on the virtual
+    runtime.
+    """
 
     async def scenario() -> tuple[list[bytes], BaseException | None]:
         plugin = HookRecorder("on_event", id="gw")

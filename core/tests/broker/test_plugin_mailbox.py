@@ -101,7 +101,9 @@ def test_no_client_delays_the_others(harness: Harness) -> None:
 
 
 def test_on_message_may_publish_to_itself(harness: Harness) -> None:
-    """This causes neither a deep stack nor an endless turn."""
+    """A client may publish to itself in `on_message`. This causes neither a deep stack nor an
+    endless turn.
+    """
     client = connect(harness, "c")
     harness.clock.run(client.subscribe("a", 1))
     count = 0
@@ -164,7 +166,9 @@ def test_on_end_that_fails_is_logged(harness: Harness) -> None:
 
 
 def test_messages_that_had_arrived_are_still_read(harness: Harness) -> None:
-    """The same is true of a socket that the other end has closed."""
+    """Messages that arrived before the end can still be read, just like data on a socket that the
+    other end has closed.
+    """
     client = connect(harness, "c")
     harness.clock.run(client.subscribe("a"))
     harness.connect("publisher").publish("a", b"x")

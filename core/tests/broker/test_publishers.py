@@ -54,7 +54,9 @@ def test_one_record_for_all_messages_of_a_client(broker_harness: Make, rights: R
 
 
 def test_a_publisher_counts_against_the_bounds(broker_harness: Make) -> None:
-    """Otherwise, a name of 60 KB for each one-byte message would use sixty thousand times the counted memory."""
+    """A publisher's record counts against the limits. Otherwise, a name of 60 KB would make a
+    one-byte message use 60,000 times the counted memory.
+    """
     harness = broker_harness(config={"broker": {"max_retained_bytes": 100_000}})
     live = harness.connect("live")
     live.subscribe("#")

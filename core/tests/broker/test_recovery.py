@@ -116,7 +116,9 @@ def test_the_queue_of_a_group_whose_members_are_gone_is_dropped(broker_harness: 
 def test_plugins_start_when_the_state_is_loaded_and_before_time_passes(
     broker_harness: Make,
 ) -> None:
-    """A will that was due long ago is published only once the plugins that decide on it have started."""
+    """Plugins start after the state is loaded and before deadlines are checked. A will that was due
+    long ago is therefore published only after the plugins that decide on it have started.
+    """
     story: list[str] = []
 
     class Late(Plugin):

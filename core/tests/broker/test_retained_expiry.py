@@ -78,7 +78,9 @@ def test_a_retained_message_that_expired_makes_room(broker_harness: Make) -> Non
 
 
 def test_what_is_replaced_or_cleared_leaves_nothing(harness: Harness) -> None:
-    """There is one deadline for all messages, and little more than one entry per retained message."""
+    """After many replacements, there is one deadline for all messages, and little more than one
+    entry per retained message.
+    """
     publisher = harness.connect("p")
     core = harness.broker.state
     before = len(core.deadlines)
@@ -178,7 +180,9 @@ def turns() -> Turns:
 def test_retained_messages_expire_in_slices_whatever_the_clocks_say(
     turns: Turns, early: float
 ) -> None:
-    """The timer and the expiry use different clocks, so the delay until the rest is due may be 0."""
+    """Retained messages expire in slices even if the timer and the expiry use different clocks. The
+    delay until the next slice may then be 0.
+    """
     expired: list[str] = []
 
     def expire(topic: str) -> None:

@@ -43,7 +43,9 @@ BOB = {f"bob/{n}" for n in range(3)}
 def test_a_right_that_is_taken_away(
     secured: Harness, rights: Rights, how: str, there: bool
 ) -> None:
-    """The client may have left. If the permission is granted again, the message is sent again."""
+    """Messages of a publisher whose permission was revoked are not sent, even if the publisher has
+    left. They are sent again once the permission is granted again.
+    """
     if not there:
         for client in secured.clients:
             client.disconnect()
@@ -110,7 +112,9 @@ def test_a_lower_qos_than_that_of_the_message_is_not_enough(
 
 
 def test_nobody_could_decide(secured: Harness, rights: Rights) -> None:
-    """The message is not sent, and the publisher is authorized again at the next request."""
+    """If no plugin can decide, the message is not sent. The publisher is authorized again at the
+    next request.
+    """
     rights.undecided = True
     secured.reload()
     assert fetched(secured) == set()

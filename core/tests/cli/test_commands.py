@@ -19,7 +19,7 @@ Offer = Callable[..., None]
 
 
 class Greeter(Plugin):
-    """Adds commands by a staticmethod. The class must never be instantiated."""
+    """Adds commands with a staticmethod. The class must never be instantiated."""
 
     def __init__(self, config: Any, context: Context) -> None:
         raise AssertionError("a command needs no object")
@@ -43,7 +43,7 @@ class Greeter(Plugin):
 
 
 class Nested(Plugin):
-    """Adds commands below a command, by a classmethod with another name."""
+    """Adds nested commands, with a classmethod that has another name."""
 
     word = "done"
 
@@ -88,7 +88,7 @@ class Unmarked(Plugin):
 
 
 class Above(Plugin):
-    """The decorators in the opposite order."""
+    """An implementation with its decorators in the opposite order."""
 
     @hookimpl
     @staticmethod
@@ -121,7 +121,7 @@ def added(name: str) -> type[Plugin]:
 
 
 class Point:
-    """A replacement for an entry point."""
+    """A stand-in for an entry point."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -262,7 +262,9 @@ def test_what_cannot_be_called_on_the_class_is_not_loaded(kind: type[Plugin]) ->
 
 
 def test_a_real_package_is_found(tmp_path: pathlib.Path) -> None:
-    """The test uses entry points in the file system and a separate process."""
+    """The commands of a real package are found. The test uses entry points in the file system and a
+    separate process.
+    """
     (tmp_path / "hq_cmd.py").write_text(
         "from hookmq.plugin import Plugin, hookimpl\n"
         "class Cmd(Plugin):\n"

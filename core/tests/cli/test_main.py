@@ -78,7 +78,9 @@ def test_errors_are_one_message_and_a_code(
 def test_an_error_comes_behind_what_was_logged(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    """A thread writes the log and may be late. The error that ended the process must still be the last line."""
+    """An error that ends the process is the last line, although a thread writes the log and may be
+    late.
+    """
 
     class Late(logging.Handler):
         def flush(self) -> None:

@@ -139,7 +139,9 @@ async def test_the_life_of_two_plugins(
 async def test_stopped_is_logged_when_plugins_and_store_have_ended(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A supervisor that reads this event may start the next broker on the same folders."""
+    """The log event is written after plugins and the store have ended. A supervisor that reads it
+    may then start the next broker on the same folders.
+    """
     path = tmp_path / "f.yaml"
     path.write_text(CONFIG.replace("SOCKET", str(tmp_path / "s")))
     hooks, told, wake = watching(tmp_path)

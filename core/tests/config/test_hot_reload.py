@@ -89,7 +89,7 @@ class Keeper(Plugin):
 
 
 class Supple(Noted):
-    """A provider that continues with another configuration."""
+    """A provider that can continue with a new configuration."""
 
     @hookimpl
     def provide_store(self) -> MemoryStore:

@@ -63,7 +63,9 @@ def test_a_missing_file_says_how_to_get_one(tmp_path: pathlib.Path) -> None:
 def test_paths_are_relative_to_the_file_that_holds_them(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Paths in `$file` are as well. Paths on the command line are relative to the working folder."""
+    """Paths are relative to the file that contains them, including those in `$file`. Paths on the
+    command line are relative to the working folder.
+    """
     text = """version: 1
 listeners:
   - {name: a, type: tls, bind: '*:8883', tls: {certificate: server.pem, key: /etc/server.key}}

@@ -44,7 +44,7 @@ class Broken(Plugin):
 
 
 class Point:
-    """A replacement for an entry point with the attributes that are used."""
+    """A stand-in for an entry point, with the attributes that the code uses."""
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self.load = load
@@ -167,7 +167,9 @@ def test_what_is_not_required_is_left_out_and_logged() -> None:
 
 
 def test_what_is_required_if_installed_may_be_missing_and_nothing_else() -> None:
-    """An installed store that cannot be used must not count as missing, because the broker would then lose all state."""
+    """A plugin with ``required: if_installed`` may be missing, but it may not fail. Otherwise, the
+    broker would lose all state if its installed store could not be used.
+    """
     logged: list[tuple[str, object]] = []
 
     def log(level: str, event: str, /, **fields: object) -> None:

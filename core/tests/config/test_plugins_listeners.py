@@ -18,7 +18,7 @@ Offer = Callable[..., None]
 
 
 class Point:
-    """A replacement for an entry point."""
+    """A stand-in for an entry point."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind

@@ -109,7 +109,7 @@ class Bench:
 
 
 class Awaitable:
-    """Not a coroutine, but awaitable."""
+    """An awaitable that is not a coroutine."""
 
     def __init__(self, coroutine: Any) -> None:
         self.coroutine = coroutine

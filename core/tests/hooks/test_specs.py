@@ -120,7 +120,7 @@ def test_what_a_hook_registers_to_is_typed_and_exported(
 
 
 def test_what_is_given_fits_its_type() -> None:
-    """mypy checks this test."""
+    """The values match the declared types. mypy performs the check."""
     listeners: ListenerRegistry = PluginTypes(ListenerTypes(), "p")
     router: HttpRouter = PluginRouter(HttpRoutes(), "p")
     installed: Any = None

@@ -131,7 +131,9 @@ def test_wills(broker_harness: Make) -> None:
 
 
 def test_what_is_delivered_is_sent_and_need_not_be_acknowledged(broker_harness: Make) -> None:
-    """As the metric's help text says, a retransmitted packet counts once."""
+    """A delivered message counts when it is sent, and once only, even if it is retransmitted. This
+    agrees with the metric's help text.
+    """
     harness = broker_harness()
     sub = harness.connect("sub", session_expiry_interval=60, auto_ack=False)
     sub.subscribe("t", 1)

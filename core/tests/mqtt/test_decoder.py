@@ -90,7 +90,7 @@ def test_max_packet_size_counts_the_fixed_header(extra: int) -> None:
 
 
 def test_max_packet_size_is_of_each_packet() -> None:
-    """The limit does not apply to the data of one read."""
+    """The limit applies to each packet, not to the data of one read."""
     data = encode(Publish("t", bytes(200)), 4)
     decoder = Decoder(4, PacketLimits(max_packet_size=len(data)))
     assert len(decoder.feed(data * 5)) == 5
@@ -179,7 +179,7 @@ def test_feed_takes_empty_bytes() -> None:
 
 
 def test_decode_publish_checks_its_flags() -> None:
-    """The function is also called without `Decoder`."""
+    """`decode_publish` checks its flags, because it is also called without `Decoder`."""
     for header, version in ((0x36, 4), (0x3E, 3), (0x38, 4), (0x38, 5), (0x39, 4), (0x39, 5)):
         with pytest.raises(ProtocolError) as caught:
             decode_publish(header, b"\0\1t\0\1", version)

@@ -24,7 +24,7 @@ from hookmq_testing.decoder import Decoder
 
 @pytest.mark.parametrize("number", [0, 65536])
 def test_a_packet_identifier_out_of_range(number: int) -> None:
-    """[MQTT-2.2.1-3, 2.2.1-4]"""
+    """[MQTT-2.2.1-3, 2.2.1-4] A packet id outside 1 to 65535 is refused."""
     with pytest.raises(ValueError, match="packet id"):
         encode(Publish("t", b"", 1, packet_id=number), 5)
 
@@ -88,7 +88,7 @@ def test_properties_are_left_out_of_3x() -> None:
 
 
 def test_every_failure_is_0x80_in_3x_subacks() -> None:
-    """[MQTT311-3.9.3-2]"""
+    """[MQTT311-3.9.3-2] Every failure becomes 0x80 in a SUBACK for MQTT 3 clients."""
     assert encode(Suback(1, (2, 0x87, 0x8F, 0x80)), 4) == b"\x90\6\0\1\2\x80\x80\x80"
 
 
@@ -98,7 +98,9 @@ def test_subscription_options_are_left_out_of_3x() -> None:
 
 
 def test_session_present_only_with_success_and_never_in_31() -> None:
-    """[MQTT-3.2.2-6] [MQTT311-3.2.2-4]"""
+    """[MQTT-3.2.2-6] [MQTT311-3.2.2-4] Session Present is set only with success, and never for MQTT
+    3.1.
+    """
     assert encode(Connack(0, True), 5) == b"\x20\3\1\0\0"
     assert encode(Connack(0x87, True), 5) == b"\x20\3\0\x87\0"
     assert encode(Connack(5, True), 4) == b"\x20\2\0\5"
@@ -106,7 +108,7 @@ def test_session_present_only_with_success_and_never_in_31() -> None:
 
 
 def test_dup_never_with_qos_0() -> None:
-    """[MQTT-3.3.1-2]"""
+    """[MQTT-3.3.1-2] DUP is never set with QoS 0."""
     assert encode(Publish("t", b"", dup=True), 4)[0] == 0x30
     assert encode_publish_parts(b"t", b"", 0, False, True, None)[0][0] == 0x30
     assert encode_publish_parts(b"t", b"", 2, True, True, None)[0][0] == 0x3D

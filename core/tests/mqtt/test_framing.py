@@ -38,7 +38,7 @@ def test_frame(data: bytes, expected: tuple[int, int] | None) -> None:
 
 @pytest.mark.parametrize("length", ["8000", "808000", "80808000", "80808080", "8080808001"])
 def test_frame_refuses_a_bad_length(length: str) -> None:
-    """[MQTT-1.5.5-1]"""
+    """[MQTT-1.5.5-1] A length that is too long or not in its shortest form is refused."""
     with pytest.raises(ProtocolError) as caught:
         frame(b"\x30" + bytes.fromhex(length), 0)
     assert caught.value.code is ReasonCode.MALFORMED_PACKET

@@ -23,7 +23,7 @@ from hookmq.mqtt.reason_codes import ReasonCode
     ],
 )  # fmt: skip
 def test_varint(number: int, written: str) -> None:
-    """[MQTT-1.5.5-1]"""
+    """[MQTT-1.5.5-1] Variable byte integers are encoded in as few bytes as possible."""
     assert encode_varint(number).hex() == written
     assert Reader(bytes.fromhex(written)).varint("n") == number
 

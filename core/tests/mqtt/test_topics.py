@@ -87,7 +87,9 @@ def test_a_filter_that_is_none_is_refused(filter: str) -> None:
 
 
 def test_the_number_of_levels_is_bounded() -> None:
-    """Slashes are counted, as in mosquitto: 200 slashes are 201 levels."""
+    """The number of levels is limited by counting slashes, as in mosquitto: 200 slashes mean 201
+    levels.
+    """
     validate_topic("/" * 200)
     validate_filter("/" * 200)
     validate_filter("$share/g/" + "/" * 200)
@@ -180,7 +182,7 @@ def test_matching_follows_the_specification(filter: str, topic: str, expected: b
 
 
 def by_the_book(pattern: list[str], levels: list[str]) -> bool:
-    """Match as section 4.7 describes it, without the ``$`` rule."""
+    """Return whether a filter matches, by the rules of section 4.7 without the ``$`` rule."""
     if pattern == ["#"]:
         return True
     if not pattern or not levels:

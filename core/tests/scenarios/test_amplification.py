@@ -89,7 +89,7 @@ def test_retained_messages_asked_for_again_and_again(broker_harness: Make) -> No
 
 
 def test_small_retained_messages_for_a_client_that_reads(broker_harness: Make) -> None:
-    """All messages arrive in the end. The limit applies to each turn."""
+    """A client that reads receives all messages in the end, because the limit applies to each turn."""
     harness = narrow(broker_harness)
     pub = harness.connect("pub")
     for number in range(600):
@@ -128,7 +128,7 @@ def test_wills_of_many(broker_harness: Make, qos: int) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1])
 def test_the_fast_path_of_many_publishers(broker_harness: Make, qos: int, version: int) -> None:
-    """Each publisher keeps its limit per turn, but together they exceed it."""
+    """Each publisher stays within its limit per turn, although together they exceed it."""
     harness = narrow(broker_harness, config={"session": {"max_inflight": 65535}})
     victim = silent(harness, version=5, auto_ack=False)
     victim.subscribe("t", qos)
@@ -255,7 +255,7 @@ def test_a_message_for_many_groups_goes_in_slices(broker_harness: Make) -> None:
 
 
 def test_a_client_in_many_groups_is_at_rest(broker_harness: Make) -> None:
-    """Finding that no message waits takes many steps, so the result is remembered."""
+    """Finding out that no message waits takes many steps in many groups, so the result is cached."""
     harness = broker_harness(config={"session": {"max_subscriptions": 10_000}})
     harness.connect("pub").publish("kept", b"x", retain=True)
     member = harness.connect("member")
@@ -377,7 +377,9 @@ LEAST = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_others_have_their_turn(broker_harness: Make, kind: str) -> None:
-    """However much a client sends at once, the work per turn is limited and the rest waits."""
+    """However much a client sends at once, the work per turn is limited. The rest waits until other
+    clients have been served.
+    """
     harness = broker_harness()
     harness.connect("reader", auto_ack=False).subscribe("known", 1)
     hostile = harness.connect("hostile")
@@ -425,7 +427,7 @@ def test_a_client_that_leaves_during_its_subscribe(broker_harness: Make) -> None
 
 
 def test_what_was_held_is_done_a_slice_a_turn(broker_harness: Make) -> None:
-    """Packets behind one that waited are not processed faster than others."""
+    """Held packets are processed a slice per turn, no faster than other packets."""
     harness = broker_harness()
     sub = harness.connect("sub")
     sub.subscribe("n/#")
@@ -490,7 +492,9 @@ def test_a_reset_of_a_client_that_does_not_read(broker_harness: Make) -> None:
 
 
 def test_bytes_that_come_while_others_wait(broker_harness: Make) -> None:
-    """A transport may have decrypted more data before it is paused."""
+    """Bytes that arrive while others wait are kept, because a transport may have decrypted more
+    data before it is paused.
+    """
     harness = broker_harness()
     sub = harness.connect("sub")
     sub.subscribe("#")

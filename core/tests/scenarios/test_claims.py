@@ -59,7 +59,9 @@ def test_the_first_to_give_claims_is_believed_and_notes_are_kept(
 
 @pytest.mark.parametrize("method", [None, "m"])
 def test_a_note_is_its_plugins_own(broker_harness: Make, method: str | None) -> None:
-    """Otherwise, a token could forge the permissions that an authorization service grants."""
+    """A plugin's note can be set only by that plugin. Otherwise, a token could forge the
+    permissions that an authorization service grants.
+    """
     mine = {"hookmq:one": 1, "hookmq:two": "forged", "hookmq:": 0, "role": "x"}
     harness, _ = two(broker_harness, mine, {"hookmq:two": 2, "hookmq:one": "forged"})
     harness.connect("c", authentication_method=method)

@@ -1,6 +1,8 @@
-"""What every client may rely on, whether it has a socket or is a plugin's: one suite for both, and for pairs of both.
+"""The guarantees for every client, whether it has a socket or belongs to a plugin. One suite covers
+both kinds, and pairs of both.
 
-`SocketSide` and `PluginSide` give the two the same methods. A test names the kinds that it runs with.
+`SocketSide` and `PluginSide` have the same methods. A test names the kinds of client that it runs
+with.
 """
 
 from collections.abc import Callable
@@ -437,7 +439,7 @@ def test_a_resumed_session_gets_what_is_in_flight_and_queued(
 
 @pytest.mark.parametrize("other", KINDS)
 def test_what_was_half_received_is_not_sent_again(make: Make, other: str) -> None:
-    """The client has sent PUBREC: the message is its own, and only PUBREL and PUBCOMP are left."""
+    """After PUBREC, the message is not sent again. Only PUBREL and PUBCOMP are left."""
     harness = make(store=DurableStore())
     client = connect(harness, "socket", "c", expiry=60, auto_ack=False)
     client.subscribe("a", 2)
@@ -495,7 +497,9 @@ def test_receive_maximum(make: Make, kind: str, qos: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_client_that_does_not_read(make: Make, kind: str, qos: int) -> None:
-    """Memory is bounded: by the write buffer, the window and the queue."""
+    """The memory for a client that does not read is limited by the write buffer, the window and the
+    queue.
+    """
     config = {
         "broker": {"max_write_buffer": 4096},
         "session": {"queue_messages": 10, "max_inflight": 5, "queue_bytes": 10_000},
@@ -701,7 +705,7 @@ class Twice(PublishLimit):
 
 
 class Limiter(RateLimiter):
-    """Gives every topic the same limit."""
+    """Applies the same limit to every topic."""
 
     def __init__(self, limit: PublishLimit) -> None:
         self.limit = limit
@@ -883,7 +887,7 @@ def test_observers_see_a_client_like_any_other(make: Make, kind: str) -> None:
 
 
 def test_the_two_kinds_are_two(make: Make) -> None:
-    """The suite would prove nothing if both were the same."""
+    """The two kinds of client differ. If both were the same, the suite would prove nothing."""
     harness = make()
     connect(harness, "socket", "one")
     connect(harness, "plugin", "two")

@@ -1,7 +1,7 @@
-"""Clients leave no objects behind.
+"""Clients leave no objects behind when they disconnect.
 
-After rounds of every kind of churn, live objects are counted by type. The counts after many rounds must equal those
-after few.
+After rounds of every kind of connect and disconnect, live objects are counted by type. The counts
+after many rounds must equal those after few.
 """
 
 import gc
@@ -137,7 +137,7 @@ def test_nothing_stays(churn: Callable[[Harness, int], None]) -> None:
 
 
 def test_what_stays_is_seen() -> None:
-    """The count detects sessions that remain."""
+    """The check detects sessions that were not removed."""
     with Harness(config=SETTINGS) as harness:
         before = objects(harness)
         for number in range(60):

@@ -38,7 +38,7 @@ Make = Callable[..., Harness]
 
 
 class Patient(HookRecorder):
-    """Records calls. For topics below ``slow`` it awaits an event; for others it answers at once."""
+    """Records calls. It awaits an event for topics below ``slow``, and answers at once for others."""
 
     def __init__(self, *hooks: str, id: str = "patient", **options: Any) -> None:
         super().__init__(*hooks, id=id, **options)
@@ -250,7 +250,7 @@ def test_each_client_waits_for_its_own(broker_harness: Make) -> None:
 
 
 class Thread(Plugin):
-    """Blocks, so that it is called in a thread."""
+    """A plugin whose hook blocks, so that the broker calls it in a thread."""
 
     blocking = True
 

@@ -1,4 +1,6 @@
-"""Connections that cannot be accepted, or are refused: few log lines, and no resource is lost."""
+"""Connections that cannot be accepted, or are refused. They cause few log lines, and no resource is
+lost.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What plugins may add to a server, and what is refused."""
+"""The extensions that plugins may add to a server, and those that are refused."""
 
 from typing import Any
 

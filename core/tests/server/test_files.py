@@ -1,4 +1,4 @@
-"""Files written by operators: they are opened without blocking, and errors contain the full path."""
+"""Files written by operators are opened without blocking, and errors contain the full path."""
 
 import os
 import pathlib

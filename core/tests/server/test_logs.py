@@ -154,7 +154,7 @@ def test_a_field_has_an_end(stream: io.StringIO, form: Any) -> None:
 
 
 def test_nobody_reads(stream: io.StringIO) -> None:
-    """A full pipe blocks nothing. Lost entries are counted, and the order is kept."""
+    """A full pipe does not block the broker. Lost entries are counted, and the order is kept."""
     reading, writing = os.pipe()
     handler = logs.AsideHandler(os.fdopen(writing, "w"))
     handler.setFormatter(logs.JsonFormatter())
@@ -214,7 +214,9 @@ def _caught(message: str) -> ValueError:
 
 
 def test_a_traceback_cannot_forge_a_line(stream: io.StringIO) -> None:
-    """An exception's message may contain text from a client."""
+    """A traceback cannot forge a log line, although an exception's message may contain text from a
+    client.
+    """
     logs.configure("info", "text", stream)
     logs.tell(
         "error", "plugin.failed", traceback=_caught("\n12:00:00 info forged\x1b[2J" + "x" * 2000)

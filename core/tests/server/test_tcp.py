@@ -96,7 +96,9 @@ async def test_pause_reading_holds_bytes_until_resumed(listen: Any, dial: Any, b
 async def test_one_that_never_stops_sending_lets_the_others_have_their_turn(
     listen: Any, dial: Any, broker: Any
 ) -> None:
-    """A read that fills uvloop's buffer is the last one in its turn. asyncio reads once per turn anyway."""
+    """A client that never stops sending does not starve others. A read that fills uvloop's buffer
+    is the last one in its turn, and asyncio reads once per turn anyway.
+    """
     _, writer = await dial(await listen())
     connection = await broker.next()
     wire = connection.wire
@@ -173,7 +175,9 @@ async def drain(reader: asyncio.StreamReader) -> int:
 
 
 async def test_last_words_survive_bytes_nobody_read(listen: Any, dial: Any, broker: Any) -> None:
-    """Closing a socket with unread bytes would reset the connection, and the peer could lose the last bytes sent."""
+    """The last bytes sent reach the peer although received bytes are unread. Closing the socket at
+    once would reset the connection.
+    """
     reader, writer = await dial(await listen())
     connection = await broker.next()
     connection.wire.pause_reading()

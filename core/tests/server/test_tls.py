@@ -137,7 +137,7 @@ async def test_large_transfer_over_tls(listen: Any, dial: Any, broker: Any, file
 async def test_what_came_before_the_end_is_read_over_tls(
     listen: Any, dial: Any, broker: Any, files: Any
 ) -> None:
-    """The bytes arrived while reading was paused."""
+    """Bytes that arrived over TLS before the end, while reading was paused, are still read."""
     listener = await listen(type="tls", tls=tls(files))
     _, writer = await dial(listener, ssl=files.client(), server_hostname="localhost")
     connection = await broker.next()
@@ -371,7 +371,7 @@ class TestContext:
 def test_only_text_names_a_client(
     alternatives: tuple[tuple[str, Any], ...], names: tuple[str, ...]
 ) -> None:
-    """Otherwise, another type would be an internal error in the compiled build, and a tuple would become a name in the
-    pure build.
+    """Only text can name a client. Otherwise, another type would cause an internal error in the
+    compiled build, and a tuple would become a name in the pure build.
     """
     assert names_of(alternatives) == names

@@ -137,7 +137,9 @@ def owner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *ids: s
 def test_a_plugin_is_called_by_its_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str], told: str
 ) -> None:
-    """The name is that of other log events. The package would not identify the plugin."""
+    """A blocked plugin is named by its id, as in other log events. Its package would not identify
+    the plugin.
+    """
     owner = owner_of(tmp_path, monkeypatch, "hookmq_sleepy", *ids)
     assert owner(f"{tmp_path}/hookmq_sleepy/deep/down.py") == told
     assert owner(f"{tmp_path}/hookmq_sleepy2.py") == "hookmq_sleepy2"

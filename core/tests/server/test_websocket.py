@@ -266,7 +266,9 @@ async def test_bad_handshake(listen: Any, dial: Any, broker: Any, headers: Any) 
 async def test_a_bad_handshake_that_cannot_be_quoted(
     listen: Any, dial: Any, broker: Any, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """An untrusted client must not be able to fill the log with tracebacks."""
+    """A bad handshake is logged without a traceback, so that an untrusted client cannot fill the
+    log.
+    """
     reader, writer = await dial(await listen(type="ws"))
     writer.write(handshake(**{name: "quoted"}).replace(b"quoted", b"\x80"))
     assert (await reader.readline()).split()[1] == b"400"
@@ -492,7 +494,9 @@ async def test_abort(listen: Any, session: Client, broker: Any) -> None:
 async def test_what_came_before_the_peer_vanished_is_read(
     listen: Any, dial: Any, broker: Any
 ) -> None:
-    """The bytes arrived while reading was paused, and may contain a DISCONNECT."""
+    """Bytes that arrived before the peer vanished, while reading was paused, are still read. They
+    may contain a DISCONNECT.
+    """
     listener = await listen(type="ws")
     reader, writer = await dial(listener)
     writer.write(handshake())

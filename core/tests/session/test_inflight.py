@@ -37,7 +37,7 @@ def taken(*numbers: int) -> dict[int, Delivery]:
     ],
 )
 def test_the_next_free_packet_id(busy: tuple[int, ...], last: int, number: int) -> None:
-    """[MQTT-2.2.1-3, 2.2.1-4]"""
+    """[MQTT-2.2.1-3, 2.2.1-4] The next free packet id after `last` is returned."""
     assert take_packet_id(taken(*busy), last) == number
 
 

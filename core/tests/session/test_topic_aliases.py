@@ -80,7 +80,7 @@ def test_topics_that_come_once_take_nothing_away(harness: Harness) -> None:
 
 
 def test_none_for_who_offers_none(harness: Harness) -> None:
-    """[MQTT-3.1.2-27]"""
+    """[MQTT-3.1.2-27] A client that offers no aliases gets none."""
     clients = [
         harness.connect("a"),
         harness.connect("b", topic_alias_maximum=0),
@@ -138,7 +138,9 @@ def test_what_comes_again_names_its_topic(harness: Harness) -> None:
 def test_a_client_always_knows_what_is_meant(
     messages: list[tuple[str, int, int]], maximum: int, kept: bool, mount: str
 ) -> None:
-    """Topics, QoS and sizes are mixed, with and without a commit in between."""
+    """A client can always resolve an alias, even if topics, QoS and sizes are mixed, with and
+    without a commit in between.
+    """
     with Harness() as harness:
         scope = Scope(mount_point=mount)
         client = harness.connect(

@@ -450,7 +450,9 @@ def pubacks(client: MemoryClient) -> int:
 def test_what_was_acknowledged_while_it_collected_is_not_recorded(
     harness: Harness, store: SlowStore
 ) -> None:
-    """The receiver has the message, so a crash cannot lose it."""
+    """A message acknowledged before its batch is committed is not recorded. The receiver has it, so
+    a crash cannot lose it.
+    """
     away(harness, "away", "other")
     one, two = durable(harness, "one"), durable(harness, "two", auto_ack=False)
     one.subscribe("t/#", 1)

@@ -114,8 +114,9 @@ async def front(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def missing(front: Front) -> tuple[int, int]:
-    """Return the number of events received (-1 for the aiohttp receiver, which does not report it) and of missing
-    events."""
+    """Return the number of events received and the number missing. The first is -1 for the aiohttp
+    receiver, which does not report it.
+    """
     async with ClientSession() as session:
         async with session.get(f"{front.url}/gaps") as response:
             if response.status == 200:
@@ -160,7 +161,7 @@ async def test_who_is_believed(front: Front) -> None:
 
 
 def test_fastapi_is_served_by_uvicorn() -> None:
-    """Run the command from the example's docstring."""
+    """The command in the example's docstring serves the FastAPI receiver."""
     command = "-m uvicorn --factory fastapi_receiver:from_environment --port 0 --no-use-colors"
     with subprocess.Popen(
         [sys.executable, *command.split()],

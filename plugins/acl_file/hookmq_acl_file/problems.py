@@ -28,7 +28,7 @@ class FileError(ConfigError):
 
 
 class Problems:
-    """Collect mistakes."""
+    """Collects the mistakes in a file."""
 
     def __init__(self) -> None:
         self._found: list[ConfigError] = []

@@ -492,7 +492,9 @@ def test_a_will_that_is_not_allowed_keeps_the_client_out(run: Run, version: int)
 
 
 def good(client: MemoryClient) -> bool:
-    """Assert that the previous rules still apply: `old` may be published to, `new` may not."""
+    """Assert that the previous rules still apply: publishing to `old` is allowed, and publishing to
+    `new` is denied.
+    """
     client.publish("old", b"x", 1, expect=0x10)
     client.publish("new", b"x", 1, expect=0x87)
     return True

@@ -71,7 +71,9 @@ def test_a_will_allowed_by_certificate_fires_after_a_restart(tmp_path: Path, fie
 
 @FIELDS
 def test_a_deny_added_while_the_broker_was_down_stops_the_will(tmp_path: Path, field: str) -> None:
-    """Otherwise, the broker would fail open."""
+    """A denied will is not published if the rule was added while the broker was down. Otherwise,
+    the broker would fail open.
+    """
     allow = "allow: [publish, subscribe], topic: w"
     running = Running(tmp_path / "acl.yaml", allow)
     running.harness.connect("watcher", session_expiry_interval=600).subscribe("w", 1)

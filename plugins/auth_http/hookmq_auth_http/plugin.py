@@ -46,7 +46,7 @@ SLACK: Final = 1.0
 
 
 class AuthHttpPlugin(Plugin):
-    """Authenticate and authorize clients with an HTTP service."""
+    """Authenticates and authorizes clients with an HTTP service."""
 
     Config = AuthHttpConfig
     config: AuthHttpConfig

@@ -51,7 +51,7 @@ class Service:
         return web.Response(status=status, body=data, content_type="application/json")
 
     async def never(self, request: web.Request) -> web.StreamResponse:
-        """Answer once `released` is set. Record a client that leaves earlier."""
+        """Respond once `released` is set. Record a client that disconnects earlier."""
         try:
             await self.released.wait()
         except asyncio.CancelledError:

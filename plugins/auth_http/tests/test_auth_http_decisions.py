@@ -402,7 +402,9 @@ async def test_permissions_decide_without_asking(service: Any, start: Start) -> 
 async def test_permissions_hold_whoever_accepted_before(
     claims: Any, service: Any, start: Start
 ) -> None:
-    """The first plugin's claims take precedence. The permissions from the service are not a claim."""
+    """The permissions from the service apply even if another plugin accepted the client first,
+    because they are not stored as a claim.
+    """
     service.answer((200, {"result": "allow", "permissions": {"publish": ["mine"]}}))
     plugin = await start(authenticate={"url": service.url})
     recorder = HookRecorder("on_connect", id="first")
@@ -532,9 +534,8 @@ async def test_a_redirect_is_not_followed(service: Any, start: Start) -> None:
 async def test_one_client_that_the_service_stumbles_over_shuts_nobody_out(
     service: Any, start: Start
 ) -> None:
-    """A 500 response shows that the service is available, so it must not open the circuit.
-
-    Otherwise, a client with a user name that makes the service fail could block all other clients.
+    """One client for which the service fails does not block other clients. A 500 response shows
+    that the service is available, so it must not open the circuit.
     """
     service.answer((500, b""))
     plugin = await start(authenticate={"url": service.url}, breaker_failures=2)

@@ -57,10 +57,10 @@ def _end_pause(pause: Promise) -> None:
 
 
 class AuthJwtPlugin(Plugin):
-    """Read the identity, permissions and limits of MQTT clients from JSON Web Tokens.
+    """Reads the identity, permissions and limits of MQTT clients from JSON Web Tokens.
 
-    A token is verified once, when the client connects or reauthenticates. Its contents are stored with the client.
-    Raises ConfigError if a file or key in the configuration cannot be used.
+    A token is verified once, when the client connects or reauthenticates. Its contents are stored
+    with the client. Raises ConfigError if a file or key in the configuration cannot be used.
     """
 
     Config = JwtConfig

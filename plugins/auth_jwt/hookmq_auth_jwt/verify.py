@@ -31,7 +31,7 @@ class Verified(NamedTuple):
 
 
 class Verifier:
-    """Verify tokens with the keys of `sources`."""
+    """Verifies tokens with the keys of `sources`."""
 
     __slots__ = ("_config", "checker", "sources")
 

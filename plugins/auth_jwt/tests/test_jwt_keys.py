@@ -1,4 +1,4 @@
-"""Which key verifies which token, and which keys are too weak."""
+"""The key that verifies a token, and keys that are too weak."""
 
 import base64
 import hashlib
@@ -92,7 +92,9 @@ def test_secrets(algorithm: str, encoding: Any) -> None:
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 @pytest.mark.parametrize("kind", ["RSA 2048", "EC secp256r1", "Ed25519"])
 def test_a_public_key_is_never_a_secret(folder: Path, kind: str, algorithm: str) -> None:
-    """A public key is no secret: a client that knows it, in any format, cannot use it to sign."""
+    """A public key is never used as a secret. A client that knows it, in any format, cannot sign
+    tokens with it.
+    """
     text = pem(kind)
     single = jwk(kind, "k")
     place = file(folder, text)

@@ -291,7 +291,7 @@ VALUES = {
 
 @pytest.mark.parametrize("names", [*[(name,) for name in VALUES], tuple(VALUES)])
 def test_values_are_those_of_the_token(broker: Make, names: tuple[str, ...]) -> None:
-    """This also holds if another plugin was the first to make claims."""
+    """The values come from the token, even if another plugin was the first to make claims."""
 
     class Other(Plugin):
         @hookimpl
@@ -367,7 +367,9 @@ def test_limits(broker: Make) -> None:
 
 
 def test_a_restored_session_keeps_its_permissions(broker: Make) -> None:
-    """After a restart, the token is gone, but its claims are stored with the session."""
+    """A session restored after a restart keeps its permissions, because the claims of its token are
+    stored with it.
+    """
     harness = broker()
     testament = will("gone/c", b"x", qos=1, delay=30)
     data = acl({"publish": ["gone/%c"], "subscribe": ["a/#"]}, sub="alice")
@@ -389,7 +391,7 @@ def test_a_restored_session_keeps_its_permissions(broker: Make) -> None:
 
 @pytest.mark.parametrize("require", [False, True])
 def test_a_restart_takes_no_permission_for_another(broker_harness: Make, require: bool) -> None:
-    """After a crash, wills from the store are published with the permissions of their clients."""
+    """After a crash, each stored will is published with the permissions of its own client."""
     open_to_all = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("allow"))
     harness: Harness = broker_harness([made(require_acl=False)], open_to_all, store=DurableStore())
     tokens = {

@@ -161,7 +161,9 @@ def test_any_json_is_refused(header: Any, claims: Any, signature: bytes) -> None
 @settings(max_examples=300)
 @given(OBJECTS)
 def test_any_claims_well_signed_are_decided(claims: Any) -> None:
-    """The claims are arbitrary, and only Refused may be raised."""
+    """A signed token with arbitrary claims is accepted or refused. No exception other than Refused
+    is raised.
+    """
     with suppress(ValueError):  # what Python writes as JSON is not always JSON
         verdict(token(claims, now=EPOCH))
 

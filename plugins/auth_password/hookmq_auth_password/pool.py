@@ -24,12 +24,12 @@ class _Job:
 
 
 class Pool:
-    """Run at most `threads` calls at the same time, while at most `queue` wait. Call the methods on the event loop's
-    thread.
+    """Runs at most `threads` calls at the same time, while at most `queue` wait. Call the methods
+    on the event loop's thread.
 
-    Each host has its own queue, and the queues take turns. If all places are taken, a new call replaces the last call
-    in the longest queue, provided that queue is longer than its own. One host therefore cannot lock others out, however
-    many connections it opens.
+    Each host has its own queue, and the queues take turns. If all places are taken, a new call
+    replaces the last call in the longest queue, provided that queue is longer than its own. One
+    host therefore cannot lock others out, however many connections it opens.
     """
 
     def __init__(self, runtime: Runtime, threads: int, queue: int) -> None:

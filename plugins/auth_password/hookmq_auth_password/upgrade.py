@@ -19,10 +19,10 @@ Written = Callable[[dict[str, tuple[Hash, Hash]], "tuple[FileStamp, FileStamp] |
 
 
 class Upgrades:
-    """Collect new hashes and write them to the file.
+    """Collects new hashes and writes them to the file.
 
-    `written` receives the old and new hashes by user name, and the file's states before and after. `failed` receives
-    the reason for a failure; nothing more is written until `again` is called.
+    `written` receives the old and new hashes by user name, and the file's states before and after.
+    `failed` receives the reason for a failure; nothing more is written until `again` is called.
     """
 
     def __init__(

@@ -90,7 +90,9 @@ def test_the_matrix(
 
 @pytest.mark.parametrize("anonymous", ["deny", "ignore", "allow"])
 def test_a_password_without_a_user_name(broker: Make, anonymous: str) -> None:
-    """MQTT 5 allows this for tokens. Such a client is not anonymous."""
+    """A password without a user name, which MQTT 5 allows for tokens, does not make a client
+    anonymous.
+    """
     harness = broker(anonymous=anonymous)
     harness.connect("c", password=b"token", expect=0x87)
     [(result, count)] = [(k, v) for k, v in of(harness).counts.results.items() if v]
@@ -149,7 +151,7 @@ CERTIFIED = Scope("tls", identity="common_name")
 def test_certificates(
     broker: Make, certificate: str, name: str, password: bytes | None, code: int
 ) -> None:
-    """The user name comes from the certificate, regardless of CONNECT."""
+    """The user name comes from the certificate, whatever CONNECT contains."""
     harness = broker(certificate=certificate)
     peer = Peer("192.0.2.1", 1, "tls", Certificate(common_name=name))
     harness.connect("c", username="bob", password=password, scope=CERTIFIED, peer=peer, expect=code)
@@ -202,8 +204,8 @@ def test_in_a_file_without_users_it_is_as_well(
 
 
 def test_the_decoys_password_lets_nobody_in(broker: Make, file: Path) -> None:
-    """A missing user is checked against another user's real hash. That user's password must not let the client
-    connect.
+    """The password of the decoy, the real user whose hash is checked for a missing user, does not
+    let the client connect.
     """
     file.write_text(f"version: 1\nusers:\n  alice: {{hash: '{ALICE}'}}\n  none: {{hash: null}}\n")
     harness = broker()
@@ -339,7 +341,9 @@ def test_a_hash_that_fails_denies(
 
 
 def test_cve_2016_9877_an_absent_or_empty_password_is_no_password(broker: Make, file: Path) -> None:
-    """RabbitMQ accepted a user name without a password. The test also uses a hash of the empty password."""
+    """RabbitMQ accepted a user name without a password (CVE-2016-9877). The test also uses a hash
+    of the empty password.
+    """
     file.write_text(USERS + f"  empty:\n    hash: '{cheap(b'')}'\n")
     harness = broker(passwordless="allow")
     for version in (3, 4, 5):
@@ -361,7 +365,9 @@ def test_a_very_long_password_is_not_hashed(broker: Make, verified: Verified) ->
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_nul_in_a_user_name(broker: Make, version: int) -> None:
-    """The decoder refuses NUL, a password file cannot contain it, and the plugin would find no such user."""
+    """A user name with NUL is refused by the decoder. A password file cannot contain such a name,
+    and the plugin finds no such user.
+    """
     harness = broker()
     client = harness.open(version)
     protocol = b"\0\4MQTT" + bytes([version, 0xC2, 0, 0]) + (b"\0" if version == 5 else b"")

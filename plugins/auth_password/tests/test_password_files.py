@@ -304,7 +304,9 @@ def test_an_edit_that_does_something_else_is_not_written(
 
 
 def test_no_file_that_was_cut_short_lets_anybody_in(tmp_path: Path) -> None:
-    """A truncated file, left by an interrupted writer, lets no client connect that the whole file would refuse."""
+    """A truncated file, left by an interrupted writer, accepts no client that the whole file would
+    refuse.
+    """
     text = (
         f"version: 1\nusers:\n  a:\n    groups: [x]\n    hash: '{ALICE}'\n"
         f"  off:\n    enabled: false\n    hash: '{BOB}'\n  door:\n    hash: null\n"
@@ -393,7 +395,7 @@ def test_a_hash_that_changed_meanwhile_is_not_upgraded(file: Path) -> None:
 
 
 def test_writers_wait_for_each_other(file: Path) -> None:
-    """A second writer that starts while the first one works does not lose the first one's changes."""
+    """A second writer waits for the first one, so that no change is lost."""
     begun, go = threading.Event(), threading.Event()
     real = book.parse
 
@@ -421,7 +423,9 @@ def test_writers_wait_for_each_other(file: Path) -> None:
 def test_a_lock_on_a_file_that_was_replaced_is_no_lock(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that waited for the previous writer locks the new file that this writer created."""
+    """A process that waited for another writer locks the new file that this writer put in place,
+    not the old one.
+    """
     tried: queue.SimpleQueue[int] = queue.SimpleQueue()
     real = fcntl.flock
 
@@ -486,7 +490,7 @@ def test_edits_do_what_they_say(
     steps: list[tuple[str, str, str | None, tuple[str, ...] | None]],
     start: str,
 ) -> None:
-    """The edits are compared with a model. No file in this test is refused."""
+    """Each edit has the same effect as on a model of the file. No file in this test is refused."""
     path = tmp_path_factory.mktemp("users") / "f"
     model: dict[str, tuple[str | None, tuple[str, ...]]] = {}
     if start:

@@ -70,7 +70,9 @@ def test_hashes_of_other_programs(format: Format, scheme: str, password: bytes, 
     "password", [b"\xff\xfe\xfd", b"a\0b", b"x" * 72, b"x" * 73, b"y" * MAX_PASSWORD]
 )
 def test_any_bytes_are_a_password(scheme: str, password: bytes) -> None:
-    """No password makes a scheme raise. An exception would take a different time than a wrong password."""
+    """Any bytes can be checked as a password. An exception would take a different time than a wrong
+    password.
+    """
     assert verify(read(MADE[scheme], "yaml"), password) is False
 
 

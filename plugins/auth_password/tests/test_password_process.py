@@ -111,7 +111,7 @@ async def test_a_file_of_mosquitto(tmp_path: Path) -> None:
 def test_a_file_that_is_not_right(
     tmp_path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both `check` and `serve` refuse a file with an error."""
+    """`check` and `serve` refuse an invalid file with the same error."""
     path, config = tmp_path / "users.yaml", tmp_path / "hookmq.yaml"
     if text is not None:
         path.write_text(text)
@@ -132,7 +132,7 @@ def need(program: str) -> str:
 
 
 def test_mosquitto_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> None:
-    """Both brokers use the same file."""
+    """HookMQ and mosquitto can use the same file, whichever of them wrote it."""
     program, tool = need("mosquitto"), need("mosquitto_passwd")
     path = tmp_path / "passwd"
     put(path, "mosquitto", [New("ours", make(b"secret", "mosquitto", Argon2()))])
@@ -198,10 +198,10 @@ async def connect(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
 async def test_a_flood_of_wrong_passwords_while_a_thousand_others_work(tmp_path: Path) -> None:
-    """The flood comes from one address.
+    """A flood of wrong passwords from one address does not affect a thousand other clients.
 
-    Connected clients are not affected, returning clients are accepted from the cache, and new clients from other
-    addresses get a turn.
+    Connected clients continue, returning clients are accepted from the cache, and new clients from
+    other addresses are served in turn.
     """
     path = tmp_path / "users.yaml"
     hash = make(b"secret", "yaml", Argon2(8 << 20, 4, 1))

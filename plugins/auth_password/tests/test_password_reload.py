@@ -121,8 +121,8 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_cve_2018_12550_a_broken_file_changes_nothing(broker: Make, file: Path, how: str) -> None:
-    """mosquitto treated an empty file as no restriction. Here, the last valid file stays in force, and an error is
-    logged.
+    """A broken file changes nothing: the last valid file stays in force, and an error is logged.
+    mosquitto treated an empty file as no restriction (CVE-2018-12550).
     """
     harness = broker(anonymous="deny")
     stays = harness.connect("stays", username="alice", password=b"secret")
@@ -166,7 +166,9 @@ def test_the_file_comes_back_as_it_was(broker: Make, file: Path) -> None:
 
 
 def test_a_file_that_is_being_written_is_left_alone(broker: Make, file: Path) -> None:
-    """A script writes one line at a time. The file is read once two checks find it unchanged."""
+    """A file that is still being written is not read. A script writes one line at a time, and the
+    file is read once two checks find it unchanged.
+    """
     harness = broker(reload_interval=2.0)
     stays = harness.connect("b", username="bob", password=b"hunter2")
     lines = USERS.splitlines(keepends=True)
@@ -266,7 +268,7 @@ def test_who_has_to_leave_leaves_no_will(broker: Make, file: Path) -> None:
 
 
 def test_a_client_that_waited_for_another_plugin_leaves_too(file: Path) -> None:
-    """The client was accepted before the change, but connects after it."""
+    """A client is disconnected if its user was removed while it waited for another plugin."""
     slow = HookRecorder("on_connect")
     mine = make_plugin(AuthPasswordPlugin, {"path": file}, "users")
     with Harness([mine, slow], config={"auth": {"default": "deny"}}) as harness:
@@ -293,7 +295,7 @@ def test_a_client_that_waited_for_another_plugin_leaves_too(file: Path) -> None:
 def test_the_file_changes_while_a_password_is_hashed(
     broker: Make, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file at the time of the verdict counts."""
+    """If the file changes while a password is hashed, the verdict depends on the new file."""
     harness = broker(cache_time=0.0)
     plugin = of(harness)
     edits: list[Callable[[], object]] = []
@@ -330,7 +332,7 @@ def test_the_file_changes_while_a_password_is_hashed(
 def test_another_configuration_judges_those_who_are_there(
     broker: Make, file: Path, tmp_path: Path
 ) -> None:
-    """After a reload that names another file, clients without a user in it are disconnected."""
+    """After a reload that names another file, clients without a user in that file are disconnected."""
     harness = broker()
     clients: dict[str, MemoryClient] = {}
     for name, password in (("alice", b"secret"), ("bob", b"hunter2")):

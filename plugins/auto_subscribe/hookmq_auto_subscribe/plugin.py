@@ -55,9 +55,10 @@ class AutoSubscribeConfig:
 
 
 class AutoSubscribePlugin(Plugin):
-    """Subscribe each client by all rules of its listener, after CONNACK.
+    """Subscribes each client by the rules of its listener, after CONNACK.
 
-    The subscriptions are ordinary ones: limits, hooks and durable sessions apply, and the client may unsubscribe.
+    The subscriptions are ordinary ones: limits, hooks and durable sessions apply, and the client
+    may unsubscribe.
     """
 
     Config = AutoSubscribeConfig
@@ -122,7 +123,7 @@ class AutoSubscribePlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the number of subscriptions."""
+        """Add the metric that counts subscriptions."""
         registry.counter(
             "auto_subscribe_subscriptions_total",
             "Subscriptions by rule, by result.",

@@ -34,7 +34,7 @@ class TestContract(PluginContract):
 
 
 class Deciding(Plugin):
-    """Give clients a claim, and allow only topics below ``free``."""
+    """Gives clients a claim, and allows only topics below ``free``."""
 
     @hookimpl
     def on_connect(self, client: ClientInfo) -> Accept:

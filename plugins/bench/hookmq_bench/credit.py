@@ -14,8 +14,9 @@ _RECORD: Final = struct.Struct(">IQ")
 
 
 class Credit:
-    """Collect arrivals during a turn of the event loop and report them when it ends. `others` maps each other process's
-    number to the socket that leads to it."""
+    """Collects arrivals during a turn of the event loop and reports them when it ends. `others`
+    maps each other process's number to the socket that leads to it.
+    """
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Credit:
 
 
 class _Stream(asyncio.Protocol):
-    """Split a byte stream into records."""
+    """Splits a byte stream into records."""
 
     def __init__(self, taken: Callable[[bytes], None]) -> None:
         self._taken = taken

@@ -205,7 +205,9 @@ def _bars(histogram: Histogram) -> list[tuple[float, float, int]]:
 
 
 def _curve(histogram: Histogram) -> list[tuple[float, float]]:
-    """Return points of the percentile curve, denser towards 100, as far as there are enough values."""
+    """Return points of the percentile curve, which get denser towards 100. Stop where there are too
+    few values.
+    """
     found = []
     left = 1.0
     while left * histogram.count >= 1 and left > 1e-6:

@@ -171,5 +171,7 @@ def fill(template: str, number: str, run: int) -> str:
 
 
 def share(count: int, parts: int, part: int) -> int:
-    """Return how many of `count` items fall to part number `part` if they are dealt out in turn to `parts`."""
+    """Return how many of `count` items belong to part number `part` if the items are dealt out in
+    turn to `parts` parts.
+    """
     return count // parts + (part < count % parts)

@@ -85,7 +85,9 @@ def _several(count: int, what: str) -> str:
 
 
 class Progress:
-    """Show a run's progress. On a terminal one line is updated; otherwise a new line is printed every few seconds."""
+    """Shows a run's progress. On a terminal one line is updated; otherwise a new line is printed
+    every few seconds.
+    """
 
     def __init__(
         self, plan: Plan, out: TextIO, clock: Callable[[], float] = time.monotonic

@@ -1,6 +1,8 @@
-"""An alarm accurate to some 50 microseconds, on kernels with timers that an event loop can wait for (Linux).
+"""An alarm accurate to about 50 microseconds, on kernels with timers that an event loop can wait
+for (Linux).
 
-Event-loop timers are only accurate to a millisecond. At a fixed rate, that error would count as the broker's latency.
+Event-loop timers are only accurate to a millisecond. At a fixed rate, that error would count as the
+broker's latency.
 """
 
 import asyncio
@@ -32,7 +34,7 @@ def _library() -> Any:
 
 
 class Alarm:
-    """Call `callback` from the event loop at the time passed to `set`."""
+    """Calls `callback` from the event loop at the time passed to `set`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None], precise: bool = True

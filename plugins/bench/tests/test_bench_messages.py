@@ -10,7 +10,9 @@ from hookmq_bench.tally import Tally
 
 
 async def test_subscribers_alone_go_on_until_they_are_told_however_early_the_clock_rings() -> None:
-    """A timer may expire slightly early. That must not end the run."""
+    """Subscribers without publishers continue until the parent ends the run, even if a timer
+    expires slightly early.
+    """
     start = time.monotonic_ns()
 
     async def until(at: int) -> None:

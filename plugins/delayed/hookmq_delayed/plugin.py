@@ -46,10 +46,10 @@ class DelayedConfig:
 
 
 class DelayedPlugin(Plugin):
-    """Store messages and publish them when they are due.
+    """Stores messages and publishes them when they are due.
 
-    A message is acknowledged once it is committed. It is stored with a timer of the broker, so it survives a restart
-    and is published at least once.
+    A message is acknowledged once it is committed. It is stored with a timer of the broker, so it
+    survives a restart and is published at least once.
     """
 
     Config = DelayedConfig

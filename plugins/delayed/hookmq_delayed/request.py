@@ -17,7 +17,7 @@ class InvalidRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Publish to `topic` after `seconds`."""
+    """A request to publish to `topic` after `seconds`."""
 
     seconds: int
     topic: str
@@ -25,7 +25,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Cancel the message that the same client sent with this id."""
+    """A request to cancel the message that the same client sent with this id."""
 
     id: str
 

@@ -115,7 +115,7 @@ def test_a_client_cancels_its_message(harness: Harness) -> None:
 
 
 class Deciding(Plugin):
-    """Forbid publishing to ``secret`` itself."""
+    """Forbids publishing to ``secret`` itself."""
 
     @hookimpl
     def authorize(self, action: Action, topic: str) -> Allow | Deny:

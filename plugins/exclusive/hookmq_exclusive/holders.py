@@ -1,4 +1,4 @@
-"""Who holds which exclusive topic."""
+"""Keep track of the client that holds each exclusive topic."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -27,11 +27,11 @@ class Holders:
         return len(self._by_topic)
 
     def holder(self, topic: str) -> Holder | None:
-        """Return who holds `topic`, or None."""
+        """Return the holder of `topic`, or None."""
         return self._by_topic.get(topic)
 
     def take(self, topic: str, client_id: str, now: float, confirmed: bool = False) -> None:
-        """Let a client hold `topic` instead of any other client."""
+        """Make a client the holder of `topic`, in place of any other client."""
         before = self._by_topic.get(topic)
         if before is not None:
             self.release(topic, before.client_id)

@@ -37,10 +37,11 @@ class ExclusiveConfig:
 
 
 class ExclusivePlugin(Plugin):
-    """Grant ``$exclusive/TOPIC`` to the first client, and refuse it to others until that subscription has ended.
+    """Grants ``$exclusive/TOPIC`` to the first client, and refuses it to others until that
+    subscription has ended.
 
-    The subscription then receives messages on TOPIC, like an ordinary one. The broker authorizes both the exclusive
-    filter and TOPIC.
+    The subscription then receives messages on TOPIC, like an ordinary one. The broker authorizes
+    both the exclusive filter and TOPIC.
     """
 
     Config = ExclusiveConfig
@@ -144,7 +145,7 @@ class ExclusivePlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the held topics and refused subscriptions."""
+        """Add the metrics for held topics and refused subscriptions."""
         registry.gauge("exclusive_topics", "Topics that a client holds.", lambda: len(self.holders))
         registry.counter(
             "exclusive_refused_total", "Refused exclusive subscriptions.", lambda: self.refused

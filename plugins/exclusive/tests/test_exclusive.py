@@ -1,4 +1,6 @@
-"""Exclusive subscriptions: who gets a topic, when it is free again, restarts, and real clients."""
+"""Exclusive subscriptions: which client gets a topic, when it is free again, restarts, and real
+clients.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -95,7 +97,7 @@ def test_a_restart_keeps_the_holder(make: Make) -> None:
 
 
 class Refusing(Plugin):
-    """Refuses what comes after the exclusive plugin."""
+    """Refuses subscriptions after the exclusive plugin has granted them."""
 
     refuses = True
 

@@ -57,9 +57,10 @@ def encoded(client_id: str) -> str:
 
 
 class PresencePlugin(Plugin):
-    """Publish ``online`` and ``offline``, and refuse such topics to clients.
+    """Publishes ``online`` and ``offline``, and prevents clients from publishing to these topics.
 
-    The status does not depend on the client: it is right after a lost connection, a takeover and a will, too.
+    The status does not depend on the client. It is therefore also correct after a lost connection,
+    a takeover or a will.
     """
 
     Config = PresenceConfig
@@ -69,7 +70,9 @@ class PresencePlugin(Plugin):
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
-        """Correct what the store kept from before a restart: clients that were connected then are offline now."""
+        """Correct the statuses that the store kept. Clients that were connected before a restart
+        are offline now.
+        """
         if not self.config.durable:
             return
         cursor = ""
@@ -143,14 +146,16 @@ class PresencePlugin(Plugin):
 
     @hookimpl
     def authorize(self, action: Action, topic: str) -> Deny | None:
-        """Refuse messages and wills of clients on the topics of this plugin. Other plugins decide on the rest."""
+        """Deny clients' messages and wills on the topics of this plugin. Leave other topics to
+        other plugins.
+        """
         if action is not Action.SUBSCRIBE and self.matches(self._filter, topic):
             return Deny(ReasonCode.NOT_AUTHORIZED, "only the broker publishes this status")
         return None
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the number of published changes."""
+        """Add the metric that counts published changes."""
         registry.counter(
             "presence_changes_total",
             "Published changes of a client's status.",

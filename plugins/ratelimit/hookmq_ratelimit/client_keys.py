@@ -12,10 +12,11 @@ def user_of(client: ClientInfo) -> str:
 
 
 class ClientKeys:
-    """Compute the ban keys of clients. `id` is the plugin id.
+    """Computes the ban keys of clients. `id` is the plugin id.
 
-    Bans are looked up before a client is authenticated, by the user name in its CONNECT. A client is therefore banned
-    by that name only if the name is its identity. A client with a token in the password could send another user's name.
+    Bans are looked up before a client is authenticated, by the user name in its CONNECT. A client
+    is therefore banned by that name only if the name is its identity. A client with a token in the
+    password could send another user's name.
     """
 
     __slots__ = ("_name",)

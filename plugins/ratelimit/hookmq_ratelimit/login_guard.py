@@ -25,10 +25,10 @@ PATIENCE: Final = 4.0
 
 
 class LoginGuard:
-    """Decide whether a connection may proceed to authentication. `id` is the plugin id.
+    """Decides whether a connection may proceed to authentication. `id` is the plugin id.
 
-    `over` is called with each bucket that refuses a client, and returns the verdict. `size` limits how many user
-    addresses are remembered.
+    `over` is called with each bucket that refuses a client, and returns the verdict. `size` limits
+    how many user addresses are remembered.
     """
 
     def __init__(

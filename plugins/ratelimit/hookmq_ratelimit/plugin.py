@@ -42,7 +42,7 @@ _KINDS: Final[tuple[tuple[What, ...], ...]] = (
 
 
 class RateLimitPlugin(Plugin):
-    """Rate limits, quotas and bans for HookMQ clients."""
+    """Limits the rates of HookMQ clients, and bans clients that exceed the limits."""
 
     Config = RateLimitConfig
     config: RateLimitConfig
@@ -305,7 +305,7 @@ class RateLimitPlugin(Plugin):
     async def on_event(
         self, event: str, fields: Mapping[str, object], plugin: str, broker: BrokerHandle
     ) -> None:
-        """Ban or unban a client id because another plugin asks for it."""
+        """Ban or unban a client id because another plugin requested it."""
         if event not in (BAN, UNBAN):
             return
         if not self._active or self._broker is not broker:

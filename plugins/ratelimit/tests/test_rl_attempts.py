@@ -153,7 +153,9 @@ def test_an_attempt_that_leaves_before_the_answer_counts(service: Service) -> No
 
 
 def test_a_slow_answer_gives_back_no_more_than_it_holds(service: Service) -> None:
-    """If an attempt takes longer than the window, its token has already been refilled."""
+    """If an attempt takes longer than the window, its token has already been refilled and is not
+    returned again.
+    """
     slow = limited({"what": "auth_failures", "rate": "5/s"})
     with Harness([slow, service]) as harness:
         guess(harness, 0, b"right")

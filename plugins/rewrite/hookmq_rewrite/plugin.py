@@ -34,10 +34,10 @@ class RewriteConfig:
 
 
 class RewritePlugin(Plugin):
-    """Rewrite topics and topic filters by rules.
+    """Rewrites topics and topic filters by rules.
 
-    The broker authorizes both the topic that the client sent and the new one. If a rule applies but cannot be filled
-    in, the action is denied.
+    The broker authorizes both the topic that the client sent and the new one. If a rule applies but
+    cannot be filled in, the action is denied.
     """
 
     Config = RewriteConfig

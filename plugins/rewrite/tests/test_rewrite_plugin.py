@@ -33,7 +33,7 @@ class TestContract(PluginContract):
 
 
 class Deciding(Plugin):
-    """Deny `forbidden` topics and remember what was asked."""
+    """Denies `forbidden` topics and records the requests."""
 
     forbidden: frozenset[str] = frozenset()
     authorize_cached = False

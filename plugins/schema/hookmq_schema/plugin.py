@@ -61,9 +61,10 @@ def load(rule: Rule, path: Path) -> tuple[FileStamp, Check]:
 
 
 class SchemaPlugin(Plugin):
-    """Check the payloads of messages and wills by topic.
+    """Checks the payloads of messages and wills by topic.
 
-    An empty retained message always passes, because it only deletes the retained message of its topic.
+    An empty retained message always passes, because it only deletes the retained message of its
+    topic.
     """
 
     Config = SchemaConfig

@@ -342,7 +342,9 @@ def test_a_declared_consumer_leaves_no_gap(keep: Keep, place: Place) -> None:
 
 
 def test_consumers_that_commit_at_once(exports: Exports) -> None:
-    """The readers' process and the export write the same file. Neither loses the other's changes."""
+    """The reader process and the export may commit offsets at the same time. Both write the same
+    file, and neither loses the other's changes.
+    """
     fill(exports.kept, 1)
     folder = exports.kept.stream.folder
 
@@ -429,7 +431,7 @@ def test_a_manifest_that_is_gone_or_damaged(exports: Exports) -> None:
 
 @pytest.mark.parametrize("change", ["next", "file", "gap", "start"])
 def test_a_manifest_that_was_edited(exports: Exports, change: str) -> None:
-    """An edited manifest would omit messages or export them again."""
+    """An edited manifest is refused, because it would omit messages or export them again."""
     at = f"all/{exports.kept.stream.log.id}/_manifest/000001.json"
     fill(exports.kept, *range(20))
     exports.all()
@@ -714,8 +716,8 @@ def test_it_waits_for_a_stream_that_comes(
 
 @pytest.mark.timeout(600)  # hundreds of fsyncs, which others' may delay
 def test_killed_at_every_call_of_the_system(keep: Keep, tmp_path: Path) -> None:
-    """An exporting process is killed at its 1st, 2nd, 3rd... call that changes something. Another one continues after
-    more publishes.
+    """An export is killed at each system call that changes a file, one call per round. After more
+    publishes, another process continues.
 
     The process has no threads, because it forks.
     """
@@ -739,7 +741,9 @@ def test_killed_at_every_call_of_the_system(keep: Keep, tmp_path: Path) -> None:
 
 
 class Killer:
-    """Kills this process at call number `last` among those that change files. A write is then half done."""
+    """Kills this process at call number `last` among those that change files. An interrupted write
+    is half done.
+    """
 
     CALLS = ("open", "write", "fsync", "replace", "unlink", "mkdir")
 

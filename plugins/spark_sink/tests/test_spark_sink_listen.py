@@ -15,7 +15,9 @@ def taken() -> socket.socket:
 async def test_an_address_that_is_let_go_is_taken(
     taken: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader of a broker that was just killed releases the address after a moment."""
+    """An address is used as soon as it is free. The reader of a broker that was just killed
+    releases it after a moment.
+    """
     port = taken.getsockname()[1]
     waits = []
 

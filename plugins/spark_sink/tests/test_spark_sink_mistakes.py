@@ -145,7 +145,9 @@ def test_a_stream_that_is_not_the_one_of_the_configuration(tmp_path: Path) -> No
 def test_a_disk_without_room_ends_the_broker_and_nothing_acknowledged_is_lost(
     tmp_path: Path,
 ) -> None:
-    """The kernel refuses to let the log grow: write() fails as it does on a full disk."""
+    """A full disk ends the broker, and no acknowledged message is lost. The kernel refuses to let
+    the log grow, so write() fails as on a full disk.
+    """
     path = config(tmp_path)
     limit = 3 << 20
 
@@ -239,7 +241,9 @@ def test_a_packet_beyond_the_limit_is_refused_before_it_is_kept(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_largest_message_of_all_is_one_record(tmp_path: Path) -> None:
-    """The message has 256 MB, which `max_packet_size` allows here."""
+    """The largest possible message becomes one record. It has 256 MB, which `max_packet_size`
+    allows here.
+    """
     payload = bytes(range(256)) * (1 << 20)
     payload = payload[: LONGEST - len(m.text("t/1")) - 3]
     packet = m.publish("t/1", payload, 1, 1)

@@ -45,10 +45,11 @@ class SparkplugConfig:
 
 
 class SparkplugPlugin(Plugin):
-    """Publish birth certificates as retained messages, and set the timestamps of death certificates.
+    """Publishes birth certificates as retained messages, and sets the timestamps of death
+    certificates.
 
-    List this plugin after plugins that refuse messages in `on_publish`. Otherwise, it also publishes birth certificates
-    that are then refused.
+    List this plugin after plugins that refuse messages in `on_publish`. Otherwise, it also
+    publishes birth certificates that are then refused.
     """
 
     Config = SparkplugConfig
@@ -83,7 +84,9 @@ class SparkplugPlugin(Plugin):
 
     @hookimpl
     def authorize(self, action: Action, topic: str) -> Deny | None:
-        """Refuse certificates of clients, also if another plugin rewrote the topic. Others decide on the rest."""
+        """Deny clients' messages on the topics of certificates, even if another plugin rewrote the
+        topic. Leave other topics to other plugins.
+        """
         if action is not Action.SUBSCRIBE and topic.startswith(CERTIFICATES):
             return Deny(ReasonCode.NOT_AUTHORIZED, "only the broker publishes certificates")
         return None

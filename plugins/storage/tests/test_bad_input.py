@@ -140,7 +140,9 @@ def test_it_is_refused_and_left_as_it_was(
 
 
 def test_a_file_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """File permissions do not stop root, which tests in containers are, so the database is opened read-only."""
+    """A read-only database is refused. File permissions do not stop root, which tests in containers
+    are, so the database is opened read-only.
+    """
     closed(tmp_path / "data")
     before = contents(tmp_path / "data")
     connect: Any = sqlite3.connect
@@ -171,7 +173,9 @@ def test_a_second_broker_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_jumps_back_loses_nothing(tmp_path: Path) -> None:
-    """Deadlines are absolute times, so they move by the jump. Commit numbers continue."""
+    """A clock that jumps back loses no data. Deadlines are absolute times, so they move by the
+    jump, and commit numbers continue.
+    """
     with Harness(start=False) as harness:
         harness.restart(store=SQLiteStore(tmp_path / "data", harness.clock))
         harness.advance(7200)
@@ -231,7 +235,9 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_disk_that_fails_ends_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, call: str, error: str, says: str
 ) -> None:
-    """The broker acknowledges nothing more, sends 0x8B to clients and exits with 1. Acknowledged data is still there."""
+    """If the disk fails, the broker acknowledges nothing more, sends 0x8B to clients and exits with
+    1. Acknowledged data is still there.
+    """
     flag = tmp_path / "failing"
     monkeypatch.setenv("LD_PRELOAD", str(failing))
     monkeypatch.setenv("FAILING", str(flag))

@@ -34,7 +34,9 @@ def test_where_a_store_lies_that_nobody_named_a_folder_for(
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container with an unknown user id, no folder named ``~`` may be created in the working directory."""
+    """If a user without a home starts the broker, for example in a container, no folder named ``~``
+    is created in the working directory.
+    """
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
@@ -62,7 +64,9 @@ def test_what_was_acknowledged_is_there_again_and_the_working_directory_is_left_
 
 
 def test_a_folder_that_cannot_be_made_is_told_with_the_cure(tmp_path: Path) -> None:
-    """The error takes one line, and the broker does not start with an in-memory store instead."""
+    """If the folder cannot be created, the error is one line with advice. The broker does not start
+    with an in-memory store instead.
+    """
     (tmp_path / "state").write_text("no folder")
     done = subprocess.run(
         [*HOOKMQ, "serve", *BIND],

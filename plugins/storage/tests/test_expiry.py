@@ -54,7 +54,7 @@ def broker(tmp_path: Path) -> Iterator[Watched]:
 
 
 def away(broker: Watched, name: str, filter: str = "t") -> MemoryClient:
-    """Return a client that subscribed and left."""
+    """Return a client that subscribed and then disconnected."""
     client = broker.connect(name, session_expiry_interval=100_000)
     client.subscribe(filter, 1)
     client.drop()
@@ -115,7 +115,9 @@ def test_what_nobody_reads_leaves_the_disk(broker: Watched) -> None:
 
 
 def test_what_is_in_memory_and_what_is_on_its_way_stay_in_order(broker: Watched) -> None:
-    """The head of the queue is in memory and four messages are in flight. Those are sent again, expired or not."""
+    """Messages stay in order if the head of the queue is in memory and four messages are in flight.
+    Those in flight are sent again, expired or not.
+    """
     client = away(broker, "one")
     client.auto_ack = False
     publish(broker, 4, 30)
@@ -155,7 +157,9 @@ def test_a_page_that_is_wanted_meanwhile_is_read_when_they_are_gone(broker: Watc
 
 
 def test_a_session_that_is_new_meanwhile_loses_nothing(broker: Watched) -> None:
-    """The new session's queue has the same name and positions as that of the ended session."""
+    """A session created during the search for expired messages loses nothing, although its queue
+    has the same name and positions as that of the ended session.
+    """
     client = away(broker, "one")
     publish(broker, 40, 30)
     broker.advance(retention.EVERY - 1)
@@ -244,7 +248,9 @@ def test_nothing_is_sorted_and_nothing_looked_through(
 
 
 def test_the_steps_of_one_look_do_not_grow_with_what_there_is(broker: Watched) -> None:
-    """The test counts the steps of SQLite's virtual machine for 256 of 1,000 and of 4,000 expired messages."""
+    """The work of one search does not depend on the amount of data. The test counts the steps of
+    SQLite's virtual machine for 256 of 1,000 and of 4,000 expired messages.
+    """
     away(broker, "one")
     steps: list[int] = []
     pages = broker.sqlite._pages
@@ -261,7 +267,9 @@ def test_the_steps_of_one_look_do_not_grow_with_what_there_is(broker: Watched) -
 
 
 def test_room_of_what_expired_is_used_again(broker: Watched) -> None:
-    """After ten rounds, the file is as large as after the second, and its log is limited."""
+    """The space of expired messages is reused. After ten rounds, the file is as large as after the
+    second, and its log is limited.
+    """
     away(broker, "one")
     sizes = []
     for _ in range(10):

@@ -165,7 +165,9 @@ def test_a_damaged_row_is_not_served(tmp_path: Path, damage: Break, says: str) -
 def test_a_client_id_that_changed_on_the_disk(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], place: int
 ) -> None:
-    """The client id is on two pages without checksums. If they differ, no client gets the session."""
+    """If a client id was damaged on the disk, no client gets its session. The id is stored on two
+    pages without checksums, which then differ.
+    """
     make(tmp_path / "data")
     path = tmp_path / "data" / DATABASE
     parts = path.read_bytes().split(b"c/one")

@@ -257,7 +257,9 @@ def test_a_database_behind_what_was_safe(tmp_path: Path, runtime: VirtualRuntime
 def test_a_database_that_is_gone(
     tmp_path: Path, runtime: VirtualRuntime, harm: Callable[[Path], object]
 ) -> None:
-    """A new empty database would lose all acknowledged data."""
+    """The broker does not start if the database is gone. A new empty database would lose all
+    acknowledged data.
+    """
     store = opened(tmp_path / "data", runtime)
     store.commit([PutRetained(Message("t", b"x", 1, True))], lambda result: None)
     closed(store)
@@ -268,7 +270,9 @@ def test_a_database_that_is_gone(
 
 
 def test_a_link_for_the_database_alone(tmp_path: Path, runtime: VirtualRuntime) -> None:
-    """The log would be next to the target of the link, where the broker does not limit, sync or copy it."""
+    """A link that replaces only the database is refused. The log would be next to the link's
+    target, where the broker does not limit, sync or copy it.
+    """
     closed(opened(tmp_path / "data", runtime))
     (tmp_path / "data" / DATABASE).rename(tmp_path / "real")
     (tmp_path / "data" / DATABASE).symlink_to(tmp_path / "real")

@@ -101,7 +101,9 @@ def test_it_came_and_went_before_the_other_entry(store: SQLiteStore) -> None:
 
 
 def test_another_queue_in_a_later_batch(store: SQLiteStore) -> None:
-    """In either order, the message has its own row from then on."""
+    """A message that gets another queue in a later batch has its own row from then on, whichever
+    queue came first.
+    """
     entry = queued(filter="a/#", packet_id=5)
     commit(store, PutMessage(1, ONE), entry, PutMessage(2, ONE), queued(seq=2, id=2))
     commit(store, queued("g/x/a"))
@@ -244,7 +246,7 @@ def test_a_damaged_row_is_not_served(tmp_path: Path, store: SQLiteStore, change:
 
 
 def test_the_bytes_are_these() -> None:
-    """The bytes are the same in every Python version."""
+    """The stored bytes are the same in every Python version."""
     head = head_of((1, True, (3, 1), "a/#", "", "ä", 5, b"\x02\x01\x01", "pub", "client"))
     assert head is not None
     assert head[:4] == b"\x19\x00\x03\x00"
@@ -281,7 +283,7 @@ def test_how_much_is_handed_over_and_written(store: SQLiteStore) -> None:
 def test_the_commands(
     tmp_path: Path, store: SQLiteStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Export, import, check, info and repair support both kinds."""
+    """The commands `export`, `import`, `check`, `info` and `repair` support both kinds of entries."""
     commit(
         store,
         PutSession(SessionRecord(ClientRecord("one", 5), 60.0)),
@@ -310,8 +312,8 @@ def test_the_commands(
 
 
 def test_the_broker_gives_no_held_message_away(tmp_path: Path) -> None:
-    """Moving such a message would search every entry. A message that may move between queues has its own row from the
-    start.
+    """The broker never moves a message that is stored inside its entry, because that would search
+    every entry. A message that may move has its own row from the start.
     """
     harness = Harness(start=False)
     store = SQLiteStore(tmp_path / "data", harness.clock, "os")

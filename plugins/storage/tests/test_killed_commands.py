@@ -67,7 +67,7 @@ def test_vacuum(tmp_path: Path, template: Path) -> None:
 
 
 def test_import(tmp_path: Path, template: Path) -> None:
-    """An incomplete import leaves an empty store."""
+    """An import that was killed leaves either an empty store or all data."""
     lines = killed(tmp_path, template, "new", "import", "@/new", "@/lines")
     for one in lines:
         assert one["found"] in (0, COUNT), one
@@ -78,7 +78,9 @@ def test_import(tmp_path: Path, template: Path) -> None:
 
 
 def test_backup(tmp_path: Path, template: Path) -> None:
-    """An incomplete backup is not mistaken for an empty store."""
+    """If a backup is killed, the target is empty, contains a file that is reported as unknown, or
+    is a complete copy.
+    """
     lines = killed(tmp_path, template, "copy", "backup", "@/data", "@/copy")
     for one in lines[:-1]:
         empty = one["found"] == 0 and one["files"] == []

@@ -60,8 +60,9 @@ def pid_of(store: SQLiteStore) -> int:
 def test_the_end_is_heard_behind_an_answer_where_something_was_left_unread(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """A writer whose disk failed during commits ends like this: the kernel reports an error, and uvloop calls back only
-    once.
+    """The end of the process is noticed after its last answer, even if it left data unread. The
+    kernel then reports an error, and uvloop calls back only once. This happens when the disk fails
+    during commits.
     """
     ours, theirs = socket.socketpair()
     told: list[Any] = []
@@ -84,8 +85,8 @@ def test_the_end_is_heard_behind_an_answer_where_something_was_left_unread(
 
 
 def test_a_broker_that_is_gone_already_is_no_error(tmp_path: Path, loop: Any) -> None:
-    """If another error kept the broker from starting, its message must be the last line, not a traceback of this
-    process.
+    """The writer exits without an error if the broker has already gone. The broker's own error
+    message must be the last line, not a traceback of this process.
     """
     close(opened(tmp_path / "data", loop), loop)
     ours, theirs = socket.socketpair()
@@ -160,7 +161,9 @@ class Unmovable:
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY])
 def test_a_log_that_cannot_be_moved_is_a_disk_that_fails(tmp_path: Path, code: int) -> None:
-    """If another process reads the database, the log is merged later."""
+    """If the log cannot be merged because of a disk error, the broker fails. If another process
+    merely reads the database, the log is merged later.
+    """
     limits = Limits(wal=1)
     store = SQLiteStore(tmp_path / "data", VirtualRuntime(), limits=limits)
     list(store.load())

@@ -145,7 +145,9 @@ def test_expired_retained_messages_are_swept_away(
 
 
 def test_room_is_used_again(tmp_path: Path, store: SQLiteStore, runtime: VirtualRuntime) -> None:
-    """A queue that fills and empties does not make the file grow. Checkpoints limit its log."""
+    """A queue that is filled and emptied repeatedly does not make the file grow, and checkpoints
+    limit its log.
+    """
     sizes = []
     ids = count(1)
     for _ in range(6):

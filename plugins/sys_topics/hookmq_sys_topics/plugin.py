@@ -32,9 +32,11 @@ class SysTopicsConfig:
 
 
 class SysTopicsPlugin(Plugin):
-    """Publish each changed value every `interval`. The messages are retained in memory only.
+    """Publishes the values that have changed, every `interval`. The messages are retained in memory
+    only.
 
-    Clients cannot publish below ``$SYS``: the broker itself refuses this. Access rules decide who may subscribe.
+    Clients cannot publish below ``$SYS``: the broker itself refuses this. Access rules decide who
+    may subscribe.
     """
 
     Config = SysTopicsConfig

@@ -10,7 +10,7 @@ APART: Final = 1.0
 
 
 class Ages:
-    """Record the times of some waiting events.
+    """Records the times of some waiting events.
 
     Call `added` for each new event, and `read` for each event that an earlier process wrote.
     """

@@ -17,9 +17,10 @@ Kept = Callable[[StoreFailed | None], None]
 
 
 class Burial:
-    """Store the dead letters of one plugin instance.
+    """Stores the dead letters of one plugin instance.
 
-    They are published to `topic` or, without one, written to `dead`. Without either, they are discarded.
+    They are published to `topic` or, without one, written to `dead`. Without either, they are
+    discarded.
     """
 
     def __init__(

@@ -34,9 +34,10 @@ def hidden(help: str) -> Any:
 
 @dataclass(frozen=True)
 class FilterConfig:
-    """Select which of the events chosen by `events` are sent.
+    """Filters that select which of the events chosen by `events` are sent.
 
-    Topic filters do not apply to events without a topic, nor client filters to event types without a client.
+    Topic filters do not apply to events without a topic, nor client filters to event types without
+    a client.
     """
 
     topics: tuple[str, ...] = setting((), "topic filters: only events about these topics are sent")
@@ -176,7 +177,9 @@ class SignConfig:
 
 @dataclass(frozen=True)
 class DestinationConfig:
-    """Restrict the destinations of requests. Checked for every connection, after the host name is resolved."""
+    """Restrictions on the destinations of requests. They are checked for every connection, after
+    the host name is resolved.
+    """
 
     allow_hosts: tuple[str, ...] = setting((), "host names, with * and ?: all others are refused")
     deny_hosts: tuple[str, ...] = setting((), "host names, with * and ?, that are refused")

@@ -48,7 +48,7 @@ MAX_BACKOFF: Final = 40
 
 
 class Dispatcher:
-    """Send the events in `queue`. Call `wake` when there may be new events, and `stop` at the end."""
+    """Sends the events in `queue`. Call `wake` when there may be new events, and `stop` at the end."""
 
     def __init__(
         self,

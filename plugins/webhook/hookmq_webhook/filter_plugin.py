@@ -37,7 +37,7 @@ class Undecided(Exception):
 
 
 class WebhookFilterPlugin(Plugin):
-    """Ask an HTTP service to decide on each message."""
+    """Asks an HTTP service to decide on each message."""
 
     Config = FilterPluginConfig
     config: FilterPluginConfig

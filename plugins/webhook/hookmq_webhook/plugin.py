@@ -49,7 +49,7 @@ SLACK: Final = 2.0
 
 
 class WebhookPlugin(Observing):
-    """Send events to an HTTP service, in order and signed, and retry until they arrive."""
+    """Sends signed events to an HTTP service, in order, and retries until they arrive."""
 
     Config = WebhookConfig
     config: WebhookConfig

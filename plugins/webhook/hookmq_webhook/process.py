@@ -57,7 +57,7 @@ def wired(serial: int, events: Sequence[Numbered]) -> bytes:
 
 
 class Frames:
-    """Split a stream into the values that `frame` encoded."""
+    """Splits a stream into the values that `frame` encoded."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

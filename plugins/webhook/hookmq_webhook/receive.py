@@ -146,14 +146,15 @@ class _Stretch:
 
 
 class Ledger:
-    """Distinguish new events from repeated events, and list missing events.
+    """Distinguishes new events from repeated events, and lists missing events.
 
-    Events with different keys may overtake each other, so a missing event may still arrive. If more than `window` events
-    are missing, the oldest count as lost. If a lost event arrives later, it counts as new. A new event is never mistaken
-    for a repeated event.
+    Events with different keys may overtake each other, so a missing event may still arrive. If more
+    than `window` events are missing, the oldest count as lost. If a lost event arrives later, it
+    counts as new. A new event is never mistaken for a repeated event.
 
-    The ledger holds at most `window` numbers for each of the last `sources` pairs of source and epoch. It does not
-    survive a restart. To detect repeated events after a restart, store their ids in a database.
+    The ledger holds at most `window` numbers for each of the last `sources` pairs of source and
+    epoch. It does not survive a restart. To detect repeated events after a restart, store their ids
+    in a database.
     """
 
     def __init__(self, window: int = 10_000, sources: int = 100) -> None:

@@ -27,9 +27,11 @@ _MOVED: Final = frozenset({307, 308})
 
 
 class Sender:
-    """Send one plugin instance's events to its service. Opens no connection before the first request.
+    """Sends one plugin instance's events to its service. Opens no connection before the first
+    request.
 
-    The constructor reads the TLS files, so it blocks and may raise OSError. Call `send` on a running event loop.
+    The constructor reads the TLS files, so it blocks and may raise OSError. Call `send` on a
+    running event loop.
     """
 
     def __init__(

@@ -259,7 +259,9 @@ def test_a_circuit_that_closes_between_two_looks_at_the_clock_is_not_waited_for_
     looked: list[float] = []
 
     def creeping() -> float:
-        """Return a time slightly too early once, when the timer expires, and the correct time afterwards."""
+        """Return a time that is slightly too early when the timer expires, and the correct time
+        from then on.
+        """
         if clock() >= early and not looked:
             looked.append(early)
             return early
@@ -456,7 +458,9 @@ def in_order(arrived: Sequence[int], keys: Sequence[str]) -> bool:
 
 
 class Service:
-    """Answers as configured and records the requests, even if its answer is lost."""
+    """A service that responds as configured. It records every request, even if its response is
+    lost.
+    """
 
     def __init__(self, answers: list[tuple[float, str]]) -> None:
         self.answers = answers
@@ -524,10 +528,11 @@ def test_nothing_is_lost_and_nothing_overtakes(
     seed: int,
     stubborn: str,
 ) -> None:
-    """The outbox is on a real disk, with kills, stops and a service that fails in any way.
+    """No event is lost or overtaken, although the outbox is killed and stopped and the service
+    fails in any way. The outbox is on a real disk.
 
-    Every committed event arrives, in order per key, and a repeated event has the same id. A key that always fails does
-    not block the others.
+    Every committed event arrives, in order per key, and a repeated event has the same id. A key
+    that always fails does not block the others.
     """
     service = Service(list(answers))
     service.stubborn = stubborn
@@ -562,7 +567,9 @@ def test_nothing_is_lost_and_nothing_overtakes(
 
 
 def test_a_key_that_fails_for_ever_stops_no_other(tmp_path: Path) -> None:
-    """Ten times more events than fit into memory wait behind the failing key. After a restart, the key works again."""
+    """A key that always fails does not block the others, although ten times more events than fit
+    into memory wait behind it. After a restart, the key works again.
+    """
     window = 20
     service = Service([])
     service.stubborn = "bad"
@@ -596,10 +603,11 @@ def test_a_key_that_fails_for_ever_stops_no_other(tmp_path: Path) -> None:
 def test_a_lane_that_joins_while_a_page_is_read_is_not_passed_over(
     tmp_path: Path, seed: int
 ) -> None:
-    """A service that was down returns and fails now and then.
+    """A lane that catches up while a page is read is not skipped.
 
-    Many keys have a backlog. One finishes its events in memory while a page for other keys, starting further on, is
-    being read.
+    The service was down, returns, and fails now and then, so many keys have a backlog. One key
+    finishes its events in memory while a page for other keys, which starts further on, is being
+    read.
     """
     chance = random.Random(seed)
     kinds = ["down" if chance.random() < 0.1 else "good" for _ in range(4000)]
@@ -621,7 +629,9 @@ def test_a_lane_that_joins_while_a_page_is_read_is_not_passed_over(
 
 
 def test_the_oldest_event_counts_whether_it_is_in_memory_or_not(tmp_path: Path) -> None:
-    """The event may be in the outbox only, behind others, or from before a restart."""
+    """The age of the oldest event is known wherever the event is: only in the outbox, behind
+    others, or left from before a restart.
+    """
     service = Service([])
     service.everything = False
     keys: list[str] = []
@@ -666,7 +676,9 @@ def test_what_is_left_behind_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("most", [10_000, 30])
 def test_a_key_that_fails_for_ever_stops_no_other_in_memory(most: int) -> None:
-    """The failing key has more events than the window and the queue have room for."""
+    """A key that always fails does not block the others, although it has more events than the
+    window and the queue have room for.
+    """
     service = {"bad": True}
 
     def answer(events: Sequence[Numbered], n: int) -> tuple[float, Answer]:

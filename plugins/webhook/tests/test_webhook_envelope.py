@@ -304,7 +304,9 @@ def test_an_event_is_bounded() -> None:
 
 
 def test_a_payload_that_cannot_fit_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parsing a payload of 256 MB would block everything for seconds at every attempt."""
+    """A payload that is too large to be shown is not parsed. Parsing 256 MB would block everything
+    for seconds at every attempt.
+    """
     read: list[int] = []
 
     def is_json(text: str) -> bool:

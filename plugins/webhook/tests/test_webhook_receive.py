@@ -70,7 +70,9 @@ def test_data_in_the_body_is_what_its_content_type_says() -> None:
 
 
 def test_attributes_in_headers_of_a_signed_request_are_refused() -> None:
-    """The signature does not cover headers. An attacker could reuse a signed body with another id, type and sequence."""
+    """A signed request with attributes in headers is refused, because the signature does not cover
+    headers. An attacker could reuse a signed body with another id, type and sequence.
+    """
     secret = new_secret()
     body = json.dumps(GOOD).encode()
     signed = sign("e-1", int(time.time()), body, [key_of(secret)])

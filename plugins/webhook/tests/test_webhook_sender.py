@@ -448,7 +448,9 @@ async def test_addresses_that_are_never_asked(sender: Make, host: str) -> None:
     "host", ["2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.16689662"]
 )
 async def test_addresses_written_otherwise(sender: Make, host: str) -> None:
-    """The check applies to the resolved address, not to its spelling. aiohttp itself refuses most of these."""
+    """An address is checked after it is resolved, so its spelling does not matter. aiohttp itself
+    refuses most of these spellings.
+    """
     answer = await sender(url=f"http://{host}/latest", timeout=60).send([event()])
     assert answer.verdict is Verdict.AGAIN
     assert answer.reason == "InvalidUrlClientError" or "is allowed" in answer.reason
@@ -522,7 +524,9 @@ async def test_tokens_come_from_nowhere_that_is_not_allowed(receiver: Any, sende
 
 @pytest.mark.parametrize("token", ["tok\n", "t\u00f6k", "", "a b", "a\x7f"])
 def test_a_token_that_no_header_takes_is_a_mistake_of_the_configuration(token: str) -> None:
-    """Otherwise, every event would fail and be abandoned because of it."""
+    """A token that no header can contain is a configuration error. Otherwise, every event would
+    fail and be abandoned.
+    """
     with pytest.raises(ConfigError, match=r"auth\.bearer_token") as raised:
         AuthConfig(bearer_token=token)
     assert "tok" not in str(raised.value).replace("token", "")
@@ -540,7 +544,7 @@ def test_headers_that_are_ours_to_set(name: str) -> None:
     "host", ["a..b", "x" * 64 + ".example", "h\u00e4.example", "a\\b", "\u00e4..b", "a b"]
 )
 def test_hosts_that_no_request_reaches(host: str) -> None:
-    """The error occurs before the first event, and not with each event."""
+    """A host that no request can reach is an error at the start, not at each event."""
     with pytest.raises(ConfigError, match="url"):
         WebhookConfig(url=f"http://{host}/in")
     for good in ("h", "xn--h-0fa.example", "h.example.", "127.0.0.1", "[::1]:80", "a_b.example"):

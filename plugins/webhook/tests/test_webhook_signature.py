@@ -54,10 +54,10 @@ def test_what_is_refused(change: dict[str, str], says: str) -> None:
 
 
 def test_a_body_that_begins_with_a_time_cannot_be_read_as_another_request() -> None:
-    """The signed text is id.time.body.
+    """A signed body that begins with a time cannot be replayed as another request.
 
-    An attacker who controls a body could start it with a future time. The request could then be replayed with the first
-    time as the end of the id.
+    The signed text is id.time.body. An attacker who controls a body could start it with a future
+    time. The request could then be replayed with the first time as the end of the id.
     """
     body = b"%d.rest" % (NOW + 3600)
     [signature] = [sign("q-1", NOW, body, [key_of(SECRET)])[SIGNATURE]]

@@ -54,8 +54,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Exit at once after the report, because threads of Rust or C++ libraries may abort the interpreter at its normal
-    exit.
+    """Exit immediately after the report. At a normal exit, threads of Rust or C++ libraries may
+    abort the interpreter.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -19,11 +19,12 @@ from hookmq_testing.plugins import make_plugin
 
 
 class PluginContract:
-    """Test that a plugin loads, has valid hooks, starts and stops, and that no hook fails under ordinary traffic.
+    """Tests that a plugin loads, has valid hooks, starts and stops, and that no hook fails under
+    ordinary traffic.
 
-    `kind` is the plugin's class. Its configurations in `configs` must be accepted, those in `bad_configs` refused. Each
-    is a mapping as written below ``config:``, bound as in `hookmq serve`. `use` is the name of the entry point, or ''
-    if the plugin is not installed.
+    `kind` is the plugin's class. Its configurations in `configs` must be accepted, those in
+    `bad_configs` refused. Each is a mapping as written below ``config:``, bound as in `hookmq
+    serve`. `use` is the name of the entry point, or '' if the plugin is not installed.
     """
 
     kind: ClassVar[type[Plugin]]
@@ -97,7 +98,9 @@ class PluginContract:
 
 @contextmanager
 def nothing_deprecated() -> Iterator[None]:
-    """Raise HookMQ's own DeprecationWarnings, whose texts begin with ``hookmq``. The plugin uses what will be removed."""
+    """Raise HookMQ's own DeprecationWarnings, whose texts begin with ``hookmq``. These are raised
+    if the plugin uses a feature that will be removed.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="hookmq", category=DeprecationWarning)
         yield

@@ -272,8 +272,9 @@ class StoreContract(StoreCrashes):
         self.close(store)
 
     def test_a_client_is_loaded_as_authorize_saw_it(self) -> None:
-        """Rules may name any field of a client. If a field were not stored, a restart could change a rule's
-        decision."""
+        """A client is loaded as `authorize` saw it, because rules may name any of its fields. If a
+        field were not stored, a restart could change a rule's decision.
+        """
         store = self._durable()
         self.commit(store, PutSession(SESSION))
         store, loaded = self.reopened(store)
@@ -293,7 +294,9 @@ class StoreContract(StoreCrashes):
         self.close(store)
 
     def test_publishers_are_loaded_before_what_they_retained(self) -> None:
-        """Even after a restart, `authorize` decides whether a retained message may still be sent."""
+        """Publishers are loaded before their retained messages. Even after a restart, `authorize`
+        then decides whether a retained message may still be sent.
+        """
         store = self._durable()
         other = CLIENT.record()._replace(client_id="other", connected_at=0.0)
         first = CLIENT.record()._replace(connected_at=0.0)

@@ -81,7 +81,9 @@ def test_what_was_sent_again_is_one_message() -> None:
 
 
 def test_a_batch_that_is_appended_twice() -> None:
-    """A sink without transactions writes duplicates if the driver is killed between the write and its record."""
+    """The check finds duplicates of a sink without transactions, if the driver is killed between
+    the write and its record.
+    """
     known = topics()
     table = rows(*every(known))
     assert verdict([*table, *table[6:14]], known).broken == {"duplicated": 8}
@@ -89,7 +91,9 @@ def test_a_batch_that_is_appended_twice() -> None:
 
 
 def test_a_log_that_began_anew_without_notice() -> None:
-    """A reader that ignores log_id skips messages of a new log whose offsets it has already read."""
+    """The check finds the losses of a reader that ignores log_id. It skips messages of a new log,
+    because it has already read their offsets.
+    """
     known = topics()
     before = rows(*every(known, 1, 2, 3, 4, 5, 6))
     after = rows(*every(known, 7, 8, 9, 10, 11, 12))
@@ -99,8 +103,8 @@ def test_a_log_that_began_anew_without_notice() -> None:
 
 
 def test_offsets_that_were_given_twice() -> None:
-    """Messages were served before they were durable and lost in a crash. Their offsets were reused for messages that
-    are then never read.
+    """The check finds offsets that were used twice. Messages were served before they were durable
+    and lost in a crash, and the messages that reuse their offsets are never read.
     """
     known = topics(acknowledged=0)
     one, _ = known

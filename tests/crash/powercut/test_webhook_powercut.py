@@ -48,7 +48,7 @@ plugins:
 
 
 class Receiver(ThreadingHTTPServer):
-    """A slow receiver that records events before it acknowledges them, and fails now and then."""
+    """A slow receiver that records events before it acknowledges them. It fails now and then."""
 
     daemon_threads = True
 

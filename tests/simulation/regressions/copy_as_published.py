@@ -1,6 +1,7 @@
-"""The first copy of a message sent twice has RETAIN, because the subscription uses Retain As Published.
+"""The first copy of a message sent twice has RETAIN, because the subscription uses Retain As
+Published.
 
-The second copy arrives without RETAIN, after a later message, which is allowed.
+The second copy arrives without RETAIN, after a later message. Both are allowed.
 """
 
 from simulator import Knobs, Plan, Step

@@ -121,8 +121,8 @@ class Fleet:
         await asyncio.gather(*(one.ended() for one in self.devices))
 
     async def _keep(self, device: Device) -> None:
-        """Keep a device connected whenever the broker is up. Lose the connection at random moments, with the packets in
-        transit.
+        """Keep a device connected whenever the broker is up. Drop the connection at random moments,
+        so that packets in transit are lost.
         """
         while True:
             if device.connected or await device.connect(self.port):

@@ -83,7 +83,9 @@ class Summary:
 
 
 class Run:
-    """A whole run in `folder`. If `planted`, silver has no transactions, and the checks must find that."""
+    """A whole run in `folder`. If `planted`, the job writes silver without transactions, and the
+    checks must detect this.
+    """
 
     def __init__(
         self,

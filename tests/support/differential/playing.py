@@ -137,7 +137,7 @@ class Play:
     def publish(
         self, name: str, topic: m.Field, payload: bytes = b"", *args: int, **options: Any
     ) -> None:
-        """As one step, send PUBLISH."""
+        """Step: send PUBLISH."""
         level = self.clients[name].teller.level
         self.send(name, m.publish(topic, payload, *args, level=level, **options))
 

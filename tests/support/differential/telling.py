@@ -129,7 +129,8 @@ class Teller:
 
 
 def arranged(lines: list[str]) -> list[str]:
-    """Sort the packets of one step, so that orders which the standard leaves open do not matter.
+    """Sort the packets of one step, so that the order does not matter where the standard leaves it
+    open.
 
     Messages come last, sorted by topic. Messages of one topic keep their order.
     """

@@ -133,7 +133,9 @@ def table(document: dict[str, Any]) -> str:
 
 
 def broken(row: dict[str, Any]) -> dict[str, int]:
-    """Return the guarantees of HookMQ that a row violates. Only rows with a store promise anything after SIGKILL."""
+    """Return the guarantees of HookMQ that a row violates. Only rows with a store guarantee
+    anything after SIGKILL.
+    """
     if row["broker"] != "HookMQ" or "memory" in row["setting"]:
         return {}
     return Counts(**row["counts"]).broken()

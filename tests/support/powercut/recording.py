@@ -206,8 +206,8 @@ class Recording:
         return planned
 
     def replay(self, planned: list[tuple[Cut, Random]]) -> Iterator[tuple[Cut, list[bytes]]]:
-        """Make each cut in the order of the records. When a cut is yielded, the folder is in the state that the cut
-        left.
+        """Make each cut in the order of the records. When a cut is yielded, the folder contains
+        what the cut left behind.
         """
         disk = Disk(self._root())
         marks: list[bytes] = []

@@ -58,13 +58,13 @@ class Keeper:
         self.calls = 0
 
     def _change(self, *changes: Change) -> int:
-        """Note changes that belong together. Return how many there are now."""
+        """Record changes that belong together. Return how many changes there are now."""
         self.made.append(changes)
         _apply(self.now, changes)
         return self.known + len(self.made)
 
     def _confirm(self, count: int) -> None:
-        """Note that the first `count` changes are committed."""
+        """Record that the first `count` changes are committed."""
         while self.known < count:
             _apply(self.sure, self.made.pop(0))
             self.known += 1
@@ -74,7 +74,7 @@ class Keeper:
         return b"%d" % self.number + b"." * self.random.choice((0, 0, 10, 300))
 
     def act(self, broker: BrokerHandle, runtime: VirtualRuntime) -> None:
-        """Make one change, and note when it is confirmed."""
+        """Make one change, and record when it is confirmed."""
         random = self.random
         key = random.choice(KEYS)
         kind = random.randrange(8)
@@ -156,7 +156,7 @@ class Keeper:
                 self.complain("13 disk", f"{_shown(stored)} on disk, not {_shown(self.now)}")
 
     def begin_anew(self) -> None:
-        """Forget everything, because the store is another one."""
+        """Forget everything, because the broker now has another store."""
         self.sure, self.now, self.made = {}, {}, []
 
 

@@ -65,7 +65,7 @@ class World(Protocol):
         """Report a violated invariant."""
 
     def timer_called(self, key: str, data: bytes, broker: BrokerHandle) -> None:
-        """Note that the keeper's timer is called."""
+        """Record that the keeper's timer is called."""
 
 
 class Broken(Exception):

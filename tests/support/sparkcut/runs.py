@@ -51,7 +51,7 @@ Row = tuple[int, int, str, int]
 
 
 class Reader:
-    """Reads the stream as it grows, and records the rows it receives."""
+    """Reads the stream as it grows, and records the received rows."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

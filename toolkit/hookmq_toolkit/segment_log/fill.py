@@ -11,8 +11,9 @@ limit."""
 
 
 class Fill:
-    """Call `say` once for each change, with ``"filling"``, ``"full"`` or ``"has_room"`` and the share in use; 1.0 is
-    full."""
+    """Calls `say` once for each change, with ``"filling"``, ``"full"`` or ``"has_room"`` and the
+    share in use; 1.0 is full.
+    """
 
     __slots__ = ("_said", "_say")
 

@@ -56,8 +56,9 @@ def _not_again(session: Session, delivery: Delivery) -> None:
 
 
 def record_pubrec(state: BrokerState, session: Session, number: int) -> bool:
-    """Handle a successful PUBREC: once it is recorded, send PUBREL, and from now on nothing else for this id
-    [MQTT-4.3.3-4, 4.3.3-6]. Return False if the id is unknown."""
+    """Handle a successful PUBREC: record it, then send PUBREL. From now on, only PUBREL is sent for
+    this packet id [MQTT-4.3.3-4, 4.3.3-6]. Return False if the id is unknown.
+    """
     delivery = session.inflight.get(number)
     if delivery is None or delivery is VOLATILE_1 or delivery.qos != 2:
         return False

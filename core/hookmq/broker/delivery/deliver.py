@@ -163,7 +163,7 @@ def drain_queue(state: BrokerState, session: Session) -> None:
 
 
 def pause(session: Session) -> None:
-    """Let the session's messages wait until a matching call of `unpause`."""
+    """Hold the session's messages until a matching call of `unpause`."""
     session.paused += 1
     update_write_state(session)
 

@@ -121,6 +121,6 @@ def _both(
     state: BrokerState,
     session: Session,
 ) -> None:
-    """Call both of two calls that wait for the same page."""
+    """Call two functions that wait for the same page."""
     first(state, session)
     second(state, session)

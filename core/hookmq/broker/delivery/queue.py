@@ -61,8 +61,10 @@ def enqueue(state: BrokerState, session: Session, delivery: Delivery) -> None:
 def _admit(
     state: BrokerState, session: Session, delivery: Delivery, waiting: int, qos0: bool
 ) -> bool:
-    """Return whether one more message may wait in addition to `waiting` others. If there is no room, apply the drop
-    policy. With `qos0` it waits among a slow client's QoS 0 messages, otherwise in the queue."""
+    """Return whether one more message may wait in addition to `waiting` others. If there is no
+    room, apply the drop policy. If `qos0` is true, the message waits among a slow client's QoS 0
+    messages, otherwise in the queue.
+    """
     limits = state.settings.session
     size = delivery.weight
     while True:
@@ -208,7 +210,7 @@ def has_subscription_for(session: Session, delivery: Delivery) -> bool:
 
 
 def _no_op(state: BrokerState, session: Session) -> None:
-    """Do nothing once a page is loaded: the next send finds it."""
+    """Do nothing when a page is loaded. The next attempt to send will find the page."""
 
 
 def restore(

@@ -82,8 +82,9 @@ def _deliver_shared(
 def _enqueue_shared(
     state: BrokerState, group: SharedSubscription, outgoing: Outgoing, front: bool = False
 ) -> None:
-    """Queue a message for any member. Returned messages are put at the `front`; the queue's bounds do not apply to
-    them."""
+    """Queue a message for any member. A returned message is put at the `front`, even if the queue
+    is full.
+    """
     size = outgoing.size + ENTRY
     if not front and not _admit(state, group, outgoing, size):
         return

@@ -143,8 +143,9 @@ def transmit_answered(
     subscription: Subscription,
     answer: Message | None,
 ) -> None:
-    """Do what `transmit` does after `on_deliver`, which the fast path has called: send `answer` instead of the message of
-    `outgoing`, or drop that if `answer` is None."""
+    """Continue `transmit` after the fast path has called `on_deliver`. Send `answer` in place of
+    the message of `outgoing`. If `answer` is None, drop the message.
+    """
     delivery = Delivery(outgoing, qos, False, (), subscription)
     if answer is None or session.connection is None:
         # Without a connection, the plugin has disconnected the client.

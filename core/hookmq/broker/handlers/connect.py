@@ -105,7 +105,7 @@ def _certified(connection: ClientConnection) -> str:
 
 
 def _plugin_timeouts(connection: ClientConnection) -> float:
-    """Return how many seconds the plugins' own deadlines allow."""
+    """Return the total time in seconds that the plugins' own deadlines allow."""
     chains = connection.chains
     calls = (*chains.on_auth, *chains.on_connect, *chains.authorize[Action.WILL])
     return sum((call.timeout for call in calls), 0.0)

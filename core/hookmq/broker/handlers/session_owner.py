@@ -37,15 +37,16 @@ def same_owner(state: BrokerState, owner: ClientInfo, client: ClientInfo) -> boo
 
 
 def _user(client: ClientInfo) -> str | None:
-    """Return the user who owns the client's session: ``%u`` in rules."""
+    """Return the user who owns the client's session. Rules refer to this user as ``%u``."""
     return client.username if client.identity is None else client.identity
 
 
 def refuse_other_owner(connection: ClientConnection, client: ClientInfo, known: Session) -> bool:
     """Refuse the client and return True if it may not take over, resume or end session `known`.
 
-    It may not if the session has another mount point, or another owner for whom a plugin or listener vouched. If only a
-    listener's mount point was changed, its clients get new sessions instead.
+    The client is refused if the session has another mount point. It is also refused if the session
+    has another owner, and a plugin or listener vouched for that owner. If only a listener's mount
+    point was changed, its clients get new sessions instead.
     """
     state = connection.state
     owner = known.client

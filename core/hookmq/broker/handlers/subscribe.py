@@ -211,7 +211,9 @@ def _retained(
 def _answered(
     state: BrokerState, session: Session, subscription: Subscription, asked: deque[Kept], most: int
 ) -> Iterator[Found | None]:
-    """Yield the messages that `authorize` allowed, until at most `most` of `asked` await a decision."""
+    """Yield the messages that `authorize` allowed. Stop when at most `most` messages of `asked`
+    still await a decision.
+    """
     while len(asked) > most:
         if session.subscriptions.get(subscription.filter) is not subscription:
             return
@@ -242,8 +244,9 @@ def _check_available(connection: ClientConnection, packet: Subscribe) -> None:
 
 
 def _check_filters(connection: ClientConnection, filters: tuple[str, ...]) -> None:
-    """Raise ProtocolError if a filter is empty, or if the acknowledgement of so many filters is too large for the
-    client."""
+    """Raise ProtocolError if a filter is empty, or if there are so many filters that their
+    acknowledgement would be too large for the client.
+    """
     if "" in filters:
         # [MQTT-4.7.3-1] [MQTT311-4.7.3-1]
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "topic filter is empty")

@@ -19,8 +19,10 @@ Known = tuple[Allow | Deny, str, float]
 
 
 class Decisions(dict[Key, Known]):
-    """Remembered verdicts: (verdict, who decided, until when), by (action, topic or filter, QoS, retain). Once
-    `forgotten` is set, pending verdicts are not remembered: plugins were asked before permissions changed."""
+    """Remembered verdicts, each with the plugin that decided and an expiry time. They are found by
+    action, topic or filter, QoS and RETAIN flag. Once `forgotten` is set, pending verdicts are not
+    remembered: plugins were asked before permissions changed.
+    """
 
     __slots__ = ("forgotten",)
 

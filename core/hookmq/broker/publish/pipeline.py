@@ -174,8 +174,12 @@ class PublishPipeline:
         return self.result
 
     def run_from(self, answered: Answered, kept: int) -> PublishResult | None:
-        """Do what `run` does for a message that the fast path has authorized and for which it has called `on_publish`.
-        `answered` is the result of `hooks.inline.ask`, and `kept` the number of changes of plugin state before it."""
+        """Continue as `run` does with a message that the fast path has authorized and passed to
+        `on_publish`.
+
+        `answered` is the result of `hooks.inline.ask`. `kept` is the number of changes to plugin
+        state before that call.
+        """
         self.kept = kept
         step = continue_transform(
             self.state.runtime,
@@ -313,7 +317,9 @@ class PublishPipeline:
             self._authorize(self._authorized_again)
 
     def _handled(self, verdict: Handled) -> None:
-        """End here: a plugin has taken over the message. What it recorded in this turn must be committed first."""
+        """End the pipeline because a plugin has taken over the message. Anything that the plugin
+        recorded in this turn must be committed first.
+        """
         self.state.metrics.messages_handled += 1
         outcome = PublishResult(verdict.code, matched=0)
         outcome.relies = True
@@ -346,7 +352,7 @@ class PublishPipeline:
             self._accept()
 
     def _hand_on(self, route: Route, without: tuple[BoundedJournal, ...] = ()) -> PublishResult:
-        """Fan out to everything on `route` except the journals of `without`."""
+        """Deliver the message to every recipient of `route` except the journals in `without`."""
         result = PublishResult(ReasonCode.SUCCESS)
         result.route = route
         committer = self.state.committer
@@ -370,13 +376,18 @@ class PublishPipeline:
         return result
 
     def _has_kept(self) -> bool:
-        """Return whether a plugin changed its state since the hooks were called. The acknowledgement waits for it."""
+        """Return whether a plugin has changed its state since the hooks were called. If so, the
+        acknowledgement waits for the commit.
+        """
         return self.kept >= 0 and self.kept != self.state.plugin_states.changes
 
     def _no_room(self, full: tuple[BoundedJournal, ...]) -> None:
-        """Handle a message for journals that are full. At QoS 1, subscribers get it now and the publisher keeps it. A
-        QoS 2 message waits, since resending it would deliver it twice. At QoS 0, and for a will, no publisher can be
-        notified."""
+        """Handle a message that some journals have no room for.
+
+        At QoS 1, deliver the message now and journal it when there is room. The publisher gets no
+        acknowledgement until then. A QoS 2 message waits as a whole, because resending it would
+        deliver it twice. At QoS 0, and for a will, no publisher can be notified.
+        """
         self.plain = False
         message = self.message
         names = ", ".join(journal.name for journal in full)
@@ -414,4 +425,4 @@ class PublishPipeline:
 
 
 def _nothing() -> None:
-    """Cancel nothing: setting `cancelled` is enough."""
+    """Do nothing. Setting `cancelled` is enough to cancel the pipeline."""

@@ -1,4 +1,4 @@
-"""How a receiver's acknowledgement changes a delivery and its packet id."""
+"""Changes to a delivery and its packet id when the receiver acknowledges it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -67,8 +67,8 @@ def test_one_delivery_step_by_step(harness: Harness, version: int, qos: int, dur
 
 
 def test_refused_by_the_receiver(harness: Harness) -> None:
-    """[MQTT-4.3.3-4, 4.4.0-2], edge 40: no PUBREL and no retransmission follow, the packet id is free and the drop is
-    counted.
+    """[MQTT-4.3.3-4, 4.4.0-2], edge 40: after the refusal, the broker sends no PUBREL and does not
+    retransmit. The packet id is free, and the drop is counted.
     """
     for options in ({}, kept(5)):
         client = harness.connect("c", auto_ack=False, **options)
@@ -150,7 +150,9 @@ def test_all_ids_in_use(broker_harness: Make, learned: bool) -> None:
 def test_a_repeated_pubrec_of_a_session_that_ends_with_its_connection(
     broker_harness: Make, version: int
 ) -> None:
-    """[MQTT-4.3.3-4] Each PUBREC is answered, and state that such sessions share is unchanged."""
+    """[MQTT-4.3.3-4] Each PUBREC is answered, and the state that all such sessions share does not
+    change.
+    """
     harness = broker_harness()
     client = harness.connect("c", version, auto_ack=False)
     client.subscribe("t", 2)

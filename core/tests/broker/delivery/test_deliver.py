@@ -32,8 +32,8 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100_000
 @pytest.mark.parametrize("learned", [0, 3])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_the_brokers_receive_maximum(broker_harness: Make, learned: int, qos: int) -> None:
-    """[MQTT-3.3.4-7], edge 19: an unfinished QoS 2 message counts until PUBREL. Its retransmission does not count
-    again.
+    """[MQTT-3.3.4-7], edge 19: a QoS 2 message in flight counts against the maximum until PUBREL.
+    Its retransmission does not count again.
     """
     harness = broker_harness(config={"broker": {"receive_maximum": 2}})
     client = harness.connect("c", auto_ack=False)
@@ -72,8 +72,8 @@ def test_tolerated(broker_harness: Make, version: int) -> None:
 
 
 def test_what_is_unfinished_from_before(broker_harness: Make) -> None:
-    """Receive Maximum applies to a connection (edge 17). Messages of an earlier connection may be finished and
-    repeated.
+    """Receive Maximum applies to one connection (edge 17). A client may still complete and repeat
+    messages of an earlier connection.
     """
     harness = broker_harness(config={"broker": {"receive_maximum": 2}})
     client = harness.connect("c", auto_ack=False, **KEPT)
@@ -135,8 +135,8 @@ def test_qos_0_to_a_slow_reader(
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_order_across_pauses(harness: Harness, qos: int, kept: bool) -> None:
-    """[MQTT-4.6.0-5] The order holds however often a reader stops, even with live messages in the turn in which it
-    resumes.
+    """[MQTT-4.6.0-5] Messages stay in order, however often a reader stops. This holds even if live
+    messages arrive in the turn in which it resumes.
     """
     client = harness.connect("c", high_water=20, **(KEPT if kept else {}))
     client.subscribe("t", qos)
@@ -160,8 +160,8 @@ def test_order_across_pauses(harness: Harness, qos: int, kept: bool) -> None:
 
 
 def test_a_slow_reader_is_not_read_from_for_ever(broker_harness: Make) -> None:
-    """The answers to the client's packets would accumulate without limit. The broker stops reading, and later closes
-    the connection.
+    """If the broker continued to read, its answers would accumulate without limit. It stops
+    reading, and later closes the connection.
     """
     harness = broker_harness(config={"broker": {"max_write_buffer": 1024, "hold_timeout": 30}})
     client = harness.connect("c", high_water=10)

@@ -18,7 +18,7 @@ def mine() -> HookRecorder:
 
 
 class Told:
-    """What became of an awaitable."""
+    """The result of an awaitable."""
 
     def __init__(self, harness: Harness, awaitable: Awaitable[Any]) -> None:
         self.result: Any = None
@@ -31,7 +31,7 @@ class Told:
 
 
 class LateReads(DurableStore):
-    """Answers a read when the test says so."""
+    """A store that completes a read only when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class LateReads(DurableStore):
             read(owner, after, max_count, max_size, done)
 
     def answer(self, harness: Harness) -> int:
-        """Answer all reads, and those that follow. Return how many there were."""
+        """Complete all pending reads and those that follow. Return how many there were."""
         count = 0
         while self.reads:
             self.reads.pop(0)()
@@ -58,7 +58,7 @@ class LateReads(DurableStore):
 
 
 def queue(harness: Harness, count: int, qos: int = 1) -> MemoryClient:
-    """An offline client for whom `count` messages wait."""
+    """Return an offline client with `count` messages in its queue."""
     one = harness.connect("one", session_expiry_interval=60)
     one.subscribe("t", 2)
     one.disconnect()

@@ -62,7 +62,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def test_who_has_room_while_a_page_is_read_for_another_reason(broker_harness: Make) -> None:
-    """The queue makes room for a new message and reads on. Meanwhile, its client reconnects."""
+    """The client reconnects while the broker reads a page in order to make room for a new message."""
     store = LateStore()
     session = {"queue_page": 1, "queue_messages": 3, "queue_drop": "oldest"}
     harness = broker_harness(store=store, config={"session": session})
@@ -158,7 +158,9 @@ def test_what_was_read_belongs_to_the_subscription_as_it_is(broker_harness: Make
 
 
 def test_a_full_queue_makes_room_in_itself(broker_harness: Make) -> None:
-    """QoS 0 messages that wait for the slow client are not dropped instead."""
+    """Room is made in the full queue. QoS 0 messages that wait for the slow client are not dropped
+    instead.
+    """
     session = {"queue_messages": 2, "queue_drop": "oldest"}
     harness = broker_harness(config={"session": session})
     client = harness.connect("c", auto_ack=False, receive_maximum=1, high_water=1, **KEPT)
@@ -232,7 +234,9 @@ def test_the_least_code_that_refuses(broker_harness: Make) -> None:
 
 
 def test_where_nothing_outlives_the_process_nothing_is_recorded(broker_harness: Make) -> None:
-    """A queued or inflight message is stored once, by the session, and not again by the store."""
+    """With a store in memory, a queued or inflight message exists once, in the session, and the
+    store does not copy it.
+    """
     harness = broker_harness(config={"session": {"queue_page": 1}})
     client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
     client.subscribe("t", 2)
@@ -483,7 +487,7 @@ def test_queues_of_clients_without_a_session_to_return_to(harness: Harness) -> N
 
 
 class Unreadable(DurableStore):
-    """A store whose reads fail once `ill` is set, at once or when `answer` is called."""
+    """A store whose reads fail once `ill` is set, either at once or when `answer` is called."""
 
     def __init__(self, late: bool) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Message expiry: it counts down while a message waits, and never applies once the message was sent."""
+"""Message expiry: the interval counts down while a message waits, and no longer applies once the
+message was sent.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -100,7 +102,7 @@ def test_queued_for_a_slow_reader(harness: Harness) -> None:
 
 @pytest.mark.parametrize("wait", [0.0, 0.4, 1.0, 9.6])
 def test_parts_of_seconds(harness: Harness, wait: float) -> None:
-    """The remaining time is rounded up. A 0 would mean that the message has expired."""
+    """The remaining time is rounded up, because 0 would mean that the message has expired."""
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("t", 1)
     publisher = harness.connect("p")
@@ -153,7 +155,9 @@ def test_room_is_not_taken_by_what_is_over(harness: Harness) -> None:
 
 
 def test_a_queue_where_all_is_over_makes_room(broker_harness: Make) -> None:
-    """The limit counts queued messages. The oldest is dropped whether or not it has expired."""
+    """The limit counts all queued messages, and the oldest is dropped whether or not it has
+    expired.
+    """
     harness = broker_harness(config={"session": {"queue_messages": 2, "queue_drop": "oldest"}})
     client = harness.connect("c", **KEPT)
     client.subscribe("t", 1)

@@ -146,7 +146,9 @@ def test_answers_to_the_old_connection_on_the_new_one(harness: Harness) -> None:
 
 
 def test_live_messages_do_not_overtake_what_is_sent_again(harness: Harness) -> None:
-    """[MQTT-4.6.0-5] This holds with everything in one turn, and for a publisher on the fast path."""
+    """[MQTT-4.6.0-5] This is true even if everything happens in one turn, and for a publisher on
+    the fast path.
+    """
     for qos in (1, 2):
         client = harness.connect("c", auto_ack=False, **kept(5))
         client.subscribe("t", 2)
@@ -244,7 +246,9 @@ def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version:
 def test_what_waited_for_its_record_is_of_the_connection_that_is_gone(
     broker_harness: Make, version: int
 ) -> None:
-    """The message arrives once, at the client that has reconnected meanwhile."""
+    """A message that waited for its record arrives once, at the client that has reconnected in the
+    meantime.
+    """
     store = SlowStore(slow=False, durable=True)
     harness = broker_harness(store=store)
     client = harness.connect("c", version, auto_ack=False, **kept(version))
@@ -260,7 +264,9 @@ def test_what_waited_for_its_record_is_of_the_connection_that_is_gone(
 
 
 def test_resending_that_a_reload_asks_for(broker_harness: Make) -> None:
-    """Messages sent before the reload are overdue as well."""
+    """After a reload that enables retransmission, messages sent before the reload are overdue as
+    well.
+    """
     harness = broker_harness()
     client = harness.connect("c", 4, auto_ack=False, **kept(4))
     client.subscribe("t", 1)

@@ -296,7 +296,8 @@ def test_unacknowledged_qos_1_goes_to_another(harness: Harness, kept: bool, way:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_after_unsubscribing(harness: Harness, kept: bool) -> None:
-    """[MQTT-3.10.4-3] Deliveries in flight to a member that has unsubscribed are completed with it.
+    """[MQTT-3.10.4-3] Deliveries in flight to a member that has unsubscribed are completed with
+    that member.
 
     If its session ends first, the shared subscription takes the messages back.
     """
@@ -320,8 +321,8 @@ def test_after_unsubscribing(harness: Harness, kept: bool) -> None:
 
 
 def test_a_returning_member_takes_what_waits(harness: Harness) -> None:
-    """The only member returns: it receives its messages again with new ids, then those queued meanwhile. QoS 0
-    is lost.
+    """The only member returns and receives its messages again with new ids, followed by those
+    queued in the meantime. QoS 0 messages are lost.
     """
     one = harness.connect("m0", auto_ack=False, **KEPT)
     one.subscribe("$share/g/t/#", 1)
@@ -443,7 +444,9 @@ def test_the_last_member_unsubscribes(harness: Harness) -> None:
 
 
 def test_a_message_comes_back_after_others_were_done_with_it(harness: Harness) -> None:
-    """The store deleted the message with its last queue entry. It is stored again, and the commit does not fail."""
+    """The store deleted the message with its last queue entry. The message is stored again when it
+    returns, and the commit does not fail.
+    """
     plain = harness.connect("plain", **KEPT)
     plain.subscribe("t/#", 1)
     one = harness.connect("m0", auto_ack=False)
@@ -462,7 +465,9 @@ def test_a_message_comes_back_after_others_were_done_with_it(harness: Harness) -
 
 
 def test_taken_from_a_volatile_group_by_a_durable_member(harness: Harness) -> None:
-    """The opposite case: the message waited in memory, and its record had been deleted."""
+    """A durable member takes messages from a queue that was not stored. The store deleted these
+    messages with their last entries, so they are stored again.
+    """
     plain = harness.connect("plain", **KEPT)
     plain.subscribe("t/#", 1)
     one = harness.connect("m0", auto_ack=False, receive_maximum=1)

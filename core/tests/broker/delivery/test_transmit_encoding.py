@@ -142,7 +142,7 @@ def test_bytes_are_shared_by_all_whose_chain_changed_nothing(
         sub.subscribe("t", 1)
 
     def encoded() -> int:
-        """Return how many times the message in flight to all subscribers was encoded."""
+        """Return how many encodings the message in flight to all subscribers has."""
         harness.connect("pub").publish("t", b"x", 1, user_property=(("k", "v"),))
         sessions = [harness.broker.sessions[sub.client_id] for sub in subs]
         sent = {d.outgoing for session in sessions for d in session.inflight.values()}
@@ -191,7 +191,7 @@ def test_given_by_a_packet_that_was_not_sent(
 
 
 def test_sent_again_and_too_large(harness: Harness) -> None:
-    """The same with a smaller maximum on a new connection."""
+    """A retransmitted PUBLISH that is too large for the new connection sets no alias either."""
     client = harness.connect("c", auto_ack=False, **KEPT)
     client.subscribe("t", 1)
     publisher = harness.connect("p")

@@ -74,7 +74,9 @@ def test_a_repeated_id_is_one_message(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_qos_1_id_is_new_after_puback(harness: Harness, version: int) -> None:
-    """[MQTT-4.3.2-5] [MQTT311-4.3.2-2], edge 42"""
+    """[MQTT-4.3.2-5] [MQTT311-4.3.2-2], edge 42: after PUBACK, the packet id may be used for a new
+    message.
+    """
     subscriber = harness.connect("s")
     subscriber.subscribe("t", 1)
     client = harness.connect("c", version)
@@ -86,7 +88,9 @@ def test_a_qos_1_id_is_new_after_puback(harness: Harness, version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_unknown_ids(harness: Harness, version: int) -> None:
-    """[MQTT-3.6.2-1, 3.7.2-1, 4.3.3-11], edge 41: they are answered, and the connection stays open."""
+    """[MQTT-3.6.2-1, 3.7.2-1, 4.3.3-11], edge 41: packets with unknown ids are answered, and the
+    connection stays open.
+    """
     client = harness.connect("c", version)
     client.auto_ack = False
     client.send(Pubrel(9))
@@ -111,7 +115,7 @@ def test_pubrel_twice(harness: Harness, durable: bool) -> None:
 
 
 def test_short_and_long_acknowledgements_mean_the_same(harness: Harness) -> None:
-    """Edge 44: the Remaining Length is 2, 3 or 4."""
+    """Edge 44: acknowledgements may be shortened, so that their Remaining Length is 2, 3 or 4."""
     client = harness.connect("c", auto_ack=False)
     client.subscribe("t", 2)
     for end in (b"", b"\0", b"\0\0"):
@@ -135,7 +139,9 @@ def test_short_and_long_acknowledgements_mean_the_same(harness: Harness) -> None
 
 
 def test_both_ends_count_on_their_own(harness: Harness) -> None:
-    """[MQTT-2.2.1-5], edge 39: the same id is used in both directions at once."""
+    """[MQTT-2.2.1-5], edge 39: the client and the broker use the same id at the same time without
+    conflict.
+    """
     client = harness.connect("c", auto_ack=False)
     client.subscribe("t", 2)
     client.publish("t", b"x", 2, packet_id=1)
@@ -151,7 +157,9 @@ def test_both_ends_count_on_their_own(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_id_taken_outlives_the_connection(harness: Harness, version: int) -> None:
-    """[MQTT-4.3.3-10] The sender did not receive PUBREC or PUBCOMP."""
+    """[MQTT-4.3.3-10] A packet id outlives the connection. The sender may repeat PUBLISH or PUBREL
+    if it did not receive PUBREC or PUBCOMP.
+    """
     subscriber = harness.connect("s")
     subscriber.subscribe("t", 2)
     client = harness.connect("c", version, auto_ack=False, **kept(version))
@@ -190,7 +198,9 @@ def test_a_refused_id_is_free(broker_harness: Make) -> None:
 def test_reserved_flags(
     harness: Harness, header: int, qos: int, version: int, durable: bool
 ) -> None:
-    """[MQTT-2.1.3-1, 3.6.1-1] This includes acknowledgements of a pending exchange."""
+    """[MQTT-2.1.3-1, 3.6.1-1] Wrong flags are an error, even in an acknowledgement that was
+    expected.
+    """
     client = harness.connect("c", version, auto_ack=False, **(kept(version) if durable else {}))
     client.subscribe("t", 2)
     harness.connect("p").publish("t", b"", qos)
@@ -207,7 +217,7 @@ def test_reserved_flags(
 
 
 def test_ping(harness: Harness) -> None:
-    """[MQTT-3.12.4-1] [MQTT311-3.12.4-1]"""
+    """[MQTT-3.12.4-1] [MQTT311-3.12.4-1] PINGREQ is answered with PINGRESP."""
     for version in VERSIONS:
         client = harness.connect("c", version)
         client.send(Pingreq(), Pingreq())

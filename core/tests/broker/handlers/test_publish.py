@@ -61,7 +61,7 @@ def test_order_per_topic(harness: Harness, qos: int, to: int) -> None:
 
 
 def test_dup_of_the_publisher_is_its_own(harness: Harness) -> None:
-    """[MQTT-3.3.1-3] [MQTT311-3.3.1-3]"""
+    """[MQTT-3.3.1-3] [MQTT311-3.3.1-3] The publisher's DUP flag is not forwarded."""
     for version in VERSIONS:
         subscriber = harness.connect("s", 5)
         subscriber.subscribe("t", 2)
@@ -110,7 +110,9 @@ def _kept(version: int) -> dict[str, Any]:
 
 
 def test_dollar_topics_are_not_matched_by_wildcards(harness: Harness) -> None:
-    """[MQTT-4.7.2-1] [MQTT311-4.7.2-1], edge 34."""
+    """[MQTT-4.7.2-1] [MQTT311-4.7.2-1], edge 34: a leading wildcard does not match topics that
+    start with $.
+    """
     wild = harness.connect("wild", 5)
     wild.subscribe(["#", "+/x", "+/+/#"])
     exact = harness.connect("exact", 4)
@@ -145,7 +147,7 @@ def test_matching_is_exact(harness: Harness, topic_filter: str, topic: str, fits
 
 
 def test_the_longest_topic(harness: Harness) -> None:
-    """[MQTT-4.7.3-3] [MQTT311-4.7.3-3]"""
+    """[MQTT-4.7.3-3] [MQTT311-4.7.3-3] A topic of 65,535 bytes is accepted."""
     topic = "t" * 65535
     for version in VERSIONS:
         client = harness.connect("c", version)
@@ -237,7 +239,7 @@ def test_too_many_levels(broker_harness: Make) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_qos_that_is_not_offered(broker_harness: Make, version: int) -> None:
-    """[MQTT-3.2.2-11], edge 23."""
+    """[MQTT-3.2.2-11], edge 23: a PUBLISH above Maximum QoS disconnects the client."""
     harness = broker_harness(config={"broker": {"max_qos": 1}})
     client = harness.connect("c", version)
     assert client.subscribe("t", 2).codes == (1,)  # [MQTT-3.2.2-10]
@@ -249,7 +251,9 @@ def test_qos_that_is_not_offered(broker_harness: Make, version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_retain_that_is_not_offered(broker_harness: Make, version: int) -> None:
-    """[MQTT-3.2.2-14]"""
+    """[MQTT-3.2.2-14] A retained PUBLISH disconnects the client if retained messages are not
+    available.
+    """
     harness = broker_harness(config={"broker": {"retain_available": False}})
     client = harness.connect("c", version)
     client.publish("t", b"x", 1)
@@ -310,7 +314,7 @@ def test_denied(broker_harness: Make, version: int, qos: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied_and_disconnected(broker_harness: Make, version: int) -> None:
-    """Edge 46: the setting for MQTT 3, and a plugin, can end the connection."""
+    """Edge 46: a plugin can end the connection, and so can the setting for MQTT 3 clients."""
     quiet = broker_harness(
         plugins=[denier(Deny())], config={"broker": {"mqtt3_denied_publish": "disconnect"}}
     )
@@ -408,7 +412,9 @@ def test_reasons_in_words_are_for_who_wants_them(broker_harness: Make) -> None:
 )
 @pytest.mark.parametrize("qos", [0, 1])
 def test_wrong_properties(harness: Harness, properties: bytes, code: int, qos: int) -> None:
-    """Edges 29, 35, 36 and 38, before and after the fast path knows the topic."""
+    """Invalid properties are refused (edges 29, 35, 36 and 38), both before and after the fast path
+    knows the topic.
+    """
     middle = b"\0\x05" if qos else b""
     for learned in range(3):
         client = harness.connect("c")
@@ -471,7 +477,7 @@ def test_a_reload_that_checks_payload_formats_holds_for_open_connections(
 def test_what_stands_before_the_end_arrives(
     broker_harness: Make, version: int, qos: int, learned: int, end: str
 ) -> None:
-    """A message before invalid data in the same segment is delivered and counted."""
+    """A message that precedes invalid data in the same segment is delivered and counted."""
     harness = broker_harness(config={"broker": {"max_packet_size": 1024}})
     subscribers = [harness.connect(f"s{v}", v) for v in VERSIONS]
     for subscriber in subscribers:

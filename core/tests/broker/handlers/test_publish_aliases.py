@@ -61,7 +61,7 @@ def test_beside_the_fast_path(harness: Harness) -> None:
 @pytest.mark.parametrize("topic", ["t", ""])
 @pytest.mark.parametrize("qos", [0, 1])
 def test_out_of_range(harness: Harness, alias: int, topic: str, qos: int) -> None:
-    """[MQTT-3.3.2-8, 3.3.2-9, 3.2.2-17]"""
+    """[MQTT-3.3.2-8, 3.3.2-9, 3.2.2-17] An alias of 0 or above the maximum is refused."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#")
     client = harness.connect("c")
@@ -120,7 +120,7 @@ def test_each_connection_has_its_own(harness: Harness) -> None:
 
 
 def test_a_wrong_topic_maps_nothing(harness: Harness) -> None:
-    """[MQTT-3.3.2-2]"""
+    """[MQTT-3.3.2-2] A PUBLISH with an invalid topic does not set its alias."""
     client = harness.connect("c")
     client.raw(b"\x30\x08\x00\x02a+\x03\x23\x00\x01")
     client.expect_disconnect(0x90)

@@ -32,7 +32,7 @@ class Realms:
     def come(
         self, scope: Scope, one: Accept | None, two: Accept | None = None, **options: Any
     ) -> MemoryClient:
-        """Connect a client with id ``c`` and the given verdicts of the two plugins."""
+        """Connect a client with the id ``c``. `verdicts` are the results of the two plugins."""
         self.one.answer("on_connect", one)
         self.two.answer("on_connect", two)
         options = {"clean_start": False, "session_expiry_interval": 600} | options
@@ -107,7 +107,9 @@ def test_also_after_a_restart(broker_harness: Make, owner: Any, other: Any, same
 
 
 def test_a_session_that_nobody_vouched_for_is_not_protected(broker_harness: Make) -> None:
-    """Otherwise, an unauthenticated client could block another client by taking its client id first."""
+    """A client that no plugin authenticated does not own its session. Otherwise, it could block
+    another client by taking its client id first.
+    """
     realms = Realms(broker_harness)
     guest = realms.come(APPS, None, username="ann")
     client = realms.come(APPS, Accept("ann"))
@@ -138,7 +140,9 @@ def test_what_a_realm_is(broker_harness: Make, realm: str, listener: bool, plugi
 
 
 def test_a_session_stored_by_an_earlier_version_keeps_to_its_listener(broker_harness: Make) -> None:
-    """An earlier version did not record which plugin authenticated the client."""
+    """An earlier version did not record which plugin authenticated the client, so the session
+    belongs to its listener.
+    """
     store = DurableStore()
     realms = Realms(broker_harness, store=store)
     realms.come(APPS, Accept("ann")).drop()

@@ -52,7 +52,9 @@ def test_one_code_for_each_filter(harness: Harness, version: int) -> None:
     ],
 )  # fmt: skip
 def test_invalid_filters(harness: Harness, version: int, topic_filter: str) -> None:
-    """[MQTT-4.7.1-1, 4.7.1-2, 4.7.3-1, 4.8.2-1, 4.8.2-2] [MQTT311-4.7.1-2, 4.7.1-3], edges 33, 35 and 58."""
+    """[MQTT-4.7.1-1, 4.7.1-2, 4.7.3-1, 4.8.2-1, 4.8.2-2] [MQTT311-4.7.1-2, 4.7.1-3], edges 33, 35
+    and 58: invalid filters are refused.
+    """
     client = harness.connect("c", version)
     codes = client.subscribe(topic_filter, 1).codes
     assert codes == ({5: 0x8F, 4: 0x80, 3: 1}[version],)
@@ -106,7 +108,7 @@ def test_malformed(
 
 
 def test_3_1_may_set_dup(harness: Harness) -> None:
-    """Edge 59: this applies to SUBSCRIBE, UNSUBSCRIBE and PUBREL."""
+    """Edge 59: MQTT 3.1 clients may set DUP in SUBSCRIBE, UNSUBSCRIBE and PUBREL."""
     client = harness.connect("c", 3)
     client.raw(b"\x8a\x06\x00\x01\x00\x01t\x01")
     assert client.next() == Suback(1, (1,))
@@ -140,7 +142,7 @@ def test_denied(broker_harness: Make, version: int) -> None:
 
 
 def test_reason_in_words_where_it_fits(broker_harness: Make) -> None:
-    """[MQTT-3.9.2-1, 3.1.2-29]"""
+    """[MQTT-3.9.2-1, 3.1.2-29] SUBACK has a reason string if the client wants one and it fits."""
     recorder = HookRecorder("authorize")
     recorder.answer("authorize", Deny(reason="x" * 50))
     harness = broker_harness(plugins=[recorder])
@@ -158,7 +160,7 @@ def test_reason_in_words_where_it_fits(broker_harness: Make) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_not_available(broker_harness: Make, version: int) -> None:
-    """[MQTT311-3.8.3-2], edge 24"""
+    """[MQTT311-3.8.3-2], edge 24: subscriptions that need an unavailable feature are refused."""
     harness = broker_harness(
         config={
             "broker": {

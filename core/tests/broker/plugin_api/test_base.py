@@ -66,7 +66,9 @@ FREE: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
 
 
 def test_every_member_of_the_handle_has_its_rule() -> None:
-    """Every new method must be added to one of the lists above."""
+    """Every method of the handle has a rule for threads. Add each new method to one of the lists
+    above.
+    """
     members = {name for name in vars(BrokerHandle) if not name.startswith("_")}
     ruled = {name.removesuffix("()") for name, _ in (*HANDED, *REFUSED, *FREE)}
     assert members == ruled

@@ -161,7 +161,9 @@ def test_the_plugin_stops_waiting_for_connect(harness: Harness, recorder: HookRe
 def test_the_plugin_itself_is_asked_about_its_client(
     harness: Harness, recorder: HookRecorder
 ) -> None:
-    """The plugin connects the client inside a hook, which is not called again during that call."""
+    """The plugin also decides on its own client. The client connects in a later turn, not during
+    the hook that requests it.
+    """
     connected: list[Any] = []
 
     def chain(client: Any, broker: Any) -> None:
@@ -183,7 +185,7 @@ def test_a_handle_of_a_plugin_that_has_left(harness: Harness) -> None:
 
 
 class Early(Plugin):
-    """Connects in `on_startup`, before the broker has let time pass for what it loaded."""
+    """Connects in `on_startup`, before the broker has expired sessions and published due wills."""
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:

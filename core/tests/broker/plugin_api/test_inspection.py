@@ -187,7 +187,9 @@ STEPS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(STEPS, st.integers(1, 4))
 def test_a_session_that_stays_is_seen_once(steps: list[tuple[str, int]], limit: int) -> None:
-    """Other sessions begin and end between the pages, and this session changes its connection."""
+    """A session that exists throughout is listed once, although other sessions begin and end
+    between the pages, and its own connection changes.
+    """
     with Harness(plugins=[HookRecorder("on_publish", id="mine")]) as harness:
         broker = harness.handle("mine")
         stay = [harness.connect(f"s{number}", session_expiry_interval=60) for number in range(6)]

@@ -141,7 +141,9 @@ def test_a_batch_is_not_cut_between_a_message_and_its_state(
 
 
 def test_an_acknowledgement_waits_for_the_state(broker_harness: Make) -> None:
-    """This is also true if the message itself is dropped, so that nothing else is recorded."""
+    """The acknowledgement of a message waits for the state that a hook changed, even if the message
+    itself is dropped.
+    """
     store = SlowStore(DurableStore())
     harness = broker_harness([Counter()], store=store)
     pub = harness.connect("pub")
@@ -227,7 +229,9 @@ class Raw(bytes):
 
 
 def test_subclasses_become_plain_values(broker_harness: Make) -> None:
-    """Stores may use formats that support only plain types."""
+    """Values of subclasses are stored as plain values, because stores may use formats that support
+    only those.
+    """
     store = DurableStore()
     harness = broker_harness([Counter()], store=store)
     harness.handle("counter").state.put(Name.KEY, Raw(b"x"))

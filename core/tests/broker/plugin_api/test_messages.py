@@ -110,7 +110,9 @@ def test_a_queue_after_a_restart() -> None:
     st.integers(1, 4),
 )
 def test_a_message_that_stays_is_seen_once(kind: str, steps: list[str], limit: int) -> None:
-    """The client returns, receives the first messages, and leaves again. Other messages are added at the end."""
+    """A queued message that stays is listed once. Meanwhile, the client returns, receives the first
+    messages and leaves, and other messages are queued.
+    """
     with made(kind) as harness:
         client = away(harness, 8)
         published, taken = 8, 0

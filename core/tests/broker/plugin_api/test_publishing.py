@@ -149,7 +149,9 @@ def test_what_mqtt_does_not_know_is_refused_at_once(
 def test_what_is_of_another_type_is_refused_at_once(
     harness: Harness, changes: dict[str, Any], words: str
 ) -> None:
-    """Both builds refuse wrong types at once. The plugin would not see an error in a later turn."""
+    """Both builds refuse arguments of a wrong type at once. An error in a later turn would be
+    invisible to the plugin.
+    """
     broker = harness.handle("mine")
     given: dict[str, Any] = {"topic": "t", "payload": b"x"} | changes
     for publish in (broker.publish, broker.publish_and_wait):
@@ -302,7 +304,7 @@ def test_as_a_client_that_may_not(harness: Harness, other: HookRecorder) -> None
 def test_another_clients_session_is_not_the_sender(
     broker_harness: Make, mine: HookRecorder
 ) -> None:
-    """The client left, and another user's client took over its client id."""
+    """The sender is the client that left, not another user's client that took over its client id."""
     harness = broker_harness(plugins=[mine])
     one = harness.connect("one", username="ann")
     client = client_of(harness)
@@ -387,7 +389,9 @@ def test_the_record_of_the_message_that_it_replaces_goes(
 
 
 def test_a_later_message_with_a_record_replaces_it(durable: Harness, store: SlowStore) -> None:
-    """This also applies to the same publisher, whose record is written with the first message that needs it."""
+    """A later message with a record replaces a volatile one. The record of its publisher is written
+    with the first message that needs it.
+    """
     pub = durable.connect("pub")
     client = client_of(durable, "pub")
     broker = durable.handle("mine")

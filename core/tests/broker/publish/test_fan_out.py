@@ -59,7 +59,9 @@ def test_one_slice_a_turn(broker_harness: Make) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_what_came_meanwhile_is_served_in_one_pass(broker_harness: Make, qos: int) -> None:
-    """A subscriber receives the messages of all fan-outs that were interrupted at the same point in one write."""
+    """A subscriber receives the messages of several interrupted fan-outs in one write, if all of
+    them stopped at the same point.
+    """
     harness = broker_harness(config={"broker": {"fan_out_batch": 4}})
     subs = subscribers(harness, 8, qos)
     pub = harness.connect("pub")

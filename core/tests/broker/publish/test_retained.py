@@ -216,7 +216,9 @@ def test_identifiers(harness: Harness) -> None:
 
 @pytest.mark.parametrize("seconds", [1, 100])
 def test_encodings_kept_are_bounded(harness: Harness, seconds: int) -> None:
-    """At most 16 are kept. One for each identifier and second would use unlimited memory."""
+    """At most 16 encodings are cached. An encoding for each identifier and second would use
+    unlimited memory.
+    """
     client = harness.connect("c")
     client.publish("t", b"x", retain=True, message_expiry_interval=100_000)
     for number in range(1, 60):
@@ -389,7 +391,9 @@ def test_interrupted(harness: Harness) -> None:
 
 
 def test_too_large_and_expired_ones_are_passed_over(harness: Harness) -> None:
-    """[MQTT-3.1.2-25, 3.3.2-5]"""
+    """[MQTT-3.1.2-25, 3.3.2-5] Messages that are too large or expired are skipped, and the others
+    are sent.
+    """
     publisher = harness.connect("p")
     publisher.publish("r/large", b"x" * 100, retain=True)
     publisher.publish("r/gone", b"x", retain=True, message_expiry_interval=5)
@@ -458,7 +462,9 @@ def test_a_search_that_finds_nothing_takes_many_turns(
 
 
 def test_few_encodings_of_a_large_message_are_kept(harness: Harness) -> None:
-    """Each encoding is a copy of the payload, and a message may be retained for years."""
+    """Only a few encodings of a large message are cached, because each is a copy of the payload and
+    a message may be retained for years.
+    """
     client = harness.connect("c")
     client.publish("t", b"x" * 10_000, 1, retain=True)
     for kept_session in (False, True):

@@ -415,7 +415,9 @@ def test_what_was_in_flight_waits_for_the_decision_too(broker_harness: Make) -> 
 def test_what_was_not_acknowledged_is_not_sent_again(
     broker_harness: Make, qos: int, mode: str, when: str, restart: bool
 ) -> None:
-    """A retransmission is a delivery, so it needs the permission as well."""
+    """After a revocation, unacknowledged messages are not sent again, because a retransmission also
+    needs the permission.
+    """
     store = DurableStore()
     harness, rights, _ = start(broker_harness, mode, store)
     one = harness.connect("one", session_expiry_interval=100, auto_ack=False)

@@ -51,7 +51,9 @@ def test_replaced_options(harness: Harness) -> None:
 
 
 def test_no_message_is_lost_while_replacing(harness: Harness) -> None:
-    """[MQTT-3.8.4-4] [MQTT311-3.8.4-3] This includes queued messages, and everything happening in one turn."""
+    """[MQTT-3.8.4-4] [MQTT311-3.8.4-3] This includes queued messages, and messages published in the
+    turn of the SUBSCRIBE.
+    """
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("t", 1)
     publisher = harness.connect("p")
@@ -95,7 +97,9 @@ def test_unsubscribe(harness: Harness, version: int, durable: bool) -> None:
 
 
 def test_what_was_started_is_finished(harness: Harness) -> None:
-    """[MQTT-3.10.4-3] [MQTT311-3.10.4-3], edge 53"""
+    """[MQTT-3.10.4-3] [MQTT311-3.10.4-3], edge 53: deliveries in flight are completed after
+    UNSUBSCRIBE.
+    """
     client = harness.connect("c", auto_ack=False, **kept())
     client.subscribe("t", 2)
     publisher = harness.connect("p")

@@ -36,7 +36,7 @@ def test_decoder_refuses(bad: Any) -> None:
 
 
 def test_decode_says_the_same(vector: Any) -> None:
-    """`frame` and `decode` return the same as `Decoder`."""
+    """`frame` and `decode` together return the same result as `Decoder`."""
     for server in vector.servers:
         code = packet = None
         try:
@@ -80,7 +80,7 @@ def test_a_body_cut_short_is_refused_or_another_packet_of_its_kind(good: Any) ->
 
 
 def test_a_byte_too_many_is_refused(vectors: list[Any]) -> None:
-    """The extra byte follows the last field of a packet with all optional fields."""
+    """A packet with a byte after its last field is refused."""
     tried = 0
     for row in vectors:
         kind = type(row.packet).__name__

@@ -44,7 +44,7 @@ class AllowListConfig:
 
 
 class AllowListPlugin(Plugin):
-    """Deny unlisted clients, and actions that are not granted to a user."""
+    """Denies unlisted clients, and actions that are not granted to a user."""
 
     Config = AllowListConfig
     config: AllowListConfig

@@ -27,10 +27,10 @@ class AuditConfig:
 
 
 class AuditPlugin(Plugin):
-    """Append one line for each event.
+    """Appends one line for each event.
 
-    The observers are plain functions, so they run in a worker thread, one event at a time. They may block on a slow
-    disk without holding up the broker. Lines never contain payloads or passwords.
+    The observers are plain functions, so they run in a worker thread, one event at a time. They may
+    block on a slow disk without holding up the broker. Lines never contain payloads or passwords.
     """
 
     Config = AuditConfig

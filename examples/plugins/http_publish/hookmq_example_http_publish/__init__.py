@@ -85,7 +85,7 @@ class SharedClient:
 
 
 class HttpPublishPlugin(Plugin):
-    """Publish each request as its user's client, so that the user's permissions and limits apply."""
+    """Publishes each request as its user's client, so that the user's permissions and limits apply."""
 
     Config = HttpPublishConfig
     config: HttpPublishConfig

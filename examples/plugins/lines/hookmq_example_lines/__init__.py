@@ -28,7 +28,9 @@ class LinesConfig:
 
 
 class LinesPlugin(Plugin):
-    """Listen for devices. When the plugin ends, its clients end too, and their wills are published."""
+    """Listens for devices. When the plugin ends, its clients end too, and their wills are
+    published.
+    """
 
     Config = LinesConfig
     config: LinesConfig

@@ -20,9 +20,10 @@ class RedactConfig:
 
 
 class RedactPlugin(Plugin):
-    """Deliver redacted messages to untrusted clients.
+    """Delivers redacted messages to untrusted clients.
 
-    Untrusted clients do not receive payloads other than JSON objects, since the content of those is unknown.
+    Untrusted clients do not receive payloads other than JSON objects, since the content of those is
+    unknown.
     """
 
     Config = RedactConfig

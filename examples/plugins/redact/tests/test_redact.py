@@ -22,7 +22,7 @@ class TestContract(PluginContract):
 
 
 class ByClientId(Plugin):
-    """Accept every client, with its client id as the identity."""
+    """Accepts every client, with its client id as the identity."""
 
     @hookimpl
     def on_connect(self, client: ClientInfo) -> Accept:

@@ -31,11 +31,11 @@ class SkeletonConfig:
 
 
 class SkeletonPlugin(Plugin):
-    """Deny publishing to forbidden topics.
+    """Denies publishing to forbidden topics.
 
-    Each entry under ``plugins:`` that uses this class gets its own object. Hooks are methods marked ``@hookimpl``.
-    Declare only the arguments that you need, by name. Return None to abstain. A plain ``def`` must not block: make it
-    ``async def``, or set ``blocking = True``.
+    Each entry under ``plugins:`` that uses this class gets its own object. Hooks are methods marked
+    ``@hookimpl``. Declare only the arguments that you need, by name. Return None to abstain. A
+    plain ``def`` must not block: make it ``async def``, or set ``blocking = True``.
     """
 
     Config = SkeletonConfig

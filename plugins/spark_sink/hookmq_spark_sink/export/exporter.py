@@ -41,11 +41,7 @@ class Format(Protocol):
 
 @dataclass(frozen=True)
 class Rules:
-    """What to export, and when.
-
-    `tail`: include the newest segment after `roll` seconds. `size`: bytes of the log in each file. `once`: export
-    everything that exists at the start, regardless of its age.
-    """
+    """The files to export, and when to export them."""
 
     tail: bool = False
     roll: float = 60.0

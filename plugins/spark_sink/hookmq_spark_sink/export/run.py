@@ -114,7 +114,7 @@ class Job:
         return done
 
     def tell_what_waits(self) -> None:
-        """Explain to first-time users why there are no files yet."""
+        """Explain to first-time users why no file has been written yet."""
         if self._rules.tail:
             return
         for name, one in self.exporters.items():
