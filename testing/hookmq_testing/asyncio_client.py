@@ -28,10 +28,10 @@ from hookmq.mqtt.packets import (
 )
 from hookmq.mqtt.properties import Properties
 
-from hookmq_testing.decoder import Decoder
+from hookmq_testing.outgoing_messages import OutgoingMessages
+from hookmq_testing.packet_stream import PacketStream
 from hookmq_testing.packets import (
     Filters,
-    TopicAliases,
     answer_to,
     make_properties,
     make_subscribe,
@@ -43,67 +43,8 @@ WAIT: Final = 60.0
 """Seconds that a call waits for the broker. Only failing tests wait this long."""
 RETRY: Final = 0.05
 """Seconds between two attempts of `AsyncioClient.stay_connected`."""
-FAILURE: Final = 0x80
-"""Reason codes from this value up are failures."""
 
 P = TypeVar("P")
-
-
-class _Link(asyncio.Protocol):
-    """One connection of a client. It decodes incoming packets, and writes all responses to one read at once."""
-
-    def __init__(self, client: "AsyncioClient") -> None:
-        self.client = client
-        self.transport: asyncio.Transport
-        self.decoder = Decoder(client.version, server=False)
-        self.aliases = TopicAliases()
-        self.writable = True
-        self._unsent: list[bytes] = []
-        self._collecting = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.client._opened(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        self.client._ended(self)
-
-    def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
-        self.writable = False
-
-    def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
-        self.writable = True
-        self.client._changed()
-
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`. After an exception, the connection is dropped, and the client's calls raise it."""
-        self._collecting = True
-        try:
-            for packet in self.decoder.feed(data):
-                self.client._took(self, packet)
-            if self.decoder.error is not None:
-                raise AssertionError(f"the broker violated MQTT: {self.decoder.error}: {data!r}")
-        except Exception as error:
-            self.client._failed(error)
-            self.transport.abort()
-        self._collecting = False
-        self._flush()
-        self.client._changed()
-
-    def write(self, data: bytes) -> None:
-        self._unsent.append(data)
-        if not self._collecting:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._unsent and not self.transport.is_closing():
-            self.transport.write(b"".join(self._unsent))
-        self._unsent.clear()
 
 
 class AsyncioClient:
@@ -175,16 +116,15 @@ class AsyncioClient:
         """How many messages arrived, over all connections."""
         self.acknowledged = 0
         """How many messages were acknowledged to the end, over all connections."""
-        self.inflight: dict[int, Publish] = {}
+        self._outgoing = OutgoingMessages()
+        self.inflight: dict[int, Publish] = self._outgoing.inflight
         """The messages in flight by packet id, in the order in which they were sent."""
-        self.queued: dict[int, Publish] = {}
-        self._released: set[int] = set()
-        """Packet ids in flight for which PUBREC arrived."""
+        self.queued: dict[int, Publish] = self._outgoing.queued
         self._taken: set[int] = set()
         """Packet ids of QoS 2 messages that arrived and were not released."""
         self._awaited: dict[int, Packet | None] = {}
         self._packet_id = 0
-        self._link: _Link | None = None
+        self._stream: PacketStream | None = None
         self._address: dict[str, Any] = {}
         self.error: Exception | None = None
         """What dropped the last connection: an AssertionError if the broker violated MQTT, or what a callback raised."""
@@ -206,12 +146,12 @@ class AsyncioClient:
     @property
     def closed(self) -> bool:
         """Whether there is no connection."""
-        return self._link is None
+        return self._stream is None
 
     @property
     def connected(self) -> bool:
         """Whether the broker accepted the connection and it has not ended."""
-        return self._link is not None and self.connack is not None and not self.connack.code
+        return self._stream is not None and self.connack is not None and not self.connack.code
 
     @property
     def session_present(self) -> bool:
@@ -221,7 +161,7 @@ class AsyncioClient:
     @property
     def unsent(self) -> int:
         """The number of bytes that the operating system has not taken yet."""
-        return self._link.transport.get_write_buffer_size() if self._link else 0
+        return self._stream.transport.get_write_buffer_size() if self._stream else 0
 
     # --- connecting --------------------------------------------------------------------------------------------------
 
@@ -256,13 +196,13 @@ class AsyncioClient:
         self, port: int | None = None, host: str | None = "127.0.0.1", **options: Any
     ) -> None:
         """Connect and send CONNECT, without waiting for CONNACK. The arguments are those of `connect`."""
-        assert self._link is None, f"{self} is already connected"
+        assert self._stream is None, f"{self} is already connected"
         self._address = {"host": None if "sock" in options else host, "port": port, **options}
         self.connack = None
         self.error = None
         self.unread.clear()
         loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: _Link(self), **self._address)
+        await loop.create_connection(lambda: PacketStream(self), **self._address)
 
     async def reconnect(self, expect: int | None = 0, **changes: Any) -> Self:
         """Connect to the same address again, dropping any open connection first. Return this client.
@@ -281,7 +221,7 @@ class AsyncioClient:
     async def stay_connected(self, port: int, host: str = "127.0.0.1", **options: Any) -> None:
         """Reconnect whenever there is no connection, until this call is cancelled. Run it as a task."""
         while True:
-            if self._link is None:
+            if self._stream is None:
                 try:
                     await self.connect(port, host, expect=None, **options)
                 except ConnectionError:
@@ -296,28 +236,28 @@ class AsyncioClient:
 
     def disconnect(self, code: int = 0, **properties: Any) -> None:
         """Send DISCONNECT and close the connection, if there is one."""
-        if self._link is not None:
-            self._link.write(encode(Disconnect(code, Properties(**properties)), self.version))
-            self._link.transport.close()
+        if self._stream is not None:
+            self._stream.write(encode(Disconnect(code, Properties(**properties)), self.version))
+            self._stream.transport.close()
 
     def drop(self) -> None:
         """Drop the connection, if there is one, without sending DISCONNECT."""
-        if self._link is not None:
-            self._link.transport.abort()
+        if self._stream is not None:
+            self._stream.transport.abort()
 
     def pause(self) -> None:
         """Stop reading. The broker's output accumulates on its side."""
-        self._open_link().transport.pause_reading()
+        self._open_stream().transport.pause_reading()
 
     def resume(self) -> None:
         """Resume reading."""
-        self._open_link().transport.resume_reading()
+        self._open_stream().transport.resume_reading()
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def raw(self, data: bytes) -> None:
         """Send bytes. Raises ConnectionError if there is no connection."""
-        self._open_link().write(data)
+        self._open_stream().write(data)
 
     def send(self, *packets: Packet) -> None:
         """Send packets. Raises ConnectionError if there is no connection."""
@@ -325,8 +265,8 @@ class AsyncioClient:
 
     async def drain(self, seconds: float = WAIT) -> None:
         """Wait until the operating system has taken most of the sent bytes."""
-        link = self._open_link()
-        await self._require(lambda: link.writable, "room for more bytes", seconds)
+        stream = self._open_stream()
+        await self._require(lambda: stream.writable, "room for more bytes", seconds)
 
     def next_packet_id(self) -> int:
         """Return an unused packet id."""
@@ -461,8 +401,10 @@ class AsyncioClient:
 
     async def _require(self, done: Callable[[], bool], wanted: str, seconds: float = WAIT) -> None:
         """Wait until `done` returns True, on this connection."""
-        link = self._link
-        if not await self.until(lambda: done() or link is None or self._link is not link, seconds):
+        stream = self._stream
+        if not await self.until(
+            lambda: done() or stream is None or self._stream is not stream, seconds
+        ):
             raise TimeoutError(self._text(wanted))
         if self.error is not None:
             raise self.error
@@ -480,13 +422,13 @@ class AsyncioClient:
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
-    def _opened(self, link: _Link) -> None:
-        self._link = link
-        link.write(encode(self.connect_packet, self.version))
+    def _opened(self, stream: PacketStream) -> None:
+        self._stream = stream
+        stream.write(encode(self.connect_packet, self.version))
 
-    def _ended(self, link: _Link) -> None:
-        if self._link is link:
-            self._link = None
+    def _ended(self, stream: PacketStream) -> None:
+        if self._stream is stream:
+            self._stream = None
             self._changed()
             if self.on_closed is not None:
                 self.on_closed()
@@ -497,12 +439,12 @@ class AsyncioClient:
     def _changed(self) -> None:
         self._news.set()
 
-    def _took(self, link: _Link, packet: Packet) -> None:
+    def _took(self, stream: PacketStream, packet: Packet) -> None:
         if self.on_packet is not None:
             self.on_packet(packet)
         answer = answer_to(packet)
         if isinstance(packet, Publish):
-            self._message(link.aliases.resolve(packet))
+            self._message(stream.aliases.resolve(packet))
             if not self.auto_ack:
                 answer = None
         elif isinstance(packet, Puback | Pubrec | Pubcomp):
@@ -520,7 +462,7 @@ class AsyncioClient:
         else:
             self.unread.append(packet)
         if answer is not None:
-            link.write(encode(answer, self.version))
+            stream.write(encode(answer, self.version))
 
     def _message(self, packet: Publish) -> None:
         if packet.qos == 2:
@@ -534,37 +476,23 @@ class AsyncioClient:
             self.messages.append(packet)
 
     def _acknowledgement(self, packet: Puback | Pubrec | Pubcomp) -> None:
-        number = packet.packet_id
-        message = self.inflight.get(number)
-        if message is None or not isinstance(packet, self._due(message)):
+        if not self._outgoing.expects(packet):
             self.unread.append(packet)
             return
-        if isinstance(packet, Pubrec) and packet.code < FAILURE:
-            self._released.add(number)
+        message = self._outgoing.acknowledge(packet)
+        if message is None:
             return
-        del self.inflight[number]
-        self._released.discard(number)
         self.acknowledged += 1
-        if number in self._awaited:
-            self._awaited[number] = packet
+        if packet.packet_id in self._awaited:
+            self._awaited[packet.packet_id] = packet
         if self.on_acknowledged is not None:
             self.on_acknowledged(message, packet)
         self._send_queued()
 
-    def _due(self, message: Publish) -> Any:
-        """Return the types of acknowledgement that a message may get next."""
-        if message.qos == 1:
-            return Puback
-        return (Pubrec, Pubcomp) if message.packet_id in self._released else Pubrec
-
     def _resume(self, present: bool) -> None:
         if not present:
-            self.inflight.clear()
-            self._released.clear()
             self._taken.clear()
-        for number, message in self.inflight.items():
-            again = Pubrel(number) if number in self._released else replace(message, dup=True)
-            self.send(again)
+        self.send(*self._outgoing.resume(present))
         self._send_queued()
 
     def _send_queued(self) -> None:
@@ -572,17 +500,15 @@ class AsyncioClient:
             return
         assert self.connack is not None
         window = min(self.max_inflight, self.connack.properties.receive_maximum or 65535)
-        while self.queued and len(self.inflight) < window:
-            number = next(iter(self.queued))
-            self.inflight[number] = message = self.queued.pop(number)
+        for message in self._outgoing.take(window):
             self.send(message)
 
     # --- failures ----------------------------------------------------------------------------------------------------
 
-    def _open_link(self) -> _Link:
-        if self._link is None:
+    def _open_stream(self) -> PacketStream:
+        if self._stream is None:
             raise ConnectionResetError(self._text("an open connection"))
-        return self._link
+        return self._stream
 
     def _check(self, packet: Any, code: int) -> None:
         if packet.code != code:
@@ -593,7 +519,7 @@ class AsyncioClient:
 
     def _text(self, wanted: str) -> str:
         lines = [f"{self.connect_packet.client_id!r} (v{self.version}): expected {wanted}"]
-        lines.append("connection: " + ("closed" if self._link is None else "open"))
+        lines.append("connection: " + ("closed" if self._stream is None else "open"))
         lines += [f"unread: {show(packet)}" for packet in self.unread] or ["unread: nothing"]
         return "\n".join(lines)
 
