@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.clients import ClientHandle, ClientRequest, Delivery
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.plugin_state import PluginState
 from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
-from hookmq.hooks.specs import HOOK_API, OBSERVERS, BrokerHandle, hookimpl
+from hookmq.hooks.specs import HOOK_API, OBSERVERS, hookimpl
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled, Limits
 from hookmq.model.client import Certificate, ClientInfo, ClientRecord, Peer, Scope
 from hookmq.model.errors import BindError, ConfigError, ConnectRefused, PluginError, StoreError

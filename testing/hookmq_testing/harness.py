@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Any
 
 from hookmq.broker import Broker
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.instance import PluginInstance
 from hookmq.hooks.manager import Hooks
-from hookmq.hooks.specs import BrokerHandle
 from hookmq.model.client import Peer, Scope
 from hookmq.model.metrics import Metrics
 from hookmq.model.settings import AuthSettings, AuthzSettings, Settings

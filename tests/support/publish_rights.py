@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from hookmq.hooks.specs import BrokerHandle
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.verdicts import Accept, Allow, Deny
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action

@@ -18,10 +18,10 @@ from hookmq.broker.retained_expiry import Expiries
 from hookmq.broker.sessions.lifecycle import detach
 from hookmq.broker.sessions.revocation import revoke
 from hookmq.broker.state import BrokerState
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.instance import KeptState, PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.metric_registry import MetricRegistry
-from hookmq.hooks.specs import BrokerHandle
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
 from hookmq.model.metrics import Metrics

@@ -18,11 +18,12 @@ from hookmq.broker.publishers import Publishers
 from hookmq.broker.retained_expiry import Expiries, Kept
 from hookmq.broker.timers import TimerQueue
 from hookmq.broker.write_scheduler import WriteScheduler
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.chain import Calls, Chains, narrow
 from hookmq.hooks.instance import PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.recursion import at_depth
-from hookmq.hooks.specs import OBSERVERS, BrokerHandle
+from hookmq.hooks.specs import OBSERVERS
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.cursors import Cursors
 from hookmq.model.events import Action, Direction, Dropped, DropReason

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hookmq.hooks.specs import SPECS, BrokerHandle
+from hookmq.hooks.broker_handle import BrokerHandle
+from hookmq.hooks.specs import SPECS
 from hookmq.hooks.stats import HookStats
 from hookmq.model.settings import Seconds, setting
 from hookmq.plugin import Plugin

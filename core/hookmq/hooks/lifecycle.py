@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 from hookmq.hooks.async_calls import FAILED, Waiting, failure
 from hookmq.hooks.chain import HookImplementation
 from hookmq.hooks.instance import PluginInstance
-from hookmq.hooks.observers import ObserverQueue, drain
+from hookmq.hooks.observer_drain import drain
+from hookmq.hooks.observer_queue import ObserverQueue
 from hookmq.hooks.registry import Registry, adapt
 from hookmq.hooks.specs import SPECS
 from hookmq.model.errors import PluginError

@@ -7,6 +7,7 @@ from typing import Any
 
 from hookmq.hooks import lifecycle
 from hookmq.hooks.async_calls import put_away
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.chain import (
     EMPTY_CHAINS,
     Calls,
@@ -18,10 +19,11 @@ from hookmq.hooks.chain import (
     any_overlaps,
 )
 from hookmq.hooks.instance import PluginEntry, PluginInstance
-from hookmq.hooks.observers import ObservedHook, ObserverQueue, Observers
+from hookmq.hooks.observer_queue import ObserverQueue
+from hookmq.hooks.observers import ObservedHook, Observers
 from hookmq.hooks.place import at
 from hookmq.hooks.registry import Implementation, Registry, adapt, register
-from hookmq.hooks.specs import OBSERVERS, SPECS, BrokerHandle, HookKind
+from hookmq.hooks.specs import OBSERVERS, SPECS, HookKind
 from hookmq.model.errors import PluginError, StoreError
 from hookmq.model.events import Action
 from hookmq.model.runtime import Runtime

@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import pluggy
 
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.instance import HookOptions, PluginEntry, PluginInstance
-from hookmq.hooks.specs import PROJECT, SPECS, BrokerHandle, HookKind, HookSpec, Specs
+from hookmq.hooks.specs import PROJECT, SPECS, HookKind, HookSpec, Specs
 from hookmq.model.errors import ConfigError, PluginError
 from hookmq.model.events import Action
 from hookmq.mqtt.errors import ProtocolError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hookmq.broker.plugin_timers import LONGEST_PAUSE, PARALLEL
-from hookmq.hooks.specs import BrokerHandle
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.model.runtime import Promise
 from hookmq.plugin import Context, Plugin, hookimpl
 from hookmq.storage.records import DropState, PutState

@@ -8,7 +8,7 @@ from typing import Any
 import hookmq.plugin
 import pytest
 from hookmq.hooks.manager import Hooks
-from hookmq.hooks.observers import FAILURES, OPEN_FOR
+from hookmq.hooks.observer_queue import FAILURES, OPEN_FOR
 from hookmq.hooks.specs import QUEUE, SPECS
 from hookmq.plugin import Allow, Context, Deny, Plugin
 from hookmq_testing import Harness, HookRecorder, make_plugin

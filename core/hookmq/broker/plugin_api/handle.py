@@ -16,7 +16,7 @@ from hookmq.model.runtime import Runtime
 class PluginBroker(
     Publishing, Authorization, Inspection, Messages, Subscribing, Actions, Clients, Keeping
 ):
-    """One plugin's handle; see `hookmq.hooks.specs.BrokerHandle`. Each group of members is in its own module."""
+    """One plugin's handle; see `hookmq.hooks.broker_handle.BrokerHandle`. Each group of members is in its own module."""
 
     __slots__ = ()
 

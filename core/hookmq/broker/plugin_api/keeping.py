@@ -33,7 +33,7 @@ class Keeping(HandleBase):
         return KeptState(self)
 
     def set_timer(self, key: str, at: float, data: bytes = b"") -> Awaitable[None]:
-        """Set a timer, which survives a restart. See `hookmq.hooks.specs.BrokerHandle.set_timer`."""
+        """Set a timer, which survives a restart. See `hookmq.hooks.broker_handle.BrokerHandle.set_timer`."""
         space = self._space("set_timer()")
         key = self._key(key, "set_timer()")
         data = self._bytes(data, "set_timer()", "data")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.hooks.specs import BrokerHandle
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.verdicts import Allow, Deny
 from hookmq.model.errors import PluginError
 from hookmq.model.events import Action

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from hookmq.broker import Broker
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.manager import Hooks
-from hookmq.hooks.specs import BrokerHandle
 from hookmq.model.errors import PluginError
 from hookmq.model.events import Action
 from hookmq.model.settings import AuthSettings, AuthzSettings, BrokerSettings, Settings

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hookmq.broker.plugin_api import inspection
-from hookmq.hooks.specs import BrokerHandle
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.model.client import Peer, Scope
 from hookmq.model.errors import PluginError
 from hookmq.model.snapshots import ListenerSnapshot, Page, SharedGroup

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.hooks.specs import BrokerHandle
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.model.errors import PluginError
 from hookmq.mqtt.packets import Puback
 from hookmq.plugin import Context, Drop, Message, Plugin, hookimpl

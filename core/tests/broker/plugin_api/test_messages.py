@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hookmq.broker.plugin_api import messages
-from hookmq.hooks.specs import BrokerHandle
+from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.model.errors import PluginError
 from hookmq.model.snapshots import InflightMessage, Page, QueuedMessage
 from hookmq.routing.retained_search import MAX_SEARCHES, RetainedSearches

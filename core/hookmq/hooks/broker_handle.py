@@ -1,0 +1,326 @@
+"""The `broker` argument of a hook. `hookmq.broker.plugin_api` implements it."""
+
+from collections.abc import Awaitable, Mapping
+from typing import Protocol
+
+from hookmq.hooks.clients import ClientHandle, ClientRequest
+from hookmq.hooks.plugin_state import PluginState
+from hookmq.hooks.verdicts import Allow, Deny
+from hookmq.model.client import ClientInfo
+from hookmq.model.events import Action
+from hookmq.model.message import Message
+from hookmq.model.metrics import Metrics
+from hookmq.model.reload_report import ReloadReport
+from hookmq.model.runtime import Runtime
+from hookmq.model.snapshots import (
+    InflightMessage,
+    ListenerSnapshot,
+    Page,
+    QueuedMessage,
+    SessionSnapshot,
+    SharedGroup,
+    SubscriptionSnapshot,
+)
+from hookmq.mqtt.properties import EMPTY, Properties
+from hookmq.mqtt.reason_codes import ReasonCode
+
+
+class BrokerHandle(Protocol):
+    """The `broker` argument of a hook: the operations a plugin can request. Each plugin has its own handle.
+
+    Hooks that run in a thread may also use it: observers without ``async``, and plugins with ``blocking = True``. In a
+    thread, calls to `publish`, `emit`, `invalidate_authz` and `invalidate_routes` are passed to the event loop in order.
+    `log`, `now`, `time` and `metrics` work from any thread. All other members need the broker's state and raise
+    PluginError in a thread: write a hook that needs them as ``async def``.
+    """
+
+    @property
+    def metrics(self) -> Metrics:
+        """The broker's counters, which are read-only for plugins."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """Timers, coroutines and threads for a plugin's own work. Raises PluginError in a thread.
+
+        Get it in `on_startup`. Your own threads can then use its `call_threadsafe` to run code on the event loop.
+        """
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties = EMPTY,
+        *,
+        as_client: ClientInfo | None = None,
+        volatile: bool = False,
+    ) -> None:
+        """Publish a message with the origin ``plugin:ID``. Returns at once.
+
+        The message passes through every hook except `authorize` and this plugin's own `on_publish`. A refusal is
+        counted, logged and reported to `on_dropped`. Raises PluginError for an invalid topic or QoS.
+
+        With `as_client`, the message is published in the name of that client, which may be offline. `authorize` is then
+        called, all hooks see this client, and `Message.sender` is its client id. `topic` includes the client's mount
+        point. The client's rate limit does not apply.
+
+        With `retain` and `volatile`, the message is retained without a record in the store. After a restart, neither
+        this message nor the message that it replaced exists. Use this for values that are published repeatedly, such as
+        statistics. Without `retain`, `volatile` has no effect.
+        """
+
+    def publish_and_wait(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties = EMPTY,
+        *,
+        as_client: ClientInfo | None = None,
+        volatile: bool = False,
+    ) -> Awaitable[int]:
+        """Publish like `publish`, wait for the commit, and return the number of matching subscriptions and journals.
+
+        Raises PluginError if the message was refused, or if called in a thread.
+        """
+
+    def connect(self, request: ClientRequest) -> Awaitable[ClientHandle]:
+        """Connect a plugin client: a client of the broker without a socket, for a device that does not speak MQTT.
+
+        All plugins, including this one, decide on it as on any other client, with `on_connect`, `authorize` and the
+        other hooks. Awaiting raises ConnectRefused with the reason code if the client is not accepted. Raises
+        PluginError for an invalid request, if the plugin has been disabled or shut down, or if called in a thread.
+        """
+
+    def authorize(
+        self, client: ClientInfo, action: Action, topic: str, message: Message | None = None
+    ) -> Awaitable[Allow | Deny]:
+        """Ask all plugins, including this one, whether `client` may perform `action` on `topic`.
+
+        `publish` itself calls `authorize` only with `as_client`. If all plugins abstain, ``authz.default`` decides.
+
+        `action` is PUBLISH, SUBSCRIBE or WILL. For SUBSCRIBE, `topic` is a filter and may start with ``$share/``.
+        Plugins see `message` with its topic set to `topic`. If you pass None, they see an empty QoS 0 message. The
+        client may be offline.
+
+        The result is a Deny if the QoS exceeds `Allow.max_qos`, or for topics below ``$SYS/``. If a plugin fails, it is
+        a Deny with ``decided=False``. The result is neither cached nor reported to `on_denied`. Raises PluginError for
+        other actions, for an invalid topic, or if called in a thread.
+        """
+
+    def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:
+        """Report one of this plugin's events to `on_event` observers. Returns at once. Cheap if there are no observers.
+
+        `event` is a dotted name that starts with the plugin's entry point, such as ``ratelimit.banned``. `fields` are
+        JSON values without payloads or secrets. Raises PluginError for a name without a dot, or one that starts with
+        ``broker.``: these are the broker's own events.
+        """
+
+    def invalidate_authz(self, client_id: str | None = None, filter: str | None = None) -> None:
+        """Discard cached authorization decisions for one client or all, and authorize existing subscriptions again.
+
+        If `filter` is given, only subscriptions that overlap it are checked. This also rereads every plugin's
+        `Plugin.authorize_actions`.
+        """
+
+    def invalidate_routes(self) -> None:
+        """Ask every journal again which topics it wants. See `hookmq.storage.protocols.Journal.wants`."""
+
+    def disconnect(
+        self,
+        client_id: str,
+        code: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION,
+        reason: str = "",
+        drop_will: bool = False,
+    ) -> bool:
+        """Disconnect a client. Return False if it is offline. Raises PluginError in a thread.
+
+        Like every other call that changes the broker, this is logged and reported to `on_event` with this plugin's id,
+        here as ``broker.disconnected``.
+        """
+
+    def end_session(self, client_id: str, reason: str = "") -> bool:
+        """End a client's session at once, regardless of its expiry. Return False if the client has no session.
+
+        The session ends in a later turn, so that nothing changes during the hook that calls this. An online client is
+        disconnected with the code ADMINISTRATIVE_ACTION and `reason`. The will is published, and the session's
+        subscriptions and messages are dropped. Reported as ``broker.session_ended``. Raises PluginError in a thread.
+        """
+
+    def subscribe(
+        self,
+        client_id: str,
+        filter: str,
+        qos: int = 0,
+        *,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
+        identifier: int | None = None,
+        authorize: bool = False,
+    ) -> Awaitable[ReasonCode]:
+        """Subscribe a client, online or offline. The result is the granted QoS, or a code of 0x80 or above.
+
+        `filter` is written as the client would send it. The broker adds the mount point of the client's listener, and
+        the client can unsubscribe with `filter`. The subscription passes through the same checks, limits and hooks as a
+        SUBSCRIBE, except the client's rate limit and this plugin's own `on_subscribe`. `authorize` is called only if
+        you pass ``authorize=True``. Retained messages are sent as after a SUBSCRIBE. An offline client gets them when
+        it returns, unless the broker restarts before that.
+
+        The result arrives after the commit; the subscription is made even if nothing awaits it. Reported as
+        ``broker.subscribed`` or ``broker.subscribe_refused``. Raises PluginError for an invalid argument or in a
+        thread. Awaiting raises PluginError if the client has no session.
+        """
+
+    def unsubscribe(self, client_id: str, filter: str) -> Awaitable[bool]:
+        """Remove a client's subscription, online or offline. `filter` is compared character by character.
+
+        The result arrives after the commit, and is False if there is no such subscription. Messages that are already
+        queued are still delivered. Reported as ``broker.unsubscribed``. Raises PluginError in a thread.
+        """
+
+    def purge_queue(self, client_id: str) -> Awaitable[int]:
+        """Drop every message that waits for a client, in memory and in the store. The result is the number of dropped
+        messages.
+
+        Messages in flight are not affected. Messages that arrive during the purge are kept. The work is sliced; until
+        it ends, nothing is sent from this queue. Each message is dropped with the reason ``plugin`` and this plugin's
+        id. The result arrives after the commit. Reported as ``broker.queue_purged``. Raises PluginError in a thread.
+        """
+
+    def clear_retained(self, filter: str) -> Awaitable[int]:
+        """Clear every retained message that `filter` matches. The result is the number of cleared messages.
+
+        Subscribers are not sent anything; `on_retained` is called for each topic. The work is sliced. As for
+        subscriptions, ``#`` does not match topics that start with ``$``. The result arrives after the commit. Reported
+        as ``broker.retained_cleared``. Raises PluginError for an invalid filter or in a thread.
+        """
+
+    def client(self, client_id: str) -> ClientInfo | None:
+        """Return an online client, or None if it is offline. Raises PluginError in a thread."""
+
+    def session(self, client_id: str) -> SessionSnapshot | None:
+        """Return the session of a client, online or offline, or None. Raises PluginError in a thread."""
+
+    def sessions(
+        self,
+        cursor: str = "",
+        limit: int = 100,
+        *,
+        client_id: str = "",
+        username: str = "",
+        listener: str = "",
+        connected: bool | None = None,
+    ) -> Page[SessionSnapshot]:
+        """Return a page of the sessions, oldest first.
+
+        To get the next page, pass ``page.cursor`` with the same other arguments. The cursor is empty after the last
+        page. A session that exists from the first page to the last is returned exactly once. A session that begins or
+        ends in between may be missing.
+
+        `client_id` and `username` are prefixes, `listener` is a name, and `connected` selects online or offline
+        sessions. One call examines at most 1000 sessions. A page may therefore be short, or empty, although more
+        sessions follow.
+
+        Raises PluginError for a `limit` outside 1 to 1000. Also raises PluginError for a cursor that is malformed, that
+        was created before the broker's start, or that belongs to another call or other arguments. The same applies to
+        all calls below that return a page. They also raise PluginError in a thread.
+        """
+
+    def subscriptions(
+        self, cursor: str = "", limit: int = 100, *, client_id: str = "", filter: str = ""
+    ) -> Page[SubscriptionSnapshot]:
+        """Return a page of the subscriptions, session by session. A subscription that exists from the first page to the
+        last is returned exactly once.
+
+        `client_id` selects one session. `filter` selects the subscriptions that overlap it. If `filter` is a topic,
+        these are the subscriptions that match the topic. ``$share/NAME/FILTER`` selects among the subscriptions with
+        this share name. One call examines at most 1000 sessions and subscriptions; it may exceed this limit by the
+        filters of one session. Raises PluginError for an invalid `filter`, and for a cursor of a session that has
+        ended.
+        """
+
+    def queue(
+        self, client_id: str, cursor: str = "", limit: int = 100
+    ) -> Awaitable[Page[QueuedMessage]]:
+        """Return a page of a session's queue, beginning with the next message to send. The queue does not change.
+
+        Messages that are not in memory are read from the store, once everything before this call is committed. A page
+        of such messages contains at most 4 MiB, unless its first message is larger. QoS 0 messages for a slow client
+        are not included. A message may have expired. The page is empty if there is no session. Awaiting raises
+        PluginError if the store fails. The call raises PluginError for a cursor of a session that has ended.
+        """
+
+    def inflight(self, client_id: str, cursor: str = "", limit: int = 100) -> Page[InflightMessage]:
+        """Return a page of the messages in flight to a client, sorted by packet id.
+
+        The page is empty if there is no session. Raises PluginError for a cursor of a session that has ended.
+        """
+
+    def retained(self, filter: str = "#", cursor: str = "", limit: int = 100) -> Page[Message]:
+        """Return a page of the retained messages that match `filter`, in no particular order.
+
+        A topic that has a message from the first page to the last is returned exactly once, with its current message.
+        ``#`` excludes topics that start with ``$``.
+
+        Each cursor can be used once. A plugin can have 32 open searches: a further search ends the least recently used
+        one, whose cursor is then stale. Raises PluginError for a stale cursor and for an invalid `filter`.
+        """
+
+    def shared_groups(self, cursor: str = "", limit: int = 100) -> Page[SharedGroup]:
+        """Return a page of the shared subscriptions. A shared subscription that exists from the first page to the last
+        is returned exactly once. To list its members, call `subscriptions` with its filter.
+        """
+
+    def listeners(self) -> tuple[ListenerSnapshot, ...]:
+        """Return all listeners, in the order of the configuration. An in-memory broker has none. Raises PluginError in
+        a thread.
+        """
+
+    def counters(self) -> Mapping[str, float]:
+        """Return the core's metrics by name, as the exporter shows them, without the prefix ``hookmq_``.
+
+        Labels are part of the name: ``messages_dropped_total{direction="out",reason="queue_full"}``. The metrics of
+        plugins and ``hookmq_build_info`` are not included. This takes about a millisecond. Raises PluginError in a
+        thread.
+        """
+
+    @property
+    def state(self) -> PluginState:
+        """This plugin's durable keys and values. They are loaded before `on_startup` is called."""
+
+    def set_timer(self, key: str, at: float, data: bytes = b"") -> Awaitable[None]:
+        """Call this plugin's `on_timer` with `key` and `data` at `at`, in epoch seconds. The awaitable completes after
+        the commit.
+
+        The timer is stored like `state`, with the same limits. It replaces any timer with this key. If it becomes due
+        while the broker is down, `on_timer` is called after `on_ready`. A hook may set its own key again. Raises
+        PluginError if an argument is invalid, if the plugin has no `on_timer`, or if called in a thread.
+        """
+
+    def cancel_timer(self, key: str) -> Awaitable[bool]:
+        """Delete a timer. After the commit, the awaitable returns whether the timer existed. A running call is not
+        stopped, but it is not repeated if it fails. Raises PluginError in a thread.
+        """
+
+    def reload(self) -> Awaitable[ReloadReport]:
+        """Reread the configuration file and apply it, like SIGHUP. The result lists the changes, and the changes that
+        need a restart.
+
+        If the new configuration cannot be used, nothing changes, and awaiting raises PluginError with the reason.
+        Awaiting also raises PluginError if there is no configuration file, or while the broker starts or stops. A
+        reload may replace the plugin that requested it. Do not await it in `on_startup`, `on_ready`, `on_reload` or
+        `on_shutdown`: the reload waits for these hooks. Reported as ``broker.reload_applied`` or
+        ``broker.reload_refused``. Raises PluginError in a thread.
+        """
+
+    def log(self, level: str, event: str, /, **fields: object) -> None:
+        """Log `event` with this plugin's id. See `Plugin.log`."""
+
+    def now(self) -> float:
+        """Return the monotonic time in seconds."""
+
+    def time(self) -> float:
+        """Return the current time in epoch seconds."""
